@@ -24,7 +24,7 @@ What fewer applications need is in modules of their own:
 
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import Cancel, Discard, JobQueueError, Retry, Snooze
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import Job, JobMixin, sequence
 from sa_jobqueue.operations import Deduplicate, cancel_jobs, enqueue, enqueue_many, get_chain, get_job, list_jobs
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry import JobQueue, Schedule
@@ -59,5 +59,6 @@ __all__ = [
     "get_chain",
     "get_job",
     "list_jobs",
+    "sequence",
     "wait_chain",
 ]

@@ -195,7 +195,11 @@ class AttemptContext:
         self._extend(timeout)
 
     def continue_with(
-        self, handler: Continues[NextInT, NextOutT], payload: NextInT, /, **options: Any
+        self,
+        handler: Continues[NextInT, NextOutT],
+        payload: NextInT = None,  # type: ignore[assignment]  # a keyword_handler takes fields instead
+        /,
+        **options: Any,
     ) -> Continuation[NextOutT]:
         """Create a continuation with another job. Return it from the handler.
 

@@ -12,7 +12,7 @@ from sa_jobqueue.models.quarantine import QuarantineMixin
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
 from sa_jobqueue.models.rate_state import RateStateMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
-from sa_jobqueue.models.waits import WaitFor
+from sa_jobqueue.models.waits import WaitFor, sequence
 from sa_jobqueue.models.worker import WorkerMixin
 
 
@@ -37,4 +37,5 @@ __all__ = [
     "ScheduleMixin",
     "WaitFor",
     "WorkerMixin",
+    "sequence",
 ]

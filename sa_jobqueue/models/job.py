@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final, Generic, cast
 from uuid import UUID
 
-from sqlalchemy import Boolean, Computed, FromClause, Integer, SmallInteger, Table, Text, event, func, text
+from sqlalchemy import Boolean, Computed, FromClause, Integer, SmallInteger, Table, Text, event, func, inspect, text
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, Mapper, declared_attr, mapped_column
 from typing_extensions import TypeVar
@@ -393,6 +393,15 @@ class JobMixin(Generic[IdT]):
         # Only what is loaded: a repr must not query, and the input may be private.
         state = self.__dict__
         return f"<{type(self).__name__} {state.get('id')} {state.get('type_name')} {state.get('status')}>"
+
+
+@event.listens_for(JobMixin, "expire", propagate=True)
+def _keep_id(job: JobMixin[Any], attributes: Iterable[str] | None) -> None:
+    """Keep the id of a job that a commit expires: the client made it, so no row can hold another."""
+    state = inspect(job)
+    if state.key is not None:
+        state.dict["id"] = state.key[1][0]
+        state.expired_attributes.discard("id")
 
 
 def _text_uuid7() -> str:

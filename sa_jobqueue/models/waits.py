@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Generic, Literal, Never
 
+from sqlalchemy.orm import object_session
 from typing_extensions import TypeVar
 
 from sa_jobqueue.errors import InvalidJobError
@@ -59,3 +61,23 @@ def waits(blockers: Iterable[Any], id_type: type) -> tuple[WaitFor[Any], ...]:
         if first != index:
             raise InvalidJobError(f"blockers[{index}]", f"is the chain of blockers[{first}] again; name each chain once")
     return given
+
+
+def sequence(*jobs: Any) -> Any:
+    """Make each job wait for the one before it, and return the last: adding that to a session enqueues them all.
+
+    For steps that are known up front. Each job is a chain of its own, which starts when the chain before it has
+    completed; if that dies, the rest stays blocked until it is redriven. A step that takes the output of the one before is
+    made with `blockers=[...]` instead, or continues the chain from its handler. `jobs`: at least one, new ones.
+    Raises: InvalidJobError naming the place.
+    """
+    if not jobs:
+        raise InvalidJobError("jobs", "must be at least one job")
+    for index, job in enumerate(jobs):
+        if not hasattr(type(job), "__jobqueue__") or not hasattr(job, "_blockers"):
+            raise InvalidJobError(f"jobs[{index}]", f"must be a job, as handler.job(...) makes it, got {job!r}")
+        if object_session(job) is not None or job in jobs[:index]:
+            raise InvalidJobError(f"jobs[{index}]", "is in a session already, or in the sequence twice; pass a new job")
+    for before, job in pairwise(jobs):
+        job._blockers = waits([*job._blockers, before], type(job.id))
+    return jobs[-1]

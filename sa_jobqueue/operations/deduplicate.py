@@ -52,6 +52,19 @@ class Deduplicate:
     replace: Collection[Literal["input", "schedule", "priority"]] = ()
     max_wait: timedelta | None = None
 
+    @classmethod
+    def throttle(cls, key: str, period: timedelta) -> Deduplicate:
+        """Return the policy of at most one job per period: further ones find it, also after it has ended."""
+        return cls(key, scope="any", window=period)
+
+    @classmethod
+    def debounce(cls, key: str, *, max_wait: timedelta | None = None) -> Deduplicate:
+        """Return the policy of one job after the last call: each replaces the input and the schedule of the one that waits.
+
+        The job's own `delay` is how long it waits without further calls; `max_wait` is how long it waits at most.
+        """
+        return cls(key, scope="waiting", replace=("input", "schedule"), max_wait=max_wait)
+
     def __post_init__(self) -> None:
         if not isinstance(self.key, str) or not self.key or "\x00" in self.key:
             raise InvalidOptionError("key", f"must be text that is not empty, got {self.key!r}")
@@ -78,10 +91,10 @@ def _check_duration(option: str, given: timedelta | None) -> None:
         raise InvalidOptionError(option, f"must be above zero and at most {LONGEST.days} days, got {given}")
 
 
-def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | None = None) -> tuple[JobT, Enqueued]:
+def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | None = None) -> tuple[JobT, Enqueued]:
     """Enqueue a job unless its key is taken; return the job that has it, and what became of this one.
 
-    `deduplicate`: None adds the job and flushes it.
+    `deduplicate`: a policy; a text is the key of `Deduplicate(key)`; None adds the job and flushes it.
     `job`: as `Job(...)` or `handler.job(...)` make it, in no session. Found, changed or made, the job returned is in the
     session. Inputs are not compared. What became of it is true exactly where it was made.
     Changes: one row, or none; a job among `exclude`, or with scope "waiting" one that has begun, may lose its key.
@@ -93,7 +106,8 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | None = No
     """
     _check_session(session)
     if deduplicate is not None:
-        (result,) = enqueue_unique(session, [(job, deduplicate)])
+        given = Deduplicate(deduplicate) if isinstance(deduplicate, str) else deduplicate
+        (result,) = enqueue_unique(session, [(job, given)])
         return result
     _check_job("job", job)
     _check_free("job", job)

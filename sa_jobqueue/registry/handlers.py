@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import (
@@ -43,6 +43,10 @@ B = TypeVar("B")
 C = TypeVar("C")
 Untyped: TypeAlias = JobMixin[Any] | ChainMixin[Any] | JobId | WaitFor[Never]
 """A blocker whose output is unknown to a type checker: it is checked at run time only."""
+
+
+class Fields:
+    """To a type checker, the payload of a handler whose parameters are its fields."""
 
 
 class Chained(Protocol):
@@ -91,7 +95,8 @@ class Handler(Generic[InT, OutT, JobT]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function as if it had never been registered: for tests, and for doing the work at once."""
-        return self.job_type.func(*args, **kwargs)
+        func: Any = self.job_type.func
+        return (func.__wrapped__ if self.job_type.fields else func)(*args, **kwargs)
 
     if not TYPE_CHECKING:  # to a type checker, what is missing stays missing
 
@@ -128,6 +133,8 @@ class Handler(Generic[InT, OutT, JobT]):
     ) -> JobT: ...
     @overload
     def job(self: _WithoutArguments[OutT, JobT], payload: None = None, **options: Any) -> JobT: ...
+    @overload
+    def job(self: Handler[Fields, Any, JobT], payload: Mapping[str, Any] | None = None, **options: Any) -> JobT: ...
     @overload
     def job(
         self,
@@ -168,19 +175,33 @@ class Handler(Generic[InT, OutT, JobT]):
     ) -> JobT:
         """Create a job of this type, its payload checked now; add it to a session to enqueue it.
 
+        A `keyword_handler` takes the fields of its payload by name: `send.job(order_id=7)`.
+
         Options that are not given are the handler's; `JobMixin.__init__` documents each of them and its bounds.
         Raises: InvalidPayloadError with the path of the invalid value; InvalidBlockersError when `blockers` are not as many
         as the handler's `Blockers[...]` declares, or not of its types; InvalidJobError naming any other field. The types of
         chains that are given by their ids are checked when the job is written.
         """
         kind = self.job_type
+        if kind.fields and columns.keys() & kind.fields:
+            if payload is not None:
+                raise InvalidJobError("payload", "is given twice: pass the fields by name, or a mapping of them")
+            payload = {name: columns.pop(name) for name in kind.fields if name in columns}
         for name in columns:
             if not hasattr(self._model, name):
+                fields = f"; the fields of the payload are {', '.join(kind.fields)}"
                 raise InvalidJobError(
                     name,
-                    f"is neither an option nor a column of {self._model.__name__}; the payload is the first argument: "
-                    f"{kind.func.__name__}.job({{{name!r}: ...}}), or an object of its type",
+                    f"is neither an option nor a column of {self._model.__name__}"
+                    + (
+                        fields
+                        if kind.fields
+                        else f"; the payload is the first argument: {kind.func.__name__}.job({{{name!r}: ...}}), or an "
+                        f"object of its type. Fields by name are for @jobs.keyword_handler"
+                    ),
                 )
+        if kind.fields and payload is None:
+            payload = {}
         document = kind.input.encode("input", payload)
         queue = kind.queue if queue is None else queue
         if fairness_key is None and kind.fairness_by is not None:
@@ -358,7 +379,7 @@ _WithoutArguments: TypeAlias = (
     | Handler[AsyncSession, OutT, JobT]
     | Handler[AttemptContext, OutT, JobT]
 )
-_WithoutPayload: TypeAlias = _WithoutArguments[OutT, JobT] | Handler[Blockers[Any], OutT, JobT]
+_WithoutPayload: TypeAlias = _WithoutArguments[OutT, JobT] | Handler[Blockers[Any], OutT, JobT] | Handler[Fields, OutT, JobT]
 """A function that takes nothing, or only what is injected: to a type checker its first parameter is the payload."""
 
 
@@ -411,6 +432,15 @@ class HandlerDecorator(Protocol[JobT]):
     def __call__(
         self, func: Callable[Concatenate[InT, P], EndT | Continuation[NextT]], /
     ) -> Handler[InT, EndT | NextT, JobT]: ...
+
+
+class FieldsDecorator(Protocol[JobT]):
+    """What `JobQueue.keyword_handler(...)` returns: keeps the output's type."""
+
+    @overload
+    def __call__(self, func: Callable[..., Coroutine[Any, Any, EndT]], /) -> Handler[Fields, EndT, JobT]: ...
+    @overload
+    def __call__(self, func: Callable[..., EndT], /) -> Handler[Fields, EndT, JobT]: ...
 
 
 class BatchDecorator(Protocol):

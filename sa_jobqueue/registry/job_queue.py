@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
@@ -21,7 +22,7 @@ from sa_jobqueue.policies.retention import NOTHING_SAID, Retention, RetentionRul
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.batches import BatchRule
 from sa_jobqueue.registry.dependencies import Provider, Providers
-from sa_jobqueue.registry.handlers import BatchDecorator, Chained, Handler, HandlerDecorator, JobT
+from sa_jobqueue.registry.handlers import BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
 from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
 from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
@@ -29,6 +30,8 @@ from sa_jobqueue.registry.selectors import Choose, Selector
 from sa_jobqueue.registry.settings import QueueSettings
 from sa_jobqueue.types import JobStatus
 
+_OPTIONS: Final = frozenset(inspect.signature(Handler.job).parameters)
+"""What `Handler.job` takes by name."""
 _SAMPLE: Final = datetime(2000, 1, 1, tzinfo=UTC)
 T = TypeVar("T")
 ChooseT = TypeVar("ChooseT", bound=Choose)
@@ -99,6 +102,7 @@ class JobQueue(Generic[JobT]):
         `concurrency`: how many of its jobs one worker runs at once, 1 to 10,000; as many as it has slots unless given.
         `fairness_by`: how to get the `fairness_key` from a payload: the path of a field, such as "order.customer_id", or a
         function of the payload; jobs that are created without `job` or `continuation` set it explicitly, as `rate_cost`.
+        The first parameter is the payload; `keyword_handler` takes its fields as parameters instead.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
         return self._declare(
@@ -116,6 +120,19 @@ class JobQueue(Generic[JobT]):
             fairness_by=fairness_by,
             rate_cost=rate_cost,
         )
+
+    def keyword_handler(self, type_name: str, **options: Any) -> FieldsDecorator[JobT]:
+        """Register a function whose parameters are the fields of the payload: `send.job(order_id=7)`.
+
+        The payload is an object whose model is made from the signature; a field with a default may be left out. Sessions and
+        whatever else is injected are no fields. `options`: as of `handler`.
+        Raises: as `handler`; InvalidHandlerError for a field with the name of an option of `job`, or of a column.
+        """
+        known = inspect.signature(self.handler).parameters
+        for name in options.keys() - known:
+            raise InvalidOptionError(name, f"is no option of a handler; known are {', '.join(known)}")
+        defaults = {name: known[name].default for name in known if name != "type_name"}
+        return self._declare(type_name, by_fields=True, **defaults | options)
 
     def batch_handler(
         self,
@@ -177,6 +194,11 @@ class JobQueue(Generic[JobT]):
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
             kind = describe(func, name=type_name, middleware=self._middleware, providers=self._providers, **options)
+            for name in [name for name in kind.fields if name in _OPTIONS or hasattr(self.model, name)]:
+                raise InvalidHandlerError(
+                    f"{kind.place}: the field {name!r} has the name of an option of `job`, or of an attribute of "
+                    f"{self.model.__name__}: rename it, or take one payload that has it"
+                )
             self.registry.add(kind)
             handler: Handler[Any, Any, JobT] = Handler(kind, self.model, self.registry)
             self._handlers[type_name] = handler

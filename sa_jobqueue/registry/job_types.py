@@ -10,10 +10,11 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NotRequired, Required
 
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
+from typing_extensions import TypedDict
 
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import (
@@ -99,6 +100,9 @@ class JobType:
     """How much each attempt counts against rates; None for one."""
     batch: BatchRule | None = None
     """How its jobs are gathered, where its function takes many at once; `input` and `output` are of one of them then."""
+
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    """Annotations of the parameters that are the fields of the payload, by name; empty for one payload as a whole."""
 
     is_bare: bool = field(init=False)
     """Whether an attempt is no more than a call of its async function, in the worker's process."""
@@ -259,10 +263,12 @@ def describe(
     batch: BatchRule | None = None,
     fairness_by: FairnessBy | None = None,
     rate_cost: int | None = None,
+    by_fields: bool = False,
 ) -> JobType:
     """Return the job type of a function, read from its signature.
 
-    The first parameter is the payload, unless it is an injected one; `Session`, `AsyncSession`, `AttemptContext` and
+    The first parameter is the payload, unless it is an injected one; with `by_fields` all that are not
+    injected are the fields of the payload. `Session`, `AsyncSession`, `AttemptContext` and
     `Blockers` are injected wherever else they stand, found by their annotation, and so is what `providers` have.
     With `batch` the payload is that of one job of the list that comes first.
     Raises: InvalidHandlerError for a signature that cannot be called so; InvalidOptionError for an option.
@@ -298,6 +304,7 @@ def describe(
     injected: dict[type, str] = {}
     session_class: Any = None
     provided: dict[str, Provider[Any]] = {}
+    fields: dict[str, Any] = {}
     for parameter in inspect.signature(func).parameters.values():
         hint = hints.get(parameter.name, Any)
         origin = typing.get_origin(hint) or hint  # Blockers[...] has what it is of in brackets
@@ -317,12 +324,16 @@ def describe(
                 blockers = _codec(place, "blockers", next(iter(typing.get_args(hint)), Any))
         elif parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             raise InvalidHandlerError(f"{place}: *{parameter.name} cannot be filled; name the arguments")
+        elif by_fields and parameter.kind is not parameter.POSITIONAL_ONLY:
+            required = parameter.default is parameter.empty
+            fields[parameter.name] = Required[hint] if required else NotRequired[hint]
         elif payload is None and not injected and not provided and parameter.kind is not parameter.KEYWORD_ONLY:
             payload = parameter
         elif parameter.default is parameter.empty:
             raise InvalidHandlerError(
                 f"{place}: unexpected argument {parameter.name!r}; the payload comes first, then arguments annotated "
-                "Session, AsyncSession, AttemptContext, Blockers or the class of a dependency"
+                "Session, AsyncSession, AttemptContext, Blockers or the class of a dependency. If they are "
+                "the fields of the payload, use @jobs.keyword_handler"
             )
     if Session in injected and is_async:
         raise InvalidHandlerError(f"{place}: an asynchronous handler takes an AsyncSession, not a Session")
@@ -334,6 +345,8 @@ def describe(
             "or continue_with a handler that takes a session and writes it"
         )
     takes = hints.get(payload.name, Any) if payload else Any
+    if fields:
+        takes = _object_of(func, fields)
     returns = _plain(hints.get("return", Any))
     if batch is not None:
         if AttemptContext in injected or Blockers in injected:
@@ -345,7 +358,7 @@ def describe(
         returns = outcome_of(returns)
     return JobType(
         name=name,
-        func=func,
+        func=_spread(func, is_async=is_async) if fields else func,
         queue=queue,
         priority=priority,
         max_attempts=max_attempts,
@@ -354,7 +367,7 @@ def describe(
         version=version,
         concurrency=concurrency,
         is_async=is_async,
-        takes_input=payload is not None,
+        takes_input=payload is not None or bool(fields),
         session_argument=injected.get(AsyncSession) or injected.get(Session),
         session_class=session_class,
         context_argument=injected.get(AttemptContext),
@@ -374,7 +387,31 @@ def describe(
         batch=batch,
         fairness_by=fairness_by,
         rate_cost=rate_cost,
+        fields=fields,
     )
+
+
+def _object_of(func: Callable[..., Any], fields: Mapping[str, Any]) -> Any:
+    """Return the type of a payload with these fields; a field that is left out has the default of its parameter."""
+    functional: Any = TypedDict  # called with what is known at run time only
+    return functional(f"{func.__name__}_payload", dict(fields))
+
+
+def _spread(func: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
+    """Return the function as one of a mapping with the fields of its payload."""
+    if is_async:
+
+        @functools.wraps(func)
+        async def spread_async(payload: Mapping[str, Any], **injected: Any) -> Any:
+            return await func(**payload, **injected)
+
+        return spread_async
+
+    @functools.wraps(func)
+    def spread(payload: Mapping[str, Any], **injected: Any) -> Any:
+        return func(**payload, **injected)
+
+    return spread
 
 
 def _is_whole(value: object) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, delete
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Enqueued, JobQueue, JobStatus, Snooze, aio, enqueue
+from sa_jobqueue import Deduplicate, Enqueued, Job, JobQueue, JobStatus, Snooze, aio, enqueue, sequence
 from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidOptionError
 from sa_jobqueue.events import JobDied
+from sa_jobqueue.testing import drain, enqueued
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start
 
@@ -73,6 +75,56 @@ def test_a_decorator_without_parentheses_says_so() -> None:
 
     with pytest.raises(InvalidHandlerError, match=r'@jobs\.handler\("send"\), not @jobs\.handler without parentheses'):
         decorated(send)
+
+
+def test_the_id_of_a_job_is_known_after_the_commit_and_the_end_of_the_session(engine: Engine) -> None:
+    _, send = handlers()
+    job = send.job({})
+    with Session(engine) as session, session.begin():
+        session.add(job)
+    assert isinstance(job.id, UUID)
+    with Session(engine) as session:
+        found = session.get_one(Job, job.id)
+        session.expire(found)
+        assert (found.id, found.status) == (job.id, JobStatus.PENDING)
+        session.execute(delete(Job).execution_options(synchronize_session=False))
+        session.commit()
+        assert session.get(Job, job.id) is None
+
+
+def test_a_text_is_a_key_and_policies_have_names(session: Session) -> None:
+    _, send = handlers()
+    first, _ = enqueue(session, send.job({}), deduplicate="shop 7")
+    assert enqueue(session, send.job({}), deduplicate="shop 7") == (first, Enqueued.EXISTING)
+    hour = timedelta(hours=1)
+    assert Deduplicate.throttle("k", hour) == Deduplicate("k", scope="any", window=hour)
+    quiet = Deduplicate.debounce("other", max_wait=hour)
+    enqueue(session, send.job({"n": 1}, delay=timedelta(minutes=1)), deduplicate=quiet)
+    job, outcome = enqueue(session, send.job({"n": 2}, delay=timedelta(minutes=1)), deduplicate=quiet)
+    assert (job.input, outcome) == ({"n": 2}, Enqueued.UPDATED)
+    with pytest.raises(InvalidOptionError, match="key: must be text"):
+        enqueue(session, send.job({}), deduplicate="")
+
+
+def test_steps_that_are_known_up_front_run_one_after_the_other(session: Session) -> None:
+    queue, seen = JobQueue(), []
+
+    @queue.handler("step")
+    def step(n: int) -> None:
+        seen.append(n)
+
+    last = sequence(*(step.job(n) for n in (3, 1, 2)))
+    session.add(last)
+    session.flush()
+    assert len(enqueued(session, step)) == 3
+    drain(queue, session)
+    assert (seen, last.status) == ([3, 1, 2], JobStatus.COMPLETED)
+    with pytest.raises(InvalidJobError, match=r"jobs\[1\]: is in a session already"):
+        sequence(step.job(1), last)
+    with pytest.raises(InvalidJobError, match=r"jobs\[0\]: must be a job"):
+        sequence(step)
+    with pytest.raises(InvalidJobError, match="at least one"):
+        sequence()
 
 
 async def test_a_signal_that_is_returned_is_to_be_raised(start: Start, engine: Engine) -> None:

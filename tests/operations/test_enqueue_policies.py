@@ -366,7 +366,7 @@ def test_what_is_not_for_many_is_refused_before_anything_is_written(sessions: Se
         for new, why in refusals:
             with pytest.raises(InvalidJobError, match=why):
                 enqueue_many_unique(session, new)
-        for job, given in (("test", one), (Job("test"), "a")):
+        for job, given in (("test", one), (Job("test"), ["a"])):
             with pytest.raises(InvalidJobError, match=r"new\[0\]"):
                 enqueue(session, job, deduplicate=given)  # type: ignore[type-var, arg-type]
     assert jobs.count() == 0

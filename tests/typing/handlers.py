@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue
+from sa_jobqueue.context import Continuation
 from sa_jobqueue.registry import Handler
 
 jobs = JobQueue()
@@ -107,3 +108,12 @@ async def enqueued(session: Session, asynchronous_session: AsyncSession) -> None
     assert_type(await sweep.enqueue(asynchronous_session), Any)
     plain.enqueue(asynchronous_session, Order(1))  # E: must be used
     plain.enqueue(session, 1)  # E: No overload variant
+
+
+@jobs.keyword_handler("typing.by_name")
+def by_name(order_id: int, session: Session) -> int:
+    return order_id
+
+
+assert_type(by_name.job(order_id=7), Job)
+assert_type(by_name.continuation(order_id=7), Continuation[int])

@@ -1,0 +1,88 @@
+"""Handlers that declare the fields of their payload as parameters: `keyword_handler`."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, JobQueue
+from sa_jobqueue.errors import InvalidHandlerError, InvalidJobError, InvalidPayloadError
+from sa_jobqueue.testing import drain, perform
+
+SEEN: list[Any] = []
+jobs = JobQueue()
+
+
+@jobs.keyword_handler("send", fairness_by="order_id")
+def send(order_id: int, day: date, session: Session, ctx: AttemptContext, note: str = "none") -> str:
+    SEEN.append((order_id, day, note, session.is_active, ctx.attempt))
+    return note
+
+
+@jobs.keyword_handler("forward")
+async def forward(*, order_id: int = 0, session: AsyncSession) -> None:
+    session.add(send.job(order_id=order_id, day=date(2026, 1, 2)))
+
+
+def test_fields_are_given_by_name_and_checked(engine: Engine) -> None:
+    SEEN.clear()
+    job = send.job(order_id=7, day="2026-01-02", delay=timedelta(0), priority=2)
+    assert (job.input, job.priority, job.fairness_key) == ({"order_id": 7, "day": "2026-01-02"}, 2, "7")
+    assert send.job({"order_id": 7, "day": date(2026, 1, 2)}).input == job.input
+    with pytest.raises(InvalidPayloadError, match=r"input\.order_id: Input should be a valid integer"):
+        send.job(order_id="seven", day=date(2026, 1, 2))
+    with pytest.raises(InvalidPayloadError, match=r"input\.day: Field required"):
+        send.job(order_id=7)
+    with pytest.raises(
+        InvalidJobError, match=r"oder_id: is neither an option nor a column .*; the fields .* are order_id, day"
+    ):
+        send.job(oder_id=7)
+    with pytest.raises(InvalidJobError, match="payload: is given twice"):
+        send.job({}, order_id=7)
+
+
+def test_a_worker_and_a_test_call_the_function_by_name(engine: Engine) -> None:
+    SEEN.clear()
+    with Session(engine) as session, session.begin():
+        session.add(forward.job(order_id=7))
+        send.enqueue(session, order_id=8, day=date(2026, 1, 2), note="now")
+    assert drain(jobs, engine).completed == 3
+    day = date(2026, 1, 2)
+    assert sorted(SEEN) == [(7, day, "none", True, 1), (8, day, "now", True, 1)]
+    with Session(engine) as session:
+        assert perform(send, {"order_id": 9, "day": day}, session=session) == "none"
+        context: Any = type("Context", (), {"attempt": 3})
+        assert send(order_id=1, day=day, session=session, ctx=context) == "none"
+
+
+async def test_an_asynchronous_one_runs_in_the_tests_session(async_engine: AsyncEngine) -> None:
+    SEEN.clear()
+    async with AsyncSession(async_engine) as session:
+        await forward.enqueue(session, order_id=5)
+        await drain(jobs, session)
+    assert [one[0] for one in SEEN] == [5]
+
+
+def test_which_form_a_signature_means_is_never_open() -> None:
+    queue = JobQueue()
+
+    @queue.handler("whole")
+    def whole(order_id: int) -> None: ...
+
+    assert whole.job(7).input == 7
+    with pytest.raises(InvalidJobError, match=r"Fields by name are for @jobs\.keyword_handler"):
+        queue.job("whole", order_id=7)
+    with pytest.raises(InvalidHandlerError, match=r"unexpected argument 'note'; .* use @jobs\.keyword_handler"):
+
+        @queue.handler("two")
+        def two(order_id: int, note: str) -> None: ...
+
+    with pytest.raises(InvalidHandlerError, match="the field 'priority' has the name of an option of `job`"):
+
+        @queue.keyword_handler("taken")
+        def taken(*, priority: int) -> None: ...
