@@ -151,6 +151,13 @@ class WorkerStarted:
     """A worker registered and started."""
 
     worker_id: str
+    queues: tuple[str, ...] = ()
+    concurrency: int = 0
+    handlers: tuple[str, ...] = ()
+    """The job types that it runs."""
+    database: str = ""
+    """The engine's URL, with the password masked and without query parameters."""
+    schema_version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +352,10 @@ class EventBus:
                 self._by_kind = {}
 
         return end
+
+    def is_subscribed(self, subscriber: Subscriber) -> bool:
+        """Return whether a subscriber equal to this one receives events."""
+        return any(one.subscriber == subscriber for one in self._subscriptions)
 
     def on_attempt_start(self, hook: AttemptHook) -> Callable[[], None]:
         """Call `hook` with the context of each attempt that starts; return a function that removes the hook.

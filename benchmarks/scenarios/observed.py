@@ -20,7 +20,7 @@ from benchmarks.harness import Case, Comparison, Scenario
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from sa_jobqueue import JobQueue, Worker
-from sa_jobqueue.observe import logs, telemetry
+from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.log_lines import JsonFormatter, bind, capture
 from sa_jobqueue.observe.metrics import workers as prometheus
 
@@ -77,7 +77,6 @@ def _log(worker: Worker, queue: JobQueue) -> None:
     bind(handler)
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(logging.INFO)
-    logs.subscribe(worker.events)
 
 
 def _count(worker: Worker, queue: JobQueue) -> None:

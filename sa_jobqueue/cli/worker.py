@@ -41,7 +41,7 @@ from sa_jobqueue.db.connections import noticing_death, unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.observe import logs, telemetry
+from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.log_lines import MOST_LINES, capture
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
 from sa_jobqueue.operations.workers import MOST_LOST, rescue_from
@@ -259,7 +259,6 @@ def worker(
         made = Worker(jobs, found, options=options, app=registry, listen_url=listen_url, **sessions)
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
-    logs.subscribe(made.events)
     if capture_logs is not None:
         capture(capture_logs)
     if opentelemetry:

@@ -18,10 +18,10 @@ from sentry_sdk.integrations.logging import ignore_logger
 
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import AttemptSignal, Cancel, Discard, Retry, Snooze
-from sa_jobqueue.observe.logs import LOGGER_NAME
 from sa_jobqueue.operations.firing import id_of, time_in
 from sa_jobqueue.registry import JobQueue, Proceed, Schedule
 from sa_jobqueue.types import CancelReason
+from sa_jobqueue.worker.logs import ATTEMPTS, LOGGER_NAME
 
 __all__ = ["report_jobs"]
 
@@ -39,6 +39,7 @@ def report_jobs(jobs: JobQueue[Any], *, check_ins: bool = True) -> None:
     The payload is not part of what this adds; Sentry's own `include_local_variables=False` keeps it out of stack frames.
     """
     ignore_logger(LOGGER_NAME)
+    ignore_logger(f"{LOGGER_NAME}.{ATTEMPTS}")
 
     @jobs.middleware
     async def report_attempt(attempt: AttemptContext, proceed: Proceed) -> None:

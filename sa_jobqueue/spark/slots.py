@@ -30,7 +30,6 @@ from sa_jobqueue.events import (
     JobStarted,
     WorkerStarted,
 )
-from sa_jobqueue.observe import logs
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.spark.connections import load_object, url_of
 from sa_jobqueue.spark.options import Options
@@ -169,7 +168,6 @@ class SlotRun:
         self._thread = threading.Thread(target=self._run, name=f"sa_jobqueue slot {slot}", daemon=True)
         self.ended = threading.Event()
         """Set when the worker has stopped, or failed to start."""
-        logs.subscribe(worker.events)
         worker.events.subscribe(self._counts.count)
         worker.events.subscribe(self._on_event)
 

@@ -38,6 +38,7 @@ from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import CancelReason, JobId, WorkerState
+from sa_jobqueue.worker import logs
 from sa_jobqueue.worker.background.heartbeat import Heartbeat, LeaseGuard, identify
 from sa_jobqueue.worker.background.listener import Listener
 from sa_jobqueue.worker.background.memory_guard import MemoryGuard
@@ -107,6 +108,7 @@ class Worker:
         self._connect_args = dict(connect_args or {})
         self._options = options if options.limits else _serving(options, jobs)
         self.events = events or EventBus()
+        logs.subscribe(self.events)
         given = Sessions(session_factory, async_session_factory)
         self._sessions = sessions_for(jobs.registry, engine, given, concurrency=options.concurrency)
         self._identity = identify(jobs, self._options)
@@ -385,7 +387,8 @@ class Worker:
         )
         claimer.listen_by(listener)
         try:
-            executor.encoding = completer.encoding = await self._check(engine)
+            schema_version, encoding = await self._check(engine)
+            executor.encoding = completer.encoding = encoding
             await children.start()
             await reader.read()  # before the first claim, so that nothing paused is started
             await asyncio.to_thread(heartbeat.start)
@@ -397,7 +400,16 @@ class Worker:
                 raise unavailable(error, self._url) from error
             raise
         self._signs.watch(heartbeat, listener if hears else None)
-        self.events.emit(WorkerStarted(self.id))
+        self.events.emit(
+            WorkerStarted(
+                self.id,
+                queues=tuple(self._identity.queues),
+                concurrency=executor.concurrency,
+                handlers=tuple(sorted(self._identity.job_types)),
+                database=self._url.set(query={}).render_as_string(hide_password=True),
+                schema_version=schema_version,
+            )
+        )
         if connections.is_pooled:
             prepare_nothing_in(self._sessions)
             self.events.emit(PoolerFound(self.id, listens=hears, poll_interval=options.poll_interval))
@@ -460,14 +472,14 @@ class Worker:
             if isinstance(failed, BaseException):
                 self.events.emit(ProviderFailed(failed))
 
-    async def _check(self, engine: AsyncEngine) -> Encoding | None:
-        """Check the schema version; return the database's encoding."""
+    async def _check(self, engine: AsyncEngine) -> tuple[int, Encoding | None]:
+        """Check the schema version; return it and the database's encoding."""
         async with AsyncSession(engine) as session:
             version = await aio.check_schema(session, model=self._jobs.model)
             encoding = await session.run_sync(lambda sync: encoding_of(sync.connection()))
         if version > LATEST:
             self.events.emit(SchemaAhead(self.id, version, LATEST))
-        return encoding
+        return version, encoding
 
 
 def _serving(options: WorkerOptions, jobs: JobQueue[Any]) -> WorkerOptions:

@@ -18,10 +18,10 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.events import ComponentFailed, HeartbeatFailing, JobRescheduled, JobStarted
 from sa_jobqueue.models import Base
-from sa_jobqueue.observe.logs import describe
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
+from sa_jobqueue.worker.logs import describe
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.disks import NoDisk, SmallDisk
 from tests.fixtures.jobs import Jobs

@@ -19,10 +19,10 @@ from sqlalchemy import Engine
 
 from sa_jobqueue import events as told
 from sa_jobqueue.cli import main
-from sa_jobqueue.observe import logs
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.overview import overviews
 from sa_jobqueue.observe.log_lines import JsonFormatter, TextFormatter, bind
+from sa_jobqueue.worker import logs
 from tests.contracts.packages import SOURCE
 from tests.fixtures.hostile import FORGED, HOSTILE, LONE, HostileJob, unsafe, write_hostile
 from tests.fixtures.workers import until

@@ -21,7 +21,7 @@ from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import ComponentFailed, PoolerFound
-from sa_jobqueue.observe.logs import describe
+from sa_jobqueue.worker.logs import describe
 from tests.fixtures.poolers import MakePooler
 from tests.fixtures.workers import quick, until, working
 

@@ -20,9 +20,9 @@ from sa_jobqueue import Job, JobQueue, Worker
 from sa_jobqueue.events import SchemaAhead
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.migrations import runner, versions
-from sa_jobqueue.observe.logs import describe
 from sa_jobqueue.testing.databases import create_database, drop_database
 from sa_jobqueue.testing.servers import PostgresServer
+from sa_jobqueue.worker.logs import describe
 from tests.contracts.frozen import FOLDER, Frozen, read
 from tests.fixtures.workers import EventLog, Hands, quick
 from tests.migrations.conftest import register_next_version

@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Backoff, Cancel, Discard, JobQueue, Retry, Snooze, Worker
 from sa_jobqueue.integrations.sentry import report_jobs
-from sa_jobqueue.observe import logs
 from sa_jobqueue.operations import fire_schedules, sync_schedules
+from sa_jobqueue.worker import logs
 from tests.fixtures.workers import quick
 
 

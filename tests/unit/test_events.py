@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from sa_jobqueue import events as told
-from sa_jobqueue.observe import logs
 from sa_jobqueue.observe.metrics.tally import ATTEMPTS, Tally
+from sa_jobqueue.worker import logs
 
 DONE = [told.JobCompleted(str(number), "mail", 1, timedelta(seconds=number)) for number in range(3)]
 STARTED = told.JobStarted("7", "mail", 1)

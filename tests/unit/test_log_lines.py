@@ -17,8 +17,8 @@ import pytest
 from sa_jobqueue import AttemptContext
 from sa_jobqueue.context import enter_attempt
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.observe import logs
 from sa_jobqueue.observe.log_lines import MOST_CHARACTERS, TEXT, JsonFormatter, LogCapture, bind, capture
+from sa_jobqueue.worker import logs
 from sa_jobqueue.worker.finish.outcomes import failed
 from tests.unit.test_logs import CASES
 from tests.unit.test_outcomes import job

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from sa_jobqueue import events as told
-from sa_jobqueue.observe import logs
 from sa_jobqueue.types import AttemptOutcome, DeadReason, RefusedWrite
+from sa_jobqueue.worker import logs
 
 SECOND = timedelta(seconds=1)
 ERROR = {"type": "app.CardDeclined", "message": "declined\ncard 4111 1111", "traceback": "card 4111 1111"}
@@ -20,7 +20,7 @@ JOB = ("7", "charge", 2)
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CASES: dict[type, tuple[told.Event, str, str]] = {
     told.JobStarted: (told.JobStarted(*JOB), "DEBUG", "job 7 (charge) attempt 2 started"),
-    told.JobCompleted: (told.JobCompleted(*JOB, SECOND), "DEBUG", "job 7 (charge) attempt 2 completed in 1.000 s"),
+    told.JobCompleted: (told.JobCompleted(*JOB, SECOND), "INFO", "job 7 (charge) attempt 2 completed in 1.000 s"),
     told.JobRescheduled: (
         told.JobRescheduled(*JOB, AttemptOutcome.TIMED_OUT, SECOND, ERROR),
         "WARNING",
@@ -99,7 +99,12 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "WARNING",
         "worker w:1 uses 3 MiB, more than its limit of 2 MiB; it drains and stops",
     ),
-    told.WorkerStarted: (told.WorkerStarted("w:1"), "INFO", "worker w:1 started"),
+    told.WorkerStarted: (
+        told.WorkerStarted("w:1", ("mail", "default"), 10, ("charge",), "postgresql://app:***@db/shop", 1),
+        "INFO",
+        "worker w:1 started queues=mail, default concurrency=10 handlers=charge "
+        "database=postgresql://app:***@db/shop schema_version=1",
+    ),
     told.DrainRequested: (
         told.DrainRequested("w:1"),
         "INFO",
@@ -153,9 +158,11 @@ def test_an_event_is_logged_at_its_level_in_its_words(
     event, level, words = CASES[kind]
     bus.emit(event)
     (record,) = caplog.records
-    assert (record.name, record.levelname, record.getMessage()) == ("sa_jobqueue.worker", level, words)
+    name = "sa_jobqueue.worker.attempts" if isinstance(event, told.AttemptEvent) else "sa_jobqueue.worker"
+    assert (record.name, record.levelname, record.getMessage()) == (name, level, words)
     assert record.__dict__["event"] == kind.__name__
-    assert "4111 1111" not in str(record.__dict__)  # the message's first line alone, and no traceback of the handler
+    fields = {key: value for key, value in record.__dict__.items() if key != "exc_text"}  # the traceback
+    assert "4111 1111" not in str(fields)  # the message's first line alone
 
 
 def test_records_of_attempts_name_job_type_attempt_and_outcome(bus: told.EventBus, caplog: pytest.LogCaptureFixture) -> None:
@@ -207,3 +214,45 @@ def test_a_level_that_is_off_costs_no_record(bus: told.EventBus, caplog: pytest.
     caplog.set_level(logging.WARNING, logger=logs.LOGGER_NAME)
     bus.emit(told.JobCompleted(*JOB, SECOND))
     assert not caplog.records
+
+
+FAILED = {
+    "type": "sqlalchemy.exc.IntegrityError",
+    "message": "duplicate key",
+    "traceback": 'Traceback (most recent call last):\n  File "shop.py", line 3, in charge\nDuplicate: duplicate key\n'
+    "DETAIL:  Key (card)=(4111) already exists.\n[SQL: INSERT INTO card]\n[parameters: {'card': '4111'}]\n",
+}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [told.JobRescheduled(*JOB, AttemptOutcome.FAILED, SECOND, FAILED), told.JobDied(*JOB, DeadReason.EXHAUSTED, FAILED)],
+    ids=lambda event: type(event).__name__,
+)
+def test_a_failed_attempt_is_logged_with_its_traceback_and_without_quoted_values(
+    event: told.Event, bus: told.EventBus, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus.emit(event)
+    assert 'File "shop.py", line 3, in charge\nDuplicate: duplicate key\n[SQL: INSERT INTO card]' in caplog.text
+    assert "4111" not in caplog.text
+    caplog.clear()
+    monkeypatch.setenv("SA_JOBQUEUE_REDACT", "charge")
+    bus.emit(event)
+    assert "IntegrityError: (redacted)" in caplog.text
+    assert "shop.py" not in caplog.text
+
+
+def test_lines_of_attempts_are_turned_off_by_the_level_of_their_logger(
+    bus: told.EventBus, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = logging.getLogger(f"{logs.LOGGER_NAME}.attempts")
+    monkeypatch.setattr(off, "isEnabledFor", lambda level: level >= logging.WARNING)
+    bus.emit(told.JobCompleted(*JOB, SECOND))
+    bus.emit(told.WorkerStarted("w:1"))
+    assert [record.name for record in caplog.records] == [logs.LOGGER_NAME]
+
+
+def test_events_that_are_logged_twice_are_written_once(bus: told.EventBus, caplog: pytest.LogCaptureFixture) -> None:
+    logs.subscribe(bus)
+    bus.emit(told.WorkerStarted("w:1"))
+    assert len(caplog.records) == 1

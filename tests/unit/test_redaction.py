@@ -16,13 +16,13 @@ from opentelemetry.sdk.trace import TracerProvider
 from sa_jobqueue import JobStatus
 from sa_jobqueue import events as told
 from sa_jobqueue.cli import main
-from sa_jobqueue.observe import logs
 from sa_jobqueue.observe.log_lines import LogCapture
 from sa_jobqueue.observe.telemetry.attempts import _describe
 from sa_jobqueue.redaction import REDACTED, VARIABLE, is_redacted, redacted, redacted_error
 from sa_jobqueue.report import render
 from sa_jobqueue.report.contents import _as_shown
 from sa_jobqueue.types import AttemptOutcome, DeadReason
+from sa_jobqueue.worker import logs
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.report.contents import filled

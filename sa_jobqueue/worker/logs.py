@@ -1,13 +1,19 @@
 """Worker events as records of the standard `logging`: all messages and levels.
 
-Records have fields in `extra`, for formatters that write JSON. They contain no payloads: an error is logged as its type and
-the first line of its message; the full error is in the database.
+Records have fields in `extra`, for formatters that write JSON. They contain no payloads. The error of a failed attempt is
+logged as its type, the first line of its message, and its traceback without what a driver quotes of the statement's values;
+for redacted job types only as its type.
+
+Every `Worker` logs to `sa_jobqueue.worker`; lines about single attempts go to its child `sa_jobqueue.worker.attempts`, so
+that either can be turned off by its level.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, get_args
 
 from sqlalchemy.exc import DBAPIError
@@ -19,10 +25,18 @@ from sa_jobqueue.redaction import is_redacted, redacted_error
 from sa_jobqueue.types import AttemptOutcome
 
 LOGGER_NAME: Final = "sa_jobqueue.worker"
+ATTEMPTS: Final = "attempts"
+"""Child logger for the lines about single attempts."""
 MAX_ERROR: Final = 300
 """Maximum length of an error's message."""
-_DETAILS: Final = (worker_events.JobStarted, worker_events.JobCompleted, worker_events.JobUnblocked)
-"""Events logged at the level DEBUG."""
+_FREQUENT: Final = {
+    worker_events.JobStarted: logging.DEBUG,
+    worker_events.JobUnblocked: logging.DEBUG,
+    worker_events.JobCompleted: logging.INFO,
+}
+"""Events of every job, and their levels: not even created while their level is off."""
+_QUOTED: Final = re.compile(r"^(\[parameters: |DETAIL: ).*\n?", re.MULTILINE)
+"""Lines of a driver's error that quote values, which may be payloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +48,46 @@ class Record:
     arguments: tuple[Any, ...] = ()
     fields: dict[str, Any] = field(default_factory=dict)
     exception: BaseException | None = None
+    traceback: str = ""
+    """Of an error that is known only as it is stored."""
 
 
 def subscribe(events: worker_events.EventBus, logger: logging.Logger | None = None) -> None:
-    """Log the events of a worker, by default to the logger `sa_jobqueue.worker`."""
-    target = logger or logging.getLogger(LOGGER_NAME)
+    """Log the events of a worker to `logger`, by default `sa_jobqueue.worker`, where a `Worker` already logs its own.
 
-    def write(event: worker_events.Event) -> None:
+    If the events are already logged there, nothing changes.
+    """
+    write = _Writer(logger or logging.getLogger(LOGGER_NAME))
+    if events.is_subscribed(write):
+        return
+    attempts = write.target.getChild(ATTEMPTS)
+    for kind, level in _FREQUENT.items():
+        events.subscribe(write, kinds=[kind], wanted=partial(attempts.isEnabledFor, level))
+    events.subscribe(write, kinds=[kind for kind in get_args(worker_events.Event) if kind not in _FREQUENT])
+
+
+@dataclass(frozen=True, slots=True)
+class _Writer:
+    """Writes events to a logger. Equal if the loggers are."""
+
+    target: logging.Logger
+
+    def __call__(self, event: worker_events.Event) -> None:
         record = describe(event)
-        if target.isEnabledFor(record.level):
-            fields = {"event": type(event).__name__} | record.fields
-            # Escaped for any formatter: a name or an error's message must not start a second line.
-            arguments = [printable(one) if isinstance(one, str) else one for one in record.arguments]
-            target.log(record.level, record.message, *arguments, extra=fields, exc_info=record.exception)
-
-    # Two events per job: `wanted` avoids creating and formatting them unless DEBUG is enabled.
-    events.subscribe(write, kinds=_DETAILS, wanted=lambda: target.isEnabledFor(logging.DEBUG))
-    events.subscribe(write, kinds=[kind for kind in get_args(worker_events.Event) if kind not in _DETAILS])
+        target = self.target.getChild(ATTEMPTS) if isinstance(event, worker_events.AttemptEvent) else self.target
+        if not target.isEnabledFor(record.level):
+            return
+        fields = {"event": type(event).__name__} | record.fields
+        # Escaped for any formatter: a name or an error's message must not start a second line.
+        arguments = tuple(printable(one) if isinstance(one, str) else one for one in record.arguments)
+        error = record.exception
+        raised = None if error is None else (type(error), error, error.__traceback__)
+        written = target.makeRecord(
+            target.name, record.level, __file__, 0, record.message, arguments, raised, func="describe", extra=fields
+        )
+        if record.traceback:  # the standard formatters append it as they do the text of an exception
+            written.exc_text = printable(record.traceback, newline="\n")
+        target.handle(written)
 
 
 def describe(event: worker_events.Event) -> Record:
@@ -59,7 +96,16 @@ def describe(event: worker_events.Event) -> Record:
         return _of_attempt(event)
     match event:
         case worker_events.WorkerStarted():
-            return Record(logging.INFO, "worker %s started", (event.worker_id,), {"worker_id": event.worker_id})
+            fields = {
+                "worker_id": event.worker_id,
+                "queues": list(event.queues),
+                "concurrency": event.concurrency,
+                "handlers": list(event.handlers),
+                "database": event.database,
+                "schema_version": event.schema_version,
+            }
+            words = "worker %s started queues=%s concurrency=%d handlers=%s database=%s schema_version=%d"
+            return Record(logging.INFO, words, tuple(map(_listed, fields.values())), fields)
         case worker_events.SettingsChanged():
             paused = (", ".join(event.paused_queues) or "none", ", ".join(event.paused_types) or "none")
             fields = {"worker_id": event.worker_id, "concurrency": event.concurrency}
@@ -167,7 +213,7 @@ def _of_attempt(event: worker_events.AttemptEvent) -> Record:
             return record(logging.DEBUG, "started", outcome="started")
         case worker_events.JobCompleted():
             seconds = event.ran.total_seconds()
-            return record(logging.DEBUG, "completed in %.3f s", seconds, outcome="completed", ran_seconds=seconds)
+            return record(logging.INFO, "completed in %.3f s", seconds, outcome="completed", ran_seconds=seconds)
         case worker_events.JobRescheduled():
             delay, outcome = event.delay.total_seconds(), event.outcome.value
             level = logging.INFO if event.outcome in _EXPECTED else logging.WARNING
@@ -178,13 +224,15 @@ def _of_attempt(event: worker_events.AttemptEvent) -> Record:
                 return record(level, f"%s, due again {when}", ended, due, outcome=outcome, **more)
             kind, line = _kind(event.error), _line(event)
             more["error_type"] = kind
-            return record(level, f"%s, due again {when}: %s", ended, due, line, outcome=outcome, **more)
+            written = record(level, f"%s, due again {when}: %s", ended, due, line, outcome=outcome, **more)
+            return replace(written, traceback=_traceback(event))
         case worker_events.JobUnblocked():
             return record(logging.DEBUG, "was unblocked", outcome="unblocked")
         case worker_events.JobDied():
             more = {"dead_reason": event.reason.value, "error_type": _kind(event.error)}
             ended = event.reason.value.replace("_", " ")
-            return record(logging.ERROR, "died (%s): %s", ended, _line(event), outcome="dead", **more)
+            written = record(logging.ERROR, "died (%s): %s", ended, _line(event), outcome="dead", **more)
+            return replace(written, traceback=_traceback(event))
         case worker_events.JobCancelled():
             return record(logging.INFO, "was cancelled by its handler", outcome="cancelled")
         case worker_events.MiddlewareFailed():
@@ -204,11 +252,19 @@ def _of_attempt(event: worker_events.AttemptEvent) -> Record:
     return record(logging.DEBUG, "%s", type(event).__name__, outcome="unknown")
 
 
+def _listed(value: Any) -> Any:
+    return (", ".join(value) or "none") if isinstance(value, list) else value
+
+
 _EXPECTED: Final = frozenset({AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED})
 
 
 def _line(event: worker_events.JobRescheduled | worker_events.JobDied) -> str:
     return error_line(redacted_error(event.type_name, event.error))
+
+
+def _traceback(event: worker_events.JobRescheduled | worker_events.JobDied) -> str:
+    return _QUOTED.sub("", _stored(redacted_error(event.type_name, event.error), "traceback")).rstrip()
 
 
 def error_line(error: Any) -> str:
