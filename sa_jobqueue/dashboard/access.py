@@ -25,6 +25,12 @@ class Permission(StrEnum):
     RESUME_QUEUES = "resume_queues"
     PAUSE_JOB_TYPES = "pause_job_types"
     RESUME_JOB_TYPES = "resume_job_types"
+    CANCEL_CHAINS = "cancel_chains"
+    PAUSE_SCHEDULES = "pause_schedules"
+    RESUME_SCHEDULES = "resume_schedules"
+    RUN_SCHEDULE = "run_schedule"
+    DRAIN_WORKERS = "drain_workers"
+    RESIZE_WORKERS = "resize_workers"
 
 
 ALL_PERMISSIONS: Final = frozenset(Permission)

@@ -31,7 +31,7 @@ def link(context: Context, finding: Finding) -> str:
         case Code.DEAD_LETTERS:
             return context.url("dead-letters")
         case Code.BLOCKED_BY_DEAD:
-            return context.url("job", id=seen.get("chain_id"))
+            return context.url("chain", id=seen.get("chain_id"))
         case Code.CHAINS_TO_UNBLOCK:
             return context.url("jobs", status="blocked", order="oldest")
         case Code.QUARANTINED:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import (
     JSON,
+    CompoundSelect,
     Integer,
     Select,
     Text,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     literal_column,
     null,
     select,
+    union_all,
     update,
 )
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
@@ -213,4 +215,25 @@ def complete_unclaimed(model: type[JobMixin[Any]], *, goes_on: bool) -> Update:
             **chain_end,
         )
         .returning(job.c.has_waiters)
+    )
+
+
+@once_a_model
+def edges_of(model: type[JobMixin[Any]]) -> CompoundSelect[Any]:
+    """Return the edges between chains and others: what their jobs wait or waited for, and what waits or waited for them.
+
+    Parameters: `ids`, of roots; `limit`, of edges of each of three kinds.
+    Shape: `(blocked_by_chain_id, chain_id, is_resolved)`, where a job of the chain waits; an edge within may come twice.
+    Locks: none.
+    Index: `pk_job_blocker` for roots, `uq_job_chain` for continuations, `ix_job_blocker_chain` for those that wait.
+    """
+    job, edge = table(model), table(model.Blocker)
+    given = any_(array("ids", id_parameter(model.__jobqueue__)))
+    limit = bindparam("limit", type_=Integer)
+    shown = (edge.c.blocked_by_chain_id, job.c.chain_id, edge.c.is_resolved)
+    joined = edge.join(job, job.c.id == edge.c.job_id)
+    return union_all(
+        select(*shown).select_from(joined).where(edge.c.job_id == given).limit(limit),
+        select(*shown).select_from(joined).where(job.c.root_id == given).limit(limit),
+        select(*shown).select_from(joined).where(edge.c.blocked_by_chain_id == given).limit(limit),
     )

@@ -246,3 +246,31 @@ class _Places(UserDefinedType[Any]):
     def get_col_spec(self, **_: Any) -> str:
         """Return its name in DDL."""
         return "tid[]"
+
+
+@once_a_model
+def standing(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the limits of queues, fairness keys and job types that have any, and what their rates have let start.
+
+    Parameters: `limit`. Shape: as `lock`, without `version` and `place`, by kind and name. Clock: the database's.
+    Locks: none. Index: `pk_rate_state`, from its end, once for each row; the rows with settings are few.
+    """
+    queue, kind = table(model.Queue), table(model.JobType)
+    parts = [
+        select(
+            literal_column("true" if of is kind else "false", Boolean).label("is_type"),
+            name.label("name"),
+            (literal_column("''", Text) if of is kind else of.c.fairness_key).label("fairness_key"),
+            of.c.global_concurrency,
+            (cast(null(), Integer) if of is kind else of.c.concurrency_per_key).label("concurrency_per_key"),
+            *(clamped(of.c[column]).label(column) if column == "rate_period" else of.c[column] for column in RATE),
+            *(state.c[column] for column in STATE),
+            func.now().label("now"),
+        )
+        .select_from(of.outerjoin(state, true()))
+        .where(func.coalesce(of.c.rate_limit, of.c.global_concurrency, *more).is_not(None))
+        for of, name, more in ((queue, queue.c.name, [queue.c.concurrency_per_key]), (kind, kind.c.type_name, []))
+        for state in (newest_state(model, of),)
+    ]
+    both = union_all(*parts).subquery("limits")
+    return select(both).order_by(both.c.is_type, both.c.name, both.c.fairness_key).limit(bindparam("limit", type_=Integer))

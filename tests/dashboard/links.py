@@ -14,4 +14,7 @@ def links(ids: Mapping[str, str]) -> dict[str, list[str]]:
     found["jobs"].append(f"jobs?queue={quote(ids['queue'], safe='')}&status=dead")
     found["job"] = [f"job?id={quote(ids[name], safe='')}" for name in ("dead", "running", "blocked")]
     found["queues"].append(f"queues?name={quote(ids['queue'], safe='')}")
+    found["chain"] = [f"chain?id={quote(ids[name], safe='')}" for name in ("dead", "blocked")]
+    found["schedules"].append(f"schedules?name={quote(ids['schedule'], safe='')}")
+    found["workers"].append(f"workers?queue={quote(ids['queue'], safe='')}")
     return found

@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import Engine, insert
+from sqlalchemy.orm import Session
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from sa_jobqueue import Job, JobStatus
+from sa_jobqueue import Job, JobStatus, Schedule
 from sa_jobqueue.cli.dashboard import served
 from sa_jobqueue.dashboard import Source, dashboard
+from sa_jobqueue.operations import sync_schedules, upsert_job_type, upsert_queue
+from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.dashboard.conftest import PREFIX, everyone
 from tests.dashboard.links import links
 from tests.fixtures.hostile import HostileJob, write_hostile
@@ -72,6 +76,17 @@ class Opened:
         return found
 
 
+def write_settings(engine: Engine) -> None:
+    """Write a schedule, limits with and without a state, chains that wait for others, and records of the audit."""
+    minute = timedelta(minutes=1)
+    with Session(engine) as session, session.begin():
+        sync_schedules(session, [Schedule(name="nightly", type_name="test", cron="0 3 * * *", time_zone="Europe/Berlin")])
+        upsert_queue(session, QueueSettings(name="default", rate_limit=5, rate_period=minute, weight=3), by="ann")
+        upsert_job_type(session, TypeSettings(type_name="test", global_concurrency=2), by="ann")
+        first, second = Job(type_name="first"), Job(type_name="second")
+        session.add_all([first, second, Job(type_name="last", blockers=[first, second])])
+
+
 def fill(engine: Engine) -> dict[str, str]:
     """Write jobs in every state; return ids and names, as `write_hostile` does."""
     jobs = Jobs(engine)
@@ -83,8 +98,9 @@ def fill(engine: Engine) -> dict[str, str]:
     attempt = {"job_id": attempted, "attempt": 1, "outcome": "failed", "error": error, "worker_id": "tester:1"}
     with engine.begin() as connection:
         connection.execute(insert(jobs.model.Attempt.__table__).values(attempt))
+    write_settings(engine)
     ids = {status.value: str(job_id) for job_id, status in jobs.statuses().items()}
-    return ids | {"attempted": str(attempted), "queue": "default", "type": "test", "fingerprint": ""}
+    return ids | {"attempted": str(attempted), "queue": "default", "type": "test", "fingerprint": "", "schedule": "nightly"}
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -120,7 +136,6 @@ def test_every_screen_is_accessible_and_keeps_its_policy(browser: Browser, engin
 
 
 def _models() -> list[tuple[str, Any]]:
-
     return [("full", Job), ("hostile", HostileJob)]
 
 

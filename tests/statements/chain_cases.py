@@ -83,6 +83,13 @@ CHAIN_CASES = [
     ),
     Case("chain_lock", lambda: chains.lock(Job), PK, some, guarded=False),
     Case("chain_end", lambda: chains.end(Job), PK, lambda world: {"root": world.running[0]}, guarded=False),
+    Case(
+        "chain_edges",
+        lambda: chains.edges_of(Job),
+        PK | CHAIN,
+        lambda world: some(world) | {"limit": 500},
+        guarded=False,
+    ),
     Case("chain_of", lambda: chains.chain_of(Job), PK, some, guarded=False),
     Case("chain_last_job", lambda: chains.last_job(Job), CHAIN, lambda world: {"chain_id": world.running[0]}, guarded=False),
     Case(

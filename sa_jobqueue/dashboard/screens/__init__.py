@@ -2,16 +2,36 @@
 
 from typing import Final
 
-from sa_jobqueue.dashboard.screens import dead_letters, job, job_types, jobs, overview, queues
+from sa_jobqueue.dashboard.screens import (
+    audit,
+    chains,
+    dead_letters,
+    job,
+    job_types,
+    jobs,
+    limits,
+    overview,
+    queues,
+    schedules,
+    storage,
+    workers,
+)
 from sa_jobqueue.dashboard.screens.base import Act, Screen
 
 SCREENS: Final[tuple[Screen, ...]] = (
     overview.SCREEN,
     jobs.SCREEN,
     job.SCREEN,
+    chains.SCREEN,
+    chains.ONE,
     dead_letters.SCREEN,
     queues.SCREEN,
     job_types.SCREEN,
+    limits.SCREEN,
+    schedules.SCREEN,
+    workers.SCREEN,
+    storage.SCREEN,
+    audit.SCREEN,
 )
 """In the order of the navigation."""
 

@@ -295,6 +295,23 @@ SELECT ended.id, CASE WHEN NOT ended.goes_on THEN ended.status END AS status, en
     WHERE roots.id = ended.chain_id), ended.has_waiters) AS has_waiters
 FROM ended
 
+-- chain_edges {}
+(SELECT job_blocker.blocked_by_chain_id, job.chain_id, job_blocker.is_resolved
+  FROM job_blocker
+  JOIN job ON job.id = job_blocker.job_id
+  WHERE job_blocker.job_id = ANY (%(ids)s::UUID[])
+  LIMIT %(limit)s::INTEGER)
+UNION ALL (SELECT job_blocker.blocked_by_chain_id, job.chain_id, job_blocker.is_resolved
+  FROM job_blocker
+  JOIN job ON job.id = job_blocker.job_id
+  WHERE job.root_id = ANY (%(ids)s::UUID[])
+  LIMIT %(limit)s::INTEGER)
+UNION ALL (SELECT job_blocker.blocked_by_chain_id, job.chain_id, job_blocker.is_resolved
+  FROM job_blocker
+  JOIN job ON job.id = job_blocker.job_id
+  WHERE job_blocker.blocked_by_chain_id = ANY (%(ids)s::UUID[])
+  LIMIT %(limit)s::INTEGER)
+
 -- chain_end {}
 UPDATE job
 SET chain_completed_at=now(), chain_status='completed'
@@ -2706,6 +2723,34 @@ WHERE NOT (EXISTS (SELECT is_there.name
     AND is_there.name = first.name
     AND is_there.fairness_key = first.fairness_key))
 RETURNING rate_state.name
+
+-- limits_standing {}
+SELECT limits.is_type, limits.name, limits.fairness_key, limits.global_concurrency, limits.concurrency_per_key, limits.rate_limit, limits.rate_period, limits.rate_burst, limits.rate_algorithm, limits.tokens, limits.starts, limits.spent_at, limits.now
+FROM (SELECT false AS is_type, queue.name AS name, queue.fairness_key AS fairness_key, queue.global_concurrency AS global_concurrency, queue.concurrency_per_key AS concurrency_per_key, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, now() AS now
+  FROM queue
+  LEFT OUTER JOIN LATERAL (SELECT state.version AS version, CASE WHEN (abs(state.tokens) <= 1e15) THEN state.tokens END AS tokens, CASE WHEN (array_position(state.starts, NULL) IS NULL) THEN state.starts END AS starts, CASE WHEN (state.spent_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (state.spent_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE state.spent_at END AS spent_at, state.ctid AS place
+    FROM rate_state AS state
+    WHERE queue.rate_limit IS NOT NULL
+    AND state.is_type = false
+    AND state.name = queue.name
+    AND state.fairness_key = queue.fairness_key
+    ORDER BY state.version DESC
+    LIMIT 1) AS state ON true
+  WHERE coalesce(queue.rate_limit, queue.global_concurrency, queue.concurrency_per_key) IS NOT NULL
+  UNION ALL
+  SELECT true AS is_type, job_type.type_name AS name, '' AS fairness_key, job_type.global_concurrency AS global_concurrency, CAST(NULL AS INTEGER) AS concurrency_per_key, job_type.rate_limit AS rate_limit, CASE WHEN (job_type.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (job_type.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE job_type.rate_period END AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, now() AS now
+  FROM job_type
+  LEFT OUTER JOIN LATERAL (SELECT state.version AS version, CASE WHEN (abs(state.tokens) <= 1e15) THEN state.tokens END AS tokens, CASE WHEN (array_position(state.starts, NULL) IS NULL) THEN state.starts END AS starts, CASE WHEN (state.spent_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (state.spent_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE state.spent_at END AS spent_at, state.ctid AS place
+    FROM rate_state AS state
+    WHERE job_type.rate_limit IS NOT NULL
+    AND state.is_type = true
+    AND state.name = job_type.type_name
+    AND state.fairness_key = ''
+    ORDER BY state.version DESC
+    LIMIT 1) AS state ON true
+  WHERE coalesce(job_type.rate_limit, job_type.global_concurrency) IS NOT NULL) AS limits
+ORDER BY limits.is_type, limits.name, limits.fairness_key
+LIMIT %(limit)s::INTEGER
 
 -- list_blocked_jobs {"blocked_by_chain_id_1": "00000000-0000-0000-0000-000000000000", "job_id_1": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1000, "param_2": 51, "place_1": 1000}
 SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.fairness_key, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost

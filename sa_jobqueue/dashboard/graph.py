@@ -1,0 +1,311 @@
+"""The picture of chains and what they wait for: a layered drawing, rendered as SVG. Pure: no I/O, no clock.
+
+A node is a chain, which is a list of jobs; an edge leads from a chain to one that waits for it. Layers are longest paths
+from the left; edges over several layers pass through invisible nodes; a fixed number of passes orders each layer by the mean
+position of its neighbours. Edges that would close a circle are turned around for the drawing.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from sa_jobqueue.printable import printable
+from sa_jobqueue.types import JobStatus
+
+FOLD_ABOVE: Final = 300
+"""Number of chains above which finished ones that the same chains wait for are drawn as one."""
+SWEEPS: Final = 8
+MAX_BENDS: Final = 5_000
+"""Maximum number of invisible nodes; above it, long edges are drawn straight."""
+WIDTH, HEIGHT, GAP_X, GAP_Y, MARGIN = 190, 48, 56, 14, 8
+_LETTERS: Final = 24
+
+Edge = tuple[Hashable, Hashable]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A chain, or several finished ones folded into one."""
+
+    key: Hashable
+    title: str
+    status: JobStatus
+    href: str = ""
+    note: str = ""
+    is_stuck: bool = False
+    """Whether it waits for a chain that will not complete without help."""
+    folded: int = 0
+    """Number of chains that it stands for; 0 for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Where nodes are drawn, and the points of edges."""
+
+    places: Mapping[Hashable, tuple[int, int]]
+    lines: Mapping[Edge, Sequence[tuple[int, int]]]
+    width: int
+    height: int
+    steps: int
+    """Elementary steps taken: the cost, for a bound that does not depend on the machine."""
+
+
+@dataclass(slots=True)
+class _Count:
+    steps: int = 0
+
+
+def fold(nodes: Sequence[Node], edges: Collection[Edge], *, keep: Collection[Hashable] = ()) -> tuple[list[Node], set[Edge]]:
+    """Return nodes and edges with finished chains folded, if there are more than `FOLD_ABOVE`. `keep`: never folded."""
+    if len(nodes) <= FOLD_ABOVE:
+        return list(nodes), set(edges)
+    after: dict[Hashable, set[Hashable]] = defaultdict(set)
+    for start, end in edges:
+        after[start].add(end)
+    groups: dict[frozenset[Hashable], list[Node]] = defaultdict(list)
+    for node in nodes:
+        if node.status is JobStatus.COMPLETED and node.key not in keep:
+            groups[frozenset(after[node.key])].append(node)
+    stands: dict[Hashable, Hashable] = {}
+    made: dict[Hashable, Node] = {}
+    for number, group in enumerate(groups.values()):
+        if len(group) > 1:
+            key: Hashable = ("folded", number)
+            made[key] = Node(
+                key=key, title=f"{len(group):,} chains", status=JobStatus.COMPLETED, note="folded", folded=len(group)
+            )
+            stands |= dict.fromkeys((node.key for node in group), key)
+    kept = [node for node in nodes if node.key not in stands]
+    moved = {(stands.get(start, start), stands.get(end, end)) for start, end in edges}
+    return [*kept, *made.values()], {edge for edge in moved if edge[0] != edge[1]}
+
+
+def draw(keys: Sequence[Hashable], edges: Iterable[Edge]) -> Drawing:
+    """Lay out a graph; edges of unknown nodes, and those from a node to itself, are left out."""
+    count, known = _Count(), set(keys)
+    wanted = sorted({edge for edge in edges if edge[0] != edge[1] and known.issuperset(edge)}, key=str)
+    forward = _acyclic(keys, wanted, count)
+    layer = _layers(keys, forward, count)
+    paths = _paths(wanted, layer, count)
+    rows = _ordered(keys, layer, paths, count)
+    places = {
+        point: (MARGIN + column * (WIDTH + GAP_X), MARGIN + place * (HEIGHT + GAP_Y))
+        for column, row in enumerate(rows)
+        for place, point in enumerate(row)
+    }
+    lines = {edge: [_anchor(places, paths[edge], index) for index in range(len(paths[edge]))] for edge in wanted}
+    highest = max(map(len, rows), default=0)
+    return Drawing(
+        places={key: places[key] for key in keys},
+        lines=lines,
+        width=2 * MARGIN + max(len(rows), 1) * (WIDTH + GAP_X) - GAP_X,
+        height=2 * MARGIN + max(highest, 1) * (HEIGHT + GAP_Y) - GAP_Y,
+        steps=count.steps,
+    )
+
+
+def _acyclic(keys: Sequence[Hashable], edges: Sequence[Edge], count: _Count) -> list[Edge]:
+    """Return the edges, those that close a circle turned around."""
+    after: dict[Hashable, list[Hashable]] = defaultdict(list)
+    for start, end in edges:
+        after[start].append(end)
+    state: dict[Hashable, int] = {}
+    back: set[Edge] = set()
+    for root in keys:
+        stack = [(root, iter(after[root]))] if root not in state else []
+        state.setdefault(root, 1)
+        while stack:
+            node, others = stack[-1]
+            count.steps += 1
+            following = next(others, None)
+            if following is None:
+                state[node] = 2
+                stack.pop()
+            elif state.get(following) == 1:
+                back.add((node, following))
+            elif following not in state:
+                state[following] = 1
+                stack.append((following, iter(after[following])))
+    return [(end, start) if (start, end) in back else (start, end) for start, end in edges]
+
+
+def _layers(keys: Sequence[Hashable], edges: Sequence[Edge], count: _Count) -> dict[Hashable, int]:
+    """Return the layer of each node: the length of the longest path that leads to it."""
+    after: dict[Hashable, list[Hashable]] = defaultdict(list)
+    before: dict[Hashable, int] = dict.fromkeys(keys, 0)
+    for start, end in edges:
+        after[start].append(end)
+        before[end] += 1
+    layer = dict.fromkeys(keys, 0)
+    ready = [key for key in keys if not before[key]]
+    for key in ready:  # grows
+        for following in after[key]:
+            count.steps += 1
+            layer[following] = max(layer[following], layer[key] + 1)
+            before[following] -= 1
+            if not before[following]:
+                ready.append(following)
+    return layer
+
+
+def _paths(edges: Sequence[Edge], layer: Mapping[Hashable, int], count: _Count) -> dict[Edge, list[Hashable]]:
+    """Return the points of each edge: its ends, and between them an invisible node in each layer that it crosses."""
+    found: dict[Edge, list[Hashable]] = {}
+    bends = 0
+    for start, end in edges:
+        low, high = sorted((layer[start], layer[end]))
+        between: list[Hashable] = []
+        if bends + high - low - 1 <= MAX_BENDS:
+            between = [("bend", start, end, column) for column in range(low + 1, high)]
+            bends += len(between)
+            count.steps += len(between)
+        found[start, end] = [start, *(between if layer[start] < layer[end] else between[::-1]), end]
+    return found
+
+
+def _ordered(
+    keys: Sequence[Hashable], layer: Mapping[Hashable, int], paths: Mapping[Edge, Sequence[Hashable]], count: _Count
+) -> list[list[Hashable]]:
+    """Return the nodes of each layer in an order with few crossings."""
+    rows: list[list[Hashable]] = [[] for _ in range(max(layer.values(), default=0) + 1)]
+    for key in keys:
+        rows[layer[key]].append(key)
+    before: dict[Hashable, list[Hashable]] = defaultdict(list)
+    after: dict[Hashable, list[Hashable]] = defaultdict(list)
+    for (start, end), path in paths.items():
+        points = list(path) if layer[start] <= layer[end] else list(path)[::-1]
+        for point in points[1:-1]:
+            rows[point[3]].append(point)  # type: ignore[index]
+        for one, other in itertools.pairwise(points):
+            after[one].append(other)
+            before[other].append(one)
+    place = {point: index for row in rows for index, point in enumerate(row)}
+    for sweep in range(SWEEPS):
+        neighbours = after if sweep % 2 else before
+        for row in reversed(rows) if sweep % 2 else rows:
+            means = {point: _mean(point, neighbours[point], place) for point in row}
+            count.steps += len(row) + sum(len(neighbours[point]) for point in row)
+            row.sort(key=means.__getitem__)
+            place |= {point: index for index, point in enumerate(row)}
+    return rows
+
+
+def _mean(point: Hashable, neighbours: Sequence[Hashable], place: Mapping[Hashable, int]) -> float:
+    return sum(place[one] for one in neighbours) / len(neighbours) if neighbours else float(place[point])
+
+
+def _anchor(places: Mapping[Hashable, tuple[int, int]], path: Sequence[Hashable], index: int) -> tuple[int, int]:
+    """Return where an edge meets a point of its path: the right side of its start, the left side of its end."""
+    x, y = places[path[index]]
+    is_forward = places[path[0]][0] <= places[path[-1]][0]
+    if index not in {0, len(path) - 1}:
+        return x + WIDTH // 2, y + HEIGHT // 2
+    return (x + WIDTH if (index == 0) is is_forward else x), y + HEIGHT // 2
+
+
+def svg(nodes: Sequence[Node], edges: Mapping[Edge, bool], *, current: Hashable = None, label: str) -> Markup:
+    """Return the drawing as SVG whose nodes are links. `edges`: by start and end, whether it is resolved."""
+    drawing = draw([node.key for node in nodes], edges)
+    parts = [
+        Markup('<svg class="graph" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="group" aria-label="{2}">').format(
+            drawing.width, drawing.height, printable(label)
+        ),
+        Markup(
+            '<defs><marker id="arrow" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+            '<path d="M0 0L8 4L0 8z"/></marker></defs>'
+        ),
+    ]
+    for edge, points in drawing.lines.items():
+        path = " ".join(f"{'L' if index else 'M'}{x} {y}" for index, (x, y) in enumerate(points))
+        css = "edge resolved" if edges[edge] else "edge"
+        parts.append(Markup('<path class="{}" d="{}" marker-end="url(#arrow)"/>').format(css, path))
+    for node in nodes:
+        x, y = drawing.places[node.key]
+        css = f"node {node.status.value}{' stuck' if node.is_stuck else ''}{' current' if node.key == current else ''}"
+        note = " ".join(filter(None, ("stuck" if node.is_stuck else "", node.status.value, node.note)))
+        drawn = Markup(
+            '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="6"/><text x="{}" y="{}">{}</text>'
+            '<text class="note" x="{}" y="{}">{}</text>'
+        ).format(css, x, y, WIDTH, HEIGHT, x + 10, y + 20, _short(node.title), x + 10, y + 38, _short(note))
+        if node.href:
+            drawn = Markup('<a href="{}">{}</a>').format(node.href, drawn)
+        parts.append(drawn)
+    return Markup("").join([*parts, Markup("</svg>")])
+
+
+def _short(text: str) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= _LETTERS else f"{shown[: _LETTERS - 1]}…"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A node of the nested list, with those that it waits for."""
+
+    node: Node
+    children: list[Item] = field(default_factory=list)
+    is_repeated: bool = False
+    """Whether it stands elsewhere in the list with its children."""
+
+
+def outline(nodes: Sequence[Node], edges: Collection[Edge], *, depth: int = 20) -> list[Item]:
+    """Return the graph as nested lists: chains that none waits for, under each what it waits for, each in full once."""
+    known = {node.key: node for node in nodes}
+    before: dict[Hashable, list[Hashable]] = defaultdict(list)
+    waited_for: set[Hashable] = set()
+    for start, end in sorted(edges, key=str):
+        if start in known and end in known and start != end:
+            before[end].append(start)
+            waited_for.add(start)
+    found: list[Item] = []
+    seen: set[Hashable] = set()
+
+    def grow(key: Any, into: list[Item], left: int) -> None:
+        if key in seen or not left:
+            into.append(Item(known[key], is_repeated=True))
+            return
+        seen.add(key)
+        item = Item(known[key])
+        into.append(item)
+        for one in before[key]:
+            grow(one, item.children, left - 1)
+
+    for key in [*(key for key in known if key not in waited_for), *known]:  # then those that are on circles alone
+        if key not in seen:
+            grow(key, found, depth)
+    return found
+
+
+def marked(nodes: Sequence[Node], edges: Mapping[Edge, bool]) -> list[Node]:
+    """Return the nodes, marked where they wait, directly or not, for a chain that is dead, or for themselves."""
+    known = {node.key: node for node in nodes}
+    after: dict[Hashable, list[Hashable]] = defaultdict(list)
+    open_before: dict[Hashable, int] = defaultdict(int)
+    for (start, end), is_resolved in edges.items():
+        if not is_resolved and start in known and end in known:
+            after[start].append(end)
+            open_before[end] += 1
+    stuck = {node.key for node in nodes if node.status is JobStatus.DEAD}
+    # What is left when all that waits for nothing has been taken away, again and again, waits for a circle.
+    left = {key: open_before[key] for key in known}
+    free = [key for key, count in left.items() if not count]
+    for key in free:  # grows
+        for following in after[key]:
+            left[following] -= 1
+            if not left[following]:
+                free.append(following)
+    stuck |= {key for key, count in left.items() if count}
+    walk = list(stuck)
+    for key in walk:  # grows
+        new = [following for following in after[key] if following not in stuck]
+        stuck |= set(new)
+        walk += new
+    return [
+        replace(node, is_stuck=node.key in stuck and node.status in {JobStatus.BLOCKED, JobStatus.DEAD}) for node in nodes
+    ]

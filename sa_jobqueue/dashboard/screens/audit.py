@@ -1,0 +1,52 @@
+"""The audit: what operators changed, on the command line, in Python and here, and who did it."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sa_jobqueue.dashboard.parameters import ParameterError
+from sa_jobqueue.dashboard.rendering import as_json
+from sa_jobqueue.dashboard.screens.base import PAGE, Context, Screen
+from sa_jobqueue.operations import AuditFilter, list_audit
+from sa_jobqueue.operations.pages import SCAN_LIMIT
+
+
+def view(context: Context) -> dict[str, Any]:
+    """Return one page of the audit, newest first."""
+    params = context.params
+    where = AuditFilter(
+        operations=params.texts("operation"),
+        done_by=params.texts("by"),
+        done_after=params.instant("since"),
+        done_before=params.instant("before"),
+    )
+    with context.read() as session:
+        page = list_audit(session, where=where, after=_position(context), limit=PAGE, model=context.model)
+    filters = {
+        "operation": list(where.operations),
+        "by": list(where.done_by),
+        "since": where.done_after,
+        "before": where.done_before,
+    }
+    return {
+        "records": [(one, as_json(one.arguments), [str(row_id) for row_id in one.ids]) for one in page],
+        "filters": filters,
+        "texts": {name: params.text(name) or "" for name in ("since", "before")},
+        "next_url": None if page.next is None else context.url("audit", **filters, after=page.next),
+        "is_short": page.next is not None and len(page.items) < PAGE,
+        "scan_limit": SCAN_LIMIT,
+    }
+
+
+def _position(context: Context) -> UUID | None:
+    given = context.params.text("after")
+    if given is None:
+        return None
+    try:
+        return UUID(given)
+    except ValueError:
+        raise ParameterError("after", "must be a UUID") from None
+
+
+SCREEN = Screen(name="audit", title="Audit", view=view, refresh=15)

@@ -1,0 +1,175 @@
+"""Chains by filters, and one chain: its jobs, and the graph of what it waits for and what waits for it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.dashboard import graph
+from sa_jobqueue.dashboard.access import Permission
+from sa_jobqueue.dashboard.parameters import ParameterError
+from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.errors import ChainNotFoundError
+from sa_jobqueue.operations import ChainFilter, cancel_chains, list_chain_jobs, list_chains
+from sa_jobqueue.operations.pages import SCAN_LIMIT
+from sa_jobqueue.statements import chains
+from sa_jobqueue.types import ENDED, JobId, JobStatus
+
+COLUMNS: Final = (
+    *("id", "type_name", "queue", "fairness_key", "status", "length", "last_type_name", "created_at", "completed_at"),
+    "error",
+)
+CHAINS: Final = 500
+"""Maximum number of chains in a graph."""
+EDGES: Final = 500
+"""Maximum number of edges of one kind that one step from the chain outwards reads."""
+
+
+def view(context: Context) -> dict[str, Any]:
+    """Return one page of chains."""
+    params = context.params
+    where = ChainFilter(
+        statuses=params.choices("status", JobStatus),
+        types=params.texts("type"),
+        queues=params.texts("queue"),
+        top_level=params.flag("top_level"),
+    )
+    order = params.choice("order", ("newest", "oldest"))
+    with context.read() as session:
+        page = list_chains(
+            session,
+            where=where,
+            columns=COLUMNS,
+            after=params.job_id("after", context.model),
+            limit=PAGE,
+            newest_first=order == "newest",
+            model=context.model,
+        )
+    filters = {
+        "status": list(where.statuses),
+        "type": list(where.types),
+        "queue": list(where.queues),
+        "top_level": "1" if where.top_level else None,
+        "order": None if order == "newest" else order,
+    }
+    return {
+        "chains": [one | {"error_line": context.error_line(one["last_type_name"], one["error"])} for one in page],
+        "filters": filters,
+        "statuses": list(JobStatus),
+        "next_url": None if page.next is None else context.url("chains", **filters, after=page.next),
+        "is_short": page.next is not None and len(page.items) < PAGE,
+        "scan_limit": SCAN_LIMIT,
+    }
+
+
+def view_one(context: Context) -> dict[str, Any]:
+    """Return the chain of a job, a page of its jobs, and the graph around it."""
+    job_id = context.params.job_id("id", context.model)
+    if job_id is None:
+        raise ParameterError("id", "is missing: the id of a job of the chain")
+    after = context.params.number("after", low=0, high=2**31 - 1, default=-1)
+    with context.read() as session:
+        found = list_chains(
+            session, where=ChainFilter(job_ids=[job_id]), columns=COLUMNS, limit=1, model=context.model
+        ).items
+        if not found:
+            raise ChainNotFoundError([job_id], reason="")
+        chain = found[0]
+        columns = ("id", "chain_index", "type_name", "status", "attempt", "max_attempts", "scheduled_at", "completed_at")
+        jobs = list_chain_jobs(
+            session,
+            chain["id"],
+            columns=(*columns, "last_error"),
+            after=None if after < 0 else after,
+            limit=PAGE,
+            model=context.model,
+        )
+        nodes, edges, is_cut = _graph(context, session, chain["id"])
+    stuck = {node.key for node in nodes if node.is_stuck}
+    shown, kept = graph.fold(nodes, edges, keep=[chain["id"], *stuck])
+    resolved = {edge: edges.get(edge, True) for edge in kept}
+    return {
+        "chain": chain,
+        "error_line": context.error_line(chain["last_type_name"], chain["error"]),
+        "jobs": [job | {"error_line": context.error_line(job["type_name"], job["last_error"])} for job in jobs],
+        "next_url": None if jobs.next is None else context.url("chain", id=chain["id"], after=jobs.next),
+        "is_alone": len(nodes) == 1,
+        "count": len(nodes),
+        "drawn": len(shown),
+        "is_cut": is_cut,
+        "stuck": [node for node in nodes if node.is_stuck],
+        "picture": graph.svg(shown, resolved, current=chain["id"], label=f"Graph of {len(shown)} chains"),
+        "items": graph.outline(shown, kept),
+        "can_cancel": chain["status"] not in ENDED and context.may("cancel_chains"),
+    }
+
+
+def _graph(context: Context, session: Session, chain_id: JobId) -> tuple[list[graph.Node], dict[graph.Edge, bool], bool]:
+    """Return the chains connected with one, their edges, and whether there are more."""
+    model = context.model
+    known, frontier, is_cut = {chain_id}, [chain_id], False
+    edges: dict[graph.Edge, bool] = {}
+    while frontier:
+        rows = session.execute(chains.edges_of(model), {"ids": frontier, "limit": EDGES}).all()
+        found: list[JobId] = []
+        for blocker, waiting, is_resolved in rows:
+            edges[blocker, waiting] = edges.get((blocker, waiting), True) and is_resolved
+            found += [one for one in (blocker, waiting) if one not in known]
+        fresh = list(dict.fromkeys(found))
+        is_cut = is_cut or len(rows) >= EDGES or len(known) + len(fresh) > CHAINS
+        frontier = [] if len(edges) >= 2 * EDGES else fresh[: CHAINS - len(known)]
+        known.update(frontier)
+    columns = ("id", "type_name", "status", "length")
+    listed = list_chains(session, where=ChainFilter(ids=list(known)), columns=columns, limit=CHAINS, model=model)
+    nodes = [
+        graph.Node(
+            key=one["id"],
+            title=one["type_name"],
+            status=one["status"],
+            href=context.url("chain", id=one["id"]),
+            note=f"{one['length']:,} job{'' if one['length'] == 1 else 's'}",
+        )
+        for one in listed
+    ]
+    here = {node.key for node in nodes}
+    edges = {edge: is_resolved for edge, is_resolved in edges.items() if here.issuperset(edge)}
+    return graph.marked(nodes, edges), edges, is_cut
+
+
+def _asked(context: Context) -> list[JobId]:
+    found: list[JobId] = context.params.job_ids("id", context.model)
+    if not found:
+        raise ParameterError("id", "must name at least one chain")
+    return found
+
+
+def _preview_cancel(context: Context, session: Session) -> Preview:
+    result = cancel_chains(session, _asked(context), dry_run=True, model=context.model)
+    what = "The current job of each is cancelled, and nothing follows. A worker stops a job that is running."
+    return Preview(count=result.changed, sentence=what, details=[str(chain_id) for chain_id in result])
+
+
+def _cancel(context: Context, session: Session) -> Outcome:
+    result = cancel_chains(session, _asked(context), by=context.access.user, model=context.model)
+    rest = result.matched - result.changed
+    details = [f"{rest} had already ended"] if rest else []
+    return Outcome(changed=result.changed, sentence="cancelled", details=details, ids=result.ids)
+
+
+SCREEN = Screen(name="chains", title="Chains", view=view)
+ONE = Screen(
+    name="chain",
+    title="Chain",
+    view=view_one,
+    in_menu=False,
+    acts=(
+        Act(
+            name="cancel-chains",
+            title="Cancel chains",
+            permission=Permission.CANCEL_CHAINS,
+            preview=_preview_cancel,
+            run=_cancel,
+        ),
+    ),
+)

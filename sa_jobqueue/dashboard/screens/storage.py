@@ -1,0 +1,28 @@
+"""Storage and vacuum: who holds back the xmin horizon, dead rows against autovacuum's threshold, waste, the server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sa_jobqueue.dashboard.screens.base import Context, Screen
+from sa_jobqueue.observe.health.figures import Code
+from sa_jobqueue.observe.health.findings import described, remedy
+
+
+def view(context: Context) -> dict[str, Any]:
+    """Return the figures of the cached report."""
+    sample = context.sample()
+    report = sample.overview.health if sample.overview else None
+    codes = {
+        *(Code.HORIZON, Code.DEAD_TUPLES, Code.AUTOVACUUM_OFF, Code.BLOAT, Code.INVALID_INDEX),
+        *(Code.WRAPAROUND, Code.CONNECTIONS, Code.CANNOT_SEE),
+    }
+    return {
+        "sample": sample,
+        "report": report,
+        "holders": [(one, described(one), remedy(one)) for one in report.horizon.holders] if report else [],
+        "findings": [one for one in report.findings if one.code in codes] if report else [],
+    }
+
+
+SCREEN = Screen(name="storage", title="Storage", view=view, refresh=15)

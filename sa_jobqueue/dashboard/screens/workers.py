@@ -1,0 +1,95 @@
+"""Workers as of their last heartbeat: versions, slots, what they serve; drain one, or change its concurrency."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.dashboard.access import Permission
+from sa_jobqueue.dashboard.parameters import ParameterError
+from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.operations import WorkerFilter, drain_workers, list_workers, resize_workers
+from sa_jobqueue.types import MOST_CONCURRENT
+
+_LISTED: Final = 100
+
+
+def view(context: Context) -> dict[str, Any]:
+    """Return a page of workers, and by the cached report the queues that none of them serves."""
+    params = context.params
+    where = WorkerFilter(ids=params.texts("id"), names=params.texts("name"), queues=params.texts("queue"))
+    after = (params.text("after") or "", params.text("after_id") or "") if "after" in params else None
+    with context.read() as session:
+        page = list_workers(session, where=where, after=after, limit=_LISTED, model=context.model)
+    sample = context.sample()
+    filters = {"id": list(where.ids), "name": list(where.names), "queue": list(where.queues)}
+    following = {} if page.next is None else {"after": page.next[0], "after_id": page.next[1]}
+    return {
+        "workers": list(page),
+        "heartbeat_timeout": context.source.heartbeat_timeout,
+        "versions": sorted({one.version for one in page}),
+        "unserved": list(sample.overview.health.unserved) if sample.overview else [],
+        "sample": sample,
+        "is_filtered": any(filters.values()),
+        "most": MOST_CONCURRENT,
+        "next_url": context.url("workers", **filters, **following) if following else None,
+    }
+
+
+def _asked(context: Context) -> WorkerFilter:
+    ids = context.params.texts("id", at_most=100)
+    if not ids:
+        raise ParameterError("id", "must name a worker")
+    return WorkerFilter(ids=ids)
+
+
+def _preview_drain(context: Context, session: Session) -> Preview:
+    result = drain_workers(session, where=_asked(context), dry_run=True, model=context.model)
+    what = "It starts no more jobs, finishes those that it runs, and stops. Its supervisor may start it again."
+    return Preview(count=result.changed, sentence=what, details=result.ids)
+
+
+def _drain(context: Context, session: Session) -> Outcome:
+    result = drain_workers(session, where=_asked(context), by=context.access.user, model=context.model)
+    return Outcome(changed=result.changed, sentence="asked to drain", details=result.ids, ids=result.ids)
+
+
+def _number(context: Context) -> int | None:
+    return context.params.number("concurrency", low=1, high=MOST_CONCURRENT, default=0) or None
+
+
+def _preview_resize(context: Context, session: Session) -> Preview:
+    number = _number(context)
+    result = resize_workers(session, number, where=_asked(context), dry_run=True, model=context.model)
+    count = "as many jobs at once as it was started with" if number is None else f"at most {number:,} jobs at once"
+    return Preview(count=result.changed, sentence=f"It runs {count}, until it is restarted.", details=result.ids)
+
+
+def _resize(context: Context, session: Session) -> Outcome:
+    where, number = _asked(context), _number(context)
+    result = resize_workers(session, number, where=where, by=context.access.user, model=context.model)
+    return Outcome(changed=result.changed, sentence="asked to change its concurrency", ids=result.ids)
+
+
+SCREEN = Screen(
+    name="workers",
+    title="Workers",
+    view=view,
+    acts=(
+        Act(
+            name="drain-workers",
+            title="Drain the worker",
+            permission=Permission.DRAIN_WORKERS,
+            preview=_preview_drain,
+            run=_drain,
+        ),
+        Act(
+            name="resize-workers",
+            title="Change the concurrency",
+            permission=Permission.RESIZE_WORKERS,
+            preview=_preview_resize,
+            run=_resize,
+        ),
+    ),
+)

@@ -1,0 +1,112 @@
+"""The layout of chains and blockers: layers, circles, folding, a bounded number of steps, and the nested list."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+
+from sa_jobqueue.dashboard.graph import FOLD_ABOVE, Edge, Item, Node, draw, fold, marked, outline, svg
+from sa_jobqueue.types import JobStatus
+
+
+def node(key: object, status: JobStatus = JobStatus.COMPLETED) -> Node:
+    return Node(key=str(key), title=f"chain {key}", status=status, href=f"/chain?id={key}")
+
+
+def test_a_chain_is_drawn_to_the_right_of_all_that_it_waits_for() -> None:
+    edges = [("a", "b"), ("b", "d"), ("a", "d"), ("c", "d")]
+    drawing = draw(["a", "b", "c", "d"], edges)
+    for start, end in edges:
+        assert drawing.places[start][0] < drawing.places[end][0]
+        line = drawing.lines[start, end]
+        assert [x for x, _ in line] == sorted(x for x, _ in line)
+    # The long edge bends around the node between: it has a place of its own there.
+    assert len(drawing.lines["a", "d"]) == 3
+    assert len(set(drawing.places.values())) == 4
+    assert max(x for x, _ in drawing.places.values()) < drawing.width
+    assert max(y for _, y in drawing.places.values()) < drawing.height
+
+
+def test_edges_that_need_not_cross_do_not() -> None:
+    keys = [f"l{index}" for index in range(6)] + [f"r{index}" for index in (3, 1, 5, 0, 4, 2)]
+    drawing = draw(keys, [(f"l{index}", f"r{index}") for index in range(6)])
+    left = sorted(range(6), key=lambda index: drawing.places[f"l{index}"][1])
+    assert left == sorted(range(6), key=lambda index: drawing.places[f"r{index}"][1])
+
+
+@pytest.mark.parametrize("edges", [[("a", "a")], [("a", "b"), ("b", "a")], [("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")]])
+def test_a_circle_is_drawn_all_the_same(edges: list[tuple[str, str]]) -> None:
+    drawing = draw(["a", "b", "c", "d"], edges)
+    assert len(set(drawing.places.values())) == 4
+    assert set(drawing.lines) == {edge for edge in edges if edge[0] != edge[1]}
+    assert [item.node.key for item in outline([node(key) for key in "abcd"], edges)]
+
+
+@pytest.mark.parametrize(("nodes", "edges"), [(300, 450), (500, 755), (1000, 1500)])
+def test_its_cost_is_bounded_by_a_count_of_steps(nodes: int, edges: int) -> None:
+    rng = random.Random(7)
+    keys = [str(index) for index in range(nodes)]
+    found = {tuple(map(str, sorted(rng.sample(range(nodes), 2)))) for _ in range(edges)}
+    drawing = draw(keys, found)  # type: ignore[arg-type]
+    assert drawing.steps < 200 * (nodes + edges)
+    assert len(set(drawing.places.values())) == nodes
+
+
+def test_a_line_of_chains_as_long_as_any_costs_as_little() -> None:
+    keys = [str(index) for index in range(5000)]
+    line = list(itertools.pairwise(keys))
+    # Deeper than Python's recursion; and one edge over all layers, which has too many bends to be drawn with them.
+    drawing = draw(keys, [*line, ("0", "4999"), ("1", "4998")])
+    assert drawing.steps < 200 * len(keys)
+    assert len(outline([node(key) for key in keys], line)) >= 1
+
+
+def test_above_three_hundred_finished_chains_that_the_same_one_waits_for_are_one() -> None:
+    finished = [node(index) for index in range(FOLD_ABOVE)]
+    last = node("last", JobStatus.PENDING)
+    edges = {(one.key, last.key) for one in finished}
+    nodes, kept = fold([*finished, last], edges, keep=["0"])
+    assert [(one.title, one.folded) for one in nodes] == [("chain 0", 0), ("chain last", 0), ("299 chains", 299)]
+    assert kept == {("0", "last"), (("folded", 0), "last")}
+    assert fold(finished, edges) == (finished, edges)
+
+
+def test_what_waits_for_a_dead_chain_or_for_itself_is_stuck() -> None:
+    states = {"dead": JobStatus.DEAD, "done": JobStatus.COMPLETED, "runs": JobStatus.RUNNING}
+    names = ("dead", "done", "runs", "after dead", "later", "after done", "after runs", "one", "other", "after one")
+    nodes = [node(name, states.get(name, JobStatus.BLOCKED)) for name in names]
+    edges: dict[Edge, bool] = {
+        ("dead", "after dead"): False,
+        ("after dead", "later"): False,
+        ("done", "after done"): True,
+        ("runs", "after runs"): False,
+        ("one", "other"): False,
+        ("other", "one"): False,
+        ("one", "after one"): False,
+    }
+    stuck = {one.key for one in marked(nodes, edges) if one.is_stuck}
+    assert stuck == {"dead", "after dead", "later", "one", "other", "after one"}
+
+
+def test_the_nested_list_has_each_chain_in_full_once() -> None:
+    edges = [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]
+    (root,) = outline([node(key) for key in "abcd"], edges)
+
+    def names(item: Item) -> list[object]:
+        return [item.node.key, item.is_repeated, [names(child) for child in item.children]]
+
+    assert names(root) == ["d", False, [["b", False, [["a", False, []]]], ["c", False, [["a", True, []]]]]]
+
+
+def test_the_drawing_escapes_what_it_shows_and_links_its_nodes() -> None:
+    hostile = Node(key="x", title='<script>"\x1b[2J', status=JobStatus.DEAD, href='/chain?id="><b>', is_stuck=True)
+    shown = svg([hostile, node("y")], {("y", "x"): False}, current="x", label="Chains")
+    assert "<script>" not in shown
+    assert "\x1b" not in shown
+    assert "<b>" not in shown
+    assert shown.count("<a href=") == 2
+    assert "stuck dead" in shown
+    assert 'class="node dead stuck current"' in shown
+    assert "style=" not in shown
