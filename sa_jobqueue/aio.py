@@ -12,10 +12,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec
 
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 from typing_extensions import TypeVar
 
 from sa_jobqueue import operations
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job
 from sa_jobqueue.waiting.aio import wait_chain
 
@@ -31,6 +32,10 @@ def _awaited(
 
     @functools.wraps(operation)
     async def wrapper(session: AsyncSession, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        given: object = session
+        if isinstance(given, Session | scoped_session):
+            name = operation.__name__
+            raise InvalidOptionError("session", f"is a Session: call sa_jobqueue.operations.{name}(...), without await")
         return await session.run_sync(operation, *args, **kwargs)
 
     signature = inspect.signature(operation)

@@ -5,6 +5,14 @@ which does no I/O, takes both. Each names the rows it locks and the errors it ra
 transaction, unless the error states that nothing was written.
 """
 
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations.audit import AuditFilter, list_audit, prune_audit
 from sa_jobqueue.operations.cancelling import cancel_chains
 from sa_jobqueue.operations.chains import (
@@ -170,3 +178,22 @@ __all__ = [
     "upsert_queue",
     "upsert_schedule",
 ]
+
+
+def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse an `AsyncSession`, which would fail much later, at the first result that was not awaited."""
+
+    @functools.wraps(operation)
+    def call(session: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(session, AsyncSession | async_scoped_session):
+            name = operation.__name__
+            raise InvalidOptionError("session", f"is an AsyncSession: await sa_jobqueue.aio.{name}(...)")
+        return operation(session, *args, **kwargs)
+
+    return call
+
+
+for _name in __all__:
+    # `after_commit`, which does no I/O, takes both.
+    if inspect.isfunction(_operation := globals()[_name]) and _name != "after_commit":
+        globals()[_name] = _for_sessions(_operation)

@@ -11,7 +11,6 @@ from datetime import timedelta
 from typing import Any, Final, Literal, TypeVar
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, object_session
 
 from sa_jobqueue.db.encodings import encoding_of
@@ -104,7 +103,6 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
     Raises: InvalidJobError when the job is in a session already; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError
     in a REPEATABLE READ or SERIALIZABLE transaction that does not see the chain that has the key. Nothing is written then.
     """
-    _check_session(session)
     if deduplicate is not None:
         given = Deduplicate(deduplicate) if isinstance(deduplicate, str) else deduplicate
         (result,) = enqueue_unique(session, [(job, given)])
@@ -136,11 +134,6 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
     for module, name, type_name, key in keys:
         session.execute(deduplication.lock_key(models[module, name], type_name, key))
     return [_find_or_make(session, job, given) for job, given in listed]
-
-
-def _check_session(session: object) -> None:
-    if isinstance(session, (AsyncSession, async_scoped_session)):
-        raise InvalidOptionError("session", "is an AsyncSession: await the function of the same name in sa_jobqueue.aio")
 
 
 def _check_job(field: str, job: object) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import typing
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import aio, operations, wait_chain
+from sa_jobqueue.errors import InvalidOptionError
 
 WITHOUT_IO = {"after_commit"}
 """These take either session, so both modules have the same function."""
@@ -50,3 +52,13 @@ def test_an_operation_differs_in_its_session_alone(name: str) -> None:
     assert types == awaited_types
     assert (other.__name__, other.__module__) == (name, "sa_jobqueue.aio")
     assert inspect.getdoc(one) == inspect.getdoc(other)
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_session_of_the_other_kind_is_refused_with_the_function_to_use(name: str) -> None:
+    wrong: Any = AsyncSession()
+    with pytest.raises(InvalidOptionError, match=rf"is an AsyncSession: await sa_jobqueue\.aio\.{name}\("):
+        getattr(operations, name)(wrong)
+    wrong = Session()
+    with pytest.raises(InvalidOptionError, match=rf"is a Session: call sa_jobqueue\.operations\.{name}\("):
+        await getattr(aio, name)(wrong)
