@@ -10,6 +10,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 pytest_plugins = [
     "tests.fixtures.database",
     "tests.fixtures.jobs",
+    "tests.fixtures.logs",
     "tests.fixtures.chains",
     "tests.fixtures.notifications",
     "tests.fixtures.poolers",

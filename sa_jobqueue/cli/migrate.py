@@ -21,7 +21,7 @@ _patience = click.option(
     type=duration,
     metavar="DURATION",
     default=PATIENCE,
-    help=f"How long to retry for locks, one second per try.  [default: {PATIENCE.total_seconds():.0f}]",
+    help=f"How long to retry for locks, one second per try.  [default: {PATIENCE.total_seconds():.0f}s]",
 )
 
 

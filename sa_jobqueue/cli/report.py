@@ -56,7 +56,7 @@ class MissingReportExtraError(JobQueueError, ImportError):
 @click.option(
     "--target-wait",
     type=duration,
-    default="1",
+    default="1s",
     show_default=True,
     metavar="DURATION",
     help="Target for the 95th percentile of waits.",

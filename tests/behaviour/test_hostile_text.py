@@ -88,6 +88,8 @@ COMMANDS = {
     "reindex": ["{gone}"],
     "prune": ["--older-than", "1d", "--dry-run"],
     "enqueue": ["{type}", "[]", "--queue", "{queue}"],
+    "audit list": [],
+    "audit prune": ["--older-than", "1d"],
     "writes list": [],
     "writes show": ["{gone}"],
     "writes prune": ["--older-than", "1d"],
@@ -98,7 +100,7 @@ COMMANDS = {
 REFUSED = {
     *("queues pause", "queues resume", "queues set", "types pause", "types resume", "types set"),  # no name of ours
     *("workers drain", "health", "chains delete", "schedules run", "dead-letters dismiss"),
-    "enqueue",
+    *("enqueue", "schedules pause"),
 }
 """What ends in an error, which quotes what it refuses."""
 WRITERS = {"click.echo", "click.secho", "print", "Console"}
