@@ -40,7 +40,7 @@ class Timing:
             "shutdown-timeout": self.drain,
             "cancel-timeout": self.grace,
         }
-        return [part for name, value in spelled.items() for part in (f"--{name}", str(value))]
+        return [part for name, value in spelled.items() for part in (f"--{name}", f"{value}s")]
 
     @property
     def shutdown_bound(self) -> float:
