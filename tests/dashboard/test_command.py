@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from sa_jobqueue.cli import main
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import wait_until
 
 APP = """
 from sa_jobqueue.dashboard import Access
@@ -102,11 +103,14 @@ def test_the_demo_serves_it_while_it_runs_and_afterwards(database_url: str, tmp_
     process, link = start(database_url, tmp_path, "demo", "--files", "50", "--dashboard")
     try:
         with httpx.Client(follow_redirects=True) as browser:
-            assert "Findings" in browser.get(link).text
+            own = link.partition("?")[0]
+            assert browser.get(link).status_code == 200
+            # The first report is measured in a thread: no page waits for it.
+            wait_until(lambda: "Findings" in browser.get(own).text, what="the first report")
             assert process.stdout is not None
             for line in process.stdout:
                 if "still served" in line:
                     break
-            assert "count_file" in browser.get(f"{link.partition('?')[0]}queue/jobs").text
+            assert "count_file" in browser.get(f"{own}queue/jobs").text
     finally:
         assert stop(process, signal.SIGINT) == 0

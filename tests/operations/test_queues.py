@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from datetime import timedelta
 from typing import Any
@@ -267,7 +268,7 @@ def test_explain_names_what_is_paused_and_who_paused_it(session: Session, jobs: 
     pause_queues(session, ["default"], by="ann")
     found = explain_job(session, job)
     assert found.cause is Cause.QUEUE_PAUSED
-    assert found.sentence.startswith("It has been due for 1 min 30 s, but its queue 'default' was paused 0.")
+    assert re.match(r"It has been due for 1 min 3\d s, but its queue 'default' was paused \d", found.sentence)
     assert found.sentence.endswith(" ago by ann: sa-jobqueue queues resume default.")
     assert found.evidence["paused_by"] == "ann"
     resume_queues(session, ["default"])
