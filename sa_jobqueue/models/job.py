@@ -398,7 +398,7 @@ class JobMixin(Generic[IdT]):
 @event.listens_for(JobMixin, "expire", propagate=True)
 def _keep_id(job: JobMixin[Any] | None, attributes: Iterable[str] | None) -> None:
     """Keep the id of a job that a commit expires: the client made it, so no row can hold another."""
-    if job is None:  # nobody holds it any more: SQLAlchemy expires what is left of it
+    if job is None:  # garbage-collected: SQLAlchemy expires the state that is left
         return
     state = inspect(job)
     if state.key is not None:
