@@ -90,7 +90,7 @@ def _find(session: Any, database: Database, write_id: str, sequence: int) -> Wri
 @json_option
 @with_database
 def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, as_json: bool) -> None:
-    """Forget writes older than AGE, with their rejected rows. Their jobs stay.
+    """Forget writes older than a given age, with their rejected rows. Their jobs stay.
 
     A write that is forgotten can be made again under its name. The last batch of each stream is kept.
     """
