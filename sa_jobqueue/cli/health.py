@@ -212,7 +212,7 @@ def rendered(report: Health) -> RenderableType:
 
 
 def _summary(report: Health) -> Table:
-    rates, running, dead = report.rates, report.running, report.failures
+    rates, running, dead, bulk = report.rates, report.running, report.failures, report.bulk_writes
     grid = Table(show_header=False, title="queue", title_justify="left")
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -231,6 +231,9 @@ def _summary(report: Health) -> Table:
         + (f", the longest {running.longest_type_name} for {span(running.longest_for)}" if running.longest_for else ""),
         "dead letters": f"{dead.unresolved:,} unresolved" + _ages(dead),
         "blocked by dead chains": f"{dead.waiting:,} jobs",
+        "bulk writes": f"{bulk.unfinished:,} unfinished"
+        + (f", the oldest for {span(bulk.oldest_for)}" if bulk.oldest_for is not None else "")
+        + f"; {bulk.rejected:,} rejected rows, {bulk.rejected_last_day:,} of the last day",
         "horizon": f"{report.horizon.age:,} transactions"
         + (f", {span(report.horizon.held_for)}" if report.horizon.held_for else ""),
     }

@@ -73,15 +73,9 @@ def show(database: Database, /, *, write_id: str, sequence: int, limit: int, as_
 
 
 def _find(session: Any, database: Database, write_id: str, sequence: int) -> Write:
-    after: Any = None
-    while True:
-        page = list_writes(session, write_id=write_id, after=after, limit=1000, model=database.model)
-        for one in page.items:
-            if one.sequence == sequence:
-                return one
-        if page.next is None:
-            raise click.ClickException(f"no write {write_id!r} with batch {sequence} has committed")
-        after = page.next
+    for one in list_writes(session, write_id=write_id, sequence=sequence, limit=1, model=database.model).items:
+        return one
+    raise click.ClickException(f"no write {write_id!r} with batch {sequence} has committed")
 
 
 @writes.command()

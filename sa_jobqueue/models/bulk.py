@@ -109,6 +109,7 @@ class WriteMixin(Companion):
         name = cls.__jobqueue__.name
         return (
             PrimaryKeyConstraint("write_id", "sequence", name=conv(name("pk_job_bulk_write"))),
+            Index(conv(name("ix_job_bulk_write_written_at")), "written_at"),
             {"schema": cls.__jobqueue__.schema},
         )
 

@@ -57,18 +57,20 @@ def list_writes(
     session: Session,
     *,
     write_id: str | None = None,
+    sequence: int | None = None,
     after: tuple[datetime, str, int] | None = None,
     limit: int = 50,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[Write]:
     """Return one page of bulk writes, the newest first.
 
-    `write_id`: only this write, or the batches of this stream. `after`: the `next` of the page before. `limit`: 1 to 1,000.
-    Locks: none. Index: none, it reads the ledger. Raises: InvalidOptionError.
+    `write_id`: only this write, or the batches of this stream; `sequence`: only this batch. `after`: the `next` of the page
+    before. `limit`: 1 to 1,000.
+    Locks: none. Index: `ix_job_bulk_write_written_at`, or the primary key with `write_id`. Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_position(after, datetime, str, int)
-    rows = session.execute(writes.page(model, write_id=write_id, after=after, limit=limit + 1))
+    rows = session.execute(writes.page(model, write_id=write_id, sequence=sequence, after=after, limit=limit + 1))
     found = [Write(*row) for row in rows]
     return page_of(found, limit=limit, position=lambda one: (one.written_at, one.write_id, one.sequence))
 

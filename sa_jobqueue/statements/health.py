@@ -254,6 +254,48 @@ def chains_to_unblock(model: type[JobMixin[Any]]) -> Select[int, Any]:
     ).select_from(found)
 
 
+@once_a_model
+def unfinished_writes(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count the bulk writes that have staged rows and have not committed, and return the oldest.
+
+    Parameters: `limit`: it counts no further. Shape: one row `(unfinished, write_id, sequence, staged_at)`, or none;
+    `staged_at` is that of one of the write's first rows. Rows of tasks that have not ended are not visible yet.
+    Locks: none. Index: `ix_job_bulk_staging_write`, one probe a write, and the ledger's primary key.
+    """
+    stage, write = table(model.Stage), table(model.Write)
+    key = (stage.c.write_id, stage.c.sequence)
+    first = select(*key, stage.c.staged_at).order_by(*key).limit(_ONE)
+    staged = select(first.subquery("first")).cte("staged", recursive=True)
+    behind = tuple_(*key) > tuple_(staged.c.write_id, staged.c.sequence)
+    following = first.where(behind).correlate(staged).lateral("following")
+    staged = staged.union_all(select(*following.c).select_from(staged.join(following, true())))
+    # A task that ends after the commit, such as a speculative copy, leaves rows of a write that is finished.
+    committed = exists(_ONE).where(write.c.write_id == staged.c.write_id, write.c.sequence == staged.c.sequence)
+    found = select(staged).where(~committed).limit(_LIMIT).subquery("found")
+    return select(func.count().over().label("unfinished"), *found.c).order_by(found.c.staged_at).limit(_ONE)
+
+
+@once_a_model
+def rejected_rows(model: type[JobMixin[Any]]) -> Select[int, int]:
+    """Count the rejected rows of bulk writes that are kept, and those of writes of the last day.
+
+    Parameters: `limit`: it counts no further. Shape: one row `(rejected, last_day)`. Clock: the database's. Locks: none.
+    Index: `ix_job_bulk_write_written_at`, the primary key of `job_bulk_reject`.
+    """
+    reject, write = table(model.Reject), table(model.Write)
+    lately = (
+        write.c.written_at > func.now() - literal_column("interval '24 hours'"),
+        write.c.rejected > literal_column("0"),
+    )
+    of_write = (reject.c.write_id == write.c.write_id) & (reject.c.sequence == write.c.sequence)
+    kept = select(reject.c.write_id).limit(_LIMIT).subquery("kept")
+    new = select(reject.c.write_id).select_from(write.join(reject, of_write)).where(*lately).limit(_LIMIT).subquery("new")
+    return select(
+        select(func.count()).select_from(kept).scalar_subquery().label("rejected"),
+        select(func.count()).select_from(new).scalar_subquery().label("last_day"),
+    )
+
+
 def _array_of(chosen: Select[Any], of: Any) -> ColumnElement[Any]:
     return func.array(chosen.scalar_subquery(), type_=ARRAY(of))
 

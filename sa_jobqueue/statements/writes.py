@@ -11,11 +11,19 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import array, once_a_model, table
 
 
-def page(model: type[JobMixin[Any]], *, write_id: str | None, after: tuple[Any, ...] | None, limit: int) -> Select[Any]:
+def page(
+    model: type[JobMixin[Any]],
+    *,
+    write_id: str | None,
+    sequence: int | None = None,
+    after: tuple[Any, ...] | None,
+    limit: int,
+) -> Select[Any]:
     """Return writes, the newest first.
 
     Shape: `(write_id, sequence, staged, enqueued, duplicates, rejected, written_by, written_at)`, up to `limit`, those
-    behind `(written_at, write_id, sequence)`. Index: none; the ledger has a row for each write.
+    behind `(written_at, write_id, sequence)`. Index: `ix_job_bulk_write_written_at`,
+    or the primary key with `write_id`.
     """
     write = table(model.Write)
     names = ("write_id", "sequence", "staged", "enqueued", "duplicates", "rejected", "written_by", "written_at")
@@ -23,6 +31,8 @@ def page(model: type[JobMixin[Any]], *, write_id: str | None, after: tuple[Any, 
     chosen = select(*(write.c[name] for name in names)).order_by(*(one.desc() for one in key)).limit(limit)
     if write_id is not None:
         chosen = chosen.where(write.c.write_id == write_id)
+    if sequence is not None:
+        chosen = chosen.where(write.c.sequence == sequence)
     return chosen if after is None else chosen.where(tuple_(*key) < _values(after, key))
 
 
@@ -47,7 +57,8 @@ def _values(after: Sequence[Any], key: Sequence[Any]) -> Any:
 def expired(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return writes older than an age, except the last batch of each stream.
 
-    Parameters: `age`, an interval. Shape: `(write_id, sequence)`. Clock: the database's `now()`. Index: none.
+    Parameters: `age`, an interval. Shape: `(write_id, sequence)`. Clock: the database's `now()`. Index:
+    `ix_job_bulk_write_written_at`.
     """
     write = table(model.Write)
     later = write.alias("later")

@@ -12,7 +12,7 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "c50428f3720e12265135779572150a671ce813f5ce7539437a18eda3275aad8d",
+    1: "307971af5ae0b7fc3d0c6466e55e8ce2d7183d2e89bd4f8ea4079111b92f8680",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

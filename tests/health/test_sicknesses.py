@@ -13,10 +13,11 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.observe.health import Code, Health, Severity, Thresholds, health
+from sa_jobqueue.observe.health import BulkWrites, Code, Health, Severity, Thresholds, health
 from sa_jobqueue.observe.health.findings import judge
+from sa_jobqueue.observe.metrics.samples import of_report
 from sa_jobqueue.operations import dismiss_dead_letters
-from tests.fixtures.database import newest_server_and_oldest_long
+from tests.fixtures.database import both_servers_swept, newest_server_and_oldest_long
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.tallies import tally
 
@@ -148,6 +149,38 @@ def quarantined(of: Patient) -> None:
     )
 
 
+def staged(of: Patient, write_id: str, sequence: int, *, age: str) -> None:
+    of.run(
+        "INSERT INTO job_bulk_staging (write_id, sequence, task_id, row, staged_at) "
+        f"SELECT '{write_id}', {sequence}, 7, n, now() - interval '{age}' FROM generate_series(1, 3) AS n"
+    )
+
+
+def committed(of: Patient, write_id: str, *, rejected: int, age: str = "1 minute") -> None:
+    of.run(
+        "INSERT INTO job_bulk_write (write_id, sequence, staged, enqueued, duplicates, rejected, written_at) "
+        f"VALUES ('{write_id}', 0, 3, {3 - rejected}, 0, {rejected}, now() - interval '{age}')",
+        "INSERT INTO job_bulk_reject (write_id, sequence, task_id, row, field, reason) "
+        f"SELECT '{write_id}', 0, 7, n, 'input', 'is not JSON' FROM generate_series(1, {rejected}) AS n",
+    )
+
+
+def bulk_unfinished(of: Patient) -> None:
+    staged(of, "nightly", 0, age="3 hours")
+    staged(of, "stream", 7, age="1 second")
+
+
+def bulk_rejected(of: Patient) -> None:
+    committed(of, "nightly", rejected=2)
+
+
+def bulk_fine(of: Patient) -> None:
+    committed(of, "nightly", rejected=0)
+    staged(of, "nightly", 0, age="3 hours")  # of a task that ended after the commit
+    staged(of, "stream", 7, age="1 second")
+    committed(of, "old", rejected=2, age="2 days")
+
+
 def dead_tuples(of: Patient) -> None:
     of.run("ALTER TABLE job SET (autovacuum_vacuum_threshold = 1)")
     job = of.jobs.add(COMPLETED)
@@ -200,6 +233,9 @@ SICK: list[tuple[Callable[[Patient], None], set[tuple[Code, Severity]]]] = [
     (blocked_by_dead, {(Code.BLOCKED_BY_DEAD, WARNING)}),
     (chains_to_unblock, {(Code.CHAINS_TO_UNBLOCK, WARNING)}),
     (quarantined, {(Code.QUARANTINED, WARNING)}),
+    (bulk_unfinished, {(Code.BULK_UNFINISHED, WARNING)}),
+    (bulk_rejected, {(Code.BULK_REJECTED, WARNING)}),
+    (bulk_fine, set()),
     (dead_tuples, {(Code.DEAD_TUPLES, WARNING)}),
     (autovacuum_off, {(Code.AUTOVACUUM_OFF, CRITICAL)}),
     (bloat, {(Code.BLOAT, WARNING)}),
@@ -225,6 +261,24 @@ def test_the_report_names_the_sickness_and_no_other(
         assert finding.summary.endswith(".")
         assert finding.advice.endswith(".")
     tally(request.config, "sick queues were each told their sickness by sa-jobqueue health", len(named))
+
+
+@both_servers_swept
+def test_bulk_writes_are_counted_with_their_age_and_rejected_rows(engine: Engine, jobs: Jobs) -> None:
+    patient = Patient(engine, jobs)
+    assert health(engine).bulk_writes == BulkWrites()
+    for sequence in range(5):
+        staged(patient, "stream", sequence, age=f"{sequence} hours")
+    committed(patient, "new", rejected=2)
+    committed(patient, "old", rejected=3, age="2 days")
+    found = health(engine).bulk_writes
+    assert (found.unfinished, found.oldest_write_id, found.rejected, found.rejected_last_day) == (5, "stream", 5, 2)
+    assert found.oldest_for is not None
+    assert timedelta(hours=4) <= found.oldest_for < timedelta(hours=4, minutes=1)
+    samples = {sample.name: sample.values for sample in of_report(health(engine))}
+    assert samples["unfinished_bulk_writes"] == {(): 5}
+    assert samples["unfinished_bulk_write_age_seconds"][()] >= 4 * 3600
+    assert samples["rejected_bulk_rows"] == {(): 5}
 
 
 SERVERS: list[tuple[Callable[[Health], Health], set[tuple[Code, Severity]]]] = [

@@ -54,6 +54,7 @@ async def test_writes_are_listed_newest_first_page_by_page(
     assert keys(list_writes(ledger)) == expected
     assert keys(every_item(lambda after: list_writes(ledger, after=after, limit=1))) == expected
     assert keys(list_writes(ledger, write_id="stream")) == expected[1:4]
+    assert keys(list_writes(ledger, write_id="stream", sequence=1)) == [("stream", 1)]
     rejected = every_item(lambda after: list_rejected_rows(ledger, "stream", after=after, limit=1))
     assert [(one.sequence, one.row) for one in rejected] == [(batch, row) for batch in range(3) for row in range(2)]
     async with async_sessions() as session:

@@ -44,6 +44,16 @@ HEALTH_CASES = [
         lambda world: {"limit": 100},
     ),
     Case(
+        "health_unfinished_writes",
+        lambda: health.unfinished_writes(Job),
+        frozenset(),
+        lambda world: {"limit": 100},
+        guarded=False,
+    ),
+    Case(
+        "health_rejected_rows", lambda: health.rejected_rows(Job), frozenset(), lambda world: {"limit": 100}, guarded=False
+    ),
+    Case(
         "lately_longest",
         lambda: recent.longest(Job),
         frozenset({"ix_job_running"}),

@@ -403,6 +403,8 @@ CREATE TABLE ${q}job_bulk_write (
   CONSTRAINT ${p}pk_job_bulk_write PRIMARY KEY (write_id, sequence)
 )
 --;
+CREATE INDEX ${p}ix_job_bulk_write_written_at ON ${q}job_bulk_write (written_at)
+--;
 CREATE TABLE ${q}job_bulk_reject (
   write_id text NOT NULL,
   sequence bigint NOT NULL,

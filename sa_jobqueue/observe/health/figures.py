@@ -43,6 +43,8 @@ class Code(StrEnum):
     BLOCKED_BY_DEAD = "blocked_by_dead"
     CHAINS_TO_UNBLOCK = "chains_to_unblock"
     QUARANTINED = "quarantined"
+    BULK_UNFINISHED = "bulk_unfinished"
+    BULK_REJECTED = "bulk_rejected"
     HORIZON = "horizon"
     DEAD_TUPLES = "dead_tuples"
     AUTOVACUUM_OFF = "autovacuum_off"
@@ -355,6 +357,21 @@ class Quarantined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BulkWrites:
+    """Bulk writes that have not committed, and the rows that others rejected. Counts stop at the limit of the report."""
+
+    unfinished: int = 0
+    """Writes, or batches of a stream, with staged rows."""
+    oldest_write_id: str | None = None
+    oldest_for: timedelta | None = None
+    """Time since the first rows of the oldest arrived."""
+    rejected: int = 0
+    """Rejected rows that are kept."""
+    rejected_last_day: int = 0
+    """Those of writes that committed within a day."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """A health report. Its figures are read one after the other, each with its own snapshot."""
 
@@ -379,6 +396,7 @@ class Health:
     """Schedules that are overdue or cannot fire, by name."""
     quarantined: Sequence[Quarantined] = ()
     """Rows that cannot be written, oldest first; at most 1,000."""
+    bulk_writes: BulkWrites = BulkWrites()
     findings: Sequence[Finding] = ()
     """Most severe first."""
 

@@ -23,6 +23,7 @@ def judge(figures: Health, thresholds: Thresholds) -> Health:
         *_paused(figures),
         *_schedules(figures, thresholds),
         *_quarantined(figures),
+        *_bulk_writes(figures, thresholds),
         *_waiting(figures, thresholds),
         *_attempts(figures, thresholds),
         *_failures(figures, thresholds),
@@ -107,6 +108,23 @@ def _quarantined(of: Health) -> Iterator[Finding]:
         yield _found(
             Code.QUARANTINED, WARNING, summary, "See the table quarantine, grouped by error.", rows=len(of.quarantined)
         )
+
+
+def _bulk_writes(of: Health, at: Thresholds) -> Iterator[Finding]:
+    bulk = of.bulk_writes
+    if bulk.oldest_for is not None and bulk.oldest_for >= at.bulk_unfinished:
+        summary = f"Bulk write {bulk.oldest_write_id} staged rows {span(bulk.oldest_for)} ago and has not committed."
+        advice = "If its driver has ended, write again with the same writeId, or delete its rows from job_bulk_staging."
+        seen: dict[str, Any] = {
+            "write_id": bulk.oldest_write_id,
+            "unfinished": bulk.unfinished,
+            "oldest_for": bulk.oldest_for,
+        }
+        yield _found(Code.BULK_UNFINISHED, WARNING, summary, advice, **seen)
+    if bulk.rejected_last_day:
+        summary = f"Bulk writes of the last day rejected {_times(bulk.rejected_last_day, 'row')}."
+        advice = "See them with sa-jobqueue writes list and writes show ID; correct and write them, then delete them."
+        yield _found(Code.BULK_REJECTED, WARNING, summary, advice, rejected_last_day=bulk.rejected_last_day)
 
 
 NOUNS: Final = {

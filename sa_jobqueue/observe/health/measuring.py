@@ -16,6 +16,7 @@ from sa_jobqueue.db.session_settings import GUARDS, SETTINGS
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
 from sa_jobqueue.observe.health.figures import (
+    BulkWrites,
     Failures,
     Health,
     Holder,
@@ -48,6 +49,7 @@ LOOKED_AT: Final = 50_000
 _TRANSACTIONS: Final = 500_000
 _HOLDERS: Final = 10
 _QUARANTINED: Final = 1000
+_WRITES: Final = 1000
 _TIMEOUT: Final = timedelta(seconds=10)
 _SETTINGS: Final = {
     # The workers' guards, as a plan from the statistics of an empty table would read the whole backlog; except bitmap
@@ -133,6 +135,7 @@ def _measure(
         paused=list(_paused(session, model, now)),
         schedules=list(_late(session, model)),
         quarantined=list(_quarantined(session, model, now)),
+        bulk_writes=_bulk_writes(session, model, now),
     )
     return judge(figures, thresholds)
 
@@ -171,6 +174,18 @@ def _quarantined(session: Session, model: type[JobMixin[Any]], now: datetime) ->
             failing_for=max(now - row["first_failed_at"], timedelta(0)),
             worker_id=row["worker_id"],
         )
+
+
+def _bulk_writes(session: Session, model: type[JobMixin[Any]], now: datetime) -> BulkWrites:
+    oldest = session.execute(statements.unfinished_writes(model), {"limit": _WRITES}).mappings().first()
+    rejected = session.execute(statements.rejected_rows(model), {"limit": COUNTED}).mappings().one()
+    return BulkWrites(
+        unfinished=oldest["unfinished"] if oldest else 0,
+        oldest_write_id=oldest["write_id"] if oldest else None,
+        oldest_for=_since(oldest["staged_at"], now) if oldest else None,
+        rejected=rejected["rejected"],
+        rejected_last_day=rejected["last_day"],
+    )
 
 
 def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list[QueueDepth]:

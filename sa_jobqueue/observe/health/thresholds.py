@@ -27,6 +27,8 @@ class Thresholds:
     dead_letters_hour_critical: int = 100
     """Dead letters within one hour; a single one is a warning."""
     chains_to_unblock: timedelta = timedelta(minutes=1)
+    bulk_unfinished: timedelta = timedelta(hours=2)
+    """Time since a bulk write staged its first rows; after 24 h it can no longer commit."""
     horizon_warning: timedelta = timedelta(minutes=5)
     horizon_critical: timedelta = timedelta(hours=1)
     horizon_age_warning: int = 1_000_000

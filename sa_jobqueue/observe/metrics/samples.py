@@ -36,6 +36,7 @@ def of_report(report: Health) -> Iterator[Sample]:
     """Yield the samples of a report. The number of labels is bounded."""
     yield from _queues(report)
     yield from _jobs(report)
+    yield from _bulk_writes(report)
     yield from _storage(report)
     yield from _horizon(report)
     findings = dict.fromkeys(Code, 0)
@@ -81,6 +82,14 @@ def _jobs(report: Health) -> Iterator[Sample]:
         refused[one.statement.value] += 1
     yield _labelled("quarantined_rows", "Rows in quarantine, counted up to 1,000.", "statement", refused)
     yield _one("chains_to_unblock", "Ended chains whose blocked jobs are not unblocked yet.", dead.chains_to_unblock)
+
+
+def _bulk_writes(report: Health) -> Iterator[Sample]:
+    bulk = report.bulk_writes
+    age = bulk.oldest_for.total_seconds() if bulk.oldest_for else 0.0
+    yield _one("unfinished_bulk_writes", "Bulk writes with staged rows, counted up to 1,000.", bulk.unfinished)
+    yield _one("unfinished_bulk_write_age_seconds", "Time since the oldest of them staged its first rows.", age)
+    yield _one("rejected_bulk_rows", "Rejected rows of bulk writes that are kept, counted up to 10,000.", bulk.rejected)
 
 
 def _storage(report: Health) -> Iterator[Sample]:

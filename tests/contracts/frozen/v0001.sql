@@ -2474,6 +2474,19 @@ FROM (SELECT job.queue AS queue, job.status AS status, job.created_at AS created
 GROUP BY seen.queue
 ORDER BY seen.queue
 
+-- health_rejected_rows {}
+SELECT (SELECT count(*) AS count_1
+  FROM (SELECT job_bulk_reject.write_id AS write_id
+    FROM job_bulk_reject
+    LIMIT %(limit)s::INTEGER) AS kept) AS rejected, (SELECT count(*) AS count_2
+  FROM (SELECT job_bulk_reject.write_id AS write_id
+    FROM job_bulk_write
+    JOIN job_bulk_reject ON job_bulk_reject.write_id = job_bulk_write.write_id
+    AND job_bulk_reject.sequence = job_bulk_write.sequence
+    WHERE job_bulk_write.written_at > now() - interval '24 hours'
+    AND job_bulk_write.rejected > 0
+    LIMIT %(limit)s::INTEGER) AS "new") AS last_day
+
 -- health_running {}
 WITH held AS (SELECT job.id AS id, job.type_name AS type_name, job.leased_by AS leased_by, job.leased_until AS leased_until, job.started_at AS started_at, EXISTS (SELECT 1
     FROM worker
@@ -2488,6 +2501,31 @@ LEFT OUTER JOIN (SELECT held.id AS job_id, held.type_name AS type_name, held.lea
   FROM held
   ORDER BY held.started_at, held.id
   LIMIT 1) AS longest ON true
+
+-- health_unfinished_writes {}
+WITH RECURSIVE staged(write_id, sequence, staged_at) AS (SELECT first.write_id AS write_id, first.sequence AS sequence, first.staged_at AS staged_at
+  FROM (SELECT job_bulk_staging.write_id AS write_id, job_bulk_staging.sequence AS sequence, job_bulk_staging.staged_at AS staged_at
+    FROM job_bulk_staging
+    ORDER BY job_bulk_staging.write_id, job_bulk_staging.sequence
+    LIMIT 1) AS first
+  UNION ALL
+  SELECT following.write_id AS write_id, following.sequence AS sequence, following.staged_at AS staged_at
+  FROM staged
+  JOIN LATERAL (SELECT job_bulk_staging.write_id AS write_id, job_bulk_staging.sequence AS sequence, job_bulk_staging.staged_at AS staged_at
+    FROM job_bulk_staging
+    WHERE (job_bulk_staging.write_id, job_bulk_staging.sequence) > (staged.write_id, staged.sequence)
+    ORDER BY job_bulk_staging.write_id, job_bulk_staging.sequence
+    LIMIT 1) AS following ON true)
+SELECT count(*) OVER () AS unfinished, found.write_id, found.sequence, found.staged_at
+FROM (SELECT staged.write_id AS write_id, staged.sequence AS sequence, staged.staged_at AS staged_at
+  FROM staged
+  WHERE NOT (EXISTS (SELECT 1
+      FROM job_bulk_write
+      WHERE job_bulk_write.write_id = staged.write_id
+      AND job_bulk_write.sequence = staged.sequence))
+  LIMIT %(limit)s::INTEGER) AS found
+ORDER BY found.staged_at
+LIMIT 1
 
 -- health_unresolved {}
 SELECT count(*) AS unresolved, count(*) FILTER (WHERE found.died_at > now() - interval '1 hours') AS last_hour, count(*) FILTER (WHERE found.died_at > now() - interval '24 hours') AS last_day, count(*) FILTER (WHERE found.died_at > now() - interval '168 hours') AS last_week, count(*) FILTER (WHERE found.died_at > now() - interval '720 hours') AS last_month, min(found.died_at) AS oldest_at
