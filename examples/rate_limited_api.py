@@ -10,7 +10,6 @@ from sqlalchemy import create_engine, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, Retry, Worker
-from sa_jobqueue.operations import sync_queues
 from sa_jobqueue.settings import RateAlgorithm
 from sa_jobqueue.testing.servers import open_server
 
@@ -56,7 +55,6 @@ def main() -> None:
         engine = create_engine(server.url)
         Job.metadata.create_all(engine)
         with Session(engine) as session, session.begin():
-            sync_queues(session, jobs.declared_queues)  # or: sa-jobqueue queues sync app:jobs
             session.add_all(ask.job(number, rate_cost=1 + number % 4) for number in range(12))
         asyncio.run(work(server.url))
         with Session(engine) as session:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from asyncio import CancelledError
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
@@ -144,6 +144,15 @@ class SchedulesUndeclared:
     """Schedules of this worker's job types are no longer declared in its code. They keep firing."""
 
     schedules: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsDiffer:
+    """Queues have other settings in the database than this worker's code declares. Those in the database apply."""
+
+    worker_id: str
+    differences: Mapping[str, Mapping[str, tuple[Any, Any]]]
+    """By queue and setting: the value in the database, and the declared one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +294,7 @@ Event: TypeAlias = (
     | SchedulesUndeclared
     | WorkerStarted
     | SettingsChanged
+    | SettingsDiffer
     | DrainRequested
     | PoolerFound
     | SchemaAhead

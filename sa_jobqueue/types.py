@@ -135,6 +135,8 @@ class RefusedWrite(StrEnum):
     """Enqueueing the jobs of a schedule."""
     DECLARE = "declare"
     """Writing a schedule that code declares."""
+    DECLARE_QUEUE = "declare_queue"
+    """Writing the settings of a queue that code declares."""
     START = "start"
     """Starting an attempt of a job."""
     CLAIM = "claim"

@@ -428,6 +428,7 @@ _REFUSED: Final = {
     RefusedWrite.EXPIRE: "It was not started in time and is to be cancelled",
     RefusedWrite.FIRE: "Its schedule is to be fired",
     RefusedWrite.DECLARE: "Its schedule is to be written",
+    RefusedWrite.DECLARE_QUEUE: "The settings of its queue are to be written",
     RefusedWrite.START: "It is due and an attempt is to be started",
     RefusedWrite.CLAIM: "It is to be claimed",
     RefusedWrite.PRUNE: "It is to be deleted",

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy.orm import Session
 
@@ -22,6 +22,9 @@ from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.policies.fairness import label_of, part_of
 from sa_jobqueue.registry.settings import QueueSettings, TypeSettings, check_fairness_key, check_names
 from sa_jobqueue.statements import controls, queues
+
+Differences: TypeAlias = dict[str, dict[str, tuple[Any, Any]]]
+"""By queue and setting: what the row says, and what the code declares."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +211,7 @@ def delete_queues(
 
     `fairness_key`: only the settings of this key in them; the settings of keys stay otherwise. Their jobs stay and run. A
     queue that workers serve is still listed. One that code declares gets its settings back with
-    the next `sync_queues`. `by`: as of `upsert_queue`.
+    the next `sync_queues`, and from the next worker that starts. `by`: as of `upsert_queue`.
     Changes: the rows are deleted. Locks, Raises: as `pause_queues`.
     """
     return _delete(session, model.Queue, names, model, by, fairness_key=fairness_key)
@@ -322,6 +325,33 @@ def sync_queues(
         unchanged=tuple(label_of(name) for name in names if written[name] is None),
         undeclared=tuple(label_of(name) for name in there if name not in declared),
     )
+
+
+def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model: type[JobMixin[Any]] = Job) -> Differences:
+    """Insert the rows of declared queues that have none, as workers do when they start; change no existing row.
+
+    `new`: `jobs.declared_queues` of a `JobQueue`.
+    Shape: by queue or fairness key whose row differs from its declaration, and by column: what the row says, and what is
+    declared.
+    Changes: the rows that are missing. Locks: those, in the order of their names, until the transaction ends.
+    """
+    declared = {part_of(one.name, one.fairness_key): one.row for one in new}
+    if not declared:
+        return {}
+    columns = {name: [row[name] for row in declared.values()] for name in next(iter(declared.values()))}
+    made = {part_of(*row) for row in session.execute(queues.add_missing(model), columns)}
+    if made:
+        session.execute(controls.notify_rules(model))
+    found: Differences = {}
+    names = sorted(set(columns["name"]))
+    for status in every_item(lambda after: list_queues(session, names=names, after=after, model=model)):
+        part = part_of(status.name, status.fairness_key)
+        if status.created_at is None or part not in declared or part in made:
+            continue
+        told = ((key, getattr(status, key), now) for key, now in declared[part].items())
+        if different := {key: (said, now) for key, said, now in told if said != now}:
+            found[label_of(part)] = different
+    return found
 
 
 def _page(

@@ -253,9 +253,11 @@ class JobQueue(Generic[JobT]):
         retry: Backoff | None = None,
         retention: Retention = NOTHING_SAID,
     ) -> QueueSettings:
-        """Declare a queue's settings; `sa-jobqueue queues sync` and `sync_queues` write them to its row.
+        """Declare a queue's settings: a worker that starts writes them to the queue's row, unless it has one.
 
-        A queue need not be declared: by default it has a weight of 1, and no limits. The options are as of `QueueSettings`.
+        A row that exists keeps its settings until `sa-jobqueue queues sync` or `sync_queues` writes these; the worker warns
+        of each difference. A queue need not be declared: by default it has a weight of 1, and no limits. The options are as
+        of `QueueSettings`.
         Raises: InvalidOptionError naming the field, or a name that is declared already. Nothing is declared then.
         """
         if (name, fairness_key) in self._queues:

@@ -134,6 +134,22 @@ def make(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
 
 
 @once_a_model
+def add_missing(model: type[JobMixin[Any]]) -> Insert:
+    """Insert rows with their settings for those of some queues and fairness keys that have none.
+
+    Parameters: arrays of one length, each called as its column: `name`, `fairness_key` and those of `TOLD`.
+    Shape: `(name, fairness_key)` of each row that was inserted, unordered. Changes: new rows. Index: the primary key.
+    Locks: the new rows, until the transaction ends; waits for a transaction that inserts one of them.
+    """
+    row = table(model.Queue)
+    names = (*row.primary_key.columns.keys(), *TOLD)
+    given = func.unnest(*(array(name, row.c[name].type) for name in names))
+    each = given.table_valued(*(column(name, row.c[name].type) for name in names)).render_derived("declared")
+    chosen = select(*each.c).order_by(each.c.name, each.c.fairness_key)  # two that insert the same do not deadlock
+    return insert(row).from_select(names, chosen).on_conflict_do_nothing().returning(row.c.name, row.c.fairness_key)
+
+
+@once_a_model
 def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> Select[Any]:
     """Lock the existing rows of some names, for a caller that compares before it writes.
 

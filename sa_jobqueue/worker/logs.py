@@ -112,6 +112,23 @@ def describe(event: worker_events.Event) -> Record:
             more = {"paused_queues": list(event.paused_queues), "paused_types": list(event.paused_types)}
             words = "settings changed worker=%s concurrency=%d paused_queues=%s paused_types=%s"
             return Record(logging.INFO, words, (*fields.values(), *paused), fields | more)
+        case worker_events.SettingsDiffer():
+            differences = {
+                queue: {setting: {"database": str(said), "declared": str(now)} for setting, (said, now) in of.items()}
+                for queue, of in event.differences.items()
+            }
+            lines = [
+                f"{queue} {setting}={said} (declared: {now})"
+                for queue, of in event.differences.items()
+                for setting, (said, now) in of.items()
+            ]
+            words = (
+                "settings of queues differ from those declared in the code, and the database's apply until"
+                " `sa-jobqueue queues sync MODULE:ATTRIBUTE` writes the declared ones: %s"
+            )
+            return Record(
+                logging.WARNING, words, ("; ".join(lines),), {"worker_id": event.worker_id, "differences": differences}
+            )
         case worker_events.SchemaAhead():
             fields = {"worker_id": event.worker_id, "schema_version": event.version, "known_version": event.known}
             words = "worker %s found schema version %d, newer than its own (%d); upgrade the worker"

@@ -332,7 +332,7 @@ class Worker:
             heartbeat.hurry()
 
         def reconnected() -> None:
-            reader.wake()
+            reader.declare_again()
             scheduler.synchronise_again()
             heartbeat.hurry()
 
@@ -379,6 +379,9 @@ class Worker:
         reader = ControlReader(
             engine,
             model,
+            self.events,
+            declared=self._jobs.declared_queues,
+            quarantine=quarantine,
             worker_id=self.id,
             queues=self._identity.queues,
             types=self._identity.job_types,

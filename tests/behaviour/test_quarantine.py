@@ -168,6 +168,19 @@ def declaring(world: World) -> Given:
     return Given(names, done)
 
 
+def declaring_queues(world: World) -> Given:
+    names = [f"declared_{number}" for number in range(GOOD + 1)]
+    for name in names:
+        world.queue.queue(name, weight=2)
+
+    def done(some: Sequence[Any]) -> bool:
+        declared = select(func.count()).where(Job.Queue.name.in_(some), Job.Queue.weight == 2)
+        with world.engine.connect() as connection:
+            return connection.scalar(declared) == len(some)
+
+    return Given(names, done)
+
+
 def pruning(world: World) -> Given:
     ids = [world.jobs.add(JobStatus.COMPLETED) for _ in range(GOOD + 1)]
     with world.engine.begin() as connection:
@@ -236,6 +249,13 @@ class Case:
         return f"'{self.column}'" + ("" if self.sqlstate == "P0001" else ", 'breaks'")
 
 
+NOT_OF_JOBS = {
+    RefusedWrite.DECLARE,
+    RefusedWrite.DECLARE_QUEUE,
+    RefusedWrite.FIRE,
+    RefusedWrite.PRUNE,
+    RefusedWrite.CLAIM,
+}
 UPDATE = "BEFORE UPDATE ON job FOR EACH ROW WHEN"
 CASES = [
     Case(RefusedWrite.COMPLETE, completions, f"{UPDATE} (NEW.status = 'completed')"),
@@ -247,6 +267,7 @@ CASES = [
     Case(RefusedWrite.EXPIRE, expiry, f"{UPDATE} (NEW.status = 'cancelled')"),
     Case(RefusedWrite.FIRE, firing, "BEFORE INSERT ON job FOR EACH ROW", "type_name"),
     Case(RefusedWrite.DECLARE, declaring, "BEFORE INSERT ON schedule FOR EACH ROW", "name"),
+    Case(RefusedWrite.DECLARE_QUEUE, declaring_queues, "BEFORE INSERT ON queue FOR EACH ROW", "name"),
     Case(RefusedWrite.PRUNE, pruning, "BEFORE DELETE ON job FOR EACH ROW"),
     Case(RefusedWrite.PRUNE, pruning_of_letters, "BEFORE DELETE ON dead_letter FOR EACH ROW"),
     Case(RefusedWrite.START, starting, f"{UPDATE} (NEW.status = 'running')"),
@@ -297,7 +318,7 @@ async def test_one_row_that_cannot_be_written_holds_up_no_other_and_is_named(
         assert (found.evidence["subject"], found.evidence["statement"]) == (subject, case.write)
         assert subject in found.summary
         assert case.error in found.summary
-        if case.write not in {RefusedWrite.DECLARE, RefusedWrite.FIRE, RefusedWrite.PRUNE, RefusedWrite.CLAIM}:
+        if case.write not in NOT_OF_JOBS:
             with Session(engine) as session:
                 told = explain_job(session, given.find() if given.find else bad)
             assert (told.cause, told.evidence["statement"]) == (Cause.QUARANTINED, case.write), told

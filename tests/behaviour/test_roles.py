@@ -38,6 +38,7 @@ from sa_jobqueue.operations import (
     delete_chains,
     drain_workers,
     explain_job,
+    get_queue,
     list_dead_letters,
     list_workers,
     prune,
@@ -186,6 +187,7 @@ def test_a_producer_that_sees_no_payload_enqueues(engine: Engine, acting: As, ro
 @both_servers
 async def test_a_worker_runs_jobs_and_alters_nothing(engine: Engine, acting: As, jobs: Jobs) -> None:
     queue = JobQueue()
+    queue.queue("default", weight=2)
 
     @queue.handler("first")
     async def first() -> Any:
@@ -218,6 +220,8 @@ async def test_a_worker_runs_jobs_and_alters_nothing(engine: Engine, acting: As,
     worker = Worker(queue, acting_worker, options=quick())
     while jobs.status(lost) is not JobStatus.COMPLETED:
         await worker.run_until_idle()
+    with Session(engine) as session:
+        assert get_queue(session, "default").weight == 2
     with engine.connect() as connection:
         ended = sorted(connection.execute(select(Job.type_name, Job.status)))
     with Session(acting_worker) as session, session.begin():

@@ -16,6 +16,7 @@ _REFUSED: dict[str, Any] = {"subject": "a", "statement": "complete", "sqlstate":
 _REFUSED |= {"pause": timedelta(seconds=2)}
 _ACT: dict[str, Any] = {"done_by": "ann", "operation": "cancel_jobs", "arguments": {}, "ids": [], "matched": 1, "changed": 0}
 _MAIL = {"name": "mail", "fairness_key": "", "weight": 1}
+_DECLARED = {name: [None] for name in queues.TOLD} | {name: [value] for name, value in _MAIL.items()}
 
 WORKER_CASES = [
     Case(
@@ -32,6 +33,7 @@ WORKER_CASES = [
     Case("queues_resume", lambda: queues.resume(Job.Queue), frozenset(), guarded=False),
     Case("queues_drop", lambda: queues.drop(Job.Queue), frozenset(), guarded=False),
     Case("queues_make", lambda: queues.make(Job.Queue), frozenset(), guarded=False),
+    Case("queues_add_missing", lambda: queues.add_missing(Job), frozenset(), lambda world: _DECLARED, guarded=False),
     Case("queues_lock", lambda: queues.lock(Job.Queue), frozenset(), guarded=False),
     Case("queues_lock_declared", lambda: queues.lock_declared(Job), frozenset(), guarded=False),
     Case("queues_page", lambda: queues.page(Job), frozenset(), guarded=False),

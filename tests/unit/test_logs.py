@@ -63,6 +63,13 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
         "INFO",
         "settings changed worker=w:1 concurrency=4 paused_queues=mail paused_types=none",
     ),
+    told.SettingsDiffer: (
+        told.SettingsDiffer("w:1", {"mail": {"weight": (2, 1), "rate_period": (None, SECOND)}}),
+        "WARNING",
+        "settings of queues differ from those declared in the code, and the database's apply until"
+        " `sa-jobqueue queues sync MODULE:ATTRIBUTE` writes the declared ones:"
+        " mail weight=2 (declared: 1); mail rate_period=None (declared: 0:00:01)",
+    ),
     told.ChainsPruned: (
         told.ChainsPruned(3, 7),
         "INFO",

@@ -140,7 +140,16 @@ async def test_a_reading_is_kept_until_something_that_concerns_the_worker_is_cha
 ) -> None:
     seen: list[Controls] = []
     reader = ControlReader(
-        driven.engine, Job, worker_id=WORKER, queues=["mail"], types=["send"], on_change=seen.append, is_told=lambda: True
+        driven.engine,
+        Job,
+        EventBus(),
+        declared=[],
+        quarantine=Quarantine(driven.engine, Job, WORKER, EventBus()),
+        worker_id=WORKER,
+        queues=["mail"],
+        types=["send"],
+        on_change=seen.append,
+        is_told=lambda: True,
     )
     jobs.add_worker(WORKER)
     await reader.read()

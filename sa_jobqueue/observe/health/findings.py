@@ -135,6 +135,7 @@ NOUNS: Final = {
     RefusedWrite.EXPIRE: "job",
     RefusedWrite.FIRE: "schedule",
     RefusedWrite.DECLARE: "schedule",
+    RefusedWrite.DECLARE_QUEUE: "queue",
     RefusedWrite.START: "job",
     RefusedWrite.CLAIM: "limit",
     RefusedWrite.PRUNE: "chain or dead letter",

@@ -1,6 +1,7 @@
 """Runtime settings of queues, job types and this worker, reloaded while it runs.
 
-The rows of `queue`, `job_type` and `worker` become one immutable `Controls`. A worker reads them at start, after a
+The rows of `queue`, `job_type` and `worker` become one immutable `Controls`. When it starts, a worker first inserts the
+settings that code declares for queues without a row; existing rows stay as they are. It reads the rows at start, after a
 notification of a change, and every few seconds in any case: a lost notification delays a change by that long. They are not
 part of a claim: a claim receives fewer lanes and fewer types, and its cursors are dropped when it receives more again, so
 that no job that came in between lies behind them.
@@ -9,26 +10,37 @@ that no job that came in between lies behind them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from sa_jobqueue.db.compiled import compiled
+from sa_jobqueue.db.splitting import NO_RIGHT, sqlstate
+from sa_jobqueue.events import ComponentFailed, EventBus, SettingsDiffer
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.operations.queues import Differences, add_declared_queues
+from sa_jobqueue.policies.fairness import label_of, part_of
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.policies.retry import Backoff
-from sa_jobqueue.registry.settings import RETRY, retry_of
+from sa_jobqueue.registry.settings import RETRY, QueueSettings, retry_of
 from sa_jobqueue.statements import controls
+from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.quarantine import Quarantine
 
 ALONE: Final = 1.0
 """Seconds between two reads of a worker that receives no notifications."""
 TOLD: Final = 20.0
 """Seconds between two reads of a worker that receives notifications."""
+_LOCKED: Final = "55P03"
+_LOCK_TIMEOUT: Final = text("SET LOCAL lock_timeout = '2s'")
+"""An open transaction that inserts one of the rows must not keep a worker from starting."""
 _PACE: Final = 0.05
 """Minimum seconds between two reads: changes in quick succession are read together."""
 
@@ -131,9 +143,10 @@ class Controls:
 
 
 class ControlReader(Component):
-    """Reads the settings, and reports each change once.
+    """Inserts the declared settings that are missing, reads all settings, and reports each change once.
 
     After a crash the last reading stays in force. Woken by a notification and by its timer. Two may overlap; one per worker.
+    A declaration that cannot be written is quarantined; the others are written, and the worker starts.
     """
 
     name = "control reader"
@@ -142,7 +155,10 @@ class ControlReader(Component):
         self,
         engine: AsyncEngine,
         model: type[JobMixin[Any]],
+        events: EventBus,
         *,
+        declared: Sequence[QueueSettings],
+        quarantine: Quarantine,
         worker_id: str,
         queues: list[str],
         types: list[str],
@@ -150,6 +166,14 @@ class ControlReader(Component):
         is_told: Callable[[], bool],
     ) -> None:
         self._engine = engine
+        self._transactions = engine.execution_options(isolation_level="READ COMMITTED")
+        self._model = model
+        self._events = events
+        self._declared = {part_of(one.name, one.fairness_key): one for one in declared}
+        self._quarantine = quarantine
+        self._worker_id = worker_id
+        self._is_declared = False
+        self._differences: Differences = {}
         self._statement = compiled(controls.of_worker, model)
         self._parameters = {"worker_id": worker_id, "queues": queues, "types": types}
         self._on_change = on_change
@@ -162,20 +186,26 @@ class ControlReader(Component):
         """Read now: the settings may have changed."""
         self._woken.set()
 
+    def declare_again(self) -> None:
+        """Insert the declared settings again where they are missing, and read: this may be a different database."""
+        self._is_declared = False
+        self._woken.set()
+
     async def run(self) -> None:
         """Read until cancelled."""
         while True:
             self._woken.clear()  # before reading: a later change ends the sleep that follows
             await self.read()
             await asyncio.sleep(_PACE)
-            try:
-                async with asyncio.timeout(TOLD if self._is_told() else ALONE):
+            pause = self._quarantine.again_in(RefusedWrite.DECLARE_QUEUE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(TOLD if self._is_told() else ALONE, TOLD if pause is None else pause)):
                     await self._woken.wait()
-            except TimeoutError:
-                pass
 
     async def read(self) -> None:
-        """Read once; call `on_change` if anything changed."""
+        """Read once; call `on_change` if anything changed. The first time, insert the declared settings that are missing."""
+        if not self._is_declared or self._quarantine.lapsed(RefusedWrite.DECLARE_QUEUE):
+            await self._declare()
         async with self._engine.connect() as connection:
             rows = await self._statement.execute(connection, self._parameters)
         found: dict[str, dict[str, Control]] = {"queue": {}, "type": {}}
@@ -190,3 +220,35 @@ class ControlReader(Component):
         if now != before:
             self.current = replace(now, version=before.version + 1)
             self._on_change(self.current)
+
+    async def _declare(self) -> None:
+        self._is_declared = True
+        if not self._declared:
+            return
+        resting = self._quarantine.resting(RefusedWrite.DECLARE_QUEUE)
+        declared = {label_of(part): one for part, one in self._declared.items() if label_of(part) not in resting}
+
+        async def some(names: Sequence[str] | None) -> Differences:
+            new = [declared[name] for name in (declared if names is None else names)]
+            async with AsyncSession(self._transactions) as session, session.begin():
+                await session.execute(_LOCK_TIMEOUT)
+                return await session.run_sync(add_declared_queues, new, model=self._model)
+
+        async def candidates() -> Sequence[str]:
+            return list(declared)
+
+        try:
+            parts = await self._quarantine.select(RefusedWrite.DECLARE_QUEUE, some, candidates)
+        except DBAPIError as error:
+            state = sqlstate(error)
+            self._is_declared = state == NO_RIGHT  # which no other try would have
+            if state not in {NO_RIGHT, _LOCKED}:
+                raise
+            self._events.emit(ComponentFailed(self.name, error, timedelta(seconds=TOLD)))
+            return
+        refused = self._quarantine.resting(RefusedWrite.DECLARE_QUEUE)
+        await self._quarantine.written(RefusedWrite.DECLARE_QUEUE, [name for name in declared if name not in refused])
+        differences = {name: of for part in parts for name, of in part.items()}
+        if differences and differences != self._differences:
+            self._events.emit(SettingsDiffer(self._worker_id, differences))
+        self._differences = differences
