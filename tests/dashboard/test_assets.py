@@ -24,6 +24,8 @@ def test_vendored_files_are_as_pinned_and_have_their_licences() -> None:
         assert "LICENSE" in package["files"]
         for file in package["files"].values():
             path = ROOT / file["path"]
+            if package["name"] == "axe-core" and not path.exists():
+                continue  # not in the sdist
             assert hashlib.sha256(path.read_bytes()).hexdigest() == file["sha256"], path
             found.add(path)
     folders = {path.parent for path in found}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 SKIPPED = "there is no Chromium to open the page with: apt-get install chromium, or put a chrome on the path"
-AXE = (Path(__file__).parent / "vendored" / "axe.min.js").read_text(encoding="utf-8")
+AXE = Path(__file__).parent / "vendored" / "axe.min.js"
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 CHECK = """async (rules) => (await axe.run(document, {runOnly: rules})).violations.map(
     (one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => node.html).join(" ")}`)"""
@@ -71,7 +71,9 @@ class Opened:
 
     def check(self, rules: list[str] | None = None) -> list[str]:
         """Return what axe-core finds. It is evaluated by the browser's own protocol, which the page's policy allows."""
-        self.page.evaluate(AXE)
+        if not AXE.exists():
+            pytest.skip("axe-core is not in the sdist: scripts/vendor fetches it")
+        self.page.evaluate(AXE.read_text(encoding="utf-8"))
         found: list[str] = self.page.evaluate(CHECK, rules or RULES)
         return found
 
