@@ -35,3 +35,17 @@ def test_every_supported_python_is_tried() -> None:
     commands = (ROOT / ".ci/run").read_text()
     assert "\nscripts/matrix\n" in commands
     assert "\nscripts/lowest\n" in commands
+
+
+def test_the_workflow_runs_what_ci_runs() -> None:
+    commands = re.findall(
+        r"^(?:python -m pip install .*&& )?((?:scripts/|pytest).*)$", (ROOT / ".ci/run").read_text(), re.MULTILINE
+    )
+    assert len(commands) == 7
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    for command in commands:
+        if command != "scripts/matrix":  # the workflow runs the whole suite with each version instead
+            assert f"- run: {command}" in workflow, command
+    images = re.findall(r'image: "python:(3\.\d+)-\w+", sqlalchemy: "([\d.]+)"', workflow)
+    assert {python for python, _ in images} == set(PYTHONS)
+    assert {sqlalchemy for _, sqlalchemy in images} == {"2.0", "2.1"}
