@@ -38,14 +38,13 @@ def test_every_supported_python_is_tried() -> None:
 
 
 def test_the_workflow_runs_what_ci_runs() -> None:
-    commands = re.findall(
-        r"^(?:python -m pip install .*&& )?((?:scripts/|pytest).*)$", (ROOT / ".ci/run").read_text(), re.MULTILINE
-    )
+    pattern = r'^(?:python -m pip install .*&& )?((?:scripts/|pytest)[^"\n]*)'
+    commands = re.findall(pattern, (ROOT / ".ci/run").read_text(), re.MULTILINE)
     assert len(commands) == 7
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
     for command in commands:
         if command != "scripts/matrix":  # the workflow runs the whole suite with each version instead
-            assert f"- run: {command}" in workflow, command
+            assert f"- run: {command.strip()}" in workflow, command
     images = re.findall(r'image: "python:(3\.\d+)-\w+", sqlalchemy: "([\d.]+)"', workflow)
     assert {python for python, _ in images} == set(PYTHONS)
     assert {sqlalchemy for _, sqlalchemy in images} == {"2.0", "2.1"}
