@@ -1,0 +1,56 @@
+"""`sa-jobqueue doctor`: check an installation, and print what to change."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Final
+
+import click
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sa_jobqueue.cli._doctor import Check, Status, examine
+from sa_jobqueue.cli._options import Database, json_option, parse_url, with_database
+from sa_jobqueue.cli._output import console, print_json, shown
+from sa_jobqueue.cli.worker import LISTEN_VARIABLE
+from sa_jobqueue.migrations.grants import RIGHTS
+
+_STYLES: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.ERROR: "bold red"}
+
+
+@click.command()
+@json_option
+@click.option(
+    "--role",
+    type=click.Choice(list(RIGHTS)),
+    default="worker",
+    show_default=True,
+    help="What the user of the URL is for: whose privileges to check.",
+)
+@click.option(
+    "--listen-url",
+    envvar=LISTEN_VARIABLE,
+    show_envvar=True,
+    help="URL of the server itself for LISTEN, if --url is that of a connection pooler.",
+)
+@with_database
+def doctor(database: Database, /, *, as_json: bool, role: str, listen_url: str | None) -> None:
+    """Check an installation: versions, settings, tables, privileges, planner, pooler and clock; print what to change.
+
+    Changes nothing. Run it where the worker runs, with the worker's URL. Exit status: 0 without errors, 1 with errors.
+    """
+    direct = parse_url(listen_url) if listen_url else None
+    checks = list(examine(database.url, database.model, role=role, listen_url=direct))
+    failed = any(check.status is Status.ERROR for check in checks)
+    if as_json:
+        print_json({"ok": not failed, "checks": [asdict(check) for check in checks]})
+    else:
+        console().print(Group(*(line for check in checks for line in _lines(check))))
+    raise click.exceptions.Exit(int(failed))
+
+
+def _lines(check: Check) -> list[RenderableType]:
+    """Return a check for people: its result, then what to change, one line each."""
+    first = Text(f"{check.status:8} ", style=_STYLES[check.status])
+    first.append(f"{check.name}: {shown(check.found)}", style="not bold default")
+    return [first, *(Text(f"         {shown(advice)}", style="dim") for advice in check.advice.split("; ") if advice)]
