@@ -19,7 +19,7 @@ from textual.containers import Grid
 from textual.widgets import DataTable, Footer, Static
 
 from sa_jobqueue.cli._output import first_line, shown
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError, SchemaError
 from sa_jobqueue.observe.health import Health, Severity
 from sa_jobqueue.observe.health.overview import Overview
 from sa_jobqueue.policies.fairness import label_of, part_of
@@ -120,6 +120,8 @@ class TopApp(App[None]):
             try:
                 self._seen = await asyncio.to_thread(self._read)
                 self._error = ""
+            except SchemaError as error:
+                self._error = str(error)
             except DBAPIError as error:
                 # Only the first line: the rest quotes the statement with its parameters.
                 self._error = str(error.orig).strip().partition("\n")[0]
@@ -136,7 +138,7 @@ class TopApp(App[None]):
                 if self._look is None:
                     self._look = self._connection.enter_context(self._connect())
                 return self._look()
-            except DBAPIError:
+            except (DBAPIError, SchemaError):
                 self._close()
                 raise
 

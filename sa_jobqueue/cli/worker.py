@@ -40,7 +40,7 @@ from sa_jobqueue.cli._watchdog import DEFAULT_LIMIT, watching
 from sa_jobqueue.db.connections import noticing_death, unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import for_psycopg
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError, SchemaError
 from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.log_lines import MOST_LINES, capture
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
@@ -350,11 +350,11 @@ def _rescue(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOpti
             with Session(engine) as session, session.begin():
                 batch = rescue_from(session, worker_id, model=jobs.model)
             rescued += batch
-    except DBAPIError as error:
+    except (DBAPIError, SchemaError) as error:
         _log.warning(
             "jobs of dead worker %s not rescued, other workers will after the heartbeat timeout: %s",
             worker_id,
-            unavailable(error, engine.url),
+            unavailable(error, engine.url) if isinstance(error, DBAPIError) else error,
         )
     else:
         _log.info("worker %s died, %d jobs rescued", worker_id, rescued)

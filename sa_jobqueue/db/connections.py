@@ -19,6 +19,7 @@ from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, TIMEOUTS, overridd
 from sa_jobqueue.db.timeouts import AnsweredConnection, QuietConnection, answered_within
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
+from sa_jobqueue.errors.drivers import RAW_ERRORS
 from sa_jobqueue.payloads import read_json
 
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
@@ -87,6 +88,7 @@ class Connections:
             pool_size=size,
             max_overflow=0,
             connect_args=self._arguments | {"async_creator_fn": self._open},
+            execution_options={RAW_ERRORS: True},
             json_deserializer=read_json,
             # The server may have been replaced since the last outage: never answer from what was learnt of the old one.
             pool_recycle=1800,
@@ -96,7 +98,13 @@ class Connections:
         """Return an engine for a thread of the worker's own; one connection, opened when used."""
         guarded = {"cursor_factory": GuardedThreadCursor} if self.is_pooled else {}
         arguments = self._arguments | guarded
-        engine = create_engine(self._url, isolation_level="AUTOCOMMIT", poolclass=NullPool, connect_args=arguments)
+        engine = create_engine(
+            self._url,
+            isolation_level="AUTOCOMMIT",
+            poolclass=NullPool,
+            connect_args=arguments,
+            execution_options={RAW_ERRORS: True},
+        )
         if not self.is_pooled:
             event.listen(engine, "connect", _undo_environment)
         return engine

@@ -12,6 +12,9 @@ DEADLOCK: Final = "40P01"
 SERIALIZATION_FAILURE: Final = "40001"
 """The SQLSTATE of a serialization failure."""
 
+RAW_ERRORS: Final = "sa_jobqueue_raw_errors"
+"""The execution option of a worker's own connections. It has checked the schema, and judges errors by their SQLSTATE."""
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:

@@ -5,13 +5,16 @@ all it found about what is the library's and writes one `op.migrate_job_queue` f
 latest version. It stands before everything else, so that tables which refer to jobs find them, and a downgrade, which is
 the same list reversed, drops them last. Columns, indexes and constraints the application put on a queue's tables stay.
 
-A queue that has no model any more is left alone, whole, with a warning that explains how to drop it.
+A queue that has no model any more is left alone, whole, with a warning that explains how to drop it. If the metadata has
+no queue at all and the application uses one, a warning names the metadata that is missing.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any, TypeAlias
 
 from alembic.autogenerate.api import AutogenContext
@@ -19,12 +22,15 @@ from alembic.operations import ops
 from alembic.util import PriorityDispatchResult
 from sqlalchemy import Connection, Constraint, MetaData, PrimaryKeyConstraint, String, Table
 
+from sa_jobqueue.errors import SchemaError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import versions
 from sa_jobqueue.migrations.operation import MigrateJobQueueOp
 from sa_jobqueue.migrations.ownership import QueueNames
 from sa_jobqueue.migrations.runner import known_version, stamped_version
+from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.base import REGISTRY_KEY
+from sa_jobqueue.registry import JobQueue
 
 _LOG = logging.getLogger(__name__)
 _Ops: TypeAlias = list[ops.MigrateOperation]
@@ -45,6 +51,8 @@ def compare_queues(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> Prio
             migrations.append(MigrateJobQueueOp(layout, from_version=queue.version, to_version=versions.LATEST))
     upgrade_ops.ops[:0] = migrations
     _keep_orphans(context, upgrade_ops)
+    if not _declared(context.metadata):
+        _warn_of_unknown(context.connection)
     return PriorityDispatchResult.CONTINUE
 
 
@@ -191,6 +199,44 @@ def _orphan(operation: ops.DropTableOp) -> tuple[QueueNames, int] | None:
     has_text_ids = isinstance(operation.to_table().columns["id"].type, String)
     prefix = operation.table_name.removesuffix("job")
     return QueueNames.of(Layout(operation.schema, prefix, "text" if has_text_ids else "uuid")), version
+
+
+def _warn_of_unknown(connection: Connection) -> None:
+    """Name the queues that the application uses and Alembic was not given, unless their tables are migrated elsewhere."""
+    for model in _used_models():
+        try:
+            is_migrated = known_version(connection, model.__jobqueue__) == versions.LATEST
+        except SchemaError:  # a table of another program has the name
+            continue
+        if not is_migrated:
+            _LOG.warning(
+                "This application uses the job queue of %s.%s, whose tables are not in target_metadata, so no migration is "
+                "written for them. Set in env.py: target_metadata = [Base.metadata, %s.metadata]",
+                *("sa_jobqueue" if model is Job else model.__module__, model.__qualname__, model.__name__),
+            )
+
+
+def _used_models() -> list[type[JobMixin[Any]]]:
+    """Return the mapped `Job` classes that modules of the application have, or a `JobQueue` of.
+
+    Alembic imports this library, and with it the ready-made `Job`, wherever it is installed.
+    """
+    used: dict[type[Any], None] = {}
+    for module in _modules():
+        for value in list(object.__getattribute__(module, "__dict__").values()):  # loads no lazy module
+            kind = type(value)  # not isinstance, which proxies answer
+            if issubclass(kind, JobQueue):
+                used[value.model] = None
+            elif issubclass(kind, type) and issubclass(value, JobMixin) and "__jobqueue__" in vars(value):
+                used[value] = None
+    return list(used)
+
+
+def _modules() -> list[ModuleType]:
+    """Return the loaded modules but the library's own."""
+    ours = {"sa_jobqueue", "pyspark_sa_jobqueue"}
+    loaded = list(sys.modules.items())
+    return [one for name, one in loaded if isinstance(one, ModuleType) and name.partition(".")[0] not in ours]
 
 
 def _declared(metadata: MetaData | Sequence[MetaData] | None) -> list[Layout]:

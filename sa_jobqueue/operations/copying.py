@@ -21,6 +21,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.checks import check_text
 from sa_jobqueue.operations.enqueueing import check_encodable, wake
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.statements import deduplication, jobs
@@ -91,7 +92,7 @@ def enqueue_payloads(
     tail = "".join("\t" + text for text in _texts(connection, model, values)) + "\n"
     columns = [*each, *values]
     chunks = _chunks(kind.input, payloads, model.__id_factory__, deduplicate_by, tail, encoding=encoding)
-    with translated():
+    with translated(), explained(model):  # COPY goes around SQLAlchemy
         if deduplicate_by is None:
             count = copy_in(connection, jobs.copy_new(model, columns), chunks)
         else:

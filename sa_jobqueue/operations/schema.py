@@ -1,22 +1,35 @@
-"""Whether the database is one this library can work on."""
+"""Whether the database is one this library can work on, and our error where a statement finds that it is not."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, cast
 
+from sqlalchemy import Engine, Table, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
+from sqlalchemy.sql import visitors
 
 from sa_jobqueue.errors import (
+    SchemaError,
     SchemaMissingError,
     SchemaOutdatedError,
     SchemaTooNewError,
     ServerTooOldError,
 )
+from sa_jobqueue.errors.drivers import RAW_ERRORS, diagnose
 from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models.base import REGISTRY_KEY
 from sa_jobqueue.statements import schema
 from sa_jobqueue.types import MIN_SERVER_VERSION
+
+_NO_SCHEMA: Final = "3F000"
+_NO_TABLE: Final = "42P01"
+_NO_COLUMN: Final = "42703"
 
 
 def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
@@ -34,8 +47,7 @@ def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
     stamp = re.fullmatch(r"sa_jobqueue version=(\d+)", found.stamp or "")
     if not found.present or stamp is None:
         what = "is not a job queue's table" if found.present else "does not exist"
-        todo = "run the application's migrations (alembic upgrade head), or without Alembic sa-jobqueue migrate upgrade"
-        raise SchemaMissingError(f"table {name} {what}: {todo}")
+        raise SchemaMissingError(f"table {name} {what}: {_todo(cast('Table', model.__table__))}")
     version = int(stamp[1])
     if version < LATEST:
         raise SchemaOutdatedError(
@@ -48,3 +60,69 @@ def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
             "upgrade sa-jobqueue here"
         )
     return version
+
+
+def schema_error(error: DBAPIError, tables: Iterable[Table]) -> SchemaError | None:
+    """Return our error for a driver's, if a table or column of a queue is missing; None for any other.
+
+    `tables`: all that the statement names. What the application adds to a queue's tables is not the queue's.
+    """
+    diagnosis = diagnose(error)
+    if diagnosis.sqlstate not in {_NO_SCHEMA, _NO_TABLE, _NO_COLUMN} or "PL/pgSQL" in (diagnosis.context or ""):
+        return None
+    named = set(re.findall(r"\w+", diagnosis.message))  # in any language
+    every = set(tables)
+    ours = {table: noun for table in every if (noun := _noun(table)) is not None}
+    others = {column.name for table in every - ours.keys() for column in table.columns}
+    for table, noun in ours.items():
+        missing = table.schema if diagnosis.sqlstate == _NO_SCHEMA else table.name
+        if diagnosis.sqlstate != _NO_COLUMN and missing in named:
+            return SchemaMissingError(f"table {table.fullname} does not exist: {_todo(table)}")
+        for column in Job.metadata.tables[noun].columns:
+            if diagnosis.sqlstate == _NO_COLUMN and column.name in named - others:
+                return SchemaOutdatedError(
+                    f"table {table.fullname} has no column {column.name!r}: it is older than version {LATEST}, which this "
+                    "library needs: alembic revision --autogenerate, then alembic upgrade head"
+                )
+    return None
+
+
+@contextmanager
+def explained(model: type[JobMixin[Any]]) -> Iterator[None]:
+    """Raise our error as `schema_error` for statements on the job table that SQLAlchemy does not build."""
+    try:
+        yield
+    except DBAPIError as error:
+        if (known := schema_error(error, [cast("Table", model.__table__)])) is not None:
+            raise known from error
+        raise
+
+
+@event.listens_for(Engine, "handle_error")
+def _explain(context: ExceptionContext) -> SchemaError | None:
+    """Replace the driver's error, on any engine; only what was built with a queue's `Table` is looked at."""
+    error, statement = context.sqlalchemy_exception, getattr(context.execution_context, "compiled", None)
+    if not isinstance(error, DBAPIError) or statement is None or getattr(context.execution_context, "isddl", False):
+        return None
+    if context.connection is None or context.connection.get_execution_options().get(RAW_ERRORS):
+        return None
+    found = visitors.iterate(statement.statement) if statement.statement is not None else ()
+    return schema_error(error, [one for one in found if isinstance(one, Table)])
+
+
+def _noun(table: Table) -> str | None:
+    """Return the name of a queue's table without the queue's prefix; None for a table that is not of a queue."""
+    for layout in table.metadata.info.get(REGISTRY_KEY, ()):
+        noun: str = table.name.removeprefix(layout.prefix)
+        if table.schema == layout.schema and noun in Job.metadata.tables and layout.name(noun) == table.name:
+            return noun
+    return None
+
+
+def _todo(table: Table) -> str:
+    todo = "run the application's migrations (alembic upgrade head), or without Alembic sa-jobqueue migrate upgrade"
+    if table.metadata is Job.metadata:
+        known = "target_metadata = [Base.metadata, Job.metadata]"
+    else:
+        known = "target_metadata with the metadata of the queue's own base"
+    return f"{todo}. If no migration creates it, Alembic's env.py needs {known}"

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from sqlalchemy.exc import DBAPIError
 
+from sa_jobqueue.errors import SchemaError
 from sa_jobqueue.observe.health import Health
 from sa_jobqueue.observe.metrics.samples import Sample, of_report, up
 
@@ -30,7 +31,7 @@ class DatabaseCollector:
         """Yield the metrics of one report."""
         try:
             report = self._read()
-        except DBAPIError:
+        except (DBAPIError, SchemaError):
             yield _shown(up(False))
             return
         yield _shown(up(True))

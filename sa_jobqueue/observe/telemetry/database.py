@@ -10,6 +10,7 @@ from typing import Final
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from sqlalchemy.exc import DBAPIError
 
+from sa_jobqueue.errors import SchemaError
 from sa_jobqueue.observe.health import Health
 from sa_jobqueue.observe.metrics.samples import Sample, of_report, up
 
@@ -45,7 +46,7 @@ class DatabaseMetrics:
     def _measure(self) -> dict[str, Sample]:
         try:
             report = self._read()
-        except DBAPIError:
+        except (DBAPIError, SchemaError):
             return {"up": up(False)}
         return {sample.name: sample for sample in (up(True), *of_report(report))}
 

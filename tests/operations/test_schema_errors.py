@@ -1,0 +1,186 @@
+"""A table or column of the queue that is missing is our error, whatever statement meets it; all other errors stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, event, exists, make_url, select, text
+from sqlalchemy.exc import DBAPIError, ProgrammingError
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, aliased, mapped_column
+
+from sa_jobqueue import Deduplicate, Job, JobMixin, JobQueue, Worker, aio
+from sa_jobqueue.errors import SchemaError, SchemaMissingError, SchemaOutdatedError
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import (
+    cancel_jobs,
+    enqueue,
+    enqueue_many,
+    enqueue_payloads,
+    get_job,
+    list_dead_letters,
+    list_jobs,
+    list_queues,
+)
+from tests.fixtures.database import one_server_swept
+from tests.fixtures.workers import quick
+
+pytestmark = one_server_swept
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class OwnJob(JobMixin, Base, queue_schema="nowhere", queue_prefix="own_"):
+    tenant: Mapped[int | None] = mapped_column(deferred=True)
+
+
+class Order(Base):
+    __tablename__ = "order_of_nobody"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    priority: Mapped[int]
+
+
+ready, own = JobQueue(), JobQueue(OwnJob)
+
+
+@ready.handler("note")
+def note(number: int) -> None: ...
+
+
+@own.handler("note")
+def own_note(number: int) -> None: ...
+
+
+USES: dict[str, Callable[[Session], Any]] = {
+    "add": lambda session: session.add(own_note.job(1)),
+    "add several": lambda session: session.add_all([own_note.job(1), own_note.job(2, blockers=[own_note.job(3)])]),
+    "enqueue": lambda session: enqueue(session, own_note.job(1)),
+    "deduplicate": lambda session: enqueue(session, own_note.job(1), deduplicate=Deduplicate("key")),
+    "enqueue_many": lambda session: enqueue_many(session, [own_note.job(1)]),
+    "enqueue_payloads": lambda session: enqueue_payloads(session, own_note, [1]),
+    "payloads by key": lambda session: enqueue_payloads(session, own_note, [1], deduplicate_by=str),
+    "select": lambda session: session.scalars(select(OwnJob)).all(),
+    "select an alias": lambda session: session.scalars(select(aliased(OwnJob).id)).all(),
+    "exists": lambda session: session.scalar(select(exists().where(OwnJob.Attempt.attempt == 1))),
+    "get": lambda session: session.get(OwnJob, uuid7()),
+    "get_job": lambda session: get_job(session, uuid7(), model=OwnJob),
+    "list_jobs": lambda session: list_jobs(session, model=OwnJob),
+    "list_dead_letters": lambda session: list_dead_letters(session, model=OwnJob),
+    "list_queues": lambda session: list_queues(session, model=OwnJob),
+    "cancel_jobs": lambda session: cancel_jobs(session, [uuid7()], model=OwnJob),
+}
+
+
+def used(session: Session, use: Callable[[Session], Any]) -> None:
+    """Use a queue in a session, and write what is to be written."""
+    use(session)
+    session.flush()
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_missing_table_is_our_error(use: Callable[[Session], Any], session: Session) -> None:
+    with pytest.raises(SchemaMissingError) as caught:
+        used(session, use)
+    said = str(caught.value)
+    assert said.startswith("table nowhere.own_")
+    assert "run the application's migrations (alembic upgrade head)" in said
+    assert "env.py needs target_metadata with the metadata of the queue's own base" in said
+    assert isinstance(caught.value.__cause__, Exception)
+    session.rollback()
+    session.add(note.job(1))  # the connection is as it was
+    session.commit()
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_asynchronous_engines_are_reached(driver: str, engine: Engine) -> None:
+    made = create_async_engine(make_url(engine.url.render_as_string(False)).set(drivername=f"postgresql+{driver}"))
+    for use in (
+        lambda session: aio.enqueue(session, own_note.job(1)),
+        lambda session: aio.list_jobs(session, model=OwnJob),
+        lambda session: aio.enqueue_payloads(session, own_note, [1]),
+    ):
+        async with AsyncSession(made) as session:
+            with pytest.raises(SchemaMissingError, match=r"table nowhere\.own_job does not exist"):
+                await use(session)
+    async with AsyncSession(made) as session:
+        session.add(own_note.job(1))
+        with pytest.raises(SchemaMissingError):
+            await session.commit()
+    await made.dispose()
+
+
+def test_psycopg2_and_an_engine_from_before_the_import_are_reached(engine: Engine) -> None:
+    made = create_engine(make_url(engine.url.render_as_string(False)).set(drivername="postgresql+psycopg2"))
+    with Session(made) as session, pytest.raises(SchemaMissingError):
+        list_jobs(session, model=OwnJob)
+    made.dispose()
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda session: session.add(note.job(1)),
+        lambda session: enqueue(session, note.job(1)),
+        lambda session: enqueue_payloads(session, note, [1]),
+        list_jobs,
+        lambda session: session.scalars(select(Job)).all(),
+    ],
+    ids=["add", "enqueue", "enqueue_payloads", "list_jobs", "select"],
+)
+def test_tables_of_an_older_version_are_our_error(use: Callable[[Session], Any], session: Session) -> None:
+    session.execute(text("ALTER TABLE job RENAME COLUMN priority TO old"))  # rolled back with the test's statement
+    with pytest.raises(SchemaOutdatedError, match=r"table job has no column 'priority': it is older than version \d"):
+        used(session, use)
+    session.rollback()
+
+
+def test_a_recipe_for_alembic_goes_with_the_ready_made_tables(session: Session) -> None:
+    session.execute(text("ALTER TABLE job RENAME TO gone"))
+    session.add(note.job(1))
+    with pytest.raises(SchemaMissingError, match=r"env.py needs target_metadata = \[Base.metadata, Job.metadata\]"):
+        session.flush()
+    session.rollback()
+
+
+OTHERS: dict[str, Callable[[Session], Any]] = {
+    "a table of the application": lambda session: session.scalars(select(Order)).all(),
+    "beside ours": lambda session: session.execute(select(Order, Job).where(Order.id == Job.priority)).all(),
+    "text": lambda session: session.execute(text("SELECT * FROM nowhere.own_job")),
+    "a column of nobody": lambda session: session.execute(select(Job.id).where(text("job.nothing = 1"))).all(),
+    "other errors": lambda session: session.execute(select(Job.id).where(text("1 / 0 = 1 OR priority = 1"))).all(),
+}
+
+
+@pytest.mark.parametrize("use", OTHERS.values(), ids=OTHERS)
+def test_the_applications_own_errors_stay(use: Callable[[Session], Any], session: Session) -> None:
+    session.add(note.job(1))
+    session.flush()
+    with pytest.raises(DBAPIError):
+        use(session)
+    session.rollback()
+
+
+def test_a_column_that_the_application_added_is_its_own(session: Session, engine: Engine) -> None:
+    """Also where both have a column of that name: it is left alone in doubt."""
+    session.execute(text("CREATE SCHEMA nowhere"))
+    session.execute(text("CREATE TABLE nowhere.own_job AS SELECT * FROM job"))
+    session.execute(text("CREATE TABLE order_of_nobody (id int)"))
+    for statement in (select(OwnJob.tenant), select(Order.priority, Job.id).where(Order.id == Job.attempt)):
+        with pytest.raises(ProgrammingError), session.begin_nested():
+            session.execute(statement)
+    session.rollback()
+
+
+async def test_a_worker_and_a_listener_of_the_application(engine: Engine, async_engine: AsyncEngine) -> None:
+    """A worker says so at its start. A listener of the application hears of each error, and may replace ours."""
+    with pytest.raises(SchemaMissingError, match="own_job does not exist"):
+        await Worker(own, engine, options=quick()).run()
+    heard: list[str] = []
+    event.listen(engine, "handle_error", lambda context: heard.append(type(context.original_exception).__name__))
+    with Session(engine) as session, pytest.raises(SchemaError):
+        used(session, USES["add"])
+    assert heard == ["UndefinedTable"]
