@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Callable
@@ -240,3 +241,9 @@ def current_attempt() -> AttemptContext | None:
 def enter_attempt(attempt: AttemptContext) -> None:
     """Make an attempt the current one of this task. Called by the worker."""
     _CURRENT.set(attempt)
+
+
+def attempt_in(task: asyncio.Task[Any]) -> AttemptContext | None:
+    """Return the attempt whose context another task has; None where there is none, and before Python 3.12."""
+    get_context = getattr(task, "get_context", None)
+    return None if get_context is None else get_context().get(_CURRENT)

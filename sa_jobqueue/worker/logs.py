@@ -19,6 +19,7 @@ from typing import Any, Final, get_args
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue import events as worker_events
+from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.printable import printable
 from sa_jobqueue.redaction import is_redacted, redacted_error
@@ -50,6 +51,8 @@ class Record:
     exception: BaseException | None = None
     traceback: str = ""
     """Of an error that is known only as it is stored."""
+    stack: str = ""
+    """Of another thread."""
 
 
 def subscribe(events: worker_events.EventBus, logger: logging.Logger | None = None) -> None:
@@ -73,21 +76,45 @@ class _Writer:
     target: logging.Logger
 
     def __call__(self, event: worker_events.Event) -> None:
-        record = describe(event)
         target = self.target.getChild(ATTEMPTS) if isinstance(event, worker_events.AttemptEvent) else self.target
-        if not target.isEnabledFor(record.level):
-            return
-        fields = {"event": type(event).__name__} | record.fields
-        # Escaped for any formatter: a name or an error's message must not start a second line.
-        arguments = tuple(printable(one) if isinstance(one, str) else one for one in record.arguments)
-        error = record.exception
-        raised = None if error is None else (type(error), error, error.__traceback__)
-        written = target.makeRecord(
-            target.name, record.level, __file__, 0, record.message, arguments, raised, func="describe", extra=fields
-        )
-        if record.traceback:  # the standard formatters append it as they do the text of an exception
-            written.exc_text = printable(record.traceback, newline="\n")
-        target.handle(written)
+        _write(target, type(event).__name__, describe(event))
+
+
+def _write(target: logging.Logger, event: str, record: Record) -> None:
+    if not target.isEnabledFor(record.level):
+        return
+    # Escaped for any formatter: a name or an error's message must not start a second line.
+    arguments = tuple(printable(one) if isinstance(one, str) else one for one in record.arguments)
+    error = record.exception
+    raised = None if error is None else (type(error), error, error.__traceback__)
+    written = target.makeRecord(
+        *(target.name, record.level, __file__, 0, record.message, arguments, raised),
+        func="describe",
+        extra={"event": event} | record.fields,
+        sinfo=printable(record.stack, newline="\n") or None,
+    )
+    if record.traceback:  # the standard formatters append it as they do the text of an exception
+        written.exc_text = printable(record.traceback, newline="\n")
+    target.handle(written)
+
+
+def warn_of_blocked_loop(seconds: float, name: str, job: ClaimedJob | None, handler: str, stack: str) -> None:
+    """Log what blocks a worker's event loop. No event: the loop that delivers events is the one that is blocked.
+
+    `name`: the job type, or the name of a task that runs no job. `stack`: of the loop's thread.
+    """
+    what = f"task {name}" if job is None else f"job {job.id} ({name}) attempt {job.attempt}"
+    what += f", handler {handler}" if handler else ""
+    fields: dict[str, Any] = {"blocked_seconds": round(seconds, 1), "task": name, "handler": handler}
+    if job is not None:
+        fields |= {"job_id": str(job.id), "job_type": name, "job_attempt": job.attempt}
+    words = (
+        "event loop blocked for over %.1f s by %s; the worker's other async jobs wait: declare the handler with def instead "
+        "of async def, or call what blocks with asyncio.to_thread"
+    )
+    stack = f"Stack (most recent call last):\n{stack.rstrip()}"
+    record = Record(logging.WARNING, words, (seconds, what), fields, stack=stack)
+    _write(logging.getLogger(LOGGER_NAME), "EventLoopBlocked", record)
 
 
 def describe(event: worker_events.Event) -> Record:

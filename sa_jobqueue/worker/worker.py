@@ -41,6 +41,7 @@ from sa_jobqueue.types import CancelReason, JobId, WorkerState
 from sa_jobqueue.worker import logs
 from sa_jobqueue.worker.background.heartbeat import Heartbeat, LeaseGuard, identify
 from sa_jobqueue.worker.background.listener import Listener
+from sa_jobqueue.worker.background.loop_watch import LoopWatch
 from sa_jobqueue.worker.background.memory_guard import MemoryGuard
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.background.rescuer import Rescuer
@@ -403,6 +404,7 @@ class Worker:
                 raise unavailable(error, self._url) from error
             raise
         self._signs.watch(heartbeat, listener if hears else None)
+        loop_watch = LoopWatch(self._signs, executor.job_in)
         self.events.emit(
             WorkerStarted(
                 self.id,
@@ -428,6 +430,7 @@ class Worker:
             *([] if until_idle else [scheduler]),
             *([listener, verifier] if hears else []),
         ]
+        loop_watch.start()
         tasks = [asyncio.create_task(supervise(part, self.events), name=part.name) for part in background]
         claiming = asyncio.create_task(supervise(claimer, self.events), name=claimer.name)
         stopping = asyncio.create_task(self._stop_requested.wait())
@@ -447,6 +450,7 @@ class Worker:
             # Dependants that are not unblocked by now are recorded in the database, for any worker's next rescue.
             await _within(unblocker.drained(), timedelta(seconds=1))
             self._signs.stop()
+            loop_watch.stop()
             await cancelled(*tasks)
             await executor.close()
             await children.close()

@@ -106,6 +106,17 @@ class VitalSigns(Component):
             self._turned = self._clock()
             await asyncio.sleep(_TICK)
 
+    @property
+    def loop_turned(self) -> float | None:
+        """When the event loop last recorded its progress; None unless the worker runs. Thread-safe."""
+        return self._turned
+
+    @property
+    def loop_silent(self) -> float:
+        """The seconds for which the event loop is known not to have run; 0 unless the worker runs. Thread-safe."""
+        turned = self._turned
+        return 0.0 if turned is None else max(0.0, self._clock() - turned - _TICK)
+
     def read(self) -> Vitals:
         """Return the current vitals. Thread-safe."""
         turned, heartbeat, listener = self._turned, self._heartbeat, self._listener

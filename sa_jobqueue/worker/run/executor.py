@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import tracing
-from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, enter_attempt
+from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, attempt_in, enter_attempt
 from sa_jobqueue.db.encodings import Encoding
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.errors import AttemptTimeoutError, InvalidOutputError, LostAttemptError
@@ -142,6 +142,16 @@ class Executor:
     def running_by_type(self) -> dict[str, int]:
         """How many attempts are running of each type, without types of which none is. May be asked from any thread."""
         return {name: count for name, count in dict(self._by_type).items() if count}  # a copy: the loop goes on meanwhile
+
+    def job_in(self, task: asyncio.Task[Any]) -> tuple[ClaimedJob | None, str]:
+        """Return the job that a task runs, or that started it, and its handler; None if there is none. Thread-safe.
+
+        Source: a task's context is known since Python 3.12; until then tasks that handlers start are not recognised.
+        """
+        running = next((running for running in list(self._running) if running.task is task), None)
+        attempt = running.context if running else attempt_in(task)
+        name = attempt.job.type_name if attempt else task.get_name()  # a batch's task is called as its type
+        return attempt.job if attempt else None, self._registry.get(name).place if name in self._registry else ""
 
     @property
     def has_stuck_threads(self) -> bool:

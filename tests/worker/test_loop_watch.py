@@ -1,0 +1,107 @@
+"""What blocks a worker's event loop is named while it does, with the stack, and once a minute at most."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import JobQueue, WorkerOptions
+from sa_jobqueue.worker.background import loop_watch, vitals
+from sa_jobqueue.worker.background.loop_watch import LoopWatch
+from sa_jobqueue.worker.background.vitals import VitalSigns
+from tests.fixtures.database import one_server_swept
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, Start, until, wait_until
+
+DATABASE = "session swept"
+
+
+class Warnings(logging.Handler):
+    """The warnings of a blocked loop, and an event that is set by each."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[logging.LogRecord] = []
+        self.came = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(record, "event", "") == "EventLoopBlocked":
+            self.records.append(record)
+            self.came.set()
+
+
+@pytest.fixture
+def warnings() -> Iterator[Warnings]:
+    seen, logger = Warnings(), logging.getLogger("sa_jobqueue.worker")
+    logger.addHandler(seen)
+    yield seen
+    logger.removeHandler(seen)
+
+
+@pytest.mark.parametrize("is_child", [False, True], ids=["handler", "task of it"])
+@one_server_swept
+async def test_a_handler_that_blocks_the_loop_is_named_while_it_does(
+    is_child: bool, engine: Engine, jobs: Jobs, start: Start, warnings: Warnings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vitals, "_TICK", 0.02)
+    monkeypatch.setattr(loop_watch, "LIMIT", 0.1)
+    queue = JobQueue()
+
+    async def block() -> None:
+        warnings.came.wait(PATIENCE)  # as time.sleep or a synchronous client
+
+    @queue.handler("blocks")
+    async def blocks() -> None:
+        await (asyncio.create_task(block(), name="a task") if is_child else block())
+
+    with Session(engine) as session, session.begin():
+        session.add(job := blocks.job())
+        session.flush()
+        job_id = job.id
+    async with start(queue):
+        await until(lambda: jobs.status(job_id).value == "completed")
+    (record,) = warnings.records
+    said: dict[str, Any] = vars(record)
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith("event loop blocked for over ")
+    assert said["stack_info"].startswith("Stack (most recent call last):\n")
+    assert "in block\n    warnings.came.wait(PATIENCE)" in said["stack_info"]
+    if is_child and sys.version_info < (3, 12):
+        assert "by task a task" in record.getMessage()
+        return
+    assert (said["job_id"], said["job_type"], said["job_attempt"]) == (str(job_id), "blocks", 1)
+    assert said["handler"] == f"{__name__}:{blocks.job_type.func.__qualname__}"
+    assert f"job {job_id} (blocks) attempt 1, handler {said['handler']}" in record.getMessage()
+
+
+async def test_a_type_is_named_once_a_minute(warnings: Warnings) -> None:
+    clock, name = 1000.0, "mail"
+    task = asyncio.current_task()
+    assert task is not None
+    watch = LoopWatch(VitalSigns(WorkerOptions()), lambda task: (None, ""), clock=lambda: clock)
+    loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
+    for clock, name, count in [(1000.0, "mail", 1), (1059.9, "mail", 1), (1059.9, "text", 2), (1060.0, "mail", 3)]:
+        task.set_name(name)
+        watch._report(loop, thread_id)
+        assert len(warnings.records) == count, (clock, name)
+
+
+async def test_a_loop_that_only_waits_is_not_blamed(warnings: Warnings) -> None:
+    """As after a pause of the whole process, or where the processor is taken."""
+    loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
+    watch = LoopWatch(VitalSigns(WorkerOptions()), lambda task: (None, ""))
+
+    def look() -> None:
+        wait_until(lambda: asyncio.current_task(loop) is None)
+        watch._report(loop, thread_id)
+
+    await asyncio.to_thread(look)
+    assert warnings.records == []
