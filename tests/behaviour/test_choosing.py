@@ -21,6 +21,7 @@ from sa_jobqueue.events import SelectorFailed
 from sa_jobqueue.operations import Cause, explain_job, list_workers, pause_queues, resume_queues
 from sa_jobqueue.registry import Candidate
 from sa_jobqueue.statements import choosing
+from sa_jobqueue.testing import drain
 from sa_jobqueue.worker.claim import floors
 from sa_jobqueue.worker.claim.selectors import AGAIN
 from tests.fixtures.database import both_servers
@@ -39,10 +40,6 @@ def recorder(**options: Any) -> tuple[JobQueue[Any], list[Any]]:
         seen.append(payload)
 
     return queue, seen
-
-
-async def drain(queue: JobQueue[Any], engine: Engine, **options: Any) -> None:
-    await asyncio.wait_for(Worker(queue, engine, options=quick(**options)).run_until_idle(), PATIENCE)
 
 
 def largest_first(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
@@ -70,17 +67,17 @@ async def test_an_observer_hears_of_it_why_a_job_waits(engine: Engine, jobs: Job
 
 @both_servers
 @pytest.mark.parametrize("choose", [largest_first, largest_first_later], ids=["sync", "async"])
-async def test_jobs_start_in_the_order_that_it_says(engine: Engine, jobs: Jobs, choose: Choose) -> None:
+def test_jobs_start_in_the_order_that_it_says(engine: Engine, jobs: Jobs, choose: Choose) -> None:
     queue, seen = recorder()
     queue.selector("default", inputs=True)(choose)
     for number in (3, 1, 4, 15, 9, 2, 6, 5, 35, 8):
         jobs.add(input=number, priority=number % 3)
     jobs.add(input=100, due_in=3600)
-    await drain(queue, engine, concurrency=2)
+    drain(queue, engine, options=quick(concurrency=2))
     assert seen == [35, 15, 9, 8, 6, 5, 4, 3, 2, 1]
 
 
-async def test_it_sees_no_more_than_its_window_and_in_time_all(engine: Engine, jobs: Jobs) -> None:
+def test_it_sees_no_more_than_its_window_and_in_time_all(engine: Engine, jobs: Jobs) -> None:
     queue, seen = recorder()
     offers: list[tuple[Any, ...]] = []
 
@@ -92,7 +89,7 @@ async def test_it_sees_no_more_than_its_window_and_in_time_all(engine: Engine, j
 
     ids = jobs.add_many(40)
     other = jobs.add(queue="other")
-    await drain(queue, engine, concurrency=3, queues=["default", "other"])
+    drain(queue, engine, options=quick(concurrency=3, queues=["default", "other"]))
     assert len(seen) == 41
     assert [one.id for one in offers[0]] == ids[:7]  # those that would start first
     assert max(map(len, offers)) == 7
@@ -309,15 +306,13 @@ async def test_limits_and_pauses_hold_whatever_it_says(engine: Engine, jobs: Job
     assert max(most[key] for key in "abc") <= 2
 
 
-async def test_other_queues_of_the_worker_are_claimed_as_ever_and_the_order_of_a_key_holds(
-    engine: Engine, jobs: Jobs
-) -> None:
+def test_other_queues_of_the_worker_are_claimed_as_ever_and_the_order_of_a_key_holds(engine: Engine, jobs: Jobs) -> None:
     queue, seen = recorder()
     queue.selector("default", inputs=True)(largest_first)
     for number in range(10):
         jobs.add(input=number, ordering_key="key")
         jobs.add(input=100 + number, queue="other")
-    await drain(queue, engine, queues=["default", "other"], concurrency=3)
+    drain(queue, engine, options=quick(queues=["default", "other"], concurrency=3))
     assert [number for number in seen if number < 100] == list(range(10))
     assert [number for number in seen if number >= 100] == list(range(100, 110))
 

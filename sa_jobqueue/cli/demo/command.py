@@ -133,13 +133,14 @@ def _server(url: str | None, *, keep: bool, progress: Progress) -> Iterator[Post
 
 
 def _print(found: report.Report) -> None:
+    plain = f"{found.plain_seconds:.1f} s"
     fields = {
         "files": found.files,
         "jobs completed": found.completed,
         "retries": found.retries,
         "rescued": f"{found.rescued} (from killed worker {', '.join(map(str, found.killed_pids)) or '-'})",
         "dead letters": found.dead_letters or "0 (no broken file: the test data of the standard library is not installed)",
-        "jobs per second": f"{found.jobs_per_second:.0f} ({found.seconds:.1f} s; one process: {found.plain_seconds:.1f} s)",
+        "duration": f"{found.seconds:.1f} s, with the kill; the same work without a queue, in one process: {plain}",
         "check": "every file has one result or one dead letter, and all counts are equal" if found.is_right else "FAILED",
     }
     if found.dead_by_error:
