@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -25,7 +26,7 @@ from sa_jobqueue.dashboard.access import Access, Authorize
 from sa_jobqueue.dashboard.acts import perform, read_form
 from sa_jobqueue.dashboard.guard import FIELD, LOOPBACK, Guard
 from sa_jobqueue.dashboard.parameters import MAX_TEXT, ParameterError, Params
-from sa_jobqueue.dashboard.rendering import assets, render
+from sa_jobqueue.dashboard.rendering import assets, render, version
 from sa_jobqueue.dashboard.sampler import sentence
 from sa_jobqueue.dashboard.screens import ACTS, SCREENS
 from sa_jobqueue.dashboard.screens.base import Context, Download, Outcome, Preview, Screen
@@ -50,6 +51,9 @@ _NOT_FOUND: Final = (
     *(QueueNotFoundError, JobTypeNotFoundError),
 )
 _UNAVAILABLE: Final = (SchemaError, DatabaseUnavailableError)
+VERSION: Final = "X-Dashboard-Version"
+"""Header of every page and fragment: `version()`."""
+_HASH: Final = re.compile(r"\.[0-9a-f]{16}\.")
 _STEPS: Final = {"confirmed", "back", "expected", "after"}
 _NAMES: Final = frozenset(screen.name for screen in SCREENS)
 """Fields of an act's form that are about this step, and not about the rows."""
@@ -161,7 +165,14 @@ class _Pages:
         return RedirectResponse(f"{_root(request)}/{names[0]}/{SCREENS[0].name}", 303)
 
     async def _static(self, request: Request) -> Response:
-        found = assets().contents.get(request.path_params["name"])
+        name = request.path_params["name"]
+        found = assets().contents.get(name)
+        current = assets().names.get(_HASH.sub(".", name)) if _HASH.search(name) else None
+        if found is None and current is not None:
+            # A page of the release before, or of the next one while several processes are replaced: it gets the file of
+            # this one, and reloads itself at its next update.
+            content, kind = assets().contents[current]
+            return Response(content, media_type=kind, headers={"Cache-Control": "no-store"})
         if found is None:
             raise HTTPException(404, "There is no such file.")
         headers = {"Cache-Control": "public, max-age=31536000, immutable"}
@@ -183,7 +194,8 @@ class _Pages:
             is_fragment = "hx-request" in request.headers
             html = await run_in_threadpool(self._render, request, context, screen, is_fragment)
             etag = f'"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
-            headers = {"Vary": "HX-Request, Cookie"}
+            # A page of another release reloads itself: its fragments and files may have changed.
+            headers = {"Vary": "HX-Request, Cookie", VERSION: version()}
             if is_fragment:
                 # Kept by the browser, which asks each time whether it has changed.
                 headers |= {"ETag": etag, "Cache-Control": "private, no-cache"}
@@ -203,7 +215,8 @@ class _Pages:
         return save
 
     def _render(self, request: Request, context: Context, screen: Screen, is_fragment: bool) -> str:
-        variables = self._frame(request, screen.title, context, screen) | screen.view(context)
+        shown = screen.view(context)  # first: the frame has the time of the database's last answer
+        variables = self._frame(request, screen.title, context, screen) | shown
         return render(f"{screen.name}.html", variables, block="live" if is_fragment else None)
 
     async def _act(self, request: Request) -> Response:
@@ -252,7 +265,8 @@ class _Pages:
             "root": root,
             "access": access,
             "here": quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else ""),
-            "rendered_at": datetime.now(UTC),
+            "rendered_at": context.source.now() if context else datetime.now(UTC),
+            "version": version(),
             "frame": {
                 "acts": f"{root}/{context.source.name}/acts" if context else "",
                 "field": FIELD,

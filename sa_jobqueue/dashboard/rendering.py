@@ -166,6 +166,16 @@ class Assets:
 
 
 @cache
+def version() -> str:
+    """Return a hash of the static files and the templates: another one means that an open page is of another release."""
+    templates = files("sa_jobqueue.dashboard") / "templates"
+    made = hashlib.sha256(" ".join(sorted(assets().names.values())).encode())
+    for file in sorted(templates.iterdir(), key=lambda one: one.name):
+        made.update(file.read_bytes())
+    return made.hexdigest()[:16]
+
+
+@cache
 def assets() -> Assets:
     """Return the static files, read once."""
     return Assets()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Engine, create_engine, func, select, text
@@ -62,7 +62,7 @@ class Source:
             raise InvalidOptionError("jobs", f"must be a JobQueue or a Job class, got {self.jobs!r}")
         self._set(model=model, _reader=_threaded(self.engine), _checked=[])
         self._set(_writer=None if self.operator is None else _threaded(self.operator))
-        self._set(sampler=Sampler(self._overview), _readiness=(float("-inf"), False))
+        self._set(sampler=Sampler(self._overview), _readiness=(float("-inf"), False), _clock=None)
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -72,6 +72,13 @@ class Source:
     def is_read_only(self) -> bool:
         """Whether there is no engine that could write."""
         return self.operator is None
+
+    def now(self) -> datetime:
+        """Return the time by the database's clock, as of its last answer; by this machine's if it never answered."""
+        clock: tuple[datetime, float] | None = self._clock  # type: ignore[attr-defined]
+        if clock is None:
+            return datetime.now(UTC)
+        return (clock[0] + timedelta(seconds=time.monotonic() - clock[1])).astimezone(UTC)
 
     @contextmanager
     def read(self) -> Iterator[Session]:
@@ -119,7 +126,9 @@ class Source:
             session.execute(text("SET TRANSACTION READ ONLY"))
         # For the transaction only: the application's pool must not keep them.
         settings = {"statement_timeout": f"{self.timeout.total_seconds() * 1000:.0f}ms", "application_name": NAME}
-        session.execute(select(*(func.set_config(name, value, True) for name, value in settings.items())))
+        given = (func.set_config(name, value, True) for name, value in settings.items())
+        row = session.execute(select(func.clock_timestamp().label("now"), *given)).one()
+        self._set(_clock=(row.now, time.monotonic()))
 
     def _overview(self) -> Any:
         with self.read():

@@ -49,7 +49,11 @@ def test_a_file_is_served_forever_under_its_hash(client: Client) -> None:
         assert response.status_code == 200
         assert "immutable" in response.headers["cache-control"]
         assert hashlib.sha256(response.content).hexdigest()[:16] in link
-    assert client.get("/static/dashboard.0000000000000000.js").status_code == 404
+    # A page of another release gets this one's file, which no cache keeps.
+    other = client.get("/static/dashboard.0000000000000000.js")
+    assert (other.status_code, other.headers["cache-control"]) == (200, "no-store")
+    assert client.get("/static/unknown.0000000000000000.js").status_code == 404
+    assert client.get("/static/dashboard.js").status_code == 404
 
 
 def test_templates_have_nothing_inline_and_escape_everything() -> None:

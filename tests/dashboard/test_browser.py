@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -41,6 +42,22 @@ SMALL = """[...document.querySelectorAll("button, .button, select, input:not([ty
     const box = one.getBoundingClientRect();
     return box.width > 0 && (box.width < 24 || box.height < 24);
 }).map((one) => one.outerHTML.slice(0, 90))"""
+
+MOVING = """[...document.querySelectorAll("*")].filter((one) => {
+    const style = getComputedStyle(one);
+    return [style.transitionDuration, style.animationDuration].some((time) => parseFloat(time) > 0);
+}).map((one) => one.outerHTML.slice(0, 90))"""
+FOCUSED = """(() => {
+    const one = document.activeElement;
+    if (one === document.body) return null;
+    const box = one.getBoundingClientRect(), style = getComputedStyle(one);
+    const within = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
+    const seen = within && style.outlineStyle !== "none";
+    return {name: `${one.tagName}: ${(one.textContent || one.name || "").trim().slice(0, 20)}`, seen};
+})()"""
+FOCUSABLE = """[...document.querySelectorAll("a[href], button, summary, input, select, textarea, [tabindex='0']")].filter(
+    (one) => one.type !== "hidden" && (one.checkVisibility() || one.className === "skip")).map(
+    (one) => `${one.tagName}: ${(one.textContent || one.name || "").trim().slice(0, 20)}`)"""
 
 
 @pytest.fixture(scope="module")
@@ -182,11 +199,11 @@ def test_charts_times_keys_and_details_survive_updates(browser: Browser, engine:
         page.wait_for_url("**/queue/jobs")
         page.keyboard.press("/")
         assert page.evaluate("document.activeElement.name") == "status"
-        page.get_by_label("Times").select_option("local")
+        page.get_by_label("Zone").select_option("local")
         page.goto(f"{url}/queue/job?id={ids['dead']}")
         at = page.locator("time").first
         assert "UTC" not in at.inner_text()
-        assert (at.get_attribute("title") or "").endswith("UTC")
+        assert " UTC\n" in (at.get_attribute("title") or "")
         page.goto(f"{url}/queue/job?id={ids['attempted']}")
         details = page.locator("#attempt-1")
         assert details.get_attribute("open") is not None
@@ -203,6 +220,105 @@ def test_charts_times_keys_and_details_survive_updates(browser: Browser, engine:
         opened.context.close()
 
 
+def test_times_agree_with_the_database_in_any_zone_and_copies_are_exact(browser: Browser, engine: Engine) -> None:
+    jobs = Jobs(engine)
+    document = {"big": 2**80, "": {"": [None, {"a": None}]}, "nan": "NaN", "smile": "\U0001f600", "esc": "\x1b[0m\u202e\n"}
+    # The hour that clocks in Berlin show twice.
+    ids = [jobs.add(input=document, created_at=f"2025-10-26 {hour}:30:00+00", due_in=-60) for hour in ("00", "01")]
+    opened = Opened(browser, timezone_id="Asia/Kolkata", permissions=["clipboard-read", "clipboard-write"])
+    page = opened.page
+    page.add_init_script("{ const now = Date.now; Date.now = () => now() + 3_600_000; }")
+    with served(dashboard(engine, authorize=everyone)) as url:
+        page.goto(f"{url}/queue/job?id={ids[0]}")
+        page.get_by_label("Zone").select_option("Europe/Berlin")
+        shown = []
+        for job_id in ids:
+            page.goto(f"{url}/queue/job?id={job_id}")
+            shown.append(page.locator("time").first.inner_text())
+        assert [one[:19] for one in shown] == ["2025-10-26 02:30:00"] * 2
+        assert shown[0] != shown[1]
+        due = page.locator(".steps li", has_text="due").locator("time")
+        page.get_by_label("Times").select_option("relative")
+        assert due.inner_text() == "1 minute ago"  # though the browser is an hour ahead
+        lines = (due.get_attribute("title") or "").splitlines()
+        assert len(lines) == 3
+        assert lines[1].endswith("UTC")
+        page.get_by_role("button", name="Copy the input").click()
+        page.locator(".copy.done").wait_for()
+        assert json.loads(page.evaluate("navigator.clipboard.readText()")) == document
+        page.get_by_role("button", name="Copy the id").click()
+        page.locator(".copy.done").nth(1).wait_for()
+        assert page.evaluate("navigator.clipboard.readText()") == str(ids[1])
+        assert not opened.logged
+        opened.context.close()
+
+
+def test_it_works_by_keyboard_with_visible_focus_and_without_motion(browser: Browser, engine: Engine) -> None:
+    jobs = Jobs(engine)
+    jobs.add()
+    # 1280 pixels at a zoom of 400 %.
+    opened = Opened(browser, reduced_motion="reduce", viewport={"width": 320, "height": 256}, device_scale_factor=4)
+    page = opened.page
+    with served(dashboard(engine, operator=engine, authorize=everyone)) as url:
+        page.goto(f"{url}/queue/jobs")
+        page.locator("tbody tr").wait_for()
+        assert page.evaluate("document.getAnimations().length") == 0
+        assert page.evaluate(MOVING) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+        reached: list[str] = []
+        hidden: list[str] = []
+        while len(reached) < 200:
+            page.keyboard.press("Tab")
+            place = page.evaluate(FOCUSED)
+            if place is None:
+                break
+            reached.append(place["name"])
+            if not place["seen"]:
+                hidden.append(place["name"])
+        assert hidden == []
+        assert reached[0].startswith("A: Skip")
+        every = page.evaluate(FOCUSABLE)
+        assert len(reached) == len(every), set(every) ^ set(reached)
+        page.locator("tbody input").focus()
+        page.keyboard.press("Space")
+        page.get_by_role("button", name="Cancel the selected").focus()
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Cancel jobs: 1").focus()
+        page.keyboard.press("Enter")
+        page.get_by_text("cancelled.").wait_for()
+        page.keyboard.press("?")
+        page.get_by_label("Use these keys").focus()
+        page.keyboard.press("Space")
+        page.keyboard.press("Escape")
+        page.keyboard.press("?")
+        assert not page.locator("#help").is_visible()
+        opened.context.close()
+    assert set(jobs.statuses().values()) == {JobStatus.CANCELLED}
+
+
+def test_a_page_of_another_release_keeps_its_files_and_reloads_once(
+    browser: Browser, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Opened(browser)
+    page = opened.page
+    with served(dashboard(engine, authorize=everyone)) as url:
+        page.goto(f"{url}/queue/jobs")
+        style = page.locator('link[href*="dashboard."]').get_attribute("href") or ""
+        old = page.request.get(url + style[:-20] + "0" * 16 + ".css")
+        assert (old.status, old.headers["cache-control"]) == (200, "no-store")
+        assert old.body() == page.request.get(url + style).body()
+        monkeypatch.setattr("sa_jobqueue.dashboard.app.version", lambda: "next")
+        with page.expect_navigation():
+            page.evaluate("htmx.trigger('#live', 'refresh')")
+        assert page.get_attribute("body", "data-version") == "next"
+        # Another process still has the release before: no second reload.
+        page.evaluate("document.body.dataset.version = 'before'")
+        with page.expect_response(lambda response: "jobs" in response.url):
+            page.evaluate("htmx.trigger('#live', 'refresh')")
+        assert page.get_attribute("body", "data-version") == "before"
+        opened.context.close()
+
+
 def test_without_scripts_it_reads_filters_and_acts(browser: Browser, engine: Engine) -> None:
     jobs = Jobs(engine)
     jobs.add(type_name="mail")
@@ -213,7 +329,7 @@ def test_without_scripts_it_reads_filters_and_acts(browser: Browser, engine: Eng
         page.goto(url)
         assert "Findings" in page.inner_text("main")
         page.get_by_role("link", name="Jobs", exact=True).click()
-        page.get_by_label("Type").fill("pay")
+        page.get_by_role("textbox", name="Type").fill("pay")
         page.get_by_role("button", name="Search").click()
         assert page.locator("tbody tr").count() == 1
         page.locator("tbody input").check()

@@ -146,6 +146,17 @@ def test_storage_names_what_holds_back_vacuum_and_the_job_that_does(client: Clie
     assert "Session" in held or "handler of slow" in held
 
 
+def test_the_url_of_a_list_has_its_columns_and_its_page(client: Client, jobs: Jobs) -> None:
+    jobs.add_many(3)
+    page = client.page("/queue/jobs?column=started_at&column=worker&column=chain&limit=2")
+    headings = re.findall('<th scope="col">([^<]*)</th>', page)
+    assert headings == ["Select", "Job", "Started", "Worker", "Chain"]
+    (following,) = re.findall(r'href="([^"]+)" rel="next"', page)
+    assert re.findall("column=([a-z_]+)", following) == ["started_at", "worker", "chain"]
+    assert 'name="column" value="type"' in page
+    assert client.get("/queue/jobs?column=input").status_code == 400
+
+
 def test_the_audit_shows_who_did_what(client: Client, session: Session, jobs: Jobs) -> None:
     pause_queues(session, ["mail"], by="bob")
     session.commit()

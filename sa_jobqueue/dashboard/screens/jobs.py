@@ -20,8 +20,27 @@ from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobSta
 
 COLUMNS: Final = (
     *("id", "type_name", "queue", "fairness_key", "status", "priority", "attempt", "max_attempts"),
-    *("created_at", "scheduled_at", "started_at", "completed_at", "last_error"),
+    *("created_at", "scheduled_at", "started_at", "completed_at", "last_error", "chain_id", "leased_by", "completed_by"),
 )
+SHOWN: Final = {
+    "type": "Type",
+    "queue": "Queue",
+    "status": "Status",
+    "priority": "Priority",
+    "attempt": "Attempt",
+    "at": "Due or ended",
+    "error": "Last error",
+    "created_at": "Enqueued",
+    "scheduled_at": "Due",
+    "started_at": "Started",
+    "completed_at": "Ended",
+    "worker": "Worker",
+    "chain": "Chain",
+}
+"""The columns that a user can choose, in their order, with their headings."""
+_OF_VIEW: Final = frozenset({"order", "limit", "column"})
+"""Parameters that change how the jobs are shown, and not which."""
+_DEFAULT: Final = ["type", "queue", "status", "priority", "attempt", "at", "error"]
 _LISTED: Final = 20
 _OPEN: Final = frozenset(JobStatus) - frozenset(ENDED)
 _SCANS: Final = 10
@@ -50,6 +69,7 @@ def view(context: Context) -> dict[str, Any]:
     contains = params.document("input")
     order = params.choice("order", ("newest", "oldest"))
     limit = params.number("limit", low=1, high=200, default=PAGE)
+    shown = _shown(context)
     with context.read() as session:
         now: datetime = session.execute(select(func.now())).scalar_one()
         page = list_jobs(
@@ -74,6 +94,7 @@ def view(context: Context) -> dict[str, Any]:
         "input": params.text("input"),
         "order": None if order == "newest" else order,
         "limit": None if limit == PAGE else limit,
+        "column": None if shown == _DEFAULT else shown,
     }
     return {
         "jobs": [job | {"error_line": context.error_line(job["type_name"], job["last_error"])} for job in page],
@@ -82,11 +103,11 @@ def view(context: Context) -> dict[str, Any]:
         "matching": {
             name: [str(getattr(one, "value", one)) for one in (value if isinstance(value, list) else [value])]
             for name, value in (filters | {"created_before": where.created_before or now}).items()
-            if value and name not in {"order", "limit"}
+            if value and name not in _OF_VIEW
         }
         | {"matching": ["1"]},
         "texts": {name: params.text(name) or "" for name in ("created_after", "created_before")},
-        "is_filtered": any(value for name, value in filters.items() if name not in {"order", "limit"}),
+        "is_filtered": any(value for name, value in filters.items() if name not in _OF_VIEW),
         "next_url": None if page.next is None else context.url("jobs", **filters, after=page.next),
         "first_url": context.url("jobs", **filters) if "after" in params else None,
         # A short page that goes on: the search stopped at its limit.
@@ -94,8 +115,19 @@ def view(context: Context) -> dict[str, Any]:
         "is_short": page.next is not None and len(page.items) < limit,
         "scan_limit": SCAN_LIMIT,
         "statuses": list(JobStatus),
-        "ended": ENDED,
+        "columns": SHOWN,
+        "shown": shown,
+        "shown_titles": [SHOWN[name] for name in shown],
     }
+
+
+def _shown(context: Context) -> list[str]:
+    """Return the columns that a user chose, in their order. Raises: ParameterError."""
+    chosen = context.params.texts("column")
+    for name in chosen:
+        if name not in SHOWN:
+            raise ParameterError("column", f"must be among {', '.join(SHOWN)}")
+    return [name for name in SHOWN if name in (chosen or _DEFAULT)]
 
 
 def _created(job_id: Any) -> datetime | None:

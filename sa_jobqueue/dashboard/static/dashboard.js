@@ -16,17 +16,65 @@
     select.addEventListener("change", () => { stored.set(id, select.value); apply(select.value); });
   };
 
-  // Times.
+  // Times: in the chosen zone or relative to now, with all of them in the title. "Now" is by the database's clock.
+  const zones = byId("zone");
+  for (const name of Intl.supportedValuesOf?.("timeZone") ?? []) zones.add(new Option(name, name));
+  const ahead = Date.parse(document.body.dataset.now) - Date.now();
+  const relative = new Intl.RelativeTimeFormat("en", { numeric: "always" });
+  const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
+  const inWords = (at) => {
+    const seconds = (at - Date.now() - ahead) / 1000;
+    const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? UNITS[3];
+    return relative.format(Math.trunc(seconds / size), unit);
+  };
+  const formats = new Map();
+  const inZone = (at, zone) => {
+    if (!formats.has(zone)) {
+      formats.set(zone, new Intl.DateTimeFormat("en-GB", {
+        timeZone: zone || undefined, timeZoneName: "short", hourCycle: "h23", year: "numeric",
+        month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
+      }));
+    }
+    const part = Object.fromEntries(formats.get(zone).formatToParts(at).map(({ type, value }) => [type, value]));
+    return `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
+  };
   const showTimes = () => {
-    const local = stored.get("zone") === "local";
+    const zone = zones.value === "local" ? "" : zones.value || "UTC";
     for (const time of document.querySelectorAll("time[datetime]")) {
+      const at = Date.parse(time.dateTime);
+      if (Number.isNaN(at)) continue;  // a year that only PostgreSQL has
       time.dataset.utc ??= time.textContent;
-      time.title = time.dataset.utc;
-      time.textContent = local
-        ? new Date(time.dateTime).toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" })
-        : time.dataset.utc;
+      const there = zone === "UTC" ? time.dataset.utc : inZone(at, zone);
+      const words = inWords(at);
+      time.title = [...new Set([there, time.dataset.utc, words])].join("\n");
+      time.textContent = byId("times").value === "relative" ? words : there;
     }
   };
+  setInterval(() => { if (document.visibilityState === "visible") showTimes(); }, 10_000);
+
+  // Copies exactly what the server sent.
+  const copied = async (text) => {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const place = Object.assign(document.createElement("textarea"), { value: text, className: "visually-hidden" });
+    document.body.append(place);  // without https there is no clipboard
+    place.select();
+    const done = document.execCommand("copy");
+    place.remove();
+    if (!done) throw new Error("refused");
+  };
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button.copy");
+    if (!button) return;
+    const { copy, copyFrom } = button.dataset;
+    try {
+      await copied(copyFrom ? byId(copyFrom).textContent : copy);
+      byId("announced").textContent = "Copied.";
+      button.classList.add("done");
+      setTimeout(() => button.classList.remove("done"), 2000);
+    } catch {
+      byId("announced").textContent = "The browser did not allow to copy.";
+    }
+  });
 
   // Charts: lines of different colours and dashes, drawn again when data, size or theme change.
   const plots = new Map();
@@ -64,6 +112,7 @@
     else delete document.documentElement.dataset.theme;
     draw();
   });
+  choice("times", showTimes);
   choice("zone", showTimes);
 
   // One box selects all rows of the page.
@@ -115,6 +164,15 @@
   };
   choice("refresh", schedule);
 
+  // After an upgrade, once: two releases behind one address would take turns.
+  const reload = (version) => {
+    try {
+      if (sessionStorage.getItem("sa_jobqueue.version") === version) return;
+      sessionStorage.setItem("sa_jobqueue.version", version);
+    } catch { return; }
+    location.reload();
+  };
+
   const connection = byId("connection");
   const disconnected = (text) => {
     connection.textContent = text;
@@ -124,6 +182,8 @@
   document.addEventListener("htmx:afterSwap", shown);
   document.addEventListener("htmx:afterRequest", (event) => {
     const status = event.detail.xhr?.status ?? 0;
+    const version = event.detail.xhr?.getResponseHeader("X-Dashboard-Version");
+    if (version && version !== document.body.dataset.version) reload(version);
     if (status === 0) disconnected("The connection to the dashboard is lost. It is tried again.");
     else if (status === 401) disconnected("You are no longer logged in. Reload the page.");
     else if (status >= 400) disconnected(`Not updated: ${event.detail.xhr.responseText.slice(0, 300)}`);
