@@ -1,0 +1,140 @@
+"""The documentation site: every page is in its navigation, and a link that leads nowhere fails the build.
+
+`-m long` builds it and opens it in a browser.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.contracts.packages import ROOT
+from tests.dashboard.test_browser import AXE, CHECK, CHROMIUM, RULES, SKIPPED
+
+PARTS = ["Home", "Tutorial", "How-to guides", "Reference", "Explanation", "Project"]
+SHOWN = ("", "guides/chains/", "reference/cli/", "explanation/stability/")
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    """Give the script as a module."""
+    loader = SourceFileLoader("site_script", str(ROOT / "scripts" / "site"))
+    spec = spec_from_loader("site_script", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_in_the_navigation_once(script: Any, tmp_path: Path) -> None:
+    places = script.pages()
+    assert set(places) >= {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")} | {"README.md"}
+    for source, place in {**places, "x": "new/page.md"}.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        text = (ROOT / source).read_text(encoding="utf-8") if source != "x" else "# New"
+        (tmp_path / place).write_text(script.staged(source, text, places) if source != "x" else text, encoding="utf-8")
+    nav = script.navigation(tmp_path)
+    assert [name for part in nav for name in part] == PARTS
+    found = list(script.names(nav))
+    assert sorted(found) == sorted([*places.values(), "new/page.md"])
+    sizes = {name: len(list(script.names([part]))) for part in nav for name in part}
+    assert min(sizes["Tutorial"], sizes["Project"]) >= 2
+    assert min(sizes["How-to guides"], sizes["Reference"], sizes["Explanation"]) > 20
+
+
+def test_links_are_rewritten_outside_code_only(script: Any) -> None:
+    places = {"README.md": "index.md", "docs/guides/a.md": "guides/a.md", "docs/b.md": "b.md"}
+    text = "<!-- run first:\nx\n\ny\n-->\n[b](../b.md#top) [r](../../README.md) [e](../../examples/x.py) [o](https://o)\n"
+    code = "```python\n[b](../../README.md) <!-- kept -->\n```\n"
+    found = script.staged("docs/guides/a.md", text + code, places)
+    assert found.startswith(f"[b](../b.md#top) [r](../index.md) [e]({script.SOURCE}/examples/x.py) [o](https://o)\n")
+    assert found.endswith(code)
+
+
+@pytest.mark.parametrize(
+    ("html", "fault"),
+    [
+        ('<a href="missing/">x</a>', "missing/ leads nowhere"),
+        ('<a href="other/#gone">x</a>', "other/#gone has no such anchor"),
+        ('<script src="https://cdn.example.org/x.js"></script>', "loads https://cdn.example.org/x.js"),
+        ('<img src="no.png">', "no.png leads nowhere"),
+        ('<a href="other/#here">x</a><a href="https://example.org">y</a><a href="../0.1/">z</a>', None),
+    ],
+)
+def test_a_link_that_leads_nowhere_is_found(script: Any, tmp_path: Path, html: str, fault: str | None) -> None:
+    (tmp_path / "dev/other").mkdir(parents=True)
+    (tmp_path / "dev/other/index.html").write_text('<h2 id="here">x</h2>', encoding="utf-8")
+    (tmp_path / "dev/index.html").write_text(html, encoding="utf-8")
+    assert script.faults(tmp_path / "dev") == ([f"index.html: {fault}"] if fault else [])
+
+
+def test_the_newest_release_is_the_one_at_the_root(script: Any, tmp_path: Path) -> None:
+    for version in ("dev", "0.9", "0.10"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "sitemap.xml").touch()
+    script.write_versions(tmp_path)
+    assert 'url=0.10/"' in (tmp_path / "index.html").read_text(encoding="utf-8")
+    versions = re.findall(r'"version": "([\w.]+)"', (tmp_path / "versions.json").read_text(encoding="utf-8"))
+    assert versions == ["0.10", "0.9", "dev"]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give the address of the site, built strictly and served."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, str(ROOT / "scripts/site"), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    listed = (folder / "dev/llms.txt").read_text(encoding="utf-8")
+    for name in re.findall(r"/dev/([\w/.-]+\.md)", listed):
+        assert (folder / "dev" / name).is_file(), name
+    quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.long
+def test_the_site_in_a_browser(site: str) -> None:
+    if CHROMIUM is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(SKIPPED)
+    from playwright.sync_api import expect, sync_playwright
+
+    asked: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for scheme in ("light", "dark"):
+            context = browser.new_context(color_scheme=scheme)
+            page = context.new_page()
+            page.on("request", lambda request: asked.append(request.url))
+            for path in SHOWN:
+                page.goto(f"{site}/dev/{path}")
+                expect(page.locator(".md-version__current")).to_be_visible()
+                if AXE.exists():
+                    page.evaluate(AXE.read_text(encoding="utf-8"))
+                    assert page.evaluate(CHECK, RULES) == [], (scheme, path)
+            context.close()
+        page = browser.new_page()
+        page.goto(f"{site}/")  # leads to the newest version
+        expect(page.locator("h1")).to_have_text(re.compile("sa_jobqueue"))
+        page.get_by_role("button", name="Search").first.click()
+        page.keyboard.type("deduplication")
+        expect(page.get_by_role("option", name="Dead jobs")).to_be_visible()
+        browser.close()
+    assert [url for url in asked if not url.startswith((site, "data:", "blob:"))] == []
