@@ -52,6 +52,7 @@ cancel_chains = _awaited(operations.cancel_chains)
 cancel_jobs = _awaited(operations.cancel_jobs)
 check_schema = _awaited(operations.check_schema)
 complete_job = _awaited(operations.complete_job)
+count_blockers = _awaited(operations.count_blockers)
 delete_chains = _awaited(operations.delete_chains)
 delete_job_types = _awaited(operations.delete_job_types)
 delete_queues = _awaited(operations.delete_queues)
@@ -116,6 +117,7 @@ __all__ = [
     "cancel_jobs",
     "check_schema",
     "complete_job",
+    "count_blockers",
     "delete_chains",
     "delete_job_types",
     "delete_queues",

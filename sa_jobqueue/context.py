@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.policies.fairness import part_of
@@ -20,6 +20,12 @@ OutT = TypeVar("OutT", covariant=True)
 InT = TypeVar("InT", contravariant=True)
 NextInT = TypeVar("NextInT")
 NextOutT = TypeVar("NextOutT")
+ItemT = TypeVar("ItemT")
+
+_LONGEST_MESSAGE: Final = 200
+"""Maximum number of characters of the message of a progress report."""
+_MOST_UNITS: Final = 2**63 - 1
+"""Maximum of the numbers of a progress report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,13 @@ class AttemptContext:
     Passed to handlers that have an argument of this type. Use it only from the handler's thread or task.
     """
 
-    def __init__(self, job: ClaimedJob, worker_id: str, extend: Callable[[timedelta], None]) -> None:
+    def __init__(
+        self,
+        job: ClaimedJob,
+        worker_id: str,
+        extend: Callable[[timedelta], None],
+        report: Callable[[float, float | None, str | None], None] | None = None,
+    ) -> None:
         self.job = job
         """The job as it was claimed."""
         self.worker_id = worker_id
@@ -125,7 +137,10 @@ class AttemptContext:
         """JSON that is recorded with the attempt's error if it fails; for instrumentation."""
         self.error: BaseException | None = None
         """What the attempt failed with; None before that. A signal such as `Snooze` as well."""
+        self.reported: tuple[float, float | None, str | None] | None = None
+        """What `progress` reported last: `done`, `total` and `message`; None before that."""
         self._extend = extend
+        self._report = report
         self._stopped = False
         self._reason: CancelReason | None = None
         self._callbacks: list[Callable[[], None]] = []
@@ -194,6 +209,65 @@ class AttemptContext:
         if not timedelta(0) < timeout <= LONGEST:
             raise InvalidOptionError("timeout", f"must be above zero and at most {LONGEST.days} days, got {timeout}")
         self._extend(timeout)
+
+    def progress(self, done: float, total: float | None = None, *, message: str | None = None) -> None:
+        """Report how far the attempt is, for people who watch it.
+
+        `done`, `total`: in any unit, from 0 to 2^63 - 1, and `done` at most `total`; `total` None: not known. `message`: at
+        most 200 characters. Costs no statement: the worker's next heartbeat writes the last report of each attempt, so call
+        it as often as you like. It is gone when the attempt ends, and a retry begins without one.
+        Raises: InvalidOptionError.
+        """
+        for name, value in (("done", done), ("total", done if total is None else total)):
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if not is_number or not 0 <= value <= _MOST_UNITS:  # nan is not, either
+                raise InvalidOptionError(name, f"must be a number from 0 to 2^63 - 1, got {value!r}")
+        if total is not None and done > total:
+            raise InvalidOptionError("done", f"must be at most total, {total!r}, got {done!r}")
+        if message is not None and (not isinstance(message, str) or len(message) > _LONGEST_MESSAGE):
+            got = f"{len(message)} characters" if isinstance(message, str) else repr(message)
+            raise InvalidOptionError("message", f"must be a text of at most {_LONGEST_MESSAGE} characters, got {got}")
+        self._note(done, total, message)
+
+    def _note(self, done: float, total: float | None, message: str | None) -> None:
+        self.reported = (done, total, message)
+        if self._report is not None:
+            self._report(done, total, message)
+
+    @overload
+    def track(
+        self, items: Iterable[ItemT], *, total: float | None = None, message: str | None = None
+    ) -> Iterator[ItemT]: ...
+    @overload
+    def track(
+        self, items: AsyncIterable[ItemT], *, total: float | None = None, message: str | None = None
+    ) -> AsyncIterator[ItemT]: ...
+    def track(self, items: Any, *, total: float | None = None, message: str | None = None) -> Any:
+        """Iterate over `items` and report each as done when the next one is asked for: `for row in ctx.track(rows):`.
+
+        For `async for` when `items` is asynchronous. `total`: by default `len(items)` where it has a length; left out of the
+        report once there are more items. `message`: of every report, as of `progress`.
+        Raises: as `progress`, here, before the first item.
+        """
+        if total is None and isinstance(items, Sized):
+            total = len(items)
+        self.progress(0, total, message=message)
+        tracked = self._tracked_async if isinstance(items, AsyncIterable) else self._tracked
+        return tracked(items, total, message)
+
+    def _tracked(self, items: Iterable[ItemT], total: float | None, message: str | None) -> Iterator[ItemT]:
+        for done, item in enumerate(items, 1):
+            yield item
+            self._note(done, total if total is None or done <= total else None, message)
+
+    async def _tracked_async(
+        self, items: AsyncIterable[ItemT], total: float | None, message: str | None
+    ) -> AsyncIterator[ItemT]:
+        done = 0
+        async for item in items:
+            yield item
+            done += 1
+            self._note(done, total if total is None or done <= total else None, message)
 
     def continue_with(
         self,

@@ -5,7 +5,7 @@ Everything else imports from here; this module imports nothing from the package.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -176,6 +176,32 @@ class ChainResult(Generic[OutT]):
     """Number of jobs in the chain."""
     last_job_id: Any
     last_type_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a running attempt, as its handler reported it with `AttemptContext.progress`."""
+
+    done: float
+    """In the handler's own unit; an int where it reported one."""
+    total: float | None = None
+    """None: not known."""
+    message: str | None = None
+    _: KW_ONLY
+    attempt: int
+    as_of: datetime
+    """When the worker wrote it: its last heartbeat, by the database's clock."""
+
+    @property
+    def fraction(self) -> float | None:
+        """`done / total`, from 0 to 1; None without a total above zero."""
+        return self.done / self.total if self.total else None
+
+    def __str__(self) -> str:
+        """Return it in a few words, such as `40 of 100 (40 %): resizing`."""
+        text = f"{self.done:,}" if self.total is None else f"{self.done:,} of {self.total:,}"
+        text += "" if self.fraction is None else f" ({self.fraction:.0%})"
+        return text if self.message is None else f"{text}: {self.message}"
 
 
 class Enqueued(StrEnum):

@@ -35,7 +35,7 @@ _ERROR: Final = 80
 _COLUMNS: Final = {
     "queues": ("queue", "due", "claim age", "later", "in/s", "out/s", "died"),
     "workers": ("worker", "host", "state", "running", "heartbeat"),
-    "longest": ("type", "time", "queue", "attempt", "worker", "job"),
+    "longest": ("type", "time", "progress", "queue", "attempt", "worker", "job"),
     "failures": ("type", "ago", "error", "attempt", "now", "job"),
 }
 _TITLES: Final = {"longest": "longest running", "failures": "latest failures"}
@@ -267,9 +267,9 @@ def rows_of(seen: Overview) -> dict[str, list[Cells]]:
     longest: list[Cells] = []
     for job in seen.longest:
         lasted = job.running_for or timedelta(0)
-        longest.append(
-            [_cell(job.type_name), (span(lasted), lasted), *map(_cell, (job.queue, job.attempt, job.worker_id, job.job_id))]
-        )
+        progress = ("-", None) if job.progress is None else (str(job.progress)[:_ERROR], job.progress.fraction)
+        where = [_cell(value) for value in (job.queue, job.attempt, job.worker_id, job.job_id)]
+        longest.append([_cell(job.type_name), (span(lasted), lasted), progress, *where])
     failures: list[Cells] = []
     for failed in seen.failures:
         error = first_line({"type": failed.error_type, "message": failed.error_message}) if failed.error_type else ""

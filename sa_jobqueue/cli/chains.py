@@ -24,9 +24,9 @@ from sa_jobqueue.cli._output import (
 from sa_jobqueue.operations import (
     ChainFilter,
     cancel_chains,
+    count_blockers,
     delete_chains,
     get_chain,
-    get_progress,
     list_blocked_jobs,
     list_blockers,
     list_chain_jobs,
@@ -172,7 +172,7 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
 def progress(database: Database, /, *, job_id: str, as_json: bool) -> None:
     """Count the chains that a job waits or waited for, by status. Useful for the job after a batch."""
     with database.session() as session:
-        found = get_progress(session, database.job_id(job_id), model=database.model)
+        found = count_blockers(session, database.job_id(job_id), model=database.model)
     document = asdict(found) | {"total": found.total}
     if as_json:
         print_json(document)

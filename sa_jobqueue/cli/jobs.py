@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
@@ -19,6 +20,7 @@ from sa_jobqueue.cli._output import (
     print_json,
     print_table,
     row_of,
+    shown,
 )
 from sa_jobqueue.cli.chains import blocker_row, blockers_of, print_blockers
 from sa_jobqueue.cli.priorities import priority
@@ -30,6 +32,7 @@ from sa_jobqueue.operations import (
     cancel_jobs,
     get_chain,
     get_job,
+    get_progress,
     list_attempts,
     list_dead_letters,
     list_jobs,
@@ -118,7 +121,7 @@ def list_(
 @json_option
 @with_database
 def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
-    """Show one job with its payload, chain, blockers, unsuccessful attempts and dead letters."""
+    """Show one job with its payload, progress, chain, blockers, unsuccessful attempts and dead letters."""
     found = database.job_id(job_id)
     with database.session() as session:
         try:
@@ -132,9 +135,11 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
         letters = list_dead_letters(session, where=where, limit=CHUNK, model=database.model).items
         chain = get_chain(session, job.chain_id, model=database.model)
         blockers = blockers_of(session, database, job)
+        progress = get_progress(session, found, model=database.model)
     if as_json:
         document = {
             "job": row_of(job),
+            "progress": None if progress is None else asdict(progress),
             "chain": row_of(chain, without=[*_PAYLOADS, "error"]),
             "blockers": [blocker_row(blocker) for blocker in blockers],
             "attempts": [row_of(attempt, type_name=job.type_name) for attempt in attempts],
@@ -147,6 +152,8 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
     print_fields(f"job {job.id}", fields)
     if traceback:
         echo_traceback(traceback)
+    if progress is not None:
+        echo(f"progress: {progress}, as of {shown(progress.as_of)}")
     echo(f"chain {chain.id} ({chain.type_name}, {chain.status}): job {job.chain_index + 1} of {chain.length}")
     if blockers:
         print_blockers(blockers)

@@ -48,6 +48,9 @@ class WorkerMixin(Companion):
     type_slots: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     """Maximum number of jobs at once by job type, for handlers that set it. Null: not reported."""
 
+    progress: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
+    """Progress of the attempts it runs, by job id, as of its last heartbeat. Null: none has reported any."""
+
     concurrency_requested: Mapped[int | None] = mapped_column(Integer)
     """Concurrency set at run time; null: the concurrency it was started with."""
 

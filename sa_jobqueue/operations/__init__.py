@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations.audit import AuditFilter, list_audit, prune_audit
+from sa_jobqueue.operations.blocker_counts import BlockerCounts, count_blockers
 from sa_jobqueue.operations.cancelling import cancel_chains
 from sa_jobqueue.operations.chains import (
     ChainFilter,
@@ -52,7 +53,7 @@ from sa_jobqueue.operations.jobs import (
 )
 from sa_jobqueue.operations.pages import Page
 from sa_jobqueue.operations.priorities import set_priority
-from sa_jobqueue.operations.progress import Progress, get_progress
+from sa_jobqueue.operations.progress import get_progress
 from sa_jobqueue.operations.pruning import PruneCursor, Pruned, PrunedDeadLetters, prune, prune_dead_letters
 from sa_jobqueue.operations.queues import (
     QueueStatus,
@@ -91,6 +92,7 @@ from sa_jobqueue.operations.writes import RejectedRow, Write, list_rejected_rows
 
 __all__ = [
     "AuditFilter",
+    "BlockerCounts",
     "BulkResult",
     "Cause",
     "ChainFilter",
@@ -100,7 +102,6 @@ __all__ = [
     "Explanation",
     "JobFilter",
     "Page",
-    "Progress",
     "PruneCursor",
     "Pruned",
     "PrunedDeadLetters",
@@ -120,6 +121,7 @@ __all__ = [
     "cancel_jobs",
     "check_schema",
     "complete_job",
+    "count_blockers",
     "delete_chains",
     "delete_job_types",
     "delete_queues",

@@ -1,8 +1,7 @@
-"""How far a group of chains has come: those that one job waits for."""
+"""How far a running job is, as its handler reported it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -11,41 +10,19 @@ from sa_jobqueue.errors import JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
-from sa_jobqueue.statements import blockers
-from sa_jobqueue.types import JobId
+from sa_jobqueue.statements import progress
+from sa_jobqueue.types import JobId, Progress
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """The chains that a job waits for, or did, counted by how they stand at one moment."""
+def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> Progress | None:
+    """Return the progress that a job's running attempt has reported, as of its worker's last heartbeat.
 
-    open: int
-    """Not ended yet."""
-    completed: int
-    dead: int
-    """Ended so; one that is redriven is open again."""
-    cancelled: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.open + self.completed + self.dead + self.cancelled
-
-    @property
-    def ended(self) -> int:
-        """Those that are not open."""
-        return self.total - self.open
-
-
-def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> Progress:
-    """Count the chains that a job waits for, or did, by how they stand: of a set, for the job that waits for all of it.
-
-    Reads a row a chain: for a bar that moves, not for every job of a set.
+    None for a job that is not running, and before the attempt's first report.
     Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is not of this queue's id type.
     """
     check_id(model, "job_id", job_id)
     with translated():
-        row = session.execute(blockers.progress(model), {"job_id": job_id}).one()
-    if not row.is_there:
+        row = session.execute(progress.of_job(model), {"job_id": job_id}).one_or_none()
+    if row is None:
         raise JobNotFoundError([job_id], reason="")
-    return Progress(*tuple(row)[1:])
+    return progress.read(row)

@@ -415,7 +415,7 @@ def clear_waiters(model: type[JobMixin[Any]]) -> Update:
 
 
 @once_a_model
-def progress(model: type[JobMixin[Any]]) -> Select[Any]:
+def counts(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count the chains that a job waits for, or did, by how they stand.
 
     Parameters: `job_id`. Shape: one row `(is_there, open, completed, dead, cancelled)`, whether there is such a job first.

@@ -44,15 +44,15 @@ def beat(model: type[JobMixin[Any]]) -> Insert:
     """Write a worker's heartbeat; register the worker if its row does not exist (or was removed).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
-    `selectors`, `type_slots`, null unless given.
+    `selectors`, `type_slots`, `progress`, null unless given.
     Shape: one row `(drain_requested_at,)`, null unless the worker was asked to drain.
-    Changes: `heartbeat_at`, `state`, `concurrency`. Clock: the database's. Locks: the worker's own row.
+    Changes: `heartbeat_at`, `state`, `concurrency`, `progress`. Clock: the database's. Locks: the worker's own row.
     Index: the primary key.
     """
     worker = table(model.Worker)
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
     given = {name: bindparam(name, type_=worker.c[name].type) for name in names}
-    given |= {name: bindparam(name, None, type_=worker.c[name].type) for name in ("selectors", "type_slots")}
+    given |= {name: bindparam(name, None, type_=worker.c[name].type) for name in ("selectors", "type_slots", "progress")}
     statement = insert(worker).values(given)
     return statement.on_conflict_do_update(
         index_elements=["id"],
@@ -60,6 +60,7 @@ def beat(model: type[JobMixin[Any]]) -> Insert:
             "heartbeat_at": func.clock_timestamp(),
             "state": statement.excluded.state,
             "concurrency": statement.excluded.concurrency,
+            "progress": statement.excluded.progress,
         },
     ).returning(worker.c.drain_requested_at)
 

@@ -9,6 +9,7 @@ from sqlalchemy import Integer, Interval, Select, bindparam, cast, func, literal
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import once_a_model, status, table
 from sa_jobqueue.statements.health import UNSUCCESSFUL
+from sa_jobqueue.statements.progress import reported
 from sa_jobqueue.types import JobStatus
 
 _LIMIT = bindparam("limit", type_=Integer)
@@ -18,16 +19,20 @@ _LIMIT = bindparam("limit", type_=Integer)
 def longest(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the jobs that have been running for the longest time, those first.
 
-    Parameters: `limit`. Shape: `(id, type_name, queue, attempt, leased_by, running_for)`. Clock: the database's.
+    Parameters: `limit`. Shape: `(id, type_name, queue, attempt, leased_by, running_for, progress, heartbeat_at)`, the
+    last two as of `progress.of_job`. Clock: the database's.
     Locks: none. Index: `ix_job_running`, every running job: as many as workers have slots.
     """
-    job = table(model)
+    job, worker = table(model), table(model.Worker)
     running_for = cast(func.clock_timestamp() - job.c.started_at, Interval)
     return (
         select(
             *(job.c[name] for name in ("id", "type_name", "queue", "attempt", "leased_by")),
             running_for.label("running_for"),
+            reported(job, worker).label("progress"),
+            worker.c.heartbeat_at,
         )
+        .select_from(job.outerjoin(worker, worker.c.id == job.c.leased_by))
         .where(job.c.status == status(JobStatus.RUNNING))
         .order_by(job.c.started_at, job.c.id)
         .limit(_LIMIT)

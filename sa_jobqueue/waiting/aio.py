@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import AsyncExitStack, closing, suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast, overload
@@ -13,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.handlers import Handler
-from sa_jobqueue.types import ChainResult
+from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.chains import POLL_INTERVAL
 from sa_jobqueue.waiting.listeners import hearing
 from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait
@@ -30,6 +31,7 @@ async def wait_chain(
     output: type[OutT] | Handler[Any, OutT, Any],
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
+    on_progress: Callable[[Progress], object] | None = None,
     model: type[JobMixin[Any]] | None = None,
 ) -> ChainResult[OutT]: ...
 @overload
@@ -41,6 +43,7 @@ async def wait_chain(
     output: None = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
+    on_progress: Callable[[Progress], object] | None = None,
     model: type[JobMixin[Any]] | None = None,
 ) -> ChainResult[Any]: ...
 async def wait_chain(
@@ -51,6 +54,7 @@ async def wait_chain(
     output: Any = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
+    on_progress: Callable[[Progress], object] | None = None,
     model: type[JobMixin[Any]] | None = None,
 ) -> ChainResult[Any]:
     """Wait until a chain ends, and return how.
@@ -63,7 +67,15 @@ async def wait_chain(
         raise InvalidOptionError(
             "engine", f"must be an AsyncEngine, got a {type(engine).__name__}: use sa_jobqueue.wait_chain"
         )
-    wait = Wait(chain, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
+    wait = Wait(
+        chain,
+        timeout=timeout,
+        poll_interval=poll_interval,
+        listen=listen,
+        output=output,
+        model=model,
+        on_progress=on_progress,
+    )
     async with AsyncExitStack() as stack:
         steps = stack.enter_context(closing(wait.steps()))
         told = asyncio.Event()  # never set unless something listens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import closing
 from datetime import timedelta
 from typing import Any, Final, TypeVar, cast, overload
@@ -13,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.handlers import Handler
-from sa_jobqueue.types import ChainResult
+from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.listeners import Ear
 from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait
 
@@ -31,6 +32,7 @@ def wait_chain(
     output: type[OutT] | Handler[Any, OutT, Any],
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
+    on_progress: Callable[[Progress], object] | None = None,
     model: type[JobMixin[Any]] | None = None,
 ) -> ChainResult[OutT]: ...
 @overload
@@ -42,6 +44,7 @@ def wait_chain(
     output: None = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
+    on_progress: Callable[[Progress], object] | None = None,
     model: type[JobMixin[Any]] | None = None,
 ) -> ChainResult[Any]: ...
 def wait_chain(
@@ -52,6 +55,7 @@ def wait_chain(
     output: Any = None,
     poll_interval: timedelta = POLL_INTERVAL,
     listen: bool = True,
+    on_progress: Callable[[Progress], object] | None = None,
     model: type[JobMixin[Any]] | None = None,
 ) -> ChainResult[Any]:
     """Wait until a chain ends, and return how; blocks this thread. `aio.wait_chain` is the same for asynchronous code.
@@ -61,7 +65,9 @@ def wait_chain(
     `output`: the type that the chain's output is made of, or the handler that the chain began or ended with; JSON as it is
     without. `poll_interval`: how long a lost notification can cost, above zero; each look is one short statement.
     `listen`: False opens no connection to hear of the end, and finds it by looking alone: behind a pooler that does
-    not keep sessions, for example. `model`: the queue's class; that of the object given, else the ready-made `Job`.
+    not keep sessions, for example. `on_progress`: called with each new report that a look finds the chain's running job
+    to have made with `AttemptContext.progress`; it must be quick, and what it raises ends the wait. `model`: the queue's
+    class; that of the object given, else the ready-made `Job`.
 
     Never wait in the transaction that enqueues, which no worker can see until it commits, and not in a handler, which
     occupies a worker's slot meanwhile: give the job a blocker, or continue its chain.
@@ -78,7 +84,15 @@ def wait_chain(
         raise InvalidOptionError(
             "engine", f"must be an Engine, got a {type(engine).__name__}: use sa_jobqueue.aio.wait_chain"
         )
-    wait = Wait(chain, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
+    wait = Wait(
+        chain,
+        timeout=timeout,
+        poll_interval=poll_interval,
+        listen=listen,
+        output=output,
+        model=model,
+        on_progress=on_progress,
+    )
     with closing(Ear(engine.url, wait.channel)) as ear, closing(wait.steps()) as steps:
         answer: Answer = None
         while True:

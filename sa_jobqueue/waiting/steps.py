@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -24,8 +24,8 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.registry.handlers import Handler
-from sa_jobqueue.statements import waiting
-from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus
+from sa_jobqueue.statements import progress, waiting
+from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus, Progress
 
 _HELD_SECONDS: Final = 0.05
 """The first pause before a locked root is marked again; doubled each time. The transaction that held it probably ended the
@@ -78,6 +78,7 @@ class Wait:
         listen: bool,
         output: Any,
         model: type[JobMixin[Any]] | None,
+        on_progress: Callable[[Progress], object] | None = None,
     ) -> None:
         for option, given in (("timeout", timeout), ("poll_interval", poll_interval)):
             if not isinstance(given, timedelta) or not timedelta(0) < given <= LONGEST:
@@ -94,6 +95,8 @@ class Wait:
                 self._codec = Codec(output)
             except Exception as error:  # any error that Pydantic raises for a type it does not support
                 raise InvalidOptionError("output", f"no output can be typed as {output!r}: {error}") from error
+        self._on_progress = on_progress
+        self._reported: tuple[Any, Progress] | None = None
         self.channel = self._model.__jobqueue__.channel("ended")
 
     def steps(self) -> Generator[Ask | Listen | Rest, Answer, ChainResult[Any]]:
@@ -127,6 +130,8 @@ class Wait:
             if chain.completed_at is None:
                 if left <= 0:
                     raise ChainTimeoutError(chain.id, self._timeout) from failure
+                if self._on_progress is not None and failure is None:
+                    self._report(chain.last_job_id, (yield self._ask_progress(chain.last_job_id)))
                 pause = self._poll_seconds
                 if not chain.has_waiters and failure is None:
                     pause = min(pause, held_seconds)
@@ -137,6 +142,21 @@ class Wait:
 
     def _look(self, job_id: JobId) -> Ask:
         return Ask(waiting.standing(self._model), {"job_id": job_id})
+
+    def _ask_progress(self, job_id: JobId) -> Ask:
+        return Ask(progress.of_job(self._model), {"job_id": job_id})
+
+    def _report(self, job_id: JobId, seen: Answer) -> None:
+        """Call `on_progress` if the chain's running job has reported something new. Outages are `standing`'s to log."""
+        if self._on_progress is None or seen is None or isinstance(seen, Exception):
+            return
+        found = progress.read(seen)
+        if found is None:
+            return
+        # Each heartbeat writes the same report again.
+        if self._reported is None or (job_id, replace(found, as_of=self._reported[1].as_of)) != self._reported:
+            self._reported = job_id, found
+            self._on_progress(found)
 
     def _result(self, row: Row[Any]) -> ChainResult[Any]:
         told = row._asdict()

@@ -297,6 +297,7 @@ class Worker:
             heartbeat_timeout=options.heartbeat_timeout,
             on_endangered=endangered,
             on_drain=asked_to_drain,
+            progress=executor.progress,
         )
         claimer = Claimer(
             engine,

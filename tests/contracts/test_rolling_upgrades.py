@@ -143,7 +143,8 @@ class OldRelease:
 
     def beat(self) -> None:
         mine = {"id": self.worker_id, "name": "old", "host": "h", "pid": 1, "version": "old", "queues": ["default"]}
-        self.run("beat", **mine, job_types=["test"], concurrency=1, state="running", selectors=None, type_slots=None)
+        told = dict.fromkeys(("selectors", "type_slots", "progress"))
+        self.run("beat", **mine, job_types=["test"], concurrency=1, state="running", **told)
 
     def change(self, job_id: UUID, status: str) -> None:
         """Cancel or redrive: what `cancel_jobs` and `redrive_dead_letters` ran, through the view."""

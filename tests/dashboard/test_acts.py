@@ -223,3 +223,16 @@ def test_what_a_user_may_not_see_is_in_no_page_and_no_file(engine: Engine, jobs:
         f"payload?id={job_id}&what=last_error",
     ):
         assert "4111" not in client.page(f"/queue/{path}"), path
+
+
+def test_a_running_job_shows_its_progress_and_its_message_to_those_who_may_see_payloads(engine: Engine, jobs: Jobs) -> None:
+    job_id = jobs.add(JobStatus.RUNNING, attempt=1)
+    told = {str(job_id): {"attempt": 1, "done": 40, "total": 100, "message": "<b>resizing"}}
+    jobs.add_worker(progress=told)
+    page = operator(engine, "ann").page(f"/queue/job?id={job_id}")
+    assert '<progress max="1" value="0.4">' in page
+    assert "40 of 100 (40%): &lt;b&gt;resizing" in page
+    access = Access(user="bob", payload_types=())
+    page = Client(dashboard(engine, authorize=lambda request: access)).page(f"/queue/job?id={job_id}")
+    assert "40 of 100 (40%)" in page
+    assert "resizing" not in page

@@ -116,8 +116,8 @@ CHAIN_CASES = [
         lambda world: {"job_id": world.waiting[0]},
     ),
     Case(
-        "blocker_progress",
-        lambda: blockers.progress(Job),
+        "blocker_counts",
+        lambda: blockers.counts(Job),
         CHAIN,
         lambda world: {"job_id": world.waiting[0]},
         guarded=False,

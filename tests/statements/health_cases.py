@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import health, horizon, recent, storage
+from sa_jobqueue.statements import health, horizon, progress, recent, storage
 from tests.statements.shapes import PK, Case
 
 _WINDOW = {"window": timedelta(minutes=1), "transactions": 10, "limit": 100}
@@ -60,6 +60,7 @@ HEALTH_CASES = [
         lambda world: {"limit": 20},
         guarded=False,  # it sorts what runs
     ),
+    Case("progress_of_job", lambda: progress.of_job(Job), PK, lambda world: {"job_id": world.running[0]}, guarded=False),
     Case("lately_failures", lambda: recent.failures(Job), PK, lambda world: {"limit": 20, "scan": 500}, guarded=False),
     Case("horizon_holders", horizon.holders, frozenset(), lambda world: {"limit": 10}, guarded=False),
     Case(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
@@ -19,12 +19,13 @@ from sa_jobqueue.operations import (
     explain_job,
     get_chain,
     get_job,
+    get_progress,
     list_attempts,
     list_blocked_jobs,
     list_blockers,
     list_dead_letters,
 )
-from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
+from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus, Progress
 
 ATTEMPTS: Final = 20
 """Number of attempts on one page; the others are linked."""
@@ -66,6 +67,7 @@ def view(context: Context) -> dict[str, Any]:
         # Read here: the objects belong to the session.
         return {
             "job": job,
+            "progress": _progress(context, job, get_progress(session, job_id, model=model)),
             "fields": [(name, getattr(job, name)) for name in _FIELDS if getattr(job, name, None) not in (None, "")],
             "payloads": list(_payloads(context, job)),
             "explanations": list(_explained(context, explanation)),
@@ -85,6 +87,13 @@ def view(context: Context) -> dict[str, Any]:
             "can_redrive": job.status is JobStatus.DEAD and context.may("redrive_dead_letters"),
             "can_dismiss": any(one.resolution is None for one in letters) and context.may("dismiss_dead_letters"),
         }
+
+
+def _progress(context: Context, job: Any, progress: Progress | None) -> Progress | None:
+    """Return the progress, without the handler's message for those who may not see its payloads."""
+    if progress is None or context.access.may_see(job.type_name):
+        return progress
+    return replace(progress, message=None)
 
 
 def _job_id(context: Context) -> JobId:

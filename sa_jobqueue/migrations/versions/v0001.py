@@ -226,7 +226,7 @@ CREATE TABLE ${q}worker (
   heartbeat_at timestamptz DEFAULT now() NOT NULL,
   state text DEFAULT 'running' NOT NULL,
   drain_requested_at timestamptz,
-  selectors jsonb, type_slots jsonb,
+  selectors jsonb, type_slots jsonb, progress jsonb,
   concurrency_requested integer,
   CONSTRAINT ${p}pk_worker PRIMARY KEY (id),
   CONSTRAINT ${p}ck_worker_state CHECK (state IN ('running', 'draining')),

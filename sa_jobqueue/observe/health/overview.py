@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Engine
+from sqlalchemy import Engine, Row
 
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.figures import Health
 from sa_jobqueue.observe.health.measuring import health, reading
-from sa_jobqueue.statements import recent
-from sa_jobqueue.types import AttemptOutcome, JobStatus
+from sa_jobqueue.statements import progress, recent
+from sa_jobqueue.types import AttemptOutcome, JobStatus, Progress
 
 SHOWN: Final = 20
 """Maximum number of jobs in each list."""
@@ -32,6 +32,8 @@ class RunningJob:
     attempt: int
     worker_id: str
     running_for: timedelta | None
+    progress: Progress | None = None
+    """What its handler reported, as of its worker's last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,11 @@ class Overview:
     """Newest first."""
 
 
+def _running(row: Row[Any]) -> RunningJob:
+    job = RunningJob(row.id, row.type_name, row.queue, row.attempt, row.leased_by, row.running_for)
+    return replace(job, progress=progress.read(row))
+
+
 @contextmanager
 def overviews(
     engine: Engine, *, timeout: timedelta = timedelta(seconds=10), model: type[JobMixin[Any]] = Job, **options: Any
@@ -77,7 +84,7 @@ def overviews(
             failures = session.execute(recent.failures(model), {"limit": SHOWN, "scan": _SCANNED})
             return Overview(
                 health=report,
-                longest=[RunningJob(*row) for row in longest],
+                longest=[_running(row) for row in longest],
                 failures=[FailedAttempt(*row) for row in failures],
             )
 

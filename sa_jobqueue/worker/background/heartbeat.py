@@ -78,6 +78,7 @@ class Heartbeat:
         heartbeat_timeout: timedelta,
         on_endangered: Callable[[timedelta], None],
         on_drain: Callable[[], None] = lambda: None,
+        progress: Callable[[], dict[str, Any]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -89,6 +90,7 @@ class Heartbeat:
         self._patience = heartbeat_timeout.total_seconds() - self._interval
         self._on_endangered = on_endangered
         self._on_drain = on_drain
+        self._progress = progress
         self._asked_to_drain = False
         self._clock = clock
         self._state = WorkerState.RUNNING
@@ -221,6 +223,7 @@ class Heartbeat:
             "state": self._state.value,
             "selectors": mine.selectors,
             "type_slots": mine.type_slots,
+            "progress": self._progress() or None,
         }
 
     def _ask(self, statement: Executable, parameters: dict[str, Any]) -> CursorResult[Any]:

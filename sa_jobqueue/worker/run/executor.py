@@ -28,6 +28,7 @@ from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import attach, complete_attempt, ended_by_handler
 from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.printable import printable
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import blockers, completions, leases
 from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
@@ -152,6 +153,27 @@ class Executor:
         attempt = running.context if running else attempt_in(task)
         name = attempt.job.type_name if attempt else task.get_name()  # a batch's task is called as its type
         return attempt.job if attempt else None, self._registry.get(name).place if name in self._registry else ""
+
+    def progress(self) -> dict[str, Any]:
+        """Return what the running attempts have reported, by job id. May be asked from any thread.
+
+        A heartbeat writes it, which must not fail because of a text: what the database cannot store is escaped.
+        """
+        found: dict[str, Any] = {}
+        for running in self._running.copy():  # a copy: the loop goes on meanwhile
+            if (reported := running.context.reported) is None:
+                continue
+            done, total, message = reported
+            if message is not None:
+                message = printable(message)
+                message = message if self.encoding is None else self.encoding.escaped(message)
+            found[str(running.job.id)] = {
+                "attempt": running.job.attempt,
+                "done": done,
+                "total": total,
+                "message": message,
+            }
+        return found
 
     @property
     def has_stuck_threads(self) -> bool:

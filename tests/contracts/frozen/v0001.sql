@@ -53,12 +53,23 @@ WHERE job.id = ANY (%(ids)s::UUID[])
 AND NOT job.has_waiters
 
 -- beat {}
-INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency, state, selectors, type_slots)
-VALUES (%(id)s::VARCHAR, %(name)s::VARCHAR, %(host)s::VARCHAR, %(pid)s::INTEGER, %(version)s::VARCHAR, %(queues)s::TEXT[], %(job_types)s::TEXT[], %(concurrency)s::INTEGER, %(state)s::VARCHAR, %(selectors)s::JSONB, %(type_slots)s::JSONB)
+INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency, state, selectors, type_slots, progress)
+VALUES (%(id)s::VARCHAR, %(name)s::VARCHAR, %(host)s::VARCHAR, %(pid)s::INTEGER, %(version)s::VARCHAR, %(queues)s::TEXT[], %(job_types)s::TEXT[], %(concurrency)s::INTEGER, %(state)s::VARCHAR, %(selectors)s::JSONB, %(type_slots)s::JSONB, %(progress)s::JSONB)
 ON CONFLICT (id) DO
 UPDATE
-SET concurrency = excluded.concurrency, heartbeat_at = clock_timestamp(), state = excluded.state
+SET concurrency = excluded.concurrency, heartbeat_at = clock_timestamp(), state = excluded.state, progress = excluded.progress
 RETURNING worker.drain_requested_at
+
+-- blocker_counts {}
+SELECT EXISTS (SELECT job.id
+  FROM job
+  WHERE job.id = %(job_id)s::UUID) AS is_there, count(*) FILTER (WHERE root.chain_completed_at IS NULL) AS open, count(*) FILTER (WHERE root.chain_completed_at IS NOT NULL
+  AND coalesce(root.chain_status, root.status) = 'completed') AS completed, count(*) FILTER (WHERE root.chain_completed_at IS NOT NULL
+  AND coalesce(root.chain_status, root.status) = 'dead') AS dead, count(*) FILTER (WHERE root.chain_completed_at IS NOT NULL
+  AND coalesce(root.chain_status, root.status) = 'cancelled') AS cancelled
+FROM job_blocker
+JOIN job AS root ON root.id = job_blocker.blocked_by_chain_id
+WHERE job_blocker.job_id = %(job_id)s::UUID
 
 -- blocker_outcomes {}
 SELECT root.id, root.type_name, last.status, CASE WHEN (last.status = 'completed') THEN last.output END AS anon_1, CASE WHEN (last.status != 'completed') THEN last.last_error END AS anon_2
@@ -71,17 +82,6 @@ JOIN job AS last ON last.id = coalesce((SELECT later.id
     LIMIT 1), root.id)
 WHERE job_blocker.job_id = %(job_id)s::UUID
 ORDER BY job_blocker.index
-
--- blocker_progress {}
-SELECT EXISTS (SELECT job.id
-  FROM job
-  WHERE job.id = %(job_id)s::UUID) AS is_there, count(*) FILTER (WHERE root.chain_completed_at IS NULL) AS open, count(*) FILTER (WHERE root.chain_completed_at IS NOT NULL
-  AND coalesce(root.chain_status, root.status) = 'completed') AS completed, count(*) FILTER (WHERE root.chain_completed_at IS NOT NULL
-  AND coalesce(root.chain_status, root.status) = 'dead') AS dead, count(*) FILTER (WHERE root.chain_completed_at IS NOT NULL
-  AND coalesce(root.chain_status, root.status) = 'cancelled') AS cancelled
-FROM job_blocker
-JOIN job AS root ON root.id = job_blocker.blocked_by_chain_id
-WHERE job_blocker.job_id = %(job_id)s::UUID
 
 -- bulk_account {}
 UPDATE job_bulk_write
@@ -2685,8 +2685,9 @@ ORDER BY newest.changed_xid DESC, newest.ended_at DESC
 LIMIT %(limit)s::INTEGER
 
 -- lately_longest {}
-SELECT job.id, job.type_name, job.queue, job.attempt, job.leased_by, CAST(clock_timestamp() - job.started_at AS INTERVAL) AS running_for
+SELECT job.id, job.type_name, job.queue, job.attempt, job.leased_by, CAST(clock_timestamp() - job.started_at AS INTERVAL) AS running_for, CAST(CASE WHEN (((worker.progress -> CAST(job.id AS TEXT)) ->> 'attempt') = CAST(job.attempt AS TEXT)) THEN worker.progress -> CAST(job.id AS TEXT) END AS JSONB) AS progress, worker.heartbeat_at
 FROM job
+LEFT OUTER JOIN worker ON worker.id = job.leased_by
 WHERE job.status = 'running'
 ORDER BY job.started_at, job.id
 LIMIT %(limit)s::INTEGER
@@ -3210,6 +3211,13 @@ AND (CAST(job.status AS TEXT) = 'running'
   AND job.leased_by = %(worker_id)s::VARCHAR OR job.status = 'completed'
   AND job.completed_by = %(worker_id)s::VARCHAR)
 
+-- progress_of_job {}
+SELECT CAST(CASE WHEN (((worker.progress -> CAST(job.id AS TEXT)) ->> 'attempt') = CAST(job.attempt AS TEXT)) THEN worker.progress -> CAST(job.id AS TEXT) END AS JSONB) AS progress, worker.heartbeat_at
+FROM job
+LEFT OUTER JOIN worker ON worker.id = job.leased_by
+AND job.status = 'running'
+WHERE job.id = %(job_id)s::UUID
+
 -- prune_bounded {}
 SELECT set_config('lock_timeout', concat(%(seconds)s::INTEGER, 's'), true) AS set_config_1
 
@@ -3394,6 +3402,14 @@ VALUES (%(subject)s::VARCHAR, %(statement)s::VARCHAR, %(sqlstate)s::VARCHAR, %(e
 ON CONFLICT (subject, statement) DO
 UPDATE
 SET sqlstate = excluded.sqlstate, error = excluded.error, worker_id = excluded.worker_id, failures = (quarantine.failures + %(failures_1)s::INTEGER), retry_at = excluded.retry_at
+
+-- queues_add_missing {}
+INSERT INTO queue (name, fairness_key, weight, concurrency_per_key, global_concurrency, rate_limit, rate_period, rate_burst, rate_algorithm, retry_base, retry_factor, retry_cap, retain_completed, retain_cancelled, retain_dead)
+SELECT declared.name, declared.fairness_key, declared.weight, declared.concurrency_per_key, declared.global_concurrency, declared.rate_limit, declared.rate_period, declared.rate_burst, declared.rate_algorithm, declared.retry_base, declared.retry_factor, declared.retry_cap, declared.retain_completed, declared.retain_cancelled, declared.retain_dead
+FROM unnest(%(name)s::TEXT[], %(fairness_key)s::TEXT[], %(weight)s::SMALLINT[], %(concurrency_per_key)s::INTEGER[], %(global_concurrency)s::INTEGER[], %(rate_limit)s::INTEGER[], %(rate_period)s::INTERVAL[], %(rate_burst)s::INTEGER[], %(rate_algorithm)s::TEXT[], %(retry_base)s::INTERVAL[], %(retry_factor)s::DOUBLE PRECISION[], %(retry_cap)s::INTERVAL[], %(retain_completed)s::INTERVAL[], %(retain_cancelled)s::INTERVAL[], %(retain_dead)s::INTERVAL[]) AS declared(name, fairness_key, weight, concurrency_per_key, global_concurrency, rate_limit, rate_period, rate_burst, rate_algorithm, retry_base, retry_factor, retry_cap, retain_completed, retain_cancelled, retain_dead)
+ORDER BY declared.name, declared.fairness_key
+ON CONFLICT DO NOTHING
+RETURNING queue.name, queue.fairness_key
 
 -- queues_drop {}
 WITH locked AS (SELECT queue.name AS name

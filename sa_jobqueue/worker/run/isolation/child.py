@@ -32,6 +32,7 @@ from sa_jobqueue.worker.run.dependencies import open_dependencies, open_dependen
 from sa_jobqueue.worker.run.isolation.answers import of_raise, of_return
 from sa_jobqueue.worker.run.isolation.logs import forward_to
 from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed, unpacked_job
+from sa_jobqueue.worker.run.isolation.reports import Reports
 from sa_jobqueue.worker.run.threads import Threads
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -116,7 +117,8 @@ class Child:
     def _run(self, request: Message, runner: asyncio.Runner) -> Message:
         job = unpacked_job(request["job"])
         job_type: JobType | None = None
-        context = AttemptContext(job, request["worker_id"], self._extend)
+        reports = Reports(self._channel.send)
+        context = AttemptContext(job, request["worker_id"], self._extend, reports.put)
         enter_attempt(context)
         enter_span(request["span"])
         try:
@@ -133,6 +135,7 @@ class Child:
         except BaseException as error:  # the handler's own: it ends no more than the attempt
             return of_raise(job, error, job_type)
         finally:
+            reports.close()
             self._stopped_by(None)
 
     def _extend(self, timeout: timedelta) -> None:

@@ -215,6 +215,9 @@ class Process:
             case "extend":
                 if self._attempt is not None:
                     self._attempt[1].extend(timedelta(seconds=float(message["seconds"])))
+            case "progress":
+                if self._attempt is not None:
+                    self._attempt[1].progress(message["done"], message["total"], message=message["message"])
             case _:
                 if self._answer is None or self._answer.done():
                     raise ValueError("an answer without a request")

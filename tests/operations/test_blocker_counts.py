@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import JobNotFoundError
-from sa_jobqueue.operations import Progress, get_progress
+from sa_jobqueue.operations import BlockerCounts, count_blockers
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 
@@ -30,15 +30,15 @@ def test_a_set_is_counted_by_how_its_chains_stand(sessions: sessionmaker[Session
         session.add_all([waiting, alone])
         job_id, alone_id = waiting.id, alone.id
     with sessions() as session:
-        assert get_progress(session, job_id) == (found := Progress(open=2, completed=2, dead=1, cancelled=0))
+        assert count_blockers(session, job_id) == (found := BlockerCounts(open=2, completed=2, dead=1, cancelled=0))
         assert (found.total, found.ended) == (5, 3)
-        assert get_progress(session, alone_id) == Progress(0, 0, 0, 0)
+        assert count_blockers(session, alone_id) == BlockerCounts(0, 0, 0, 0)
         with pytest.raises(JobNotFoundError):
-            get_progress(session, uuid.uuid4())
+            count_blockers(session, uuid.uuid4())
     with sessions.begin() as session:
         session.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE id = :id"), {"id": ids[0]})
     with sessions() as session:
-        assert get_progress(session, job_id) == Progress(open=1, completed=2, dead=1, cancelled=1)
+        assert count_blockers(session, job_id) == BlockerCounts(open=1, completed=2, dead=1, cancelled=1)
     environment = {"SA_JOBQUEUE_URL": database_url}
     told = CliRunner().invoke(main, ["chains", "progress", str(job_id), "--json"], env=environment)
     assert json.loads(told.stdout) == {"open": 1, "completed": 2, "dead": 1, "cancelled": 1, "total": 5}

@@ -1,0 +1,51 @@
+"""How many of the chains that one job waits for have ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import JobNotFoundError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.given_ids import check_id
+from sa_jobqueue.statements import blockers
+from sa_jobqueue.types import JobId
+
+
+@dataclass(frozen=True, slots=True)
+class BlockerCounts:
+    """The chains that a job waits for, or did, counted by how they stand at one moment."""
+
+    open: int
+    """Not ended yet."""
+    completed: int
+    dead: int
+    """Ended so; one that is redriven is open again."""
+    cancelled: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.open + self.completed + self.dead + self.cancelled
+
+    @property
+    def ended(self) -> int:
+        """Those that are not open."""
+        return self.total - self.open
+
+
+def count_blockers(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> BlockerCounts:
+    """Count the chains that a job waits for, or did, by how they stand: of a set, for the job that waits for all of it.
+
+    Reads a row a chain: for a bar that moves, not for every job of a set.
+    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is not of this queue's id type.
+    """
+    check_id(model, "job_id", job_id)
+    with translated():
+        row = session.execute(blockers.counts(model), {"job_id": job_id}).one()
+    if not row.is_there:
+        raise JobNotFoundError([job_id], reason="")
+    return BlockerCounts(*tuple(row)[1:])
