@@ -47,6 +47,11 @@ class MissingDashboardExtraError(JobQueueError, ImportError):
 )
 @click.option("--host", "hosts", multiple=True, help="Accepted name in the Host header beside loopback; may be repeated.")
 @click.option("--root-path", default="", metavar="PATH", help="Prefix under which a proxy serves it, such as /jobs.")
+@click.option(
+    "--trace-url",
+    metavar="URL",
+    help="Where a trace is shown: https://jaeger.example/trace/{trace_id}; pages of jobs link to it.",
+)
 @with_database
 def dashboard(
     database: Database,
@@ -58,6 +63,7 @@ def dashboard(
     authorize_path: str | None,
     hosts: tuple[str, ...],
     root_path: str,
+    trace_url: str | None,
 ) -> None:
     """Serve the dashboard to a browser: see the queue, find out why a job does not run, and act.
 
@@ -70,7 +76,7 @@ def dashboard(
     with database.session():
         pass  # reports an unreachable database or a wrong schema version
     url = database.url
-    app, token = make_app(url, database.model, read_only=read_only, authorize=authorize, hosts=hosts)
+    app, token = make_app(url, database.model, read_only=read_only, authorize=authorize, hosts=hosts, trace_url=trace_url)
     with listening(app, address=address, port=port, root_path=root_path) as (server, listener):
         where = f"http://{_in_url(address)}:{listener.getsockname()[1]}{root_path.rstrip('/')}/"
         echo(f"serving the dashboard on {where}{f'?token={token}' if token else ''}")
@@ -80,7 +86,13 @@ def dashboard(
 
 
 def make_app(
-    url: URL, model: Any, *, read_only: bool, authorize: Callable[..., Any] | None = None, hosts: tuple[str, ...] = ()
+    url: URL,
+    model: Any,
+    *,
+    read_only: bool,
+    authorize: Callable[..., Any] | None = None,
+    hosts: tuple[str, ...] = (),
+    trace_url: str | None = None,
 ) -> tuple[ASGIApp, str | None]:
     """Return the application, and the token of its link unless there is `authorize`. Raises: MissingDashboardExtraError."""
     try:
@@ -94,9 +106,9 @@ def make_app(
     operator = None if read_only else _engine(url)
     accepted = [*LOOPBACK, *hosts]
     if authorize is not None:
-        return made(engine, model, operator=operator, authorize=authorize, hosts=accepted), None
+        return made(engine, model, operator=operator, authorize=authorize, hosts=accepted, trace_url=trace_url), None
     tokens = OneTimeToken(Access(user=user_name()[:200], permissions=ALL_PERMISSIONS))
-    app = made(engine, model, operator=operator, authorize=tokens.authorize, hosts=accepted)
+    app = made(engine, model, operator=operator, authorize=tokens.authorize, hosts=accepted, trace_url=trace_url)
     return tokens.wrap(app), tokens.token
 
 

@@ -20,6 +20,7 @@ from sa_jobqueue.cli._options import (
     with_database,
 )
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
+from sa_jobqueue.observe.shares import Share, shares
 from sa_jobqueue.operations import (
     QueueStatus,
     get_queue,
@@ -64,6 +65,35 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 def _row(one: QueueStatus) -> tuple[Any, ...]:
     limits = (one.global_concurrency, one.concurrency_per_key, rate_text(one))
     return (one.name, one.fairness_key or None, one.paused_at, one.paused_by, one.weight, *limits, one.workers)
+
+
+@queues.command("shares")
+@click.option("--window", type=duration, default="1min", show_default=True, help="Period whose started jobs are counted.")
+@json_option
+@with_database
+def shares_(database: Database, /, *, window: timedelta, as_json: bool) -> None:
+    """Compare what queues and fairness keys got with what their weights entitle them to; those that starve first."""
+    with database.session() as session:
+        found = shares(session, window=window, model=database.model)
+    if as_json:
+        print_json(
+            {"window": found.window, "is_partial": found.is_partial}
+            | {
+                kind: [asdict(one) | {"is_starving": one.is_starving} for one in of]
+                for kind, of in (("queues", found.queues), ("keys", found.keys))
+            }
+        )
+        return
+    headings = ("queue", "fairness key", "weight", "started", "received", "due share", "oldest due for", "")
+    rows = [_share(one, "all") for one in found.queues] + [_share(one, "none") for one in found.keys]
+    print_table(f"jobs started within {shown(window)}{', at least' if found.is_partial else ''}", headings, rows)
+
+
+def _share(one: Share, without_key: str) -> tuple[Any, ...]:
+    due_share = None if one.due_share is None else f"{one.due_share:.0%}"
+    state = "less than half" if one.is_starving else None
+    key = one.fairness_key or without_key
+    return (one.queue, key, one.weight, one.started, f"{one.received:.0%}", due_share, one.waiting_for, state)
 
 
 @queues.command()

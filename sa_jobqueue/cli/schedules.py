@@ -110,7 +110,7 @@ def next_(database: Database, /, *, name: str, count: int, after: datetime | Non
         return
     zone = ZoneInfo(one.time_zone)
     rows = [(time.astimezone(zone).strftime("%a %Y-%m-%d %H:%M %Z"), time.astimezone(UTC)) for time in times]
-    print_table(f"schedule {name}: {one.cron}", (one.time_zone, "UTC"), rows)
+    print_table(f"schedule {name}: {one.cron}, {one.in_words}", (one.time_zone, "UTC"), rows)
 
 
 @schedules.command()

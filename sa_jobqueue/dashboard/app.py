@@ -53,6 +53,7 @@ _NOT_FOUND: Final = (
 _UNAVAILABLE: Final = (SchemaError, DatabaseUnavailableError)
 VERSION: Final = "X-Dashboard-Version"
 """Header of every page and fragment: `version()`."""
+_WEB: Final = re.compile(r"https?://[^\s\"'<>]+\Z")
 _HASH: Final = re.compile(r"\.[0-9a-f]{16}\.")
 _STEPS: Final = {"confirmed", "back", "expected", "after"}
 _NAMES: Final = frozenset(screen.name for screen in SCREENS)
@@ -78,6 +79,7 @@ def dashboard(
     hosts: Sequence[str] = LOOPBACK,
     frame_ancestors: Sequence[str] = (),
     title: str = "Job queue",
+    trace_url: str | None = None,
 ) -> ASGIApp:
     """Return the dashboard as an ASGI application; mount it under any prefix.
 
@@ -89,6 +91,8 @@ def dashboard(
     `hosts`: names in the `Host` header that are accepted, without ports; "*" for any, where something in front checks them.
     `frame_ancestors`: origins whose pages may show the dashboard in a frame.
     `title`: shown on every page, such as the name of the environment.
+    `trace_url`: where a trace is shown, with `{trace_id}` and optionally `{span_id}` in it:
+    "https://jaeger.example/trace/{trace_id}"; pages of jobs then have links to it.
     Raises: InvalidOptionError.
     """
     if isinstance(engine, Engine | AsyncEngine):
@@ -104,7 +108,9 @@ def dashboard(
             raise InvalidOptionError(name, f"must be a list, not one value: [{value!r}]")
     if len({source.name for source in sources}) < len(sources):
         raise InvalidOptionError("engine", "has two sources of one name")
-    pages = _Pages({source.name: source for source in sources}, title)
+    if trace_url is not None and not (_WEB.match(trace_url) and "{trace_id}" in trace_url):
+        raise InvalidOptionError("trace_url", f"must be an http or https URL with {{trace_id}} in it, got {trace_url!r}")
+    pages = _Pages({source.name: source for source in sources}, title, trace_url)
     return Guard(
         pages.application(),
         refused=pages.refused,
@@ -118,8 +124,9 @@ def dashboard(
 class _Pages:
     """The endpoints."""
 
-    def __init__(self, sources: dict[str, Source], title: str) -> None:
+    def __init__(self, sources: dict[str, Source], title: str, trace_url: str | None = None) -> None:
         self._sources = sources
+        self._trace_url = trace_url
         self._title = title
 
     def application(self) -> Starlette:
@@ -244,7 +251,9 @@ class _Pages:
         if source is None or not access.may_open(source.name):
             raise HTTPException(404, "There is no such queue in this dashboard.")
         params = Params(query) if form is None else Params.of_form(form)
-        return Context(source=source, access=access, params=params, root=_root(request), screens=_NAMES)
+        return Context(
+            source=source, access=access, params=params, root=_root(request), screens=_NAMES, trace_url=self._trace_url
+        )
 
     def _frame(
         self, request: Request, heading: str, context: Context | None = None, screen: Screen | None = None

@@ -40,6 +40,7 @@ def environment() -> Environment:
         "clipped": _clipped,
         "count": lambda value: f"{value:,}",
         "exact": _exact,
+        "instant": _instant,
         "json": as_json,
         "lines": _lines,
         "percent": lambda value: f"{value:.0%}",
@@ -71,9 +72,8 @@ def displayed(value: Any) -> Any:
         case None:
             return "-"
         case datetime():
-            at = value.astimezone(UTC)
-            shown = at.isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
-            return Markup('<time datetime="{}">{}</time>').format(at.isoformat().replace("+00:00", "Z"), shown)
+            exact = value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+            return Markup('<time datetime="{}">{}</time>').format(exact, _instant(value))
         case timedelta():
             return span(value)
         case Enum():
@@ -83,6 +83,10 @@ def displayed(value: Any) -> Any:
         case UUID():
             return str(value)
     return value
+
+
+def _instant(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
 
 
 def as_json(document: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -10,16 +11,17 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import JobNotFoundError
+from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.firing import declared, id_of
 from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.schedules import ScheduleStatus, get_schedule
 from sa_jobqueue.operations.workers import list_workers
+from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.printable import span
 from sa_jobqueue.registry.schedules import MisfirePolicy
 from sa_jobqueue.statements import schedules
-from sa_jobqueue.types import ENDED
+from sa_jobqueue.types import ENDED, JobStatus
 
 COUNTED: Final = 100
 """Limit of the count of skipped times."""
@@ -103,6 +105,44 @@ def explain_schedule(
         )
     sentence = f"It fires next {due}."
     return ScheduleExplanation(name=name, cause=ScheduleCause.WAITING, sentence=sentence + left_out, evidence=evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRun:
+    """A time of a schedule, and the job that was created for it."""
+
+    fire_time: datetime
+    job_id: Any
+    """None if no job was created, or it was deleted."""
+    status: JobStatus | None
+
+
+def last_runs(
+    session: Session, shown: Sequence[ScheduleStatus], *, until: datetime, count: int = 5, model: type[JobMixin[Any]] = Job
+) -> dict[str, list[ScheduleRun]]:
+    """Return the last times of schedules before `until` with their jobs, by name, newest first; none of an invalid one.
+
+    One statement: the id of a job that a schedule creates follows from its name and time. Times before the schedule was
+    created are left out.
+    """
+    times: dict[str, dict[Any, datetime]] = {}
+    for one in shown:
+        try:
+            cron = Cron(one.cron, one.time_zone)
+        except InvalidOptionError:
+            continue
+        found = cron.latest(since=one.created_at, until=until, limit=count)
+        times[one.name] = {id_of(one.name, time, model): time for time in found}
+    ids = [job_id for made in times.values() for job_id in made]
+    rows = session.execute(schedules.made_already(model), {"ids": ids}).all() if ids else []
+    statuses = {row.id: row.status for row in rows}
+    return {
+        name: [
+            ScheduleRun(time, job_id if job_id in statuses else None, statuses.get(job_id))
+            for job_id, time in sorted(made.items(), key=lambda pair: pair[1], reverse=True)
+        ]
+        for name, made in times.items()
+    }
 
 
 def _last_job(session: Session, one: ScheduleStatus, evidence: dict[str, Any], model: type[JobMixin[Any]]) -> bool:

@@ -60,6 +60,14 @@ class ScheduleStatus:
     overdue: timedelta | None
     """For how long it is due and was not fired; None while all is well. More than a few seconds: no worker runs."""
 
+    @property
+    def in_words(self) -> str | None:
+        """Return when it fires in words, such as "At 03:00 every day"; None if the expression is invalid."""
+        try:
+            return Cron(self.cron, self.time_zone).in_words
+        except InvalidOptionError:
+            return None
+
     def next_times(self, count: int, *, after: datetime) -> list[datetime]:
         """Return its next times after an instant, whether or not it is paused. Raises: InvalidOptionError if it has none."""
         return Cron(self.cron, self.time_zone).times(after, count)

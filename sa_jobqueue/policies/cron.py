@@ -24,6 +24,7 @@ NAMED: Final = {
 
 _ANCHOR: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """From where an expression is tried: leap days and all weekdays of any date lie within 50 years of it."""
+_MAX_WORDS: Final = 200
 _LONGEST_FOLD: Final = timedelta(hours=3)
 """No clock is set back by more; what Debian's cron takes for a change of daylight saving."""
 
@@ -69,6 +70,14 @@ class Cron:
             raise InvalidOptionError("cron", f"{self.expression!r} cannot be read: {str(error).lower()}") from None
         except StopIteration:
             raise InvalidOptionError("cron", f"{self.expression!r} never comes: no date meets it") from None
+
+    @property
+    def in_words(self) -> str:
+        """Return the expression in words, at most 200 characters: "At 03:00 every day"."""
+        from cronsim import CronSim
+
+        words = CronSim(self._spelled, _ANCHOR).explain()
+        return words if len(words) <= _MAX_WORDS else f"{words[: _MAX_WORDS - 1]}…"
 
     @property
     def _spelled(self) -> str:

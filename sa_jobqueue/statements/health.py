@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import (
+    CTE,
     BigInteger,
     ColumnElement,
     Integer,
     Interval,
     Select,
+    Table,
     Text,
     any_,
     bindparam,
@@ -48,13 +50,7 @@ def depths(model: type[JobMixin[Any]]) -> Select[Any]:
     vacuum.
     """
     job = table(model)
-    tag = (job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
-    key = (job.c.queue, job.c.fairness_key, job.c.priority)
-    first = select(*key).where(*tag).order_by(*key).limit(_ONE)
-    lane = select(first.subquery("first")).cte("lane", recursive=True)
-    behind = tuple_(*key) > tuple_(lane.c.queue, lane.c.fairness_key, lane.c.priority)
-    following = first.where(behind).correlate(lane).lateral("following")
-    lane = lane.union_all(select(*following.c).select_from(lane.join(following, true())))
+    tag, key, lane = _lanes(job)
 
     def counted(name: str, when: ColumnElement[bool]) -> Any:
         found = (
@@ -125,6 +121,53 @@ def lately(model: type[JobMixin[Any]]) -> Select[Any]:
         )
         .group_by(seen.c.queue)
         .order_by(seen.c.queue)
+    )
+
+
+@once_a_model
+def started_lately(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count the jobs that were started within the last while, by queue and fairness key.
+
+    Parameters: as `lately`. Shape: `(queue, fairness_key, started, looked_at)`; where the sum of `looked_at` reaches the
+    limit, the counts are lower bounds. A job counts once, by its last start. Clock: the database's `now()`. Locks: none.
+    Index: `ix_job_history`, as `lately`.
+    """
+    job = table(model)
+    seen = (
+        select(job.c.queue, job.c.fairness_key)
+        .where(
+            block(number(job)) >= block(_newest() - bindparam("transactions", type_=BigInteger)),
+            job.c.started_at > func.now() - _WINDOW,
+        )
+        .limit(_LIMIT)
+        .subquery("seen")
+    )
+    key = (seen.c.queue, seen.c.fairness_key)
+    return select(*key, func.count().label("started")).group_by(*key)
+
+
+@once_a_model
+def due_lanes(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the queues and fairness keys with due jobs, each with how long its oldest has been due.
+
+    Parameters: `limit` of the lanes that are read. Shape: `(queue, fairness_key, waiting_for)`, unordered.
+    Clock: the database's `now()`. Locks: none. Index: `ix_job_claim`, two probes a lane.
+    """
+    job = table(model)
+    tag, key, lane = _lanes(job)
+    lanes = select(lane).limit(_LIMIT).subquery("lanes")
+    oldest = (
+        select(job.c.scheduled_at)
+        .where(*tag, *(one == lanes.c[one.name] for one in key), job.c.scheduled_at <= func.now())
+        .order_by(job.c.scheduled_at, job.c.id)
+        .limit(_ONE)
+        .lateral("oldest")
+    )
+    waiting_for = cast(func.now() - func.min(oldest.c.scheduled_at), Interval).label("waiting_for")
+    return (
+        select(lanes.c.queue, lanes.c.fairness_key, waiting_for)
+        .select_from(lanes.join(oldest, true()))
+        .group_by(lanes.c.queue, lanes.c.fairness_key)
     )
 
 
@@ -294,6 +337,17 @@ def rejected_rows(model: type[JobMixin[Any]]) -> Select[int, int]:
         select(func.count()).select_from(kept).scalar_subquery().label("rejected"),
         select(func.count()).select_from(new).scalar_subquery().label("last_day"),
     )
+
+
+def _lanes(job: Table) -> tuple[tuple[ColumnElement[bool], ...], tuple[ColumnElement[Any], ...], CTE]:
+    """Return the condition and the key of the entries of lanes in `ix_job_claim`, and every lane, one probe each."""
+    tag = (job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
+    key = (job.c.queue, job.c.fairness_key, job.c.priority)
+    first = select(*key).where(*tag).order_by(*key).limit(_ONE)
+    lane = select(first.subquery("first")).cte("lane", recursive=True)
+    behind = tuple_(*key) > tuple_(lane.c.queue, lane.c.fairness_key, lane.c.priority)
+    following = first.where(behind).correlate(lane).lateral("following")
+    return tag, key, lane.union_all(select(*following.c).select_from(lane.join(following, true())))
 
 
 def _array_of(chosen: Select[Any], of: Any) -> ColumnElement[Any]:

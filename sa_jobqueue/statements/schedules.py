@@ -130,9 +130,9 @@ def _due(schedule: Table, now: ColumnElement[Any]) -> list[ColumnElement[bool]]:
 
 @once_a_model
 def made_already(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return those of some ids that jobs have. Parameters: `ids`. Locks: none. Index: the primary key."""
+    """Return those of some ids that jobs have, with their status. Parameters: `ids`. Locks: none. Index: the primary key."""
     job = table(model)
-    return select(job.c.id).where(job.c.id == any_(array("ids", job.c.id.type)))
+    return select(job.c.id, job.c.status).where(job.c.id == any_(array("ids", job.c.id.type)))
 
 
 @once_a_model

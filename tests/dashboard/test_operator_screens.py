@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, insert, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, Schedule
+from sa_jobqueue.dashboard import dashboard
 from sa_jobqueue.dashboard.screens import ACTS
-from sa_jobqueue.dashboard.screens.limits import shares
-from sa_jobqueue.observe.health import health
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.observe.shares import shares
 from sa_jobqueue.operations import (
     get_schedule,
     list_audit,
@@ -23,8 +24,11 @@ from sa_jobqueue.operations import (
     sync_schedules,
     upsert_queue,
 )
+from sa_jobqueue.operations.firing import id_of
+from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.settings import QueueSettings
-from tests.dashboard.conftest import Client
+from sa_jobqueue.statements.session_names import session_name
+from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.jobs import WORKER, Jobs
 
 NIGHTLY = Schedule(name="nightly", type_name="report", cron="0 3 * * *", time_zone="Europe/Berlin")
@@ -74,6 +78,16 @@ def test_a_schedule_shows_its_next_times_in_its_own_zone_and_is_paused_resumed_a
     page = client.page("/queue/schedules?name=nightly")
     assert len(re.findall(r"<strong>\w{3} \d{4}-\d\d-\d\d 03:00 CES?T</strong>", page)) == 5
     assert "It fires next in" in page
+    assert "At 03:00 every day" in page
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE schedule SET created_at = now() - interval '3 days'"))
+    times = Cron(NIGHTLY.cron, NIGHTLY.time_zone).latest(
+        since=datetime.now(UTC) - timedelta(days=3), until=datetime.now(UTC), limit=3
+    )
+    ran = Jobs(engine).add(JobStatus.COMPLETED, id=id_of("nightly", times[-1], Job))
+    page = client.page("/queue/schedules?name=nightly")
+    assert page.count("no job") == 2 * (len(times) - 1)
+    assert page.count(f"/job?id={ran}") == 2
     assert "1 row would change" in re.sub("<.?strong>", "", client.post("pause-schedules", {"name": "nightly"}).text)
     client.post("pause-schedules", {"name": "nightly"}, confirmed="1")
     assert get_schedule(session, "nightly").paused_by == "ann"
@@ -81,7 +95,7 @@ def test_a_schedule_shows_its_next_times_in_its_own_zone_and_is_paused_resumed_a
     assert "It was paused" in client.page("/queue/schedules?name=nightly")
     assert "1</strong> enqueued." in client.post("run-schedule", {"name": "nightly"}, confirmed="1").text
     session.rollback()
-    assert [job.type_name for job in list_jobs(session)] == ["report"]
+    assert sorted(job.type_name for job in list_jobs(session)) == ["report", "test"]
     client.post("resume-schedules", {"name": "nightly"}, confirmed="1")
     session.rollback()
     session.expire_all()
@@ -124,26 +138,75 @@ def test_limits_show_what_a_rate_has_left_and_shares_what_queues_got(
     page = re.sub("<[^>]*>", " ", client.page("/queue/limits"))
     assert "0.0 of 4" in page
     assert re.search(r"in \d+h|in [56]\.\d h|in \d+ h", page), page
-    (mail, reports) = shares(health(session), {"mail": 3})
-    assert (mail.name, mail.weight, mail.completed, mail.received, mail.due_share, mail.is_starving) == (
-        *("mail", 3, 0, 0.0, 1.0),
-        True,
-    )
-    assert (reports.name, reports.received, reports.due_share, reports.is_starving) == ("reports", 1.0, None, False)
+    held = jobs.add(JobStatus.RUNNING, queue="mail", fairness_key="7")
+    jobs.add(JobStatus.RUNNING, queue="mail", fairness_key="8")
+    page = client.page("/queue/limits")
+    assert re.findall(r'/job\?id=([^"]+)">', page) == [str(held)]  # has held a slot of the limit longest
 
 
-def test_storage_names_what_holds_back_vacuum_and_the_job_that_does(client: Client, engine: Engine, jobs: Jobs) -> None:
-    job_id = jobs.add(JobStatus.RUNNING, type_name="slow")
+def test_shares_compare_what_queues_and_keys_got_with_what_is_due(client: Client, session: Session, jobs: Jobs) -> None:
+    upsert_queue(session, QueueSettings(name="mail", weight=3))
+    upsert_queue(session, QueueSettings(name="mail", fairness_key="7", weight=4))
+    session.commit()
+    for key, started in (("7", 1), ("8", 3)):
+        jobs.add(queue="mail", fairness_key=key, due_in=-30)
+        for _ in range(started):
+            jobs.add(JobStatus.COMPLETED, queue="mail", fairness_key=key)
+    jobs.add(JobStatus.RUNNING, queue="reports")
+    jobs.add(queue="reports", due_in=3600)
+    found = shares(session)
+    (mail, reports) = found.queues
+    assert (mail.queue, mail.weight, mail.started, mail.received, mail.due_share) == ("mail", 3, 4, 0.8, 1.0)
+    assert (reports.queue, reports.received, reports.due_share, reports.is_starving) == ("reports", 0.2, None, False)
+    (starving, other) = found.keys
+    assert (starving.fairness_key, starving.weight, starving.started, starving.received) == ("7", 4, 1, 0.25)
+    assert (starving.due_share, starving.is_starving, other.due_share, other.is_starving) == (0.8, True, 0.2, False)
+    assert (starving.waiting_for or timedelta(0)) >= timedelta(seconds=30)
+    assert not found.is_partial
+    page = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.page("/queue/limits")))
+    assert re.search("mail 7 4 1 25% 80% 3[0-9] s less than half mail 8 1 3 75% 20%", page), page
+
+
+def test_overview_and_storage_name_the_job_that_holds_back_vacuum(client: Client, engine: Engine, jobs: Jobs) -> None:
+    other, job_id = (jobs.add(JobStatus.RUNNING, type_name="slow") for _ in range(2))
     with engine.connect() as holder:
-        holder.execute(text("SELECT set_config('application_name', :name, false)"), {"name": f"sa_jobqueue job {job_id}"})
+        holder.execute(text("SELECT set_config('application_name', :name, false)"), {"name": session_name(job_id)})
         holder.execute(text("SELECT pg_current_xact_id()"))
-        jobs.add()
-        page = client.page("/queue/storage")
-    assert "xmin horizon" in page
+        with engine.connect() as later:  # holds it back as well, but less
+            later.execute(text("SELECT set_config('application_name', :name, false)"), {"name": session_name(other)})
+            jobs.add()
+            later.execute(text("SELECT pg_current_xact_id()"))
+            page = client.page("/queue/storage")
+            overview = client.page("/queue/overview")
     assert "dead_letter" in page
     assert "pk_job" in page
-    held = re.sub("<[^>]*>", " ", page)
-    assert "Session" in held or "handler of slow" in held
+    (row,) = re.findall(r'(?s)<tr><th[^>]*>[^<]*handler of slow[^<]*<a href="[^"]*/job\?id=([^"]+)">', page)[:1]
+    assert row == str(job_id)
+    (figure,) = re.findall(r"(?s)<dt>xmin horizon</dt>.*?</dd>", overview)
+    assert re.findall(r'/job\?id=([^"]+)"', figure) == [str(job_id)]
+    assert re.search(r"handler of slow.*, for [\d.]+ s", re.sub("<[^>]*>", "", figure)), figure
+
+
+def test_attempts_show_what_changed_and_link_their_traces(engine: Engine, jobs: Jobs) -> None:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    job_id = jobs.add(trace_context=f"00-{trace}-b7ad6b7169203331-01")
+    at = datetime.now(UTC)
+    for number, (worker, seconds, fingerprint) in enumerate([("one", 1, "a"), ("two", 9, "a"), ("two", 9, "a")], 1):
+        error = {"type": "ValueError", "message": "wrong", "trace_context": f"00-{number:032x}-b7ad6b7169203331-01"}
+        row = {"job_id": job_id, "attempt": number, "outcome": "failed", "worker_id": worker, "error": error}
+        row |= {"started_at": at - timedelta(seconds=seconds), "ended_at": at, "error_fingerprint": fingerprint}
+        with engine.begin() as connection:
+            connection.execute(insert(Job.Attempt).values(row))
+    url = "https://traces.example/{trace_id}?span={span_id}"
+    page = Client(dashboard(engine, authorize=everyone, trace_url=url)).page(f"/queue/job?id={job_id}")
+    assert "another worker, duration than before" in page
+    assert "the same as before" in page
+    links = re.findall(r'href="https://traces.example/([0-9a-f]+)\?span=b7ad6b7169203331" rel="noreferrer"', page)
+    assert links == [trace, *(f"{number:032x}" for number in (3, 2, 1))]
+    assert "traces.example" not in Client(dashboard(engine, authorize=everyone)).page(f"/queue/job?id={job_id}")
+    for wrong in ("javascript:alert({trace_id})", "https://traces.example/"):
+        with pytest.raises(InvalidOptionError, match="trace_url"):
+            dashboard(engine, trace_url=wrong)
 
 
 def test_the_url_of_a_list_has_its_columns_and_its_page(client: Client, jobs: Jobs) -> None:

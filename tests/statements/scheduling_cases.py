@@ -167,6 +167,13 @@ SCHEDULING_CASES = [
     Case("limits_lock", lambda: limits.lock(Job), frozenset(), lambda w: _ONE),
     Case("limits_standing", lambda: limits.standing(Job), frozenset(), lambda w: {"limit": 100}, guarded=False),
     Case("limits_running", lambda: limits.running(Job), frozenset({"ix_job_running"}), lambda w: _ONE, looks_at=2000),
+    Case(
+        "limits_longest_running",
+        lambda: limits.longest_running(Job),
+        frozenset({"ix_job_running"}),
+        lambda w: {"limit": 100},
+        looks_at=2000,
+    ),
     Case("limits_spend", lambda: limits.spend(Job), frozenset(), lambda w: _SPENT),
     Case("limits_spend_first", lambda: limits.spend_first(Job), frozenset(), lambda w: _SPENT),
     Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from sa_jobqueue.dashboard.sources import Source
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.redaction import REDACTED, redacted, redacted_error
 
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}.*")
 PAGE: Final = 50
 """Default number of rows of a list."""
 
@@ -32,6 +34,8 @@ class Context:
     """The prefix that the dashboard is mounted under."""
     screens: frozenset[str] = frozenset()
     """The names of the screens that there are."""
+    trace_url: str | None = None
+    """Where a trace is shown, with `{trace_id}` in it."""
 
     @property
     def model(self) -> type[JobMixin[Any]]:
@@ -51,6 +55,13 @@ class Context:
     def url(self, screen: str, **parameters: Any) -> str:
         """Return the link to a screen of this queue."""
         return f"{self.root}/{self.source.name}/{screen}{query(parameters.items())}"
+
+    def trace(self, traceparent: Any) -> str | None:
+        """Return the link to the trace of a W3C traceparent; None without one, or without a place that shows traces."""
+        found = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
+        if self.trace_url is None or found is None:
+            return None
+        return self.trace_url.replace("{trace_id}", found[1]).replace("{span_id}", found[2])
 
     def may(self, permission: str) -> bool:
         """Return whether the user may do something, and this queue can be changed at all."""

@@ -71,7 +71,8 @@ def view(context: Context) -> dict[str, Any]:
             "fields": [(name, getattr(job, name)) for name in _FIELDS if getattr(job, name, None) not in (None, "")],
             "payloads": list(_payloads(context, job)),
             "explanations": list(_explained(context, explanation)),
-            "attempts": [(one, context.error(job.type_name, one.error)) for one in attempts],
+            "attempts": [(one, context.error(job.type_name, one.error), _trace(context, one.error)) for one in attempts],
+            "trace": context.trace(job.trace_context),
             "changes": _changes(list(attempts)),
             "older_attempts": attempts.next,
             "steps": _steps(job, list(attempts)),
@@ -140,6 +141,14 @@ def _remedy(context: Context, one: Explanation) -> tuple[str | None, str | None]
     return None, None
 
 
+def _trace(context: Context, error: Any) -> str | None:
+    return context.trace(error.get("trace_context")) if isinstance(error, dict) else None
+
+
+def _lasted(attempt: Any) -> timedelta | None:
+    return None if attempt.started_at is None else attempt.ended_at - attempt.started_at
+
+
 def _changes(attempts: list[Any]) -> dict[int, str]:
     """Return what differs between an attempt and the one before it, by its number; they are the newest first."""
     found = {}
@@ -153,6 +162,10 @@ def _changes(attempts: list[Any]) -> dict[int, str]:
             )
             if one != other
         ]
+        now, before = _lasted(later), _lasted(earlier)
+        # Twice or half as long is another duration; anything is, compared with less than a tenth of a second.
+        if now is not None and before is not None and max(now, before) > max(2 * min(now, before), timedelta(seconds=0.1)):
+            differs.append("duration")
         found[later.attempt] = f"another {', '.join(differs)} than before" if differs else "the same as before"
     return found
 

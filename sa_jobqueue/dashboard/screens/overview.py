@@ -6,6 +6,7 @@ from typing import Any
 
 from sa_jobqueue.dashboard.findings import link
 from sa_jobqueue.dashboard.screens.base import Context, Screen
+from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.policies.fairness import label_of, part_of
 
 
@@ -23,8 +24,11 @@ def view(context: Context) -> dict[str, Any]:
         (one, context.error_line(one.type_name, {"type": one.error_type, "message": one.error_message}))
         for one in sample.overview.failures
     ]
+    holder = next(iter(report.horizon.holders), None)
     return variables | {
         "report": report,
+        "holder": holder,
+        "holder_text": "" if holder is None else described(holder),
         "findings": [(finding, link(context, finding)) for finding in report.findings],
         "queues": [(name, depths.get(name), rates.get(name)) for name in sorted({*depths, *rates})],
         "failures": failures,

@@ -22,9 +22,11 @@ from sa_jobqueue.operations import (
     resume_schedules,
     run_schedule,
 )
+from sa_jobqueue.operations.explaining_schedules import last_runs
 
 _LISTED: Final = 100
 _TIMES: Final = 5
+_RUNS: Final = 5
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -34,6 +36,7 @@ def view(context: Context) -> dict[str, Any]:
         now: datetime = session.execute(select(func.now())).scalar_one()
         names = [] if name is None else [name]
         page = list_schedules(session, names=names, after=context.params.text("after"), limit=_LISTED, model=context.model)
+        runs = last_runs(session, page.items, until=now, count=_RUNS if name is None else 20, model=context.model)
         one = get_schedule(session, name, model=context.model) if name is not None else None
         heartbeat_timeout = context.source.heartbeat_timeout
         explanation = (
@@ -42,7 +45,8 @@ def view(context: Context) -> dict[str, Any]:
             else explain_schedule(session, name, heartbeat_timeout=heartbeat_timeout, model=context.model)
         )
     return {
-        "schedules": [(schedule, _local(schedule, schedule.next_fire_at)) for schedule in page],
+        "schedules": [(one, _local(one, one.next_fire_at), runs.get(one.name, [])[:_RUNS]) for one in page],
+        "runs": runs.get(name, []) if name is not None else [],
         "one": one,
         "explanation": explanation,
         "times": [] if one is None else _times(one, now),

@@ -1,3 +1,3 @@
-SELECT job.id
+SELECT job.id, job.status
 FROM job
 WHERE job.id = ANY (%(ids)s::UUID[])
