@@ -22,8 +22,9 @@ from sa_jobqueue.models.checks import check_text
 from sa_jobqueue.operations.enqueueing import check_encodable, wake
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.schema import explained
-from sa_jobqueue.payloads import Codec
+from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import deduplication, jobs
 from sa_jobqueue.tracing import announce_alike
 
@@ -91,7 +92,7 @@ def enqueue_payloads(
         values.pop("deduplication_key", None)
     tail = "".join("\t" + text for text in _texts(connection, model, values)) + "\n"
     columns = [*each, *values]
-    chunks = _chunks(kind.input, payloads, model.__id_factory__, deduplicate_by, tail, encoding=encoding)
+    chunks = _chunks(kind, payloads, model.__id_factory__, deduplicate_by, tail, encoding=encoding)
     with translated(), explained(model):  # COPY goes around SQLAlchemy
         if deduplicate_by is None:
             count = copy_in(connection, jobs.copy_new(model, columns), chunks)
@@ -157,7 +158,7 @@ def _check_encodable(encoding: Encoding, place: int, document: str, key: str) ->
 
 
 def _chunks(
-    codec: Codec[Any],
+    kind: JobType,
     payloads: Iterable[Any],
     make_id: Callable[[], Any],
     key_of: Callable[[Any], str] | None,
@@ -171,7 +172,11 @@ def _chunks(
     for place, payload in enumerate(payloads):
         job_id = make_text()
         # Of what needs escaping, JSON text without other characters than ASCII's has the backslash alone.
-        document = codec.encode_text(f"payloads[{place}]", payload)
+        field = f"payloads[{place}]"
+        if kind.codec is None:
+            document = kind.input.encode_text(field, payload)
+        else:
+            document = json.dumps(sealed(field, kind.input.encode(field, payload), kind.codec))
         key = "" if key_of is None else f"\t{_key_text(place, key_of(payload))}"
         if encoding is not None:
             _check_encodable(encoding, place, document, key)

@@ -4,6 +4,7 @@
 """
 
 from sa_jobqueue.registry.batches import BatchFailed, BatchItem
+from sa_jobqueue.registry.codecs import PayloadCodec
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.middleware import Proceed
@@ -16,6 +17,7 @@ __all__ = [
     "Candidate",
     "Handler",
     "JobQueue",
+    "PayloadCodec",
     "Proceed",
     "Schedule",
     "Selector",

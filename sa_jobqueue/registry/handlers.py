@@ -28,6 +28,7 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NoOutputErro
 from sa_jobqueue.models import ChainMixin, Job, JobMixin, WaitFor
 from sa_jobqueue.policies.fairness import key_of
 from sa_jobqueue.registry.batches import BatchItem
+from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.job_types import JobType, Registry, Upcaster
 from sa_jobqueue.types import JobId, JobStatus, Json
 
@@ -208,7 +209,7 @@ class Handler(Generic[InT, OutT, JobT]):
             fairness_key = key_of(kind.fairness_by, payload, document)
         made = self._model(
             type_name=kind.name,
-            input=document,
+            input=kind.seal_input(document),
             input_version=kind.version,
             queue=queue,
             fairness_key=fairness_key,
@@ -324,10 +325,10 @@ class Handler(Generic[InT, OutT, JobT]):
 
     def decode_output(self, chain_id: JobId, type_name: str, last_type_name: str, output: Json) -> Any:
         """Return the typed output of a chain of which this is known. Raises: WrongJobTypeError, InvalidPayloadError."""
-        if type_name == self.name:
-            return self.job_type.chain_output.decode("output", output)
-        if last_type_name == self.name:
-            return self.job_type.output.decode("output", output)
+        if self.name in {type_name, last_type_name}:
+            kind = self.job_type
+            codec = kind.chain_output if type_name == self.name else kind.output
+            return codec.decode("output", kind.open("output", output))
         ended = "" if last_type_name == type_name else f" and ended with {last_type_name!r}"
         raise WrongJobTypeError(
             chain_id,
@@ -351,7 +352,7 @@ class Handler(Generic[InT, OutT, JobT]):
             )
         if isinstance(result, Continuation):
             return None
-        return self.job_type.output.encode("result", result)
+        return sealed("result", self.job_type.output.encode("result", result), self.job_type.codec)
 
     def upcast(self, from_version: int) -> Callable[[Upcaster], Upcaster]:
         """Register a function that turns the JSON of a `from_version` input into that of the next version.

@@ -21,6 +21,7 @@ from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.policies.retention import NOTHING_SAID, Retention, RetentionRules
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.batches import BatchRule
+from sa_jobqueue.registry.codecs import Codecs, PayloadCodec
 from sa_jobqueue.registry.dependencies import Provider, Providers
 from sa_jobqueue.registry.handlers import BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
 from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
@@ -69,6 +70,7 @@ class JobQueue(Generic[JobT]):
         self._handlers: dict[str, Handler[Any, Any, JobT]] = {}
         self._middleware: list[Middleware] = []
         self._providers = Providers()
+        self._codecs = Codecs()
         self._queues: dict[tuple[str, str], QueueSettings] = {}
         self._selectors: dict[str, Selector] = {}
         self._schedules: dict[str, Schedule] = {}
@@ -89,6 +91,7 @@ class JobQueue(Generic[JobT]):
         concurrency: int | None = None,
         fairness_by: FairnessBy | None = None,
         rate_cost: int | None = None,
+        codec: PayloadCodec | None = None,
     ) -> HandlerDecorator[JobT]:
         """Register a function as the handler of `type_name`.
 
@@ -102,6 +105,7 @@ class JobQueue(Generic[JobT]):
         `concurrency`: how many of its jobs one worker runs at once, 1 to 10,000; as many as it has slots unless given.
         `fairness_by`: how to get the `fairness_key` from a payload: the path of a field, such as "order.customer_id", or a
         function of the payload; jobs that are created without `job` or `continuation` set it explicitly, as `rate_cost`.
+        `codec`: encodes its inputs and outputs for storage, to encrypt or compress them; see `PayloadCodec`.
         The first parameter is the payload; `keyword_handler` takes its fields as parameters instead.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
@@ -119,6 +123,7 @@ class JobQueue(Generic[JobT]):
             concurrency=concurrency,
             fairness_by=fairness_by,
             rate_cost=rate_cost,
+            codec=codec,
         )
 
     def keyword_handler(self, type_name: str, **options: Any) -> FieldsDecorator[JobT]:
@@ -150,6 +155,7 @@ class JobQueue(Generic[JobT]):
         concurrency: int | None = None,
         fairness_by: FairnessBy | None = None,
         rate_cost: int | None = None,
+        codec: PayloadCodec | None = None,
     ) -> BatchDecorator:
         """Register a function that is called with up to `max_size` jobs of `type_name` at once.
 
@@ -178,6 +184,7 @@ class JobQueue(Generic[JobT]):
             concurrency=concurrency,
             fairness_by=fairness_by,
             rate_cost=rate_cost,
+            codec=codec,
             batch=rule,
         )
 
@@ -187,13 +194,16 @@ class JobQueue(Generic[JobT]):
             words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'
             raise InvalidHandlerError(words)
         check_fairness_by(options.get("fairness_by"))
+        if (codec := options.get("codec")) is not None:
+            self._codecs.add(codec)
         of_jobs: dict[str, Any] = {
             name: options.get(name) for name in ("queue", "priority", "max_attempts", "timeout", "rate_cost")
         }
         check_defaults(type_name, **of_jobs)
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
-            kind = describe(func, name=type_name, middleware=self._middleware, providers=self._providers, **options)
+            own: dict[str, Any] = {"middleware": self._middleware, "providers": self._providers, "codecs": self._codecs}
+            kind = describe(func, name=type_name, **own, **options)
             for name in [name for name in kind.fields if name in _OPTIONS or hasattr(self.model, name)]:
                 raise InvalidHandlerError(
                     f"{kind.place}: the field {name!r} has the name of an option of `job`, or of an attribute of "
@@ -368,6 +378,8 @@ class JobQueue(Generic[JobT]):
         # A throw-away job checks all of it as any other; the application's factory is asked for jobs alone.
         never_written: Any = "-" if self.model.__jobqueue__.id_type == "text" else UUID(int=0)
         job = registered.job(payload, id=never_written, **options)
+        # Stored as it is: a constant of the source, and compared with the row at each start.
+        document = kind.open("input", job.input)
         declared = Schedule(
             name=name,
             cron=cron,
@@ -379,9 +391,9 @@ class JobQueue(Generic[JobT]):
             max_attempts=job.max_attempts,
             timeout=job.timeout,
             rate_cost=job.rate_cost,
-            input=job.input
+            input=document
             if fire_time_field is None
-            else {key: value for key, value in job.input.items() if key != fire_time_field},
+            else {key: value for key, value in document.items() if key != fire_time_field},
             input_version=kind.version,
             fire_time_field=fire_time_field,
             misfire_policy=misfire_policy,
@@ -419,7 +431,8 @@ class JobQueue(Generic[JobT]):
         """
         if chain.status is not JobStatus.COMPLETED:
             raise NoOutputError(chain.id, chain.status)
-        return self.registry.get(chain.last_type_name).output.decode("output", chain.output)
+        kind = self.registry.get(chain.last_type_name)
+        return kind.output.decode("output", kind.open("output", chain.output))
 
     def job(self, type_name: str, payload: Any = None, **options: Any) -> JobT:
         """Describe a job of a type known only by name; otherwise as `Handler.job`. Raises: UnknownJobTypeError."""
@@ -445,6 +458,7 @@ class JobQueue(Generic[JobT]):
                 place = self.registry.get(name).place
                 raise InvalidOptionError("other", f"brings {name!r} ({place}), which is here already: include it once")
             self.registry.add(other.registry.get(name))  # raises, with both places
+        self._codecs.include(other._codecs)
         for name, handler in other._handlers.items():
             self.registry.add(handler.job_type)
             self._handlers[name] = handler

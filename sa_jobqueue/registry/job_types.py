@@ -8,7 +8,7 @@ import operator
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, NotRequired, Required
 
@@ -16,12 +16,13 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 from typing_extensions import TypedDict
 
-from sa_jobqueue.context import AttemptContext, Blockers, Continuation
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, Continuation
 from sa_jobqueue.errors import (
     DuplicateJobTypeError,
     InvalidBlockersError,
     InvalidHandlerError,
     InvalidOptionError,
+    InvalidOutputError,
     InvalidPayloadError,
     UndeclaredContinuationError,
     UnknownJobTypeError,
@@ -32,6 +33,7 @@ from sa_jobqueue.policies.fairness import FairnessBy
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.policies.retry import RetryPolicy
 from sa_jobqueue.registry.batches import BatchRule, outcome_of
+from sa_jobqueue.registry.codecs import Codecs, PayloadCodec, opened, sealed
 from sa_jobqueue.registry.dependencies import Provider, Providers
 from sa_jobqueue.registry.middleware import Middleware
 from sa_jobqueue.shapes import item_name, name_of
@@ -101,6 +103,11 @@ class JobType:
     batch: BatchRule | None = None
     """How its jobs are gathered, where its function takes many at once; `input` and `output` are of one of them then."""
 
+    codec: PayloadCodec | None = None
+    """Encodes its inputs and outputs for storage; None: they are stored as they are."""
+    codecs: Codecs = field(default_factory=Codecs)
+    """What finds the codec of a stored payload: of its own, or of a chain that its job waited for."""
+
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Annotations of the parameters that are the fields of the payload, by name; empty for one payload as a whole."""
 
@@ -117,11 +124,27 @@ class JobType:
         """Whether its handler asks for an `AsyncSession`."""
         return self.session_class is not None and issubclass(self.session_class, AsyncSession)
 
-    def decode(self, data: Json, version: int) -> Any:
-        """Return the typed input of a stored payload, brought up from `version` first.
+    def seal_input(self, document: Json) -> Json:
+        """Return an input as it is stored. Raises: InvalidPayloadError, PayloadTooLargeError."""
+        return sealed("input", document, self.codec)
 
-        Raises: UnreadableInputError when a version is newer than ours, an upcaster is missing or fails, or the result
-        does not fit the type.
+    def encode_output(self, value: Any) -> Json:
+        """Return what the handler returned as it is stored. Raises: InvalidOutputError."""
+        document = self.output.encode_output(value)
+        try:
+            return sealed("output", document, self.codec)
+        except InvalidPayloadError as error:
+            raise InvalidOutputError(f"the handler's return value is not usable: {error}") from error
+
+    def open(self, field: str, stored: Json) -> Json:
+        """Return a stored payload before its codec encoded it. Raises: InvalidPayloadError."""
+        return opened(field, stored, self.codecs)
+
+    def decode(self, data: Json, version: int) -> Any:
+        """Return the typed input of a stored payload: decoded by its codec, then brought up from `version`.
+
+        Raises: UnreadableInputError when its codec fails, a version is newer than ours, an upcaster is missing or fails, or
+        the result does not fit the type.
         """
         if isinstance(data, Unreadable):
             raise UnreadableInputError("input", data.reason)
@@ -129,6 +152,7 @@ class JobType:
             raise UnreadableInputError(
                 "input_version", f"is {version}, but this {self.name} knows up to {self.version}: deploy the newer handler"
             )
+        data = self._open_or_die("input", data)
         for step in range(version, self.version):
             upcast = self.upcasters.get(step)
             if upcast is None:
@@ -141,6 +165,20 @@ class JobType:
             return self.input.decode("input", data)
         except InvalidPayloadError as error:
             raise UnreadableInputError(error.field, error.reason) from error
+
+    def _open_or_die(self, field: str, stored: Json) -> Json:
+        try:
+            return self.open(field, stored)
+        except InvalidPayloadError as error:
+            raise UnreadableInputError(error.field, error.reason) from error
+
+    def blockers_of(self, outcomes: Sequence[BlockerOutcome]) -> Blockers[Any]:
+        """Return what a job waited for, as its handler is given it. Raises: UnreadableInputError, also if a codec fails."""
+        found = tuple(
+            replace(outcome, output=self._open_or_die(f"blockers[{place}]", outcome.output))
+            for place, outcome in enumerate(outcomes)
+        )
+        return Blockers(self.decode_blockers([outcome.output for outcome in found]), found)
 
     def decode_blockers(self, outputs: Sequence[Json]) -> Any:
         """Return the typed outputs of what a job waited for, all together, in the order of its blockers.
@@ -263,6 +301,8 @@ def describe(
     batch: BatchRule | None = None,
     fairness_by: FairnessBy | None = None,
     rate_cost: int | None = None,
+    codec: PayloadCodec | None = None,
+    codecs: Codecs | None = None,
     by_fields: bool = False,
 ) -> JobType:
     """Return the job type of a function, read from its signature.
@@ -387,6 +427,8 @@ def describe(
         batch=batch,
         fairness_by=fairness_by,
         rate_cost=rate_cost,
+        codec=codec,
+        codecs=Codecs() if codecs is None else codecs,
         fields=fields,
     )
 

@@ -125,10 +125,15 @@ class _Wanted:
         found = [job for job in listed if self._matches(job)]
         return found, [job for job in listed if job not in found]
 
+    def _input(self, job: Any) -> Any:
+        return job.input if self._handler is None else self._handler.job_type.open("input", job.input)
+
     def _matches(self, job: Any) -> bool:
-        if self._part is not None and not _contains(job.input, self._part):
+        if self._part is not None and not _contains(self._input(job), self._part):
             return False
-        if any(_value(job, name) != value for name, value in self._columns.items()):
+        if any(
+            (self._input(job) if name == "input" else _value(job, name)) != value for name, value in self._columns.items()
+        ):
             return False
         return self._test is None or self._test(job)
 
@@ -148,9 +153,9 @@ class _Wanted:
         wanted: dict[str, Any] = {name: self._columns[name] for name in names}
         given: dict[str, Any] = {name: _value(job, name) for name in names}
         if self._part is not None:
-            wanted["input"], given["input"] = self._part, _part_of(job.input, self._part)
+            wanted["input"], given["input"] = self._part, _part_of(self._input(job), self._part)
         else:
-            wanted["input"], given["input"] = self._columns.get("input", job.input), job.input
+            wanted["input"], given["input"] = self._columns.get("input", self._input(job)), self._input(job)
         return _lines(wanted), _lines(given)
 
     def _likeness(self, job: Any) -> float:

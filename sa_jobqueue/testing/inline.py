@@ -117,7 +117,7 @@ class Inline:
         if isinstance(returned, Continuation):
             result = attach(self._model, job, returned, job_type)
         else:
-            result = json.dumps(job_type.output.encode_output(returned))
+            result = json.dumps(job_type.encode_output(returned))
         return await self.on(lambda session: complete(session, self._model, job, result))
 
     async def _call(self, context: AttemptContext, job_type: JobType, savepoint: _Savepoint) -> Any:
@@ -149,8 +149,7 @@ class Inline:
 
     def _blockers(self, session: Session, job: ClaimedJob, job_type: JobType) -> Blockers[Any]:
         rows = session.execute(blockers.outcomes(self._model), {"job_id": job.id})
-        outcomes = tuple(BlockerOutcome(*row) for row in rows)
-        return Blockers(job_type.decode_blockers([outcome.output for outcome in outcomes]), outcomes)
+        return job_type.blockers_of([BlockerOutcome(*row) for row in rows])
 
 
 class _Savepoint:

@@ -79,7 +79,7 @@ async def _awaited(handler: Handler[Any, Any, Any], returned: Any) -> Any:
 
 def _checked(handler: Handler[Any, Any, Any], returned: Any) -> Any:
     if not isinstance(returned, Continuation):
-        handler.job_type.output.encode_output(returned)
+        handler.job_type.encode_output(returned)
     return returned
 
 

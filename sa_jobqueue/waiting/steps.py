@@ -23,6 +23,7 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.payloads import Codec
+from sa_jobqueue.registry.codecs import Codecs, opened
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.statements import progress, waiting
 from sa_jobqueue.types import LONGEST, ChainResult, JobId, JobStatus, Progress
@@ -166,7 +167,7 @@ class Wait:
         if self._handler is not None:
             told["output"] = self._handler.decode_output(row.id, row.type_name, row.last_type_name, row.output)
         elif self._codec is not None:
-            told["output"] = self._codec.decode("output", row.output)
+            told["output"] = self._codec.decode("output", opened("output", row.output, Codecs()))
         return ChainResult(**told)
 
 

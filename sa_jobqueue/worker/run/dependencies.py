@@ -24,8 +24,8 @@ async def load_blockers(engine: AsyncEngine, statement: Executable, job: Claimed
     """Return the results a job waited for, as read by `statements.blockers.outcomes`. Raises: UnreadableInputError."""
     async with engine.connect() as connection:
         rows = await connection.execute(statement, {"job_id": job.id})
-        outcomes = tuple(BlockerOutcome(*row) for row in rows)
-    return Blockers(job_type.decode_blockers([outcome.output for outcome in outcomes]), outcomes)
+        outcomes = [BlockerOutcome(*row) for row in rows]
+    return job_type.blockers_of(outcomes)
 
 
 @contextmanager

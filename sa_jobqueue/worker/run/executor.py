@@ -528,7 +528,7 @@ class Executor:
             return attach(self._model, running.job, returned, job_type)
         if returned is None and job_type.output.declared is Any:
             return "null"  # what most handlers return; nothing to check
-        output = job_type.output.encode_output(returned)
+        output = job_type.encode_output(returned)
         if self.encoding is not None and (fault := self.encoding.fault_in(output)) is not None:
             raise InvalidOutputError(f"the handler's return value is not usable: output {fault}")
         return json.dumps(output)

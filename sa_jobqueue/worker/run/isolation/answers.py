@@ -37,7 +37,7 @@ _FAILURES: Final = frozenset({AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT})
 def of_return(returned: Any, job_type: JobType) -> Message:
     """Return what a handler returned, as an answer. Raises: InvalidOutputError."""
     if not isinstance(returned, Continuation):
-        return {"is": "output", "output": json.dumps(job_type.output.encode_output(returned))}
+        return {"is": "output", "output": json.dumps(job_type.encode_output(returned))}
     job = returned.job
     if not isinstance(job, JobMixin):
         raise InvalidOutputError(f"a continuation is of a job, not of a {type(job).__name__}")

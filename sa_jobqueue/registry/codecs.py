@@ -1,0 +1,103 @@
+"""Payload codecs: how the inputs and outputs of a job type are stored, for encryption and compression."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, Protocol
+
+from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
+from sa_jobqueue.payloads import check_json
+from sa_jobqueue.types import Json
+
+MARK: Final = "sa_jobqueue.codec"
+"""Key of a stored payload that a codec has encoded; its value is the codec's name. The other key is `data`."""
+
+
+class PayloadCodec(Protocol):
+    """Encodes the inputs and outputs of a job type: an object with a name and two functions, each other's inverse.
+
+    Called in whichever process enqueues or reads the job, in its thread or on its event loop, so it must be quick, and safe
+    to call from several threads at once.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the stored payload names it by. Keep it for as long as there are jobs that it has encoded."""
+
+    def encode(self, data: bytes, /) -> Json:
+        """Return a payload, which is JSON text in UTF-8, as the JSON value to store."""
+
+    def decode(self, stored: Json, /) -> bytes:
+        """Return the payload of what `encode` returned, now or in an earlier release. A job dies of what it raises."""
+
+
+class Codecs:
+    """The codecs of a `JobQueue` by name, with those of the ones that it includes or that include it."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, PayloadCodec] = {}
+        self._beside: list[Codecs] = []
+
+    def add(self, codec: PayloadCodec) -> None:
+        """Register a codec. Raises: InvalidOptionError if it is not a codec, or another one has its name."""
+        name = getattr(codec, "name", None)
+        if not (isinstance(name, str) and name and all(callable(getattr(codec, one, None)) for one in ("encode", "decode"))):
+            raise InvalidOptionError("codec", f"must be an object with `name`, `encode` and `decode`, got {codec!r}")
+        if self.find(name) not in (None, codec):
+            raise InvalidOptionError("codec", f"has the name {name!r} of another codec; use one object for all handlers")
+        self._known[name] = codec
+
+    def find(self, name: object) -> PayloadCodec | None:
+        """Return a codec by its name; None if there is none."""
+        seen: list[Codecs] = [self]
+        for codecs in seen:  # grows meanwhile: two may include each other
+            if isinstance(name, str) and name in codecs._known:
+                return codecs._known[name]
+            seen += [other for other in codecs._beside if other not in seen]
+        return None
+
+    def include(self, other: Codecs) -> None:
+        """Let both find the codecs of either. Raises: InvalidOptionError for two codecs of one name."""
+        for name, codec in other._known.items():
+            if self.find(name) not in (None, codec):
+                raise InvalidOptionError("other", f"has another codec of the name {name!r}")
+        self._beside.append(other)
+        other._beside.append(self)
+
+
+def sealed(field: str, document: Json, codec: PayloadCodec | None) -> Json:
+    """Return a payload as it is stored; null as it is.
+
+    Raises: InvalidPayloadError if the codec fails or what it returns is not JSON; PayloadTooLargeError.
+    """
+    if codec is None or document is None:
+        return document
+    try:
+        data = codec.encode(json.dumps(document).encode())
+    except Exception as error:  # of the application's own code
+        reason = f"cannot be encoded by the codec {codec.name!r}: {type(error).__name__}: {error}"
+        raise InvalidPayloadError(field, reason) from error
+    stored: dict[str, Any] = {MARK: codec.name, "data": data}
+    check_json(field, stored)
+    return stored
+
+
+def opened(field: str, stored: Json, codecs: Codecs) -> Json:
+    """Return a stored payload as it was before a codec encoded it; others as they are.
+
+    Raises: InvalidPayloadError if its codec fails or is not known here.
+    """
+    if not isinstance(stored, dict) or stored.keys() != {MARK, "data"}:
+        return stored
+    codec = codecs.find(stored[MARK])
+    if codec is None:
+        raise InvalidPayloadError(
+            field,
+            f"is encoded by the codec {stored[MARK]!r}, which is not known here: read it with a handler of a JobQueue "
+            "in which a handler has it",
+        )
+    try:
+        return json.loads(codec.decode(stored["data"]))
+    except Exception as error:  # of the application's own code, or invalid JSON
+        reason = f"cannot be decoded by the codec {codec.name!r}: {type(error).__name__}: {error}"
+        raise InvalidPayloadError(field, reason) from error

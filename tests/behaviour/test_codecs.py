@@ -1,0 +1,273 @@
+"""Payload codecs: inputs and outputs that are stored encrypted or compressed, wherever a job is made and read."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from base64 import b64decode, b64encode
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from cryptography.fernet import Fernet, MultiFernet
+from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, Blockers, Job, JobQueue, JobStatus, Worker, aio, operations, wait_chain
+from sa_jobqueue.cli import main
+from sa_jobqueue.context import Continuation
+from sa_jobqueue.dashboard import Access, dashboard
+from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
+from sa_jobqueue.models import WaitFor
+from sa_jobqueue.registry import PayloadCodec
+from sa_jobqueue.testing import assert_enqueued, drain, perform
+from sa_jobqueue.types import Json
+from tests.dashboard.conftest import Client
+from tests.fixtures import isolated
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import quick
+
+
+class Encrypted:
+    name = "encrypted"
+
+    def __init__(self, *keys: bytes) -> None:
+        self._fernet = MultiFernet([Fernet(key) for key in keys])
+
+    def encode(self, data: bytes) -> Json:
+        return self._fernet.encrypt(data).decode()
+
+    def decode(self, stored: Json) -> bytes:
+        return self._fernet.decrypt(stored)
+
+
+class Compressed:
+    name = "gzip"
+
+    def encode(self, data: bytes) -> Json:
+        return b64encode(gzip.compress(data)).decode()
+
+    def decode(self, stored: Json) -> bytes:
+        return gzip.decompress(b64decode(stored))
+
+
+KEY = Fernet.generate_key()
+
+
+@dataclass
+class Patient:
+    name: str
+    ward: int
+
+
+def declared(codec: PayloadCodec) -> JobQueue[Job]:
+    """Return handlers of every way in which a payload is passed on."""
+    jobs = JobQueue()
+
+    @jobs.handler("admit", codec=codec, max_attempts=1, fairness_by="ward")
+    def admit(patient: Patient, session: Session) -> str:
+        return f"{patient.name} admitted"
+
+    @jobs.handler("move", codec=codec, max_attempts=1)
+    async def move(patient: Patient, ctx: AttemptContext) -> Continuation[str]:
+        return ctx.continue_with(jobs["write"], patient.name)
+
+    @jobs.handler("write", codec=codec, max_attempts=1)
+    def write(name: str) -> str:
+        return f"{name} moved"
+
+    @jobs.handler("report", max_attempts=1)
+    def report(outputs: Blockers[list[str]]) -> list[str]:
+        return [*outputs.outputs, *(str(one.output) for one in outputs.outcomes)]
+
+    return jobs
+
+
+def stored(engine: Engine) -> str:
+    """Return everything that the queue's tables have."""
+    with engine.connect() as connection:
+        tables = ("job", "dead_letter", "job_attempt", "schedule")
+        return "\n".join(
+            str(value) for name in tables for (value,) in connection.execute(text(f"SELECT t::text FROM {name} t"))
+        )
+
+
+def run(jobs: JobQueue[Any], engine: Engine) -> None:
+    asyncio.run(Worker(jobs, engine, options=quick()).run_until_idle())
+
+
+@pytest.mark.parametrize("codec", [Encrypted(KEY), Compressed()], ids=lambda codec: codec.name)
+def test_what_a_codec_encodes_is_stored_so_and_read_wherever_it_is_needed(
+    engine: Engine, async_engine: AsyncEngine, codec: Any
+) -> None:
+    jobs = declared(codec)
+    ann = Patient("Ann Smith", 7)
+    with Session(engine) as session, session.begin():
+        added = jobs["admit"].job(ann)
+        session.add(added)
+        jobs["admit"].enqueue(session, ann)
+        operations.enqueue_many(session, [jobs["admit"].job(ann) for _ in range(2)])
+        operations.enqueue_payloads(session, jobs["admit"], [ann, ann], fairness_key="7")
+        moved = jobs["move"].job(ann)
+        waits = jobs["report"].job(blockers=[WaitFor(jobs["admit"].job(ann)), WaitFor(moved)])
+        session.add(waits)
+        session.flush()
+        assert_enqueued(session, jobs["admit"], ann, count=7)
+        assert added.fairness_key == "7"  # what is needed to find or order jobs is a column of its own
+        moved_id, waits_id = moved.id, waits.id
+    assert "Smith" not in stored(engine)
+    run(jobs, engine)
+    with Session(engine) as session:
+        assert {job.status for job in operations.list_jobs(session)} == {JobStatus.COMPLETED}
+        assert session.get_one(Job, waits_id).output == ["Ann Smith admitted", "Ann Smith moved"] * 2
+        chain = operations.get_chain(session, moved_id)
+        assert jobs["move"].output(chain) == jobs["write"].output(chain) == jobs.output(chain) == "Ann Smith moved"
+        session.execute(text("DELETE FROM job_blocker"))
+        session.execute(text("DELETE FROM job WHERE type_name = 'report'"))  # whose own output is not encoded
+        session.commit()
+    assert "Smith" not in stored(engine)
+    given: dict[str, Any] = {"timeout": timedelta(seconds=60)}
+    assert wait_chain(engine, moved_id, output=jobs["move"], **given).output == "Ann Smith moved"
+
+    async def waited() -> Any:
+        result = await aio.wait_chain(async_engine, moved_id, output=jobs["move"], **given)
+        await async_engine.dispose()
+        return result.output
+
+    assert asyncio.run(waited()) == "Ann Smith moved"
+    with pytest.raises(InvalidPayloadError, match=f"encoded by the codec '{codec.name}', which is not known here"):
+        wait_chain(engine, moved_id, output=str, **given)
+    assert set(wait_chain(engine, moved_id, **given).output) == {"sa_jobqueue.codec", "data"}
+
+
+def test_it_is_shown_as_it_is_stored(engine: Engine, database_url: str) -> None:
+    jobs = declared(Encrypted(KEY))
+    with Session(engine) as session, session.begin():
+        job_id = jobs["admit"].enqueue(session, Patient("Ann Smith", 7))
+    shown = CliRunner().invoke(main, ["jobs", "show", str(job_id), "--json"], env={"SA_JOBQUEUE_URL": database_url}).stdout
+    assert json.loads(shown)["job"]["input"]["sa_jobqueue.codec"] == "encrypted"
+    access = Access(user="ann")
+    page = Client(dashboard(engine, authorize=lambda request: access)).page(f"/queue/job?id={job_id}")
+    assert "sa_jobqueue.codec" in page
+    with Session(engine) as session:
+        explained = operations.explain_job(session, job_id)
+    assert all("Smith" not in one for one in (shown, page, explained.sentence))
+
+
+def test_what_cannot_be_decoded_is_a_dead_letter_that_stops_no_other_and_runs_once_the_key_is_back(
+    engine: Engine, jobs: Jobs
+) -> None:
+    other_key = Fernet.generate_key()
+    with Session(engine) as session, session.begin():
+        lost = declared(Encrypted(other_key))["admit"].enqueue(session, Patient("Ann", 1))
+        forged = declared(Encrypted(KEY))["admit"].enqueue(session, Patient("Bob", 1))
+        unknown = declared(Compressed())["admit"].enqueue(session, Patient("Cid", 1))
+        good = declared(Encrypted(KEY))["admit"].enqueue(session, Patient("Dan", 1))
+        session.execute(text("UPDATE job SET input = jsonb_set(input, '{data}', '[7]') WHERE id = :id"), {"id": forged})
+    run(declared(Encrypted(KEY)), engine)
+    assert jobs.status(good) is JobStatus.COMPLETED
+    for job_id, reason in (
+        (lost, "input: cannot be decoded by the codec 'encrypted': InvalidToken: "),
+        (forged, "input: cannot be decoded by the codec 'encrypted': TypeError: "),
+        (unknown, "input: is encoded by the codec 'gzip', which is not known here"),
+    ):
+        (letter,) = jobs.letters(job_id)
+        assert letter["reason"] == "invalid_input"
+        assert letter["error"]["message"].startswith(reason)
+    with Session(engine) as session, session.begin():
+        operations.redrive_dead_letters(session, where=operations.DeadLetterFilter(job_ids=[lost]), by="tester")
+    run(declared(Encrypted(KEY, other_key)), engine)  # rotated: the first key encrypts, each decrypts
+    assert jobs.status(lost) is JobStatus.COMPLETED
+
+
+def test_jobs_of_before_a_codec_are_still_read_and_upcasters_see_what_it_decoded(engine: Engine, jobs: Jobs) -> None:
+    plain, secret = JobQueue(), JobQueue()
+
+    @plain.handler("greet")
+    def greet_before(name: str) -> str:
+        return name
+
+    first = JobQueue()
+
+    @first.handler("greet", codec=Encrypted(KEY))
+    def greet_encrypted(name: str) -> str:
+        return name
+
+    @secret.handler("greet", codec=Encrypted(KEY), version=2)
+    def greet(names: list[str]) -> int:
+        return len(names)
+
+    greet.upcast(1)(lambda name: [name])
+    with Session(engine) as session, session.begin():
+        ids = [handler.enqueue(session, "Ann") for handler in (greet_before, greet_encrypted)]
+        ids.append(greet.enqueue(session, ["Ann"]))
+    run(secret, engine)
+    assert [jobs.status(one) for one in ids] == [JobStatus.COMPLETED] * 3
+
+
+def test_included_handlers_keep_their_codecs_and_two_of_one_name_are_refused() -> None:
+    encrypted = Encrypted(KEY)
+    jobs, feature = JobQueue(), declared(encrypted)
+
+    @jobs.handler("report_all")
+    def report_all(outputs: Blockers[list[str]]) -> int:
+        return len(outputs.outputs)
+
+    jobs.include(feature)
+    sealed = feature["write"].job("Ann").input
+    assert report_all.job_type.open("input", sealed) == "Ann"
+    another = JobQueue()
+    another.handler("another", codec=Encrypted(KEY))(lambda name: name)
+    with pytest.raises(InvalidOptionError, match="has the name 'encrypted' of another codec"):
+        jobs.handler("other", codec=Encrypted(KEY))
+    with pytest.raises(InvalidOptionError, match="another codec of the name 'encrypted'"):
+        jobs.include(another)
+    with pytest.raises(InvalidOptionError, match="must be an object with `name`, `encode` and `decode`"):
+        jobs.handler("other", codec=Fernet(KEY))  # type: ignore[arg-type]
+
+
+def test_a_codec_that_fails_is_an_error_of_whoever_enqueues() -> None:
+    class Broken(Compressed):
+        def encode(self, data: bytes) -> Json:
+            raise OSError("no key")
+
+    class Raw(Compressed):
+        def encode(self, data: bytes) -> Json:
+            return data
+
+    with pytest.raises(InvalidPayloadError, match="input: cannot be encoded by the codec 'gzip': OSError: no key"):
+        declared(Broken())["write"].job("Ann")
+    with pytest.raises(InvalidPayloadError, match=r"input\.data: is of type bytes"):
+        declared(Raw())["write"].job("Ann")
+    assert declared(Broken())["report"].job().input is None
+
+
+def test_schedules_the_test_kit_and_completion_by_hand(engine: Engine, jobs: Jobs) -> None:
+    hospital = declared(Encrypted(KEY))
+    hospital.schedule("nightly", cron="0 3 * * *", handler="admit", payload=Patient("Night", 1))
+    hospital.schedule("hourly", cron="0 * * * *", handler="write", payload="Hour")
+    assert perform(hospital["write"], "Ann") == "Ann moved"
+    with Session(engine) as session, session.begin():
+        # A schedule's payload is a constant of the source: stored as it is, so that each worker declares the same.
+        assert operations.sync_schedules(session, hospital.schedules).created == ("hourly", "nightly")
+        assert not operations.sync_schedules(session, hospital.schedules).changed
+        (fired,) = operations.run_schedule(session, "hourly")
+        by_hand = hospital["write"].enqueue(session, "Bob", delay=timedelta(days=1))
+    with Session(engine) as session, session.begin():
+        operations.lock_chain(session, by_hand)
+        operations.complete_job(session, by_hand, "done", handler=hospital["write"])
+    drain(hospital, engine)
+    assert jobs.status(fired) is JobStatus.COMPLETED
+    assert jobs.get(by_hand)["output"]["sa_jobqueue.codec"] == "encrypted"
+
+
+def test_a_child_process_decodes_and_encodes(engine: Engine, jobs: Jobs) -> None:
+    with Session(engine) as session, session.begin():
+        job_id = isolated.shouts.enqueue(session, "quiet")
+    asyncio.run(Worker(isolated.jobs, engine, options=quick(heartbeat_timeout=timedelta(minutes=10))).run_until_idle())
+    assert isolated.shouts.job_type.open("output", jobs.get(job_id)["output"]) == "QUIET"
+    assert "quiet" not in str(jobs.get(job_id)["input"])
