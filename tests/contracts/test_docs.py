@@ -32,11 +32,14 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OWN_PAGES = [page for page in PAGES if "Written by scripts/reference" not in page.read_text()]
 RUN_LANGUAGES = {"python", "sql"}
-LONG = {f"docs/guides/{name}.md" for name in ("add-to-your-application", "migrations", "triage", "testing")}
+LONG = {f"docs/guides/{name}.md" for name in ("add-to-your-application", "migrations", "triage", "testing")} | {
+    "docs/tutorial.md"
+}
 """Pages that start many commands, together as long as all the others: their code is left to the long run."""
 
 STEPS = """
-import os, subprocess, sys
+import os, signal, subprocess, sys
+from contextlib import suppress
 from pathlib import Path
 
 from tests.behaviour.test_examples import ADVANCED_ALCHEMY
@@ -54,7 +57,12 @@ def run_sql(script):
 def run_shell(script):
     bin = Path(sys.executable).parent
     environment = os.environ | {"PATH": f"{bin}:{os.environ['PATH']}", "PYTHONPATH": "."}
-    subprocess.run(["sh", "-e", "-c", script], check=True, env=environment)
+    # In a session of its own: what a script that failed left in the background ends with it.
+    with subprocess.Popen(["sh", "-e", "-c", script], env=environment, start_new_session=True) as shell:
+        if shell.wait():
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+            raise SystemExit(f"exit status {shell.returncode}: {script}")
 """
 
 
