@@ -32,13 +32,17 @@ def test_links_keep_the_prefix(engine: Engine, prefix: str) -> None:
     app = dashboard(engine, operator=engine, authorize=everyone)
     client = Client(app, prefix=prefix.replace("%20", " ")) if prefix else Client(app, prefix="")
     client.prefix = prefix
+    found = set()
     for path in ("/queue/overview", "/queue/jobs"):
-        found = links(client.page(path))
-        assert len(found) > 10
-        assert all(one.startswith(f"{prefix}/") for one in found), found
-        for one in found:
-            if "/acts/" not in one:
-                assert client.get(one.removeprefix(prefix)).status_code in {200, 303}, one
+        on_page = links(client.page(path))
+        assert len(on_page) > 10
+        found |= on_page
+    assert all(one.startswith(f"{prefix}/") for one in found), found
+    pages = sorted(one for one in found if "/acts/" not in one)
+    if prefix not in {"", "/a/b%20c/queue"}:  # these two follow every link, the others a file and some pages
+        pages = [*pages[::8], next(one for one in pages if "/static/" in one)]
+    for one in pages:
+        assert client.get(one.removeprefix(prefix)).status_code in {200, 303}, one
 
 
 @pytest.mark.parametrize("strips", [True, False])
@@ -76,10 +80,10 @@ def test_in_litestar(engine: Engine, jobs: Jobs) -> None:
     client = Client(Litestar([asgi("/in/litestar", is_mount=True, copy_scope=True)(app)]), prefix="")
     client.prefix = "/in/litestar"
     assert client.get("/").headers["location"] == "/in/litestar/queue/overview"
-    for one in links(client.page("/queue/jobs")):
-        assert one.startswith("/in/litestar/")
-        if "/acts/" not in one:
-            assert client.get(one.removeprefix("/in/litestar")).status_code in {200, 303}, one
+    found = sorted(links(client.page("/queue/jobs")))
+    assert all(one.startswith("/in/litestar/") for one in found)
+    for one in [one for one in found if "/acts/" not in one][::4]:
+        assert client.get(one.removeprefix("/in/litestar")).status_code in {200, 303}, one
     confirmed(client, client.post("cancel-jobs", {"id": str(job_id)}).text)
     assert jobs.status(job_id) is JobStatus.CANCELLED
 
