@@ -53,6 +53,7 @@ cancel_jobs = _awaited(operations.cancel_jobs)
 check_schema = _awaited(operations.check_schema)
 complete_job = _awaited(operations.complete_job)
 count_blockers = _awaited(operations.count_blockers)
+count_write_chains = _awaited(operations.count_write_chains)
 delete_chains = _awaited(operations.delete_chains)
 delete_job_types = _awaited(operations.delete_job_types)
 delete_queues = _awaited(operations.delete_queues)
@@ -118,6 +119,7 @@ __all__ = [
     "check_schema",
     "complete_job",
     "count_blockers",
+    "count_write_chains",
     "delete_chains",
     "delete_job_types",
     "delete_queues",

@@ -10,7 +10,7 @@ import click
 
 from sa_jobqueue.cli._options import Database, duration, instant, json_option, with_database
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table
-from sa_jobqueue.operations.writes import Write, list_rejected_rows, list_writes, prune_writes
+from sa_jobqueue.operations.writes import Write, count_write_chains, list_rejected_rows, list_writes, prune_writes
 from sa_jobqueue.redaction import is_redacting
 
 
@@ -55,17 +55,20 @@ def list_(
 @json_option
 @with_database
 def show(database: Database, /, *, write_id: str, sequence: int, limit: int, as_json: bool) -> None:
-    """Show one bulk write and its rejected rows."""
+    """Show one bulk write, how far its chains are, and its rejected rows."""
     with database.session() as session:
         write = _find(session, database, write_id, sequence)
+        chains = count_write_chains(session, write_id, sequence=sequence, model=database.model)
         position = (sequence, -(2**63), 0)
         page = list_rejected_rows(session, write_id, after=position, limit=limit, model=database.model)
     rejected = [one for one in page.items if one.sequence == sequence]
     rows: list[dict[str, Any]] = [asdict(one) | ({"record": "[redacted]"} if is_redacting() else {}) for one in rejected]
     if as_json:
-        print_json(asdict(write) | {"rejected_rows": rows})
+        print_json(asdict(write) | {"chains": chains and asdict(chains), "rejected_rows": rows})
         return
     print_fields(f"write {write_id}", asdict(write))
+    if chains is not None:
+        print_fields("chains", asdict(chains))
     if rows:
         headings = ["task", "row", "field", "reason", "record"]
         shown = [(row["task_id"], row["row"], row["field"], row["reason"], row["record"]) for row in rows]

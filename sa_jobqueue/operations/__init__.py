@@ -88,7 +88,15 @@ from sa_jobqueue.operations.schedules import (
 )
 from sa_jobqueue.operations.schema import check_schema
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
-from sa_jobqueue.operations.writes import RejectedRow, Write, list_rejected_rows, list_writes, prune_writes
+from sa_jobqueue.operations.writes import (
+    RejectedRow,
+    Write,
+    WriteCounts,
+    count_write_chains,
+    list_rejected_rows,
+    list_writes,
+    prune_writes,
+)
 
 __all__ = [
     "AuditFilter",
@@ -116,12 +124,14 @@ __all__ = [
     "WorkerFilter",
     "WorkerStatus",
     "Write",
+    "WriteCounts",
     "after_commit",
     "cancel_chains",
     "cancel_jobs",
     "check_schema",
     "complete_job",
     "count_blockers",
+    "count_write_chains",
     "delete_chains",
     "delete_job_types",
     "delete_queues",

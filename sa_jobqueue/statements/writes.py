@@ -5,10 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Delete, Interval, Select, Text, bindparam, column, delete, func, literal, select, tuple_
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Delete,
+    Interval,
+    Select,
+    Text,
+    bindparam,
+    column,
+    delete,
+    func,
+    literal,
+    literal_column,
+    select,
+    tuple_,
+)
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.statements._parts import array, once_a_model, status, table
+from sa_jobqueue.statements.history import block, number
+from sa_jobqueue.types import JobStatus
 
 
 def page(
@@ -34,6 +51,39 @@ def page(
     if sequence is not None:
         chosen = chosen.where(write.c.sequence == sequence)
     return chosen if after is None else chosen.where(tuple_(*key) < _values(after, key))
+
+
+@once_a_model
+def counts(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Count the chains that a write enqueued, by how they stand; those that were deleted or archived have ended.
+
+    Parameters: `write_id`, `sequence`. Shape: one row `(is_there, open, completed, dead, cancelled, gone)`, whether there is
+    such a write first. A write's jobs are those created at the start of its transaction, by a transaction no older.
+    Locks: none. Index: the ledger's primary key; `ix_job_history`, the pages that changed since the write.
+    """
+    write, job = table(model.Write), table(model)
+    write_id, sequence = bindparam("write_id", type_=Text), bindparam("sequence", type_=BigInteger)
+
+    def of_ledger(one: ColumnElement[Any]) -> Any:
+        return select(one).where(write.c.write_id == write_id, write.c.sequence == sequence).scalar_subquery()
+
+    enqueued = of_ledger(write.c.enqueued)
+    ended = job.c.chain_completed_at.is_not(None)
+    outcome = func.coalesce(job.c.chain_status, job.c.status)
+    ends = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
+    columns = [func.count().filter(~ended).label("open")]
+    columns += [func.count().filter(ended, outcome == status(one)).label(one.value) for one in ends]
+    gone = func.coalesce(enqueued, literal_column("0")) - func.count()
+    is_there = enqueued.is_not(None).label("is_there")
+    return (
+        select(is_there, *columns, gone.label("gone"))
+        .select_from(job)
+        .where(
+            block(number(job)) >= block(of_ledger(number(write))),
+            job.c.created_at == of_ledger(write.c.written_at),
+            job.c.chain_index == literal_column("0"),
+        )
+    )
 
 
 def rejects(model: type[JobMixin[Any]], *, write_id: str, after: tuple[Any, ...] | None, limit: int) -> Select[Any]:

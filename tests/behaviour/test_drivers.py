@@ -144,7 +144,7 @@ FINDING = {"get_job", "get_chain", "list_jobs", "list_chains", "list_chain_jobs"
     *("cancel_jobs", "cancel_chains", "delete_chains", "list_queues", "pause_queues", "resume_queues", "delete_queues"),
     *("list_job_types", "pause_job_types", "resume_job_types", "delete_job_types", "list_schedules", "run_schedule"),
     *("pause_schedules", "resume_schedules", "delete_schedules", "list_workers", "drain_workers", "resize_workers"),
-    *("list_writes", "list_rejected_rows", "prune_writes"),
+    *("list_writes", "list_rejected_rows", "prune_writes", "count_write_chains"),
 }
 """Operations that return something true below."""
 
@@ -215,6 +215,7 @@ def calls(ids: dict[str, Any], done: list[str]) -> dict[str, Callable[[Session],
         "resize_workers": lambda session: operations.resize_workers(session, 3, where=workers).ids == [],
         "list_writes": lambda session: operations.list_writes(session).items == [],
         "list_rejected_rows": lambda session: operations.list_rejected_rows(session, "w").items == [],
+        "count_write_chains": lambda session: operations.count_write_chains(session, "w") is None,
         "list_audit": lambda session: operations.list_audit(session).items,
         "prune_audit": lambda session: operations.prune_audit(session, timedelta(0)),
         "prune_writes": lambda session: operations.prune_writes(session, older_than=hour).ids == [],

@@ -15,9 +15,12 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, aio
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.operations import list_rejected_rows, list_writes, prune_writes
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import WriteCounts, count_write_chains, list_rejected_rows, list_writes, prune_writes
+from sa_jobqueue.operations.bulk import commit_write
 from sa_jobqueue.operations.pages import every_item
 from tests.fixtures.database import both_servers_swept
+from tests.fixtures.jobs import Jobs
 
 DAY = timedelta(days=1)
 WRITES = [("old", 0, 100), ("new", 0, 1), ("stream", 0, 100), ("stream", 1, 90), ("stream", 2, 80)]
@@ -75,6 +78,41 @@ def test_old_writes_are_pruned_with_their_rejected_rows_but_not_a_streams_last_b
     assert prune_writes(ledger, older_than=50 * DAY).changed == 0
     with pytest.raises(InvalidOptionError, match="older_than: must be a timedelta above zero"):
         prune_writes(ledger, older_than=timedelta(0))
+
+
+@both_servers_swept
+async def test_the_chains_of_a_write_are_counted_as_they_stand(
+    session: Session, jobs: Jobs, async_sessions: async_sessionmaker[AsyncSession]
+) -> None:
+    def stage(write_id: str, rows: int) -> None:
+        for row in range(rows):
+            staged: Any = Job.Stage
+            of = {"write_id": write_id, "sequence": 0, "task_id": 7, "row": row, "id": uuid7()}
+            session.add(staged(**of, type_name="test"))
+        session.commit()
+        commit_write(session, write_id=write_id, tasks={7: rows})
+        session.commit()
+
+    stage("before", 2)
+    stage("nightly", 6)
+    stage("after", 3)
+    jobs.add()
+    assert count_write_chains(session, "none") is None
+    assert count_write_chains(session, "nightly") == WriteCounts(open=6, completed=0, dead=0, cancelled=0, gone=0)
+    ids = [row.id for row in session.execute(text("SELECT id FROM job ORDER BY created_at, id"))][2:8]
+    running = "UPDATE job SET status = 'running', leased_by = 'w:1', started_at = now(), attempt = 1 WHERE id = :id"
+    ended = "UPDATE job SET status = :status, leased_by = NULL, completed_at = now(), chain_completed_at = now()"
+    for job_id, status in zip(ids, ("completed", "dead", "cancelled"), strict=False):
+        session.execute(text(running), {"id": job_id})
+        session.execute(text(f"{ended} WHERE id = :id"), {"id": job_id, "status": status})
+    session.execute(text("DELETE FROM job WHERE id = :id"), {"id": ids[0]})
+    session.commit()
+    progress = count_write_chains(session, "nightly")
+    assert progress == WriteCounts(open=3, completed=0, dead=1, cancelled=1, gone=1)
+    assert (progress.total, progress.ended) == (6, 3)
+    async with async_sessions() as other:
+        assert await aio.count_write_chains(other, "nightly") == progress
+        assert await aio.count_write_chains(other, "nightly", sequence=1) is None
 
 
 def test_the_command_line_lists_shows_and_prunes(

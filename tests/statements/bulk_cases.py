@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import bulk
+from sa_jobqueue.statements import bulk, writes
 from tests.statements.shapes import Case, World
 
 NONE: frozenset[str] = frozenset()
@@ -52,6 +52,7 @@ BULK_CASES = [
         guarded=False,
     ),
     Case("bulk_find_write", lambda: bulk.find_write(Job), NONE, write, guarded=False),
+    Case("write_counts", lambda: writes.counts(Job), NONE, write, guarded=False),
     Case("bulk_count_staged", lambda: bulk.count_staged(Job), NONE, staged, guarded=False),
     Case(
         "bulk_enqueue_staged",

@@ -2461,6 +2461,40 @@ AND paused.fairness_key = lane.fairness_key
 GROUP BY lane.queue, coalesce(paused.fairness_key, '')
 ORDER BY lane.queue, fairness_key
 
+-- health_due_lanes {}
+WITH RECURSIVE lane(queue, fairness_key, priority) AS (SELECT first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority
+  FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    ORDER BY job.queue, job.fairness_key, job.priority
+    LIMIT 1) AS first
+  UNION ALL
+  SELECT following.queue AS queue, following.fairness_key AS fairness_key, following.priority AS priority
+  FROM lane
+  JOIN LATERAL (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    AND (job.queue, job.fairness_key, job.priority) > (lane.queue, lane.fairness_key, lane.priority)
+    ORDER BY job.queue, job.fairness_key, job.priority
+    LIMIT 1) AS following ON true)
+SELECT lanes.queue, lanes.fairness_key, CAST(now() - min(oldest.scheduled_at) AS INTERVAL) AS waiting_for
+FROM (SELECT lane.queue AS queue, lane.fairness_key AS fairness_key, lane.priority AS priority
+  FROM lane
+  LIMIT %(limit)s::INTEGER) AS lanes
+JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
+  FROM job
+  WHERE job.status = 'pending'
+  AND job.priority >= '-9'
+  AND job.queue = lanes.queue
+  AND job.fairness_key = lanes.fairness_key
+  AND job.priority = lanes.priority
+  AND job.scheduled_at <= now()
+  ORDER BY job.scheduled_at, job.id
+  LIMIT 1) AS oldest ON true
+GROUP BY lanes.queue, lanes.fairness_key
+
 -- health_lately {}
 SELECT seen.queue, count(*) AS looked_at, count(*) FILTER (WHERE seen.created_at > now() - %(window)s::INTERVAL) AS arrived, count(*) FILTER (WHERE seen.status = 'completed'
   AND seen.completed_at > now() - %(window)s::INTERVAL) AS completed, count(*) FILTER (WHERE seen.status = 'dead'
@@ -2501,6 +2535,15 @@ LEFT OUTER JOIN (SELECT held.id AS job_id, held.type_name AS type_name, held.lea
   FROM held
   ORDER BY held.started_at, held.id
   LIMIT 1) AS longest ON true
+
+-- health_started_lately {}
+SELECT seen.queue, seen.fairness_key, count(*) AS started
+FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key
+  FROM job
+  WHERE CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= (CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT) - %(transactions)s::BIGINT) >> 6
+  AND job.started_at > now() - %(window)s::INTERVAL
+  LIMIT %(limit)s::INTEGER) AS seen
+GROUP BY seen.queue, seen.fairness_key
 
 -- health_unfinished_writes {}
 WITH RECURSIVE staged(write_id, sequence, staged_at) AS (SELECT first.write_id AS write_id, first.sequence AS sequence, first.staged_at AS staged_at
@@ -2727,6 +2770,24 @@ FROM (SELECT of_queues.is_type AS is_type, of_queues.name AS name, of_queues.fai
       LIMIT 1) AS state ON true
     WHERE job_type.type_name = %(type_name)s::VARCHAR
     FOR NO KEY UPDATE OF job_type SKIP LOCKED) AS of_type) AS limits
+
+-- limits_longest_running {}
+WITH held AS (SELECT job.id AS id, job.queue AS queue, job.fairness_key AS fairness_key, job.type_name AS type_name, job.started_at AS started_at
+  FROM job
+  WHERE job.status = 'running')
+SELECT longest.is_type, longest.name, longest.fairness_key, longest.job_id, longest.started_at
+FROM (SELECT of_queues.is_type AS is_type, of_queues.name AS name, of_queues.fairness_key AS fairness_key, of_queues.job_id AS job_id, of_queues.started_at AS started_at
+  FROM (SELECT false AS is_type, held.queue AS name, held.fairness_key AS fairness_key, held.id AS job_id, held.started_at AS started_at, row_number() OVER (PARTITION BY held.queue, held.fairness_key
+      ORDER BY held.started_at, held.id) AS place
+    FROM held) AS of_queues
+  WHERE of_queues.place = 1
+  UNION ALL
+  SELECT of_type.is_type AS is_type, of_type.name AS name, of_type.fairness_key AS fairness_key, of_type.job_id AS job_id, of_type.started_at AS started_at
+  FROM (SELECT true AS is_type, held.type_name AS name, '' AS fairness_key, held.id AS job_id, held.started_at AS started_at, row_number() OVER (PARTITION BY held.type_name
+      ORDER BY held.started_at, held.id) AS place
+    FROM held) AS of_type
+  WHERE of_type.place = 1) AS longest
+LIMIT %(limit)s::INTEGER
 
 -- limits_running {"since": "0"}
 SELECT count(*) FILTER (WHERE job.queue = %(queue)s::VARCHAR) AS anon_1, count(*) FILTER (WHERE job.type_name = %(type_name)s::VARCHAR) AS anon_2, CAST(least(min(job.changed_xid) FILTER (WHERE job.queue = %(queue)s::VARCHAR OR job.type_name = %(type_name)s::VARCHAR), pg_snapshot_xmin(pg_current_snapshot())) AS TEXT) AS since
@@ -3960,7 +4021,7 @@ ORDER BY schedule.name
 FOR UPDATE
 
 -- schedules_made_already {}
-SELECT job.id
+SELECT job.id, job.status
 FROM job
 WHERE job.id = ANY (%(ids)s::UUID[])
 
@@ -4723,3 +4784,25 @@ FROM job_blocker
 WHERE job_blocker.job_id = ANY (%(jobs)s::UUID[])
 AND array_position(%(chains)s::UUID[], job_blocker.blocked_by_chain_id) IS NOT NULL
 AND NOT job_blocker.is_resolved
+
+-- write_counts {}
+SELECT (SELECT job_bulk_write.enqueued
+  FROM job_bulk_write
+  WHERE job_bulk_write.write_id = %(write_id)s::VARCHAR
+  AND job_bulk_write.sequence = %(sequence)s::BIGINT) IS NOT NULL AS is_there, count(*) FILTER (WHERE job.chain_completed_at IS NULL) AS open, count(*) FILTER (WHERE job.chain_completed_at IS NOT NULL
+  AND coalesce(job.chain_status, job.status) = 'completed') AS completed, count(*) FILTER (WHERE job.chain_completed_at IS NOT NULL
+  AND coalesce(job.chain_status, job.status) = 'dead') AS dead, count(*) FILTER (WHERE job.chain_completed_at IS NOT NULL
+  AND coalesce(job.chain_status, job.status) = 'cancelled') AS cancelled, coalesce((SELECT job_bulk_write.enqueued
+    FROM job_bulk_write
+    WHERE job_bulk_write.write_id = %(write_id)s::VARCHAR
+    AND job_bulk_write.sequence = %(sequence)s::BIGINT), 0) - count(*) AS gone
+FROM job
+WHERE CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= (SELECT CAST(CAST(job_bulk_write.changed_xid AS TEXT) AS BIGINT) AS changed_xid
+  FROM job_bulk_write
+  WHERE job_bulk_write.write_id = %(write_id)s::VARCHAR
+  AND job_bulk_write.sequence = %(sequence)s::BIGINT) >> 6
+AND job.created_at = (SELECT job_bulk_write.written_at
+  FROM job_bulk_write
+  WHERE job_bulk_write.write_id = %(write_id)s::VARCHAR
+  AND job_bulk_write.sequence = %(sequence)s::BIGINT)
+AND job.chain_index = 0
