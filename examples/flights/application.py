@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import date
 from math import asin, cos, radians, sin, sqrt
+from typing import Any
 
 from sqlalchemy import func, insert, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -83,26 +84,34 @@ class AirportDay:
     day: date
 
 
-@jobs.handler("measure_flight", queue="flights")
-def measure_flight(flight: Flight, session: Session) -> str:
-    """Measure one flight. Its row and its completion are one commit."""
-    if flight.departed and flight.arr_delay is None:
-        raise Discard("diverted: it left, and did not arrive where it should")
-    session.execute(
-        insert(Measured).values(
-            flight=flight.flight,
-            origin=flight.origin,
-            day=flight.day,
-            cancelled=not flight.departed,
-            late=flight.arr_delay is not None and flight.arr_delay > 15,
-            minutes_late=flight.arr_delay,
-            miles_an_hour=flight.distance / flight.air_time * 60 if flight.air_time else None,
-            great_circle_miles=great_circle(flight),
-            bad_weather=bad_weather(flight),
-            age_of_plane=flight.day.year - flight.plane_year if flight.plane_year else None,
-        )
-    )
-    return flight.flight
+@jobs.batch_handler("measure_flight", queue="flights", max_size=200)
+def measure_flights(flights: list[Flight], session: Session) -> list[str | Exception]:
+    """Measure flights, up to 200 at once. Their rows and their completions are one commit."""
+    arrived = [flight for flight in flights if not is_diverted(flight)]
+    if arrived:
+        session.execute(insert(Measured), [measured(flight) for flight in arrived])
+    diverted = Discard("diverted: it left, and did not arrive where it should")
+    return [diverted if is_diverted(flight) else flight.flight for flight in flights]
+
+
+def is_diverted(flight: Flight) -> bool:
+    return flight.departed and flight.arr_delay is None
+
+
+def measured(flight: Flight) -> dict[str, Any]:
+    """Return the row of one flight."""
+    return {
+        "flight": flight.flight,
+        "origin": flight.origin,
+        "day": flight.day,
+        "cancelled": not flight.departed,
+        "late": flight.arr_delay is not None and flight.arr_delay > 15,
+        "minutes_late": flight.arr_delay,
+        "miles_an_hour": flight.distance / flight.air_time * 60 if flight.air_time else None,
+        "great_circle_miles": great_circle(flight),
+        "bad_weather": bad_weather(flight),
+        "age_of_plane": flight.day.year - flight.plane_year if flight.plane_year else None,
+    }
 
 
 @jobs.handler("close_day", queue="days")

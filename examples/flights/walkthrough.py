@@ -23,12 +23,12 @@ from application import Base, Day, Job, Measured
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.archive import archive
 from sa_jobqueue.operations import dismiss_dead_letters
+from sa_jobqueue.progress import ProgressLines
 from sa_jobqueue.report import collect, render
 from sa_jobqueue.spark import java_home, written
 from sa_jobqueue.spark.analytics import History
@@ -52,8 +52,10 @@ def start_spark() -> SparkSession:
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "2g")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")  # for minutes, quicker than the full compiler
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.execution.arrow.localRelationThreshold", "0")
         .config("spark.sql.execution.arrow.pyspark.enabled", "true")
         .getOrCreate()
     )
@@ -65,7 +67,7 @@ def workers(url: str, processes: int) -> Iterator[None]:
     command = [sys.executable, "-m", "sa_jobqueue", "worker", "application:jobs", "--processes", str(processes)]
     environment = os.environ | {"SA_JOBQUEUE_URL": url}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}  # they log each dead letter, which is read below
-    running = subprocess.Popen([*command, "--concurrency", "8"], cwd=HERE, env=environment, **quiet)
+    running = subprocess.Popen([*command, "--concurrency", "400"], cwd=HERE, env=environment, **quiet)
     try:
         yield
     finally:
@@ -73,24 +75,21 @@ def workers(url: str, processes: int) -> Iterator[None]:
         running.wait()
 
 
-def wait_until_done(engine: Engine, expected: int, console: Console) -> None:
-    """Show how far the workers are until every chain has ended. Raises: TimeoutError when none ends any more."""
+def wait_until_done(engine: Engine, expected: int, lines: ProgressLines) -> None:
+    """Wait until every chain has ended. Raises: TimeoutError when none ends any more."""
     ended = select(func.count()).where(Job.chain_completed_at.is_not(None))
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     before, moved = 0, time.monotonic()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("working", total=expected)
-        while True:
-            with Session(engine) as session:
-                done = session.scalar(ended) or 0
-            bar.update(task, completed=done)
-            if done >= expected:
-                return
-            if done > before:
-                before, moved = done, time.monotonic()
-            if time.monotonic() > moved + STALLED_SECONDS:
-                raise TimeoutError(f"{done:,} of {expected:,} jobs have ended, and no other in {STALLED_SECONDS} s")
-            time.sleep(LOOK_SECONDS if expected > 100_000 else 1)  # a look counts the whole table
+    while True:
+        with Session(engine) as session:
+            done = session.scalar(ended) or 0
+        lines.update(done)
+        if done >= expected:
+            return
+        if done > before:
+            before, moved = done, time.monotonic()
+        if time.monotonic() > moved + STALLED_SECONDS:
+            raise TimeoutError(f"{done:,} of {expected:,} jobs have ended, and no other in {STALLED_SECONDS} s")
+        time.sleep(LOOK_SECONDS if expected > 100_000 else 1)  # a look counts the whole table
 
 
 def found_by_the_jobs(engine: Engine) -> pipeline.Totals:
@@ -142,13 +141,15 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="write the page of figures here")
     given = parser.parse_args()
     console = Console(highlight=False, soft_wrap=True)
-    spark = start_spark()
-    with open_server() as server, tempfile.TemporaryDirectory() as passing:
+    with ProgressLines("flights") as lines, open_server() as server, tempfile.TemporaryDirectory() as passing:
+        lines.begin("starting Spark")
+        spark = start_spark()
         folder = given.archive or passing
         engine = create_engine(server.url)
         Base.metadata.create_all(engine)
 
         started = time.monotonic()
+        lines.begin("enqueueing")
         jobs = pipeline.jobs_of(pipeline.tables(spark, given.month, given.days)).persist()
         to_queue = jobs.write.format("jobqueue").mode("append").options(url=server.url, app=pipeline.APP, writeId="flights")
         to_queue.save()
@@ -164,8 +165,9 @@ def main() -> int:
         console.print(f"again      {there - account.enqueued} more: this write is in the ledger")
 
         started = time.monotonic()
+        lines.begin("working", total=account.enqueued)
         with workers(server.url, given.processes):
-            wait_until_done(engine, account.enqueued, console)
+            wait_until_done(engine, account.enqueued, lines)
         seconds = time.monotonic() - started
         console.print(f"worked     {account.enqueued:,} jobs in {seconds:.1f} s, {account.enqueued / seconds:,.0f} jobs/s")
 
@@ -178,17 +180,21 @@ def main() -> int:
 
         by_jobs = found_by_the_jobs(engine)
         started = time.monotonic()
-        moved = archive(server.url, folder, before=timedelta(0), model=Job)
+        lines.begin("archiving", total=account.enqueued)
+        moved = archive(server.url, folder, before=timedelta(0), model=Job, on_progress=lambda at: lines.update(at.done))
         console.print(f"archived   {moved.jobs:,} jobs in {time.monotonic() - started:.1f} s")
+        lines.begin("counting the archive")
         history = History.archive(spark, folder)
         by_archive = found_in_the_archive(spark, folder)
         with Session(engine) as session:
             left = session.scalar(select(func.count()).select_from(Job))
         if given.report:
-            given.report.write_text(render(collect(history, sources=[f"the archive {folder}"])))
+            lines.begin("report")
+            contents = collect(history, sources=[f"the archive {folder}"], on_progress=lines.update)
+            given.report.write_text(render(contents))
             console.print(f"report     {given.report}")
         engine.dispose()
-    spark.stop()
+        spark.stop()
 
     expected = pipeline.computed_directly(given.month, given.days)
     for name, value in vars(expected).items():

@@ -9,20 +9,22 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 
 from sa_jobqueue.cli._options import Database, age_or_instant, json_option, with_database
-from sa_jobqueue.cli._output import console, counted, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
 from sa_jobqueue.cli._spark import spark_session
+from sa_jobqueue.progress import ProgressLines
 
 if TYPE_CHECKING:
     from sa_jobqueue.archive import ArchivePreview, ArchiveReport, Progress
 
-_LOUD: Final = frozenset({"planned", "written", "deleted", "done", "abandoned"})
-"""Steps that are printed if there is no progress bar."""
-_DOING: Final = {"part": "writing", "deleted batch": "deleting"}
+_DOING: Final = {
+    **{"planned": "writing", "part": "writing", "files": "verifying", "verified": "publishing", "written": "publishing"},
+    **{"published": "publishing", "deleting": "deleting", "deleted batch": "deleting"},
+    **{"deleted": "finishing", "rewritten": "finishing", "done": "selecting chains"},
+    **{"abandoned files": "selecting chains", "abandoned": "selecting chains"},
+}
+"""What an archiver does after each step."""
 
 
 @click.command()
@@ -93,27 +95,23 @@ def _with_spark(database: Database, path: str, **given: Any) -> ArchiveReport:
 
 @contextmanager
 def _listener() -> Iterator[Callable[[Progress], None]]:
-    """Show the progress on standard error: a bar on a terminal, else a line for each state."""
-    terminal = console(stderr=True)
-    if not terminal.is_terminal:
-        yield lambda progress: _print_step(terminal, progress)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, console=terminal, transient=True) as bar:
-        task = bar.add_task("selecting", total=None)
+    """Print progress lines on standard error."""
+    with ProgressLines("archive") as lines:
+        lines.begin("selecting chains")
+        last = "selecting chains"
 
         def show(progress: Progress) -> None:
+            nonlocal last
+            doing = _DOING[progress.step.value]
+            if progress.step.value not in {"done", "abandoned", "abandoned files"}:
+                doing = f"{doing} run {progress.run_id}"
+            if doing != last:
+                last = doing
+                lines.begin(doing)
             if progress.total:
-                bar.update(task, description=_DOING[progress.step.value], completed=progress.done, total=progress.total)
-            else:
-                bar.update(task, description=f"run {progress.run_id}: {progress.step.value}", completed=0, total=None)
+                lines.update(progress.done, progress.total)
 
         yield show
-
-
-def _print_step(terminal: Console, progress: Progress) -> None:
-    if progress.step.value in _LOUD:
-        terminal.print(f"run {progress.run_id}: {progress.step.value}", soft_wrap=True)
 
 
 def _print_preview(found: ArchivePreview, *, as_json: bool) -> None:

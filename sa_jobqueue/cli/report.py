@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from sqlalchemy import URL
 
 from sa_jobqueue.cli._options import (
@@ -26,10 +25,11 @@ from sa_jobqueue.cli._options import (
     load_model,
     parse_url,
 )
-from sa_jobqueue.cli._output import console, echo, print_json
+from sa_jobqueue.cli._output import echo, print_json
 from sa_jobqueue.db.urls import shown_url
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.history import JOBS
+from sa_jobqueue.progress import ProgressLines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,13 +101,13 @@ def report(
         place if url is None else shown_url(url.set(drivername="postgresql"))
         for place, url in zip(places, urls, strict=True)
     )
-    with _spark_errors(), _progress() as step, ExitStack() as stack:
-        step("starting Spark")
+    with _spark_errors(), ProgressLines("report") as lines, ExitStack() as stack:
+        lines.begin("starting Spark")
         spark = stack.enter_context(_session())
-        step("reading")
+        lines.begin("reading")
         options = {"app": app} if app else {}
         history = stack.enter_context(_history(spark, places, options))
-        step("computing")
+        lines.begin("computing")
         contents = collect(
             history,
             sources=shown,
@@ -118,6 +118,7 @@ def report(
             target_wait=target_wait,
             slots=slots,
             now=datetime.now(UTC),
+            on_progress=lines.update,
         )
     if html_path is not None:
         _write(html_path, render(contents))
@@ -181,6 +182,8 @@ def _session() -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
+        # Most of a report's time is Java's start: the optimizing compiler would take more time than it saves.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(os.cpu_count() or 2),
     }
@@ -208,18 +211,6 @@ def _history(spark: SparkSession, places: Sequence[str], options: dict[str, str]
             else:
                 parts.append(History.archive(spark, place))
         yield reduce(History.union, parts)
-
-
-@contextmanager
-def _progress() -> Iterator[Any]:
-    """Show the current step on standard error, if it is a terminal."""
-    terminal = console()
-    terminal.stderr = True
-    with Progress(
-        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=terminal, transient=True
-    ) as progress:
-        task = progress.add_task("")
-        yield lambda text: progress.update(task, description=text)
 
 
 def _write(path: Path, page: str) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sa_jobqueue.redaction import REDACTED, is_redacted, is_redacting
 from sa_jobqueue.types import ENDED, JobStatus
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from sa_jobqueue.spark.analytics import History
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 MAX_ROWS: Final = 50
 """Maximum number of rows of a table; the rest are counted."""
@@ -30,6 +31,8 @@ _BUCKETS: Final = (
 _MOST_BUCKETS: Final = 170
 _HOURLY: Final = timedelta(days=62)
 _BRIEF: Final = timedelta(hours=3)
+_PARTS: Final = 11
+"""Number of parts that are computed one after the other, for the progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,50 +106,64 @@ def collect(
     target_wait: timedelta = timedelta(seconds=1),
     slots: int | None = None,
     now: datetime | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Contents:
     """Compute a report. The history is read once.
 
     `sources` are shown unchanged: they must not contain a password. `since` to `slots`: as in `History.where` and
     `capacity`. `now`: the reference for ages and for the run time of running jobs; by default this machine's clock. For
-    job types in SA_JOBQUEUE_REDACT only the class of an error is included.
+    job types in SA_JOBQUEUE_REDACT only the class of an error is included. `on_progress`: called after each part, with the
+    number of parts that are computed and their total.
     Raises: InvalidOptionError if an option is out of range.
     """
     from sa_jobqueue.spark import analytics
 
     now = now or datetime.now(UTC)
     part = history.where(since=since, until=until, queues=queues, types=types)
+    done = 0
+
+    def computed(found: T) -> T:
+        nonlocal done
+        done += 1
+        if on_progress is not None:
+            on_progress(done, _PARTS)
+        return found
+
     with part.cached() as kept:
-        first, last = _span(kept)
+        computed(kept)
+        first, last = computed(_span(kept))
         common: Row = {"sources": tuple(sources), "generated_at": now, "since": since, "until": until}
         common |= {"queues": tuple(queues), "types": tuple(types), "first": first, "last": last, "target_wait": target_wait}
         every = _width(first, last)
         capacity_every = _capacity_width(every, first, last)
-        measured = analytics.workflows(kept).persist()
+        measured = computed(analytics.workflows(kept)).persist()
         try:
-            slowest = _slowest(measured, kept)
+            slowest = computed(_slowest(measured, kept))
             workflow_count = measured.count()
         finally:
             measured.unpersist()
-        latency = _rows(analytics.latency_percentiles(kept, ["type_name"]))
-        retries = _rows(analytics.retry_rate(kept))
-        letters = _rows(analytics.dead_letter_ageing(kept, as_of=now))
-        busy = _rows(
-            analytics.capacity(
-                kept, every=capacity_every, target_wait=target_wait, slots=slots, as_of=min(now, until or now)
+        latency = computed(_rows(analytics.latency_percentiles(kept, ["type_name"])))
+        retries = computed(_rows(analytics.retry_rate(kept)))
+        letters = computed(_rows(analytics.dead_letter_ageing(kept, as_of=now)))
+        busy = computed(
+            _rows(
+                analytics.capacity(
+                    kept, every=capacity_every, target_wait=target_wait, slots=slots, as_of=min(now, until or now)
+                )
             )
         )
+        summary = computed(_summary(kept, retries, letters, now))
+        throughput = computed(_filled(_rows(analytics.throughput(kept, every=every)), every))
+        errors = computed(_rows(analytics.error_groups(kept, every=max(every, timedelta(hours=1)))))
         return Contents(
             **common,
             every=every,
             capacity_every=capacity_every,
-            summary=_summary(kept, retries, letters, now),
-            throughput=_filled(_rows(analytics.throughput(kept, every=every)), every),
+            summary=summary,
+            throughput=throughput,
             latency=_longest_first(latency),
             retries=sorted(retries, key=lambda row: (-row["retry_rate"], -row["jobs"], row["type_name"] or "")),
-            errors=sorted(
-                map(_as_shown, _rows(analytics.error_groups(kept, every=max(every, timedelta(hours=1))))),
-                key=lambda row: (-row["count"], row["fingerprint"]),
-            ),
+            errors=sorted(map(_as_shown, errors), key=lambda row: (-row["count"], row["fingerprint"])),
             dead_letters=sorted(letters, key=lambda row: (-row["open"], -row["letters"], row["type_name"], row["reason"])),
             workflows=slowest,
             workflow_count=workflow_count,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import datetime, timedelta
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, Literal, NoReturn, TypeAlias
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -17,11 +18,13 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.models.checks import check_deadline, check_flag, due_at
 from sa_jobqueue.operations.bulk import WriteResult, find_write
+from sa_jobqueue.progress import ProgressLines
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.spark import writing
 from sa_jobqueue.spark.connections import connect, find_queue
 from sa_jobqueue.spark.options import OPTIONS, Options, Use, read_options
+from sa_jobqueue.spark.progress import counted_tasks
 from sa_jobqueue.spark.writing import WriteError
 from sa_jobqueue.tracing import current_traceparent
 
@@ -58,6 +61,7 @@ def enqueue(
     mode: str = "FAILFAST",
     on_duplicate: str = "skip",
     options: Mapping[str, str] | None = None,
+    progress: Literal["lines"] | None = None,
 ) -> WriteResult:
     """Enqueue a job of one type for each row of `df`, all of them or none, once.
 
@@ -72,6 +76,7 @@ def enqueue(
     `df.repartition(key).sortWithinPartitions(key, at)`. `write_id`: a name for this write; a second one of that name does
     nothing and returns the first one's account, unless the option `onRepeat` is `check`; a write of no rows has none.
     `mode`, `on_duplicate`, and `options` by their names: as the data source has them. `url`: as its option.
+    `progress`: "lines" prints on standard error what is done, at once and every ten seconds.
     Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the
     words of what failed in Spark, a bad row among them. Nothing is enqueued then, unless the answer was lost: with a
     `write_id` it is safe to call it again.
@@ -116,10 +121,12 @@ def enqueue(
     ):
         if column is not None:
             columns[name] = F.col(column) if isinstance(column, str) else column
-    return _write(df.select(*(column.alias(name) for name, column in columns.items())), given)
+    return _write(df.select(*(column.alias(name) for name, column in columns.items())), given, progress)
 
 
-def _write(rows: DataFrame, given: dict[str, str]) -> WriteResult:
+def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> WriteResult:
+    if progress not in {None, "lines"}:
+        _refuse("progress", f'must be "lines" or None, got {progress!r}')
     options = _options(given)
     # The same checks that Spark is about to ask for, here, where they are raised as what they are.
     writer = writing.batch_writer(rows.schema, options, overwrite=False)
@@ -128,7 +135,11 @@ def _write(rows: DataFrame, given: dict[str, str]) -> WriteResult:
     if before is not None and options["onRepeat"] == "skip":
         return before
     try:
-        rows.write.format("jobqueue").mode("append").options(**given).save()
+        with ExitStack() as stack:
+            if progress:
+                lines = stack.enter_context(ProgressLines(f"enqueue {write_id}"))
+                lines.begin("staging tasks", measure=stack.enter_context(counted_tasks(rows.sparkSession)))
+            rows.write.format("jobqueue").mode("append").options(**given).save()
     except PySparkException as error:
         said = _OUR_ERROR.search(str(error))
         if said is None:

@@ -1,17 +1,20 @@
-"""Progress and result of workers on executors, and how it is shown: one line now and then, or a bar."""
+"""Progress and result of workers on executors, and how it is shown: one line now and then, or a bar; tasks of a write."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from sa_jobqueue.printable import span
 
 LINE_SECONDS: Final = 10.0
 """Seconds between two lines, unless a batch of tasks ended or the workers started to drain."""
@@ -59,30 +62,89 @@ class WorkersProgress:
     running: int
     """Number of jobs that are running."""
     draining: bool
+    due: int | None = None
+    """Number of due jobs in its queues, counted every ten seconds up to 100,000 per priority; None at first."""
+    is_capped: bool = False
+    """Whether a count stopped there, so that `due` is a lower bound."""
 
 
 def describe(progress: WorkersProgress) -> str:
     """Return one line of text."""
     report = progress.report
     state = f", {report.ended}" if report.ended else ", draining" if progress.draining else ""
+    due = "" if progress.due is None else f", {progress.due:,}{' or more' if progress.is_capped else ''} due"
     return (
-        f"{report.name}: {progress.workers}/{progress.slots} workers run {progress.running} jobs; "
+        f"{report.name}: {progress.workers}/{progress.slots} workers run {progress.running} jobs{due}; "
         f"{report.rounds} rounds: {report.completed} completed, {report.failed} failed, {report.lost} lost{state}"
     )
 
 
-def print_lines() -> Callable[[WorkersProgress], None]:
-    """Return a function that prints a line to standard error every ten seconds, and at each change of state."""
+def print_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[WorkersProgress], None]:
+    """Return a function that prints a line to standard error every ten seconds, and at each change of state.
+
+    A line has an estimate of the time left, if the number of due jobs has decreased since it was first counted. `clock`:
+    seconds that only increase.
+    """
     last: tuple[float, object] = (0.0, None)
+    first: tuple[float, int] | None = None
 
     def show(progress: WorkersProgress) -> None:
-        nonlocal last
-        now, changed = time.monotonic(), (progress.report.rounds, progress.draining, progress.report.ended)
+        nonlocal last, first
+        now, changed = clock(), (progress.report.rounds, progress.draining, progress.report.ended)
+        if first is None and progress.due is not None and not progress.is_capped:
+            first = now, progress.due
         if changed != last[1] or now - last[0] >= LINE_SECONDS:
             last = now, changed
-            print(describe(progress), file=sys.stderr, flush=True)
+            left = ""
+            if first is not None and progress.due and not progress.report.ended and first[1] > progress.due:
+                seconds = (now - first[0]) * progress.due / (first[1] - progress.due)
+                left = f", about {span(timedelta(seconds=seconds))} left"
+            print(describe(progress) + left, file=sys.stderr, flush=True)
 
     return show
+
+
+@contextmanager
+def counted_tasks(spark: Any) -> Iterator[Callable[[], tuple[int, int]]]:
+    """Yield a function that returns how many tasks of the stages begun meanwhile have ended, and how many they have.
+
+    Over Spark Connect the tasks of every operation of the session are counted, otherwise those of all of Spark.
+    """
+    counts: dict[Any, tuple[int, int]] = {}
+
+    def total() -> tuple[int, int]:
+        return sum(done for done, _ in counts.values()), sum(count for _, count in counts.values())
+
+    if is_connect(spark):
+
+        def handler(stages: Any, inflight_tasks: int, operation_id: Any, done: bool) -> None:
+            for one in stages or ():
+                counts[operation_id, one.stage_id] = (one.num_completed_tasks, one.num_tasks)
+
+        spark.registerProgressHandler(handler)
+        try:
+            yield total
+        finally:
+            spark.removeProgressHandler(handler)
+        return
+    tracker = spark.sparkContext.statusTracker()
+
+    def measure() -> tuple[int, int]:
+        active = tracker.getActiveStageIds()
+        for stage in counts.keys() - set(active):
+            counts[stage] = (counts[stage][1], counts[stage][1])
+        for stage in active:
+            seen = tracker.getStageInfo(stage)
+            if seen is not None:
+                counts[stage] = (seen.numCompletedTasks, seen.numTasks)
+        return total()
+
+    yield measure
+
+
+def is_connect(spark: Any) -> bool:
+    """Return whether a session is a client of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def show_bar() -> Callable[[WorkersProgress], None]:

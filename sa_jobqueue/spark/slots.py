@@ -33,6 +33,7 @@ from sa_jobqueue.events import (
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.spark.connections import load_object, url_of
 from sa_jobqueue.spark.options import Options
+from sa_jobqueue.types import AttemptOutcome
 from sa_jobqueue.worker import Worker, WorkerOptions
 
 REPORT_SECONDS: Final = 10.0
@@ -41,6 +42,7 @@ _LOOK_SECONDS: Final = 0.25
 _CLOSE_SECONDS: Final = 15.0
 """Maximum time for a worker to release its jobs when Spark closes the task in an orderly way."""
 
+_FAILURES: Final = {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST}
 SCHEMA: Final = "slot int, worker_id string, completed bigint, failed bigint, lost bigint, seconds double, ended string"
 _ARROW: Final = pa.schema(
     [
@@ -134,7 +136,7 @@ class SlotCounts:
 
     completed: int = 0
     failed: int = 0
-    """Attempts that ended without success: failed, rescheduled, dead, or cancelled by their handlers."""
+    """Attempts that ended without success: failed, timed out, dead, or cancelled by their handlers."""
     lost: int = 0
     """Attempts whose lease was lost before they ended."""
     started: int = 0
@@ -146,6 +148,8 @@ class SlotCounts:
                 self.started += 1
             case JobCompleted():
                 self.completed += 1
+            case JobRescheduled(outcome=outcome) if outcome not in _FAILURES:
+                pass  # snoozed or released
             case JobRescheduled() | JobDied() | JobCancelled():
                 self.failed += 1
             case AttemptLost():

@@ -31,8 +31,17 @@ from sa_jobqueue.operations import WorkerFilter, WorkerStatus, check_schema, dra
 from sa_jobqueue.spark.connections import url_of
 from sa_jobqueue.spark.errors import MissingExtraError, WorkersFailedError
 from sa_jobqueue.spark.options import Options, Secret, Use
-from sa_jobqueue.spark.progress import WorkersEnd, WorkersProgress, WorkersReport, print_lines, show_bar
+from sa_jobqueue.spark.progress import (
+    LINE_SECONDS,
+    WorkersEnd,
+    WorkersProgress,
+    WorkersReport,
+    is_connect,
+    print_lines,
+    show_bar,
+)
 from sa_jobqueue.spark.slots import SCHEMA, SlotEnd, SlotSettings, load_jobs, work
+from sa_jobqueue.statements import health
 from sa_jobqueue.worker import WorkerOptions
 
 if TYPE_CHECKING:
@@ -43,6 +52,8 @@ _LOOK_SECONDS: Final = 1.0
 """Seconds between two checks of the workers and between two drain requests: late starters must receive one, too."""
 _MARGIN: Final = timedelta(seconds=10)
 """Time for a drained worker to write its last results and end, and for Spark to notice."""
+_COUNTED: Final = 100_000
+"""Limit of the count of a lane's due jobs, for the progress."""
 _PRINTERS: Final = {"lines": print_lines, "bar": show_bar}
 _FOR_GOOD_SECONDS: Final = 60.0
 """How long a cancellation is repeated until Spark answers."""
@@ -114,7 +125,9 @@ class WorkerSet:
             max_runtime=max_runtime,
             idle_exit=idle_exit,
         )
-        self._model = load_jobs(app).model
+        jobs = load_jobs(app)
+        self._model = jobs.model
+        self._queues = set(self._settings.options.limits or jobs.queues)
         self._engine = own_engine(url_of(self._settings.database))
         self._slots = slots
         self._until_idle = until_idle
@@ -126,6 +139,7 @@ class WorkerSet:
         self._draining = threading.Event()
         self._ended = threading.Event()
         self._cancelled = False
+        self._counted: tuple[float, int, bool] | None = None
         self._error: BaseException | None = None
         self._began = time.monotonic()
         self._threads = [
@@ -276,6 +290,15 @@ class WorkerSet:
                 self._poll()
         self._report_progress([])
 
+    def _count_due(self, session: Session) -> None:
+        """Count the due jobs of the queues, unless that was done within ten seconds."""
+        now = time.monotonic()
+        if self._counted is not None and now - self._counted[0] < LINE_SECONDS:
+            return
+        rows = session.execute(health.depths(self._model), {"limit": _COUNTED}).all()
+        mine = [row for row in rows if row.queue in self._queues]
+        self._counted = now, sum(row.due for row in mine), any(row.is_capped for row in mine)
+
     def _poll(self) -> None:
         where = WorkerFilter(names=[f"{self.name}.*"])
         with Session(self._engine) as session:
@@ -289,6 +312,7 @@ class WorkerSet:
                 for one in list_workers(session, where=where, model=self._model)
                 if one.silent_for < self._settings.options.heartbeat_timeout
             ]
+            self._count_due(session)
         self._report_progress(there)
 
     def _report_progress(self, there: Sequence[WorkerStatus]) -> None:
@@ -300,6 +324,8 @@ class WorkerSet:
             workers=len(there),
             running=sum(one.running for one in there),
             draining=self._draining.is_set(),
+            due=None if self._counted is None else self._counted[1],
+            is_capped=self._counted is not None and self._counted[2],
         )
         self._progress(told)
 
@@ -328,13 +354,9 @@ def _session_of_its_own(spark: Any) -> tuple[Any, bool]:
     Over Connect the caller's own: an application that was shipped with `addArtifacts` belongs to that session, a second one
     would have to be stopped for the client to end, and a tag is found from any thread.
     """
-    if _is_connect(spark):
+    if is_connect(spark):
         return spark, False
     return spark.newSession(), True
-
-
-def _is_connect(spark: Any) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def _reason(error: BaseException) -> str:

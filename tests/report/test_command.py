@@ -86,6 +86,7 @@ def test_an_archive_and_a_database_are_one_report(
     assert "postgresql://" in text
     assert HOSTILE not in text
     assert f"wrote {page}" in done.stderr
+    assert done.stderr.startswith("report: starting Spark\nreport: reading\nreport: computing\n")
     for told in (text, done.output, done.stderr):
         assert SECRET not in told
 

@@ -165,11 +165,15 @@ def test_whatever_fails_in_a_stream_each_row_is_a_job_once(
 
 @pytest.mark.long
 def test_rows_are_enqueued_by_a_handler_with_its_own_checks_and_settings(
-    frame: DataFrame, database_url: str, engine: Engine
+    frame: DataFrame, database_url: str, engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     people = frame.select(F.concat(F.lit("p"), "input").alias("to"), (F.col("input").cast("int") % 3).alias("copies"))
-    result = enqueue(people, mail, url=database_url, deduplication_key="to", write_id="mails", rate_cost=7)
+    mails: dict[str, Any] = {"deduplication_key": "to", "write_id": "mails", "rate_cost": 7, "progress": "lines"}
+    result = enqueue(people, mail, url=database_url, **mails)
     assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (ROWS, ROWS, 0, 0)
+    printed = capsys.readouterr().err
+    assert "enqueue mails: staging tasks\n" in printed
+    assert "enqueue mails: done after " in printed
     assert enqueue(people, mail, url=database_url, write_id="mails") == result == written(database_url, "mails")
     counts = "SELECT queue, priority, rate_cost, input_version, count(*), count(DISTINCT input) FROM job GROUP BY 1,2,3,4"
     with engine.connect() as connection:
@@ -211,6 +215,6 @@ def test_jobs_of_an_ordering_key_are_in_the_order_of_the_rows_of_their_partition
         AS is_next FROM job) AS job"""
     with engine.connect() as connection:
         assert connection.execute(text(told)).one() == (7, True, until, until, True)
-    for wrong in ({"expires_at": datetime(2026, 1, 1)}, {"skip_while_retrying": 1}):
+    for wrong in ({"expires_at": datetime(2026, 1, 1)}, {"skip_while_retrying": 1}, {"progress": "bar"}):
         with pytest.raises(InvalidOptionError, match=next(iter(wrong))):
             enqueue(events, "number", url=database_url, **wrong)

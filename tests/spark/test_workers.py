@@ -103,6 +103,8 @@ def test_a_round_does_all_there_is_and_ends_when_idle(
     # In the processes of the executors, not here.
     assert os.getpid() not in {row.pid for row in effects()}
     assert max(told.workers for told in progress) in {1, 2}
+    assert max(told.due or 0 for told in progress) <= 41
+    assert progress[-1].due is not None
     assert progress[-1].report.ended is WorkersEnd.IDLE
     with engine.connect() as connection:  # they said goodbye, and keep no connection
         assert connection.execute(text("SELECT count(*) FROM worker")).scalar_one() == 0
@@ -259,6 +261,19 @@ def test_progress_is_told_in_lines_and_as_a_bar(capsys: pytest.CaptureFixture[st
     for one in (told, told, replace(told, draining=True)):  # what has not changed is told once in a while
         lines(one)
     assert capsys.readouterr().err.splitlines() == [words, f"{words}, draining"]
+    at = [0.0]
+    lines = print_lines(lambda: at[0])
+    for seconds, due, is_capped in ((0, 100_000, True), (10, 900, False), (20, 600, False), (30, 0, False)):
+        at[0] = seconds
+        lines(replace(told, due=due, is_capped=is_capped))
+    printed = capsys.readouterr().err.splitlines()
+    assert [line.partition("5 jobs")[2].partition(";")[0] for line in printed] == [
+        ", 100,000 or more due",
+        ", 900 due",
+        ", 600 due",
+        ", 0 due",
+    ]
+    assert [line.partition(" lost")[2] for line in printed] == ["", "", ", about 20 s left", ""]
     bar = show_bar()
     bar(told)
     bar(replace(told, report=replace(report, ended=WorkersEnd.IDLE)))

@@ -50,6 +50,7 @@ def shape_of(nodes: Sequence[Node]) -> Shape:
     and Scheduling (1959); the order as Kahn, Topological sorting of large networks (1962).
     """
     by_id = {node.id: node for node in sorted(nodes, key=lambda node: node.id)}
+    preference = {job: -place for place, job in enumerate(by_id)}
     before = _predecessors(by_id)
     after: dict[str, list[str]] = defaultdict(list)
     for job, earlier in before.items():
@@ -62,7 +63,7 @@ def shape_of(nodes: Sequence[Node]) -> Shape:
     cost: dict[str, tuple[int, int]] = {}
     over: dict[str, str | None] = {}
     for job in ready:  # which grows
-        best = max(before[job], key=lambda one: (*cost[one], _reverse(one)), default=None)
+        best = max(before[job], key=lambda one: (*cost[one], preference[one]), default=None)
         time, count = cost[best] if best is not None else (0, 0)
         cost[job], over[job] = (time + by_id[job].run_micros, count + 1), best
         depth[job] = max((depth[one] for one in before[job]), default=0) + 1
@@ -71,7 +72,7 @@ def shape_of(nodes: Sequence[Node]) -> Shape:
             if not left[one]:
                 ready.append(one)
     path: list[str] = []
-    step = max(cost, key=lambda one: (*cost[one], _reverse(one)), default=None)
+    step = max(cost, key=lambda one: (*cost[one], preference[one]), default=None)
     while step is not None:
         path.append(step)
         step = over[step]
@@ -120,11 +121,6 @@ def _predecessors(by_id: Mapping[str, Node]) -> dict[str, set[str]]:
     for node in by_id.values():
         before[node.id] |= {chains[chain][-1].id for chain in node.waits_for if chain in chains}
     return before
-
-
-def _reverse(job: str) -> tuple[int, ...]:
-    """Return what is greater for a smaller id, among ids none of which begins with another."""
-    return tuple(-ord(char) for char in job)
 
 
 def _most_at_once(nodes: Sequence[Node]) -> int:

@@ -1,0 +1,68 @@
+"""Progress lines: when they are printed, and what they estimate."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from sa_jobqueue.progress import ProgressLines
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_step_prints_at_once_and_then_every_interval_with_an_estimate() -> None:
+    clock, printed = Clock(), list[str]()
+    lines = ProgressLines("load", write=printed.append, clock=clock)
+    lines.tick()
+    lines.begin("reading", total=2_000)
+    clock.now += 9
+    lines.tick()
+    assert printed == ["load: reading"]
+    lines.update(500)
+    clock.now += 1
+    lines.tick()
+    lines.tick()
+    assert printed[1:] == ["load: reading, 500 of 2,000 (25%), 10 s, about 30 s left"]
+    lines.begin("writing", measure=lambda: (3, 3))
+    clock.now += 10
+    lines.tick()
+    assert printed[2:] == ["load: writing", "load: writing, 3 of 3 (100%), 10 s"]
+    lines.begin("a\nb")
+    clock.now += 10
+    lines.tick()
+    assert printed[4:] == [r"load: a\nb", r"load: a\nb, 10 s"]
+
+
+def test_a_silent_step_prints_while_the_block_lasts_and_its_success(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    printed, again = list[str](), threading.Event()
+
+    def write(line: str) -> None:
+        printed.append(line)
+        if "computing," in line:
+            again.set()
+
+    def compute() -> None:
+        with ProgressLines("report", write=write, interval=0.01) as lines:
+            lines.begin("computing")
+            assert again.wait(20)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        compute()
+    assert printed[0] == "report: computing"
+    assert not any("done" in line for line in printed)
+    with ProgressLines("report") as lines:
+        lines.begin("reading")
+    assert [line.partition(" after")[0] for line in capsys.readouterr().err.splitlines()] == [
+        "report: reading",
+        "report: done",
+    ]
