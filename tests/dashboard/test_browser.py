@@ -199,6 +199,7 @@ def test_charts_times_keys_and_details_survive_updates(browser: Browser, engine:
         page.wait_for_url("**/queue/jobs")
         page.keyboard.press("/")
         assert page.evaluate("document.activeElement.name") == "status"
+        page.get_by_text("Settings").click()
         page.get_by_label("Zone").select_option("local")
         page.goto(f"{url}/queue/job?id={ids['dead']}")
         at = page.locator("time").first
@@ -230,6 +231,7 @@ def test_times_agree_with_the_database_in_any_zone_and_copies_are_exact(browser:
     page.add_init_script("{ const now = Date.now; Date.now = () => now() + 3_600_000; }")
     with served(dashboard(engine, authorize=everyone)) as url:
         page.goto(f"{url}/queue/job?id={ids[0]}")
+        page.get_by_text("Settings").click()
         page.get_by_label("Zone").select_option("Europe/Berlin")
         shown = []
         for job_id in ids:
@@ -238,6 +240,7 @@ def test_times_agree_with_the_database_in_any_zone_and_copies_are_exact(browser:
         assert [one[:19] for one in shown] == ["2025-10-26 02:30:00"] * 2
         assert shown[0] != shown[1]
         due = page.locator(".steps li", has_text="due").locator("time")
+        page.get_by_text("Settings").click()
         page.get_by_label("Times").select_option("relative")
         assert due.inner_text() == "1 minute ago"  # though the browser is an hour ahead
         lines = (due.get_attribute("title") or "").splitlines()
@@ -336,5 +339,5 @@ def test_without_scripts_it_reads_filters_and_acts(browser: Browser, engine: Eng
         page.get_by_role("button", name="Run the selected now").click()
         page.get_by_role("button", name="Run jobs now: 1").click()
         assert "1 made due now." in page.inner_text("main")
-        assert not page.locator(".script-only").first.is_visible()
+        assert not page.locator("#settings").is_visible()
         opened.context.close()
