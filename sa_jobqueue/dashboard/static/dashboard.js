@@ -38,8 +38,9 @@
     const part = Object.fromEntries(formats.get(zone).formatToParts(at).map(({ type, value }) => [type, value]));
     return `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
   };
+  const chosenZone = () => (zones.value === "local" ? "" : zones.value || "UTC");
   const showTimes = () => {
-    const zone = zones.value === "local" ? "" : zones.value || "UTC";
+    const zone = chosenZone();
     for (const time of document.querySelectorAll("time[datetime]")) {
       const at = Date.parse(time.dateTime);
       if (Number.isNaN(at)) continue;  // a year that only PostgreSQL has
@@ -96,7 +97,10 @@
       plots.set(place, new uPlot({
         width: place.clientWidth, height: 175, legend: { show: false }, cursor: { show: false },
         scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1) * 1.05] } },
-        axes: [axis, { ...axis, size: 55 }],
+        axes: [
+          { ...axis, space: 70, values: (_, splits) => splits.map((at) => inZone(at * 1000, chosenZone()).slice(11, 19)) },
+          { ...axis, size: 55 },
+        ],
         series: [{}, ...keys.map((key, number) => ({
           stroke: getComputedStyle(key).color, width: 1.5, points: { show: false }, dash: [[], [6, 3], [2, 3]][number],
         }))],
@@ -113,7 +117,7 @@
     draw();
   });
   choice("times", showTimes);
-  choice("zone", showTimes);
+  choice("zone", () => { showTimes(); draw(); });
 
   // One box selects all rows of the page.
   const addSelectAll = () => {
