@@ -132,7 +132,8 @@ def test_every_screen_is_accessible_and_keeps_its_policy(browser: Browser, engin
     wrong: dict[str, Any] = {}
     with served(app) as url:
         paths = [("full", path) for found in links(full).values() for path in found]
-        paths += [("hostile", path) for found in links(hostile).values() for path in found]
+        if scheme == "light":
+            paths += [("hostile", path) for found in links(hostile).values() for path in found]
         for source, path in paths:
             opened.page.goto(f"{url}{PREFIX}/{source}/{path}")
             place = f"{source} {path}"
