@@ -12,14 +12,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Engine, create_engine, func, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard.sampler import Sampler, sentence
 from sa_jobqueue.db.urls import for_psycopg
-from sa_jobqueue.errors import InvalidOptionError, JobQueueError
+from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.overview import overviews
 from sa_jobqueue.operations import check_schema
@@ -62,7 +62,7 @@ class Source:
             raise InvalidOptionError("jobs", f"must be a JobQueue or a Job class, got {self.jobs!r}")
         self._set(model=model, _reader=_threaded(self.engine), _checked=[])
         self._set(_writer=None if self.operator is None else _threaded(self.operator))
-        self._set(sampler=Sampler(self._overview), _readiness=(float("-inf"), False), _clock=None)
+        self._set(sampler=Sampler(self._overview), _readiness=(float("-inf"), False), _clock=None, _is_replica=False)
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -70,8 +70,13 @@ class Source:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether there is no engine that could write."""
-        return self.operator is None
+        """Whether there is no engine that could write, or its database is a replica, which accepts no writes."""
+        return self.operator is None or (self.is_replica and self.operator is self.engine)
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether the database that is read was a replica when it last answered."""
+        return bool(self._is_replica)  # type: ignore[attr-defined]
 
     def now(self) -> datetime:
         """Return the time by the database's clock, as of its last answer; by this machine's if it never answered."""
@@ -89,7 +94,12 @@ class Source:
             if not self._checked:  # type: ignore[attr-defined]
                 check_schema(session, model=self.model)
                 self._checked.append(True)  # type: ignore[attr-defined]
-            yield session
+            try:
+                yield session
+            except (ProgrammingError, SchemaError):
+                # A table or column is missing: the tables were migrated since, and the next page says to what.
+                self._checked.clear()  # type: ignore[attr-defined]
+                raise
 
     @contextmanager
     def write(self) -> Iterator[Session]:
@@ -127,8 +137,13 @@ class Source:
         # For the transaction only: the application's pool must not keep them.
         settings = {"statement_timeout": f"{self.timeout.total_seconds() * 1000:.0f}ms", "application_name": NAME}
         given = (func.set_config(name, value, True) for name, value in settings.items())
-        row = session.execute(select(func.clock_timestamp().label("now"), *given)).one()
+        asked = (func.clock_timestamp().label("now"), func.pg_is_in_recovery().label("is_replica"))
+        row = session.execute(select(*asked, *given)).one()
         self._set(_clock=(row.now, time.monotonic()))
+        if read_only:
+            self._set(_is_replica=row.is_replica)
+        elif row.is_replica:
+            raise InvalidOptionError("operator", "is a replica, which accepts no writes; nothing was changed")
 
     def _overview(self) -> Any:
         with self.read():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +13,7 @@ from sqlalchemy import Engine, create_engine, event, text
 from sa_jobqueue.dashboard import Source, dashboard
 from sa_jobqueue.dashboard.sampler import AT_MOST, SHARE, Sampler
 from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.overview import Overview
 from tests.dashboard.conftest import Client, everyone
@@ -132,6 +134,54 @@ def test_fifty_viewers_cost_what_one_costs(engine: Engine, jobs: Jobs) -> None:
     etag = fragment.headers["etag"]
     again = client.get("/queue/overview", headers={"HX-Request": "true", "If-None-Match": etag})
     assert again.status_code in {200, 304}
+
+
+@pytest.fixture
+def as_replica(engine: Engine) -> Iterator[Engine]:
+    """Give an engine whose sessions refuse writes, and believe to be on a replica."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA shadow"))
+        connection.execute(text("CREATE FUNCTION shadow.pg_is_in_recovery() RETURNS bool LANGUAGE sql AS 'SELECT true'"))
+    options = "-c search_path=shadow,pg_catalog,public -c default_transaction_read_only=on"
+    made = create_engine(engine.url, connect_args={"options": options})
+    yield made
+    made.dispose()
+
+
+def test_a_replica_is_read_and_never_written(engine: Engine, as_replica: Engine, jobs: Jobs) -> None:
+    job_id = str(jobs.add())
+    client = Client(dashboard(as_replica, operator=as_replica, authorize=everyone))
+    client.page("/queue/jobs")
+    page = client.page(f"/queue/job?id={job_id}")
+    assert "read from a replica" in page
+    assert "Nothing can be changed there" in page
+    assert "Cancel…" not in page
+    # Reads from a replica, writes to the primary.
+    client = Client(dashboard(as_replica, operator=engine, authorize=everyone))
+    client.page("/queue/jobs")
+    page = client.page(f"/queue/job?id={job_id}")
+    assert "read from a replica" in page
+    assert "Cancel…" in page
+    # The other way round.
+    client = Client(dashboard(engine, operator=as_replica, authorize=everyone))
+    refused = client.post("cancel-jobs", {"id": job_id}, confirmed="1")
+    assert refused.status_code == 409
+    assert "is a replica, which accepts no writes" in refused.text
+
+
+def test_tables_that_were_migrated_meanwhile_are_a_sentence(engine: Engine, client: Client) -> None:
+    client.page("/queue/jobs")
+    for version, sentence in ((LATEST + 2, "upgrade sa-jobqueue here"), (LATEST - 1, "this library needs")):
+        with engine.begin() as connection:
+            connection.execute(text(f"COMMENT ON TABLE job IS 'sa_jobqueue version={version}'"))
+            connection.execute(text("ALTER TABLE IF EXISTS job RENAME COLUMN fairness_key TO renamed"))
+        first, second = client.get("/queue/jobs"), client.get("/queue/jobs")
+        assert first.status_code == second.status_code == 503
+        assert "Traceback" not in first.text + second.text
+        assert sentence in second.text
+        assert client.get("/readiness").status_code == 503
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE job RENAME COLUMN renamed TO fairness_key"))
 
 
 def test_a_database_that_is_down_or_has_no_queue_is_a_sentence(engine: Engine) -> None:
