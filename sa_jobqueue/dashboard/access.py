@@ -29,6 +29,7 @@ class Permission(StrEnum):
     PAUSE_SCHEDULES = "pause_schedules"
     RESUME_SCHEDULES = "resume_schedules"
     RUN_SCHEDULE = "run_schedule"
+    DELETE_SCHEDULES = "delete_schedules"
     DRAIN_WORKERS = "drain_workers"
     RESIZE_WORKERS = "resize_workers"
 

@@ -11,18 +11,22 @@ from sqlalchemy import Engine, insert, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, Schedule
-from sa_jobqueue.dashboard import dashboard
+from sa_jobqueue.dashboard import Access, dashboard
 from sa_jobqueue.dashboard.screens import ACTS
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.shares import shares
 from sa_jobqueue.operations import (
+    delete_schedules,
     get_schedule,
     list_audit,
     list_jobs,
+    list_schedules,
     list_workers,
     pause_queues,
+    run_schedule,
     sync_schedules,
     upsert_queue,
+    upsert_schedule,
 )
 from sa_jobqueue.operations.firing import id_of
 from sa_jobqueue.policies.cron import Cron
@@ -167,6 +171,33 @@ def test_shares_compare_what_queues_and_keys_got_with_what_is_due(client: Client
     assert re.search("mail 7 4 1 25% 80% 3[0-9] s less than half mail 8 1 3 75% 20%", page), page
 
 
+def test_a_schedule_is_deleted_and_a_later_operator_is_told_that_it_is_gone(
+    client: Client, engine: Engine, session: Session, jobs: Jobs
+) -> None:
+    sync_schedules(session, [NIGHTLY])
+    upsert_schedule(session, Schedule(name="weekly", type_name="report", cron="0 3 * * 1"))
+    (made,) = run_schedule(session, "weekly")
+    session.commit()
+    reader = Client(dashboard(engine, operator=engine, authorize=lambda request: Access(user="eve")))
+    assert reader.post("delete-schedules", {"name": "weekly"}, confirmed="1").status_code == 403
+    assert "delete-schedules" not in reader.page("/queue/schedules")
+    assert client.page("/queue/schedules").count("/acts/delete-schedules") == 2
+    preview = client.post("delete-schedules", {"name": "weekly"}).text
+    assert "<strong>1</strong> row would change" in preview
+    assert "Code declares it" not in preview
+    assert "Code declares it" in client.post("delete-schedules", {"name": "nightly"}).text
+    delete_schedules(session, ["weekly"], by="bob")  # between the preview and the act
+    session.commit()
+    late = client.post("delete-schedules", {"name": "weekly"}, confirmed="1")
+    assert late.status_code == 404
+    assert "weekly" in late.text
+    assert [record.done_by for record in list_audit(session)] == ["bob"]
+    assert "<strong>1</strong> deleted." in client.post("delete-schedules", {"name": "nightly"}, confirmed="1").text
+    session.rollback()
+    assert list_schedules(session).items == []
+    assert jobs.status(made) is JobStatus.PENDING
+
+
 def test_overview_and_storage_name_the_job_that_holds_back_vacuum(client: Client, engine: Engine, jobs: Jobs) -> None:
     other, job_id = (jobs.add(JobStatus.RUNNING, type_name="slow") for _ in range(2))
     with engine.connect() as holder:
@@ -248,6 +279,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "pause-schedules": {"name": "nightly"},
     "resume-schedules": {"name": "nightly"},
     "run-schedule": {"name": "nightly"},
+    "delete-schedules": {"name": "nightly"},
     "drain-workers": {"id": WORKER},
     "resize-workers": {"id": WORKER},
 }

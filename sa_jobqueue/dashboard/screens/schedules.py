@@ -1,4 +1,4 @@
-"""Schedules: their next times in their own zone, whether they are late, broken or paused; pause, resume, run now."""
+"""Schedules: their next times in their own zone, whether they are late, broken or paused; pause, resume, run now, delete."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview, S
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import (
     ScheduleStatus,
+    delete_schedules,
     explain_schedule,
     get_schedule,
     list_schedules,
@@ -116,6 +117,19 @@ def _run(context: Context, session: Session) -> Outcome:
     return Outcome(changed=len(ids), sentence="enqueued", details=[f"job {job_id}" for job_id in ids], ids=ids)
 
 
+def _preview_delete(context: Context, session: Session) -> Preview:
+    one = get_schedule(session, _asked(context), model=context.model)
+    sentence = "Its row is deleted and it no longer fires. Jobs that it made stay and still run."
+    if one.source == "code":
+        sentence += " Code declares it: a worker that starts with this declaration creates it again, not paused."
+    return Preview(count=1, sentence=sentence, details=[one.name])
+
+
+def _delete(context: Context, session: Session) -> Outcome:
+    result = delete_schedules(session, [_asked(context)], by=context.access.user, model=context.model)
+    return Outcome(changed=result.changed, sentence="deleted", ids=result.ids)
+
+
 SCREEN = Screen(
     name="schedules",
     title="Schedules",
@@ -141,6 +155,13 @@ SCREEN = Screen(
             permission=Permission.RUN_SCHEDULE,
             preview=_preview_run,
             run=_run,
+        ),
+        Act(
+            name="delete-schedules",
+            title="Delete the schedule",
+            permission=Permission.DELETE_SCHEDULES,
+            preview=_preview_delete,
+            run=_delete,
         ),
     ),
 )
