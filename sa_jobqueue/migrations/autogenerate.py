@@ -236,7 +236,8 @@ def _modules() -> list[ModuleType]:
     """Return the loaded modules but the library's own."""
     ours = {"sa_jobqueue", "pyspark_sa_jobqueue"}
     loaded = list(sys.modules.items())
-    return [one for name, one in loaded if isinstance(one, ModuleType) and name.partition(".")[0] not in ours]
+    # By type(), not isinstance: libraries of cffi answer that they are modules, and have no `__dict__`.
+    return [one for name, one in loaded if issubclass(type(one), ModuleType) and name.partition(".")[0] not in ours]
 
 
 def _declared(metadata: MetaData | Sequence[MetaData] | None) -> list[Layout]:
