@@ -68,7 +68,7 @@ def _row(one: QueueStatus) -> tuple[Any, ...]:
 
 
 @queues.command("shares")
-@click.option("--window", type=duration, default="1min", show_default=True, help="Period whose started jobs are counted.")
+@click.option("--window", type=duration, default="1m", show_default=True, help="Period whose started jobs are counted.")
 @json_option
 @with_database
 def shares_(database: Database, /, *, window: timedelta, as_json: bool) -> None:

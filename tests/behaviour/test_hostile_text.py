@@ -46,6 +46,7 @@ COMMANDS = {
     "workers drain": ["{worker}", "--wait", "0"],
     "queues list": [],
     "queues show": ["{queue}"],
+    "queues shares": [],
     "queues pause": ["{queue}", "--by", HOSTILE],
     "queues resume": ["{queue}"],
     "queues set": ["{queue}", "--weight", "2"],
@@ -76,6 +77,7 @@ COMMANDS = {
     "explain": ["{blocked}"],
     "trace": ["{dead}"],
     "health": [],
+    "doctor": [],
     "dead-letters list": ["--limit", "1"],
     "dead-letters groups": [],
     "dead-letters show": ["{letter}"],
@@ -99,7 +101,7 @@ COMMANDS = {
 }
 REFUSED = {
     *("queues pause", "queues resume", "queues set", "types pause", "types resume", "types set"),  # no name of ours
-    *("workers drain", "health", "chains delete", "schedules run", "dead-letters dismiss"),
+    *("workers drain", "doctor", "health", "chains delete", "schedules run", "dead-letters dismiss"),
     *("enqueue", "schedules pause"),
 }
 """What ends in an error, which quotes what it refuses."""
