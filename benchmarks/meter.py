@@ -58,7 +58,11 @@ class RoundTrips:
 
     def _end(self, connection: Connection) -> None:
         driver: Any = None if connection.invalidated else connection.connection.driver_connection
-        if driver is not None and driver.info.transaction_status != TransactionStatus.IDLE:
+        # Other drivers are not counted.
+        if (
+            isinstance(driver, (psycopg.Connection, psycopg.AsyncConnection))
+            and driver.info.transaction_status != TransactionStatus.IDLE
+        ):
             self.count += 2
 
 

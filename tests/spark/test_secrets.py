@@ -200,5 +200,5 @@ def test_nothing_needs_a_spark_context() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in names
     }
-    # A session that is injected into handlers first checks which kind it is.
-    assert used <= {("sessions.py", "sparkContext")}
+    # Both check first which kind the session is.
+    assert used <= {("sessions.py", "sparkContext"), ("progress.py", "sparkContext")}
