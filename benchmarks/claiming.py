@@ -15,9 +15,9 @@ from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from sa_jobqueue import Job
 from sa_jobqueue.db.session_settings import GUARDS
-from sa_jobqueue.statements import claims
-from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
-from sa_jobqueue.worker.claim.floors import Floors, Lane
+from sa_jobqueue.statements import arrivals, claims
+from sa_jobqueue.worker.claim.arrivals import CATCH_UP_EVERY
+from sa_jobqueue.worker.claim.cursors import START, Arrival, Cursors, Lane, Plan, Segment, Snapshot, Turn
 
 CLAIMS: Final = 200
 _WARM: Final = 10
@@ -25,39 +25,66 @@ _WARM: Final = 10
 
 
 def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] = (rows.JOB_TYPE,)) -> int:
-    """Claim `CLAIMS` jobs, one at a time; note the median, the 99th percentile, and the pages one more claim looks at."""
-    priorities = range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)
-    floors = Floors([Lane("default", one) for one in priorities], rows.LOWEST_ID)
-    fixed: dict[str, Any] = {"types": list(types), "limit": 1, "worker_id": pgbench.WORKER, "grace": rows.GRACE}
+    """Claim `CLAIMS` jobs, one at a time; note the median, the 99th percentile, and the pages one more claim looks at.
+
+    As a busy worker does: its lane is open, it catches up every 50 ms, and a catch-up counts to the claim after it.
+    """
+    lane = Lane("default", "", 0)
+    cursors = Cursors((), rows.LOWEST_ID)
+    cursors.lower(lane, START)
+    plan = Plan([Turn(list(types), 1, [Segment([lane], 1)])], {}, 1)
+    own: dict[str, Any] = {"worker_id": pgbench.WORKER, "grace": rows.GRACE}
     with connect(place) as connection:
 
+        def catch_up() -> dict[str, Any]:
+            given = catch_up_parameters(cursors, types)
+            found = connection.execute(arrivals.catch_up(Job), given).all()
+            late = [Arrival(lane, row.scheduled_at, row.id, row.changed_xid) for row in found if row.id is not None]
+            cursors.caught_up(late, Snapshot(found[0].xmax, found[0].xip), found[0].now, is_cut=False)
+            return given
+
         def claim() -> float:
-            changed = floors.prepare(time.monotonic(), idle=False)
-            parameters = floors.parameters(changed=changed) | fixed
+            nonlocal caught_up_at
             began = time.monotonic()
-            found = connection.execute(claims.claim(Job, changed=changed), parameters).all()
+            if began - caught_up_at >= CATCH_UP_EVERY:
+                catch_up()
+                caught_up_at = began
+            late = cursors.late.get(lane, {})
+            this = plan._replace(late=dict(list(late.items())[:1]))
+            found = connection.execute(claims.claim(Job), cursors.parameters(this) | own).all()
             took = time.monotonic() - began
-            taken = [(row.queue, row.priority, row.scheduled_at, row.id) for row in found if row.id is not None]
-            floors.advance(
-                taken,
-                limit=1,
-                changed=changed,
-                database_now=found[0].now,
-                snapshot=(found[0].xmax, found[0].xip),
-                started=began,
-                now=time.monotonic(),
-            )
+            taken = [row for row in found if row.id is not None]
+            cursors.claimed(this, taken, found[0].now)
             return took * len(taken)
 
-        for _ in range(_WARM):  # the first one walks its lanes from the start, as a worker's first one does
+        first = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 0}
+        (seen,) = connection.execute(arrivals.survey(Job), first)
+        cursors.watermark = Snapshot(seen.xmax, seen.xip)
+        caught_up_at = 0.0
+        for _ in range(_WARM):  # the first one scans its lane from the start, as a worker's first one does
             claim()
         with watch:
             waits = [claim() for _ in range(CLAIMS)]
-        for changed in (False, True):
-            name = "buffers_behind" if changed else "buffers"
-            parameters = floors.parameters(changed=changed) | fixed
-            watch.figures[name] = buffers(connection, claims.claim(Job, changed=changed), parameters)
+        watch.figures["buffers"] = buffers(connection, claims.claim(Job), cursors.parameters(plan) | own)
+        watch.figures["buffers_behind"] = buffers(connection, arrivals.catch_up(Job), catch_up_parameters(cursors, types))
     return tell(watch, waits)
+
+
+def catch_up_parameters(cursors: Cursors, types: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of a catch-up of a worker whose only lanes with a backlog are those of the cursors."""
+    lanes = list(cursors.of_lane)
+    snapshot = cursors.watermark or Snapshot("0", [])
+    given: dict[str, Any] = {f"ended_{name}": [] for name in ("queues", "fairness_keys", "priorities", "types")}
+    given |= {
+        "known_queues": [lane.queue for lane in lanes],
+        "known_fairness_keys": [lane.fairness_key for lane in lanes],
+        "known_priorities": [lane.priority for lane in lanes],
+        "known_types": [lane.type_name for lane in lanes],
+        "known_at": [cursors.of_lane[lane][0] for lane in lanes],
+        "known_id": [cursors.of_lane[lane][1] for lane in lanes],
+    }
+    given |= {"queues": ["default"], "types": list(types), "shared_types": list(types), "read_to": None, "most": 2000}
+    return given | {"xmax": snapshot.xmax, "xip": snapshot.xip}
 
 
 def connect(place: Place) -> Connection:

@@ -18,7 +18,7 @@ from sa_jobqueue import Job, JobQueue, Worker, WorkerOptions
 from sa_jobqueue.db.compiled import Compiled
 from sa_jobqueue.statements import claims
 from sa_jobqueue.testing.servers import PostgresServer
-from sa_jobqueue.worker.claim.floors import Floors, Lane
+from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Plan, Segment, Turn
 
 _WARM: Final = 20
 _STARTS: Final = 3
@@ -42,7 +42,7 @@ async def _measured(place: Place, count: int) -> dict[str, list[float]]:
     found = {"worker's start, ms": [await _start(place) for _ in range(_STARTS)]}
     engine = place.async_engine(size=1).execution_options(isolation_level="AUTOCOMMIT")
     async with engine.connect() as connection:
-        ways = {name: claim for behind in (False, True) for name, claim in _ways(connection, behind=behind).items()}
+        ways = _ways(connection)
         taken: dict[str, list[float]] = {name: [] for name in ways}
         for _ in range(_ROUNDS):  # in turn, so that whatever else the machine does is everybody's
             for name, claim in ways.items():
@@ -51,12 +51,15 @@ async def _measured(place: Place, count: int) -> dict[str, list[float]]:
     return found | {name: [median(times)] for name, times in taken.items()}
 
 
-def _ways(connection: AsyncConnection, *, behind: bool) -> dict[str, _Claim]:
-    statement = claims.claim(Job, changed=behind)
+def _ways(connection: AsyncConnection) -> dict[str, _Claim]:
+    statement = claims.claim(Job)
     sent = Compiled(statement)
-    floors = Floors([Lane("default", priority) for priority in range(-9, 10)], UUID(int=0))
-    given: dict[str, Any] = {"worker_id": "bench:1", "grace": timedelta(seconds=10), "limit": 100}
-    given |= {"types": [rows.JOB_TYPE], **floors.parameters(changed=behind)}
+    cursors = Cursors((), UUID(int=0))
+    lanes = [Lane("default", "", priority) for priority in range(9, -10, -1)]
+    for lane in lanes:
+        cursors.lower(lane, START)
+    plan = Plan([Turn([rows.JOB_TYPE], 100, [Segment(lanes, 100)])], {}, 100)
+    given: dict[str, Any] = {"worker_id": "bench:1", "grace": timedelta(seconds=10), **cursors.parameters(plan)}
 
     async def through_sqlalchemy() -> Any:
         return (await connection.execute(statement, given)).all()
@@ -64,8 +67,7 @@ def _ways(connection: AsyncConnection, *, behind: bool) -> dict[str, _Claim]:
     async def to_psycopg() -> Any:
         return await sent.execute(connection, given)
 
-    what = f"claim ahead{' and behind' if behind else ''}"
-    return {f"{what}, through SQLAlchemy, us": through_sqlalchemy, f"{what}, to psycopg, us": to_psycopg}
+    return {"claim, through SQLAlchemy, us": through_sqlalchemy, "claim, to psycopg, us": to_psycopg}
 
 
 async def _each(claim: _Claim, count: int) -> float:

@@ -19,11 +19,9 @@ from sa_jobqueue import Job
 from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.statements import claims, completions
 from sa_jobqueue.testing.binaries import binary_dirs
-from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 
 BATCH: Final = 100
 WORKER: Final = "benchmark:000000000000"
-_LANES: Final = MAX_PRIORITY - MIN_PRIORITY + 1
 _LOWEST: Final = "00000000-0000-0000-0000-000000000000"
 _DIALECT: Final = postgresql.psycopg.dialect()  # type: ignore[no-untyped-call]
 
@@ -33,22 +31,24 @@ def sql(statement: ClauseElement) -> str:
     compiled = statement.compile(dialect=_DIALECT)
     # What has a value already is a constant of the statement's own, and always a number.
     constants = {name: str(value) for name, value in compiled.params.items() if value is not None}
-    return re.sub(r"%\((\w+)\)s", lambda found: constants.get(found[1], f":{found[1]}"), str(compiled))
+    text = re.sub(r"%\((\w+)\)s", lambda found: constants.get(found[1], f":{found[1]}"), str(compiled))
+    # In a slice a colon before a name would be taken for a variable.
+    return re.sub(r"\[([\w.]+):([\w.]+)\]", r"[\1 : \2]", text)
 
 
 def claim() -> str:
-    """Return our claim ahead of the floors, and what moves the floors, as one row for `\\gset`."""
+    """Return our claim, and what moves its cursor, as one row for `\\gset`."""
     ids = "array_agg({0}) FILTER (WHERE claimed.id IS NOT NULL)"
     last = f"({ids.format('claimed.id ORDER BY claimed.scheduled_at DESC, claimed.id DESC')})[1]"
     columns = {
         "ids": f"coalesce({ids.format('claimed.id')}, '{{}}')",
         "attempts": f"coalesce({ids.format('claimed.attempt')}, '{{}}')",
         "outputs": f"""coalesce({ids.format("'null'::text")}, '{{}}')""",
-        # Every job of a benchmark has the same priority, so the floors of the other lanes need not be right.
-        "floor_at": f"array_fill(coalesce(max(claimed.scheduled_at), now()), ARRAY[{_LANES}])",
-        "floor_id": f"array_fill(coalesce({last}, '{_LOWEST}'), ARRAY[{_LANES}])",
+        # Every job of a benchmark has the same priority: one lane is open.
+        "cursor_at": "ARRAY[coalesce(max(claimed.scheduled_at), now())]",
+        "cursor_id": f"ARRAY[coalesce({last}, '{_LOWEST}')]",
     }
-    statement: Any = claims.claim(Job, changed=False).with_only_columns(
+    statement: Any = claims.claim(Job).with_only_columns(
         *(literal_column(expression).label(name) for name, expression in columns.items())
     )
     return f"{sql(statement)}\n\\gset\n"
@@ -70,11 +70,15 @@ def run(place: Place, watch: Stopwatch, script: str, *, transactions: int, batch
         "worker_id": WORKER,
         "grace": "15 s",
         "types": f"{{{JOB_TYPE}}}",
-        "queues": _same("default"),
-        "fairness_keys": _same('""'),
-        "priorities": f"{{{','.join(str(one) for one in range(MAX_PRIORITY, MIN_PRIORITY - 1, -1))}}}",
-        "floor_at": _same('"0001-01-01 00:00:00+00"'),
-        "floor_id": _same(_LOWEST),
+        "queues": "{default}",
+        "fairness_keys": '{""}',
+        "priorities": "{0}",
+        "cursor_at": '{"0001-01-01 00:00:00+00"}',
+        "cursor_id": f"{{{_LOWEST}}}",
+        **dict.fromkeys(("segment_first", "segment_last", "partition_first", "partition_last"), "{1}"),
+        **dict.fromkeys(("partition_first_type", "partition_last_type"), "{1}"),
+        **dict.fromkeys(("segment_quota", "partition_quota"), f"{{{batch}}}"),
+        **dict.fromkeys(("late_ids", "late_xids", "apart"), "{}"),
         "n": "0",  # for scripts that count
     }
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as file:
@@ -117,10 +121,6 @@ def find(place: Place) -> str:
 def completed(place: Place) -> int:
     """Return how many jobs are completed."""
     return int(place.scalar("SELECT count(*) FROM job WHERE status = 'completed'"))
-
-
-def _same(value: str) -> str:
-    return f"{{{','.join([value] * _LANES)}}}"
 
 
 def _environment(url: Any) -> dict[str, str]:

@@ -2,5 +2,5 @@
 
 `workload` has the arrivals and durations, `model` simulates workers on it (SimPy), `real` runs the very same jobs
 through real workers, `command` shows one beside the other. What a claim costs is an argument; who gets a slot is decided by
-`sa_jobqueue.worker.claim.planning`, in the simulation as in a worker.
+`sa_jobqueue.worker.claim.planner`, in the simulation as in a worker.
 """

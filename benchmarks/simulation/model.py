@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any, Final, NamedTuple, cast
 
 import simpy
 
 from benchmarks.simulation.workload import Arrival, Workload
-from sa_jobqueue.policies.fairness import SEPARATOR, whole
-from sa_jobqueue.worker.claim.floors import Floors, Lane
-from sa_jobqueue.worker.claim.parts import Parts
-from sa_jobqueue.worker.claim.planning import Ageing, Planner, Share
+from sa_jobqueue.policies.fairness import part_of, split, whole
+from sa_jobqueue.worker.claim.backlog import Backlog
+from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Plan
+from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
+from sa_jobqueue.worker.claim.planner import Planner
 
 Steps = Generator[simpy.Event, Any, Any]
 
@@ -62,35 +65,64 @@ class _Lanes:
             self.jobs[arrival.kind.queue] = dict(sorted(lanes.items(), reverse=True))
         self.jobs[arrival.kind.queue][arrival.kind.priority].append(arrival)
 
-    def take(self, queue: str, most: int) -> list[Arrival]:
-        taken: list[Arrival] = []
-        for lane in self.jobs.get(queue, {}).values():
-            while lane and len(taken) < most:
-                taken.append(lane.popleft())
+    def take(self, plan: Plan) -> list[_Taken]:
+        """Take what a claim of this plan finds."""
+        taken: list[_Taken] = []
+        for turn in plan.turns:
+            of_turn = len(taken) + turn.quota
+            for segment in turn.segments:
+                of_segment = min(len(taken) + segment.quota, of_turn, plan.limit)
+                for lane in segment.lanes:
+                    waiting = self.jobs.get(part_of(lane.queue, lane.fairness_key), {}).get(lane.priority, deque())
+                    while waiting and len(taken) < of_segment:
+                        taken.append(_Taken(lane, waiting.popleft(), next(_IDS)))
         return taken
 
-    def ended(self, queue: str) -> list[Lane]:
-        return [Lane(queue, priority) for priority, lane in self.jobs.get(queue, {}).items() if not lane]
 
-    def take_longest_waiting(self, most: int) -> list[Arrival]:
-        lanes = [lane for lanes in self.jobs.values() for lane in lanes.values() if lane]
-        lane = min(lanes, key=lambda one: one[0].at, default=deque[Arrival]())
-        return [lane.popleft() for _ in range(min(most, len(lane)))]
+_EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
+_IDS: Final = count(1)
 
 
-class _Ends:
-    """What `Parts` asks of the floors: there is nothing to scan in a simulation, but lanes come to their ends."""
+def _instant(seconds: float) -> datetime:
+    return _EPOCH + timedelta(seconds=seconds)
 
-    def __init__(self) -> None:
-        self.lanes: list[Lane] = []
 
-    def open(self, lane: Lane) -> None: ...
+class _Taken(NamedTuple):
+    """A job as a claim returns it."""
 
-    def forget(self, lane: Lane) -> None: ...
+    lane: Lane
+    arrival: Arrival
+    id: int
 
-    def read_to_end(self) -> list[Lane]:
-        lanes, self.lanes = self.lanes, []
-        return lanes
+    @property
+    def queue(self) -> str:
+        return self.lane.queue
+
+    @property
+    def fairness_key(self) -> str:
+        return self.lane.fairness_key
+
+    @property
+    def priority(self) -> int:
+        return self.lane.priority
+
+    @property
+    def type_name(self) -> str:
+        return ""
+
+    @property
+    def scheduled_at(self) -> datetime:
+        return _instant(self.arrival.at)
+
+
+class _OnePartition:
+    """All queues in one partition, which only the free slots limit."""
+
+    def __init__(self, queues: Sequence[str]) -> None:
+        self._one = Partition(queues, ["simulated"])
+
+    def of(self, _queue: Queue) -> Partition:
+        return self._one
 
 
 class _Worker:
@@ -101,17 +133,19 @@ class _Worker:
         self._number = number
         self._slots = self._free = slots
         queues = {whole(queue): weight for queue, weight in weights.items()}
-        self._planner = Planner(queues)
-        self._planner.reweigh(queues)
-        self._ends = _Ends()
-        self._parts = Parts(queues, cast("Floors", self._ends))
-        self._ageing = Ageing()
+        self._cursors = Cursors((), 0)
+        partitions = cast("Partitions", _OnePartition(list(queues)))
+        self._planner = Planner(partitions, self._cursors, fair=True, weight=lambda name: queues.get(name, 1))
+        self._backlog = Backlog(self._cursors, self._planner.open, self._planner.close)
         self._changed = model.world.event()
         self._woken = model.world.event()
 
     def wake(self, lanes: Iterable[Lane]) -> None:
+        now = self._model.world.now
         for lane in lanes:
-            self._parts.learn(lane, self._model.world.now)
+            if lane not in self._cursors.of_lane:
+                self._cursors.lower(lane, START)
+            self._backlog.found(lane, now, now)
         if not self._woken.triggered:
             self._woken.succeed()
 
@@ -131,29 +165,21 @@ class _Worker:
                 yield world.timeout(costs.pace)
 
     def _claim(self) -> int:
-        free, lanes = self._free, self._model.lanes
-        self._parts.wake(self._model.world.now)
-        owed = min(self._ageing.due(self._model.world.now), free)
-        shares: list[Share] = []
-        taken = lanes.take_longest_waiting(owed) if owed else []
-        if not taken:
-            shares = self._planner.plan(free)
-            for share in self._parts.divide(shares, free, {}) if self._parts.is_ready else shares:
-                if len(taken) == free:
-                    break
-                taken += lanes.take(share.queue, min(share.quota, free - len(taken)))
-                if SEPARATOR in share.queue:
-                    self._ends.lanes += lanes.ended(share.queue)
-        started = Counter(whole(one.kind.queue) for one in taken)
-        self._planner.take(shares, started, free=free if shares else owed)
-        if shares:
-            full = len(taken) >= free or any(started[share.queue] >= share.quota for share in shares)
-            self._ageing.started(len(taken), full=full)
-        self._parts.take(Counter(one.kind.queue for one in taken))
+        now, taken = self._model.world.now, list[_Taken]()
+        self._backlog.wake(now)
+        while self._backlog.open and not taken:  # lanes that others have emptied make way
+            shares = self._planner.share(self._free, now)
+            plan = self._planner.plan(shares, self._free)
+            taken = self._model.lanes.take(plan)
+            ended, started = self._cursors.claimed(plan, taken, _instant(now))
+            self._planner.charge(shares, started)
+            self._backlog.read_to_end(ended, now)
+            self._backlog.answered(self._backlog.asks())
+            self._planner.charge_queues(Counter((one.queue, "") for one in taken))
         self._free -= len(taken)
-        for arrival in taken:
-            self._model.started.append(Started(arrival, self._model.world.now, self._number))
-            self._model.world.process(self._handle(arrival))
+        for one in taken:
+            self._model.started.append(Started(one.arrival, now, self._number))
+            self._model.world.process(self._handle(one.arrival))
         return len(taken)
 
     def _handle(self, arrival: Arrival) -> Steps:
@@ -177,8 +203,7 @@ class _Model:
             if arrival.at > self.world.now:
                 yield self.world.timeout(arrival.at - self.world.now)
             self.lanes.put(arrival)
-            if SEPARATOR in arrival.kind.queue:
-                lanes.add(Lane(arrival.kind.queue, arrival.kind.priority))
+            lanes.add(Lane(*split(arrival.kind.queue), arrival.kind.priority))
             if number + 1 == len(coming) or coming[number + 1].at > arrival.at:
                 self.world.process(self._notify(lanes))
                 lanes = set()

@@ -68,7 +68,7 @@ def _instants(values: Sequence[datetime]) -> Iterable[str]:
 
 
 def _each_once(values: Sequence[Any], write_all: WriteAll) -> Iterable[str]:
-    """Write an object once that is there many times, as floors of lanes are that have been empty for long."""
+    """Write an object once that is there many times, as cursors of lanes are that were read at the same time."""
     if len(values) > _SOME and len(some := {id(value): value for value in values}) < len(values) // 2:
         return map(dict(zip(some, write_all(list(some.values())), strict=True)).__getitem__, map(id, values))
     return write_all(values)

@@ -1,13 +1,10 @@
-"""Lanes and their floors, as statements read them: what is due ahead of a floor, and what was written behind it."""
+"""Lanes as statements scan them, and which jobs may start: eligibility stands here, once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
-    CTE,
-    CompoundSelect,
     Integer,
     Select,
     SmallInteger,
@@ -19,11 +16,9 @@ from sqlalchemy import (
     bindparam,
     cast,
     column,
-    exists,
     false,
     func,
     literal_column,
-    null,
     select,
     true,
     tuple_,
@@ -40,142 +35,11 @@ from sa_jobqueue.statements._parts import LAST_ATTEMPT, array, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """What a claim is given: parameters, or what one of several groups has of them."""
-
-    limit: ColumnElement[Any]
-    types: ColumnElement[Any]
-    xmax: ColumnElement[Any]
-    xip: ColumnElement[Any]
-    highest_floor: ColumnElement[Any]
-    most_behind: ColumnElement[Any]
-    lanes_behind: tuple[ColumnElement[int], ColumnElement[int]] | None = None
-    """From which of the lanes to which it looks behind the floors; None for all."""
-    shares: tuple[ColumnElement[int], ColumnElement[int]] | None = None
-    """Which of the shares are its own; None for all."""
-    freed: CTE | None = None
-    """What `freed` selects, where several groups look at it."""
-    excluded: ColumnElement[Any] | None = None
-    """Ids that are not taken."""
-
-    def due(self, job: Table) -> Select[Any]:
-        """Select the ids of jobs that may be taken now."""
-        found = due(job, self.types)
-        return found if self.excluded is None else found.where(job.c.id != all_(self.excluded))
-
-
-def picked(
-    model: type[JobMixin[Any]], *, changed: bool, shared: bool, takes: bool = True
-) -> Select[Any] | CompoundSelect[Any]:
-    """Select the ids that a claim takes, in its order and up to its limit; the parameters are the claim's.
-
-    Of a statement that takes nothing, `takes` is false: nothing is locked, what others have locked is there as well, and
-    what was read before (`held`, ids) is not looked for behind the floors again.
-    """
-    given = _Given(
-        limit=bindparam("limit", type_=Integer),
-        types=array("types", Text()),
-        xmax=bindparam("xmax", type_=Text),
-        xip=array("xip", Text()),
-        highest_floor=bindparam("highest_floor", type_=TIMESTAMP(timezone=True)),
-        most_behind=bindparam("most_behind", type_=Integer),
-        lanes_behind=(literal_column("1"), bindparam("lanes_behind", type_=Integer)) if shared else None,
-    )
-    return _picked(model, given, changed=changed, shared=shared, takes=takes)
-
-
-def picked_by_lanes(model: type[JobMixin[Any]], *, takes: bool = True) -> Select[Any]:
-    """Select the ids that a claim takes from lane after lane, of each up to its quota; `takes` as of `picked`."""
-    lane = lanes(model, "lane", quotas=True)
-    probe = _locked(ahead(due(table(model)), table(model), lane).limit(lane.c.quota), takes).lateral("probe")
-    return select(probe.c.id).select_from(lane.join(probe, true())).limit(bindparam("limit", type_=Integer))
-
-
-def picked_by_groups(model: type[JobMixin[Any]], *, changed: bool, excluding: bool) -> Select[Any]:
-    """Select the ids that a claim for several groups takes, group after group, each as `picked` does and up to its quota.
-
-    With `excluding` none of those in the parameter `excluded`.
-    """
-    numbers = ("quota", "first_share", "last_share", "first_type", "last_type")
-    behind = ("first_lane", "last_lane", "most_behind", "first_xip", "last_xip") if changed else ()
-    types: dict[str, Any] = dict.fromkeys((*numbers, *behind), Integer())
-    if changed:
-        types |= {"xmax": Text(), "highest_floor": TIMESTAMP(timezone=True)}
-    row = (
-        func.unnest(*(array(f"group_{name}", type_) for name, type_ in types.items()))
-        .table_valued(*(column(name, type_) for name, type_ in types.items()))
-        .render_derived("row")
-    )
-    known = _cut(array("types", Text()), (row.c.first_type, row.c.last_type))
-    # The OFFSET has a group's types cut out once, not for every row that is compared with them.
-    group = select(*row.c, type_coerce(known, ARRAY(Text)).label("types")).offset(literal_column("0")).subquery("of_group")
-    # By name: what lies within a lateral of a lateral is not correlated for us.
-    of = {column.name: literal_column(f"of_group.{column.name}", column.type) for column in group.c}
-    nothing: ColumnElement[Any] = null()
-    given = _Given(
-        limit=of["quota"],
-        types=of["types"],
-        xmax=of.get("xmax", nothing),
-        xip=_cut(array("xip", Text()), (of["first_xip"], of["last_xip"])) if changed else nothing,
-        highest_floor=of.get("highest_floor", nothing),
-        most_behind=of.get("most_behind", nothing),
-        lanes_behind=(of["first_lane"], of["last_lane"]) if changed else None,
-        shares=(of["first_share"], of["last_share"]),
-        freed=freed(table(model)).cte("freed") if changed else None,
-        excluded=array("excluded", id_parameter(model.__jobqueue__)) if excluding else None,
-    )
-    taken = _picked(model, given, changed=changed, shared=True, takes=True).lateral("taken")
-    return select(taken.c.id).select_from(group.join(taken, true())).limit(bindparam("limit", type_=Integer))
-
-
-def _picked(
-    model: type[JobMixin[Any]], given: _Given, *, changed: bool, shared: bool, takes: bool
-) -> Select[Any] | CompoundSelect[Any]:
-    job = table(model)
-    share = _shares(given.shares)
-    lane = lanes(model, "lane", (share.c.first, share.c.last) if shared else None)
-    probe = _locked(ahead(given.due(job), job, lane).limit(given.limit), takes).lateral("probe")
-    in_order = select(probe.c.id).select_from(lane.join(probe, true()))
-    if shared:
-        block = in_order.limit(share.c.quota).lateral("block")
-        in_order = select(block.c.id).select_from(share.join(block, true()))
-    # A LIMIT over the union stops the probes as soon as enough rows are locked; no probe locks more than it returns.
-    sources = [in_order]
-    if changed and shared:
-        behind = union_all(*_behind_floors(model, job, given, takes=takes)).limit(given.most_behind).subquery("behind")
-        sources = [select(behind.c.id), in_order]
-    elif changed:
-        sources = [*_behind_floors(model, job, given, takes=takes), in_order]
-    return (union_all(*sources) if len(sources) > 1 else in_order).limit(given.limit)
-
-
-def _locked(rows: Select[Any], takes: bool) -> Select[Any]:
-    return rows.with_for_update(key_share=True, skip_locked=True) if takes else rows
-
-
-def ahead(found: Select[Any], job: Table, lane: TableValuedAlias) -> Select[Any]:
-    """Select what `found` selects of a lane ahead of its floor, in the lane's order."""
-    # The tag of ix_job_claim, and its key.
-    return found.where(
-        job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
-        job.c.queue == lane.c.queue,
-        job.c.fairness_key == lane.c.fairness_key,
-        job.c.priority == lane.c.priority,
-        tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.floor_at, lane.c.floor_id),
-    ).order_by(job.c.scheduled_at, job.c.id)
-
-
-def due(job: Table, types: ColumnElement[Any] | None = None) -> Select[Any]:
-    """Select the ids of jobs that may be started now."""
-    return select(job.c.id).where(job.c.status == status(JobStatus.PENDING), *is_due(job, types))
-
-
-def is_due(job: Table, types: ColumnElement[Any] | None = None) -> list[ColumnElement[bool]]:
-    """Return what must be so of a pending job that may be started now; without `types` the parameter of that name."""
+def is_eligible(job: Table, types: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    """Return what must be true of a pending job that may start now, if its type is one of `types`."""
     return [
         job.c.scheduled_at <= func.now(),
-        job.c.type_name == any_(array("types", Text()) if types is None else types),
+        job.c.type_name == any_(types),
         job.c.attempt < LAST_ATTEMPT,
         job.c.expires_at.is_(None) | (job.c.expires_at > func.now()),
         job.c.ordering_key.is_(None) | _is_next(job),
@@ -183,10 +47,10 @@ def is_due(job: Table, types: ColumnElement[Any] | None = None) -> list[ColumnEl
 
 
 def is_aside(job: Any) -> ColumnElement[bool]:
-    """Return whether a job has been tried and lets others of its ordering key go on until it is due again."""
-    stepped = func.coalesce(job.c.skip_while_retrying, false())
+    """Return whether a job is retrying and lets others of its ordering key start until it is due again."""
+    skips = func.coalesce(job.c.skip_while_retrying, false())
     return and_(
-        stepped,
+        skips,
         job.c.status == status(JobStatus.PENDING),
         job.c.attempt > literal_column("0"),
         job.c.scheduled_at > func.now(),
@@ -194,18 +58,18 @@ def is_aside(job: Any) -> ColumnElement[bool]:
 
 
 def _is_next(job: Table) -> ColumnElement[bool]:
-    """Return whether a job is the first of its ordering key that waits and has not stepped aside, and none is running.
+    """Return whether a job is the first of its ordering key that waits, and none of the key is running.
 
-    One that is passed over for it comes back: `freed` finds it when it is next.
+    A claim that skips it for that reason does not lose it: `freed` returns it when the key is released.
     """
-    # Scalar subqueries: an EXISTS may be planned as a hash of all keys. Who runs is asked first: it has the fewer entries.
+    # Scalar subqueries: an EXISTS may be planned as a hash of all keys. The running job is read first: it has fewer entries.
     earliest = first_waiting(job.alias("first"), job.c.ordering_key).correlate(job)
     running = running_of(job.alias("other"), job.c.ordering_key).correlate(job)
     return and_(running.scalar_subquery().is_(None), job.c.id == earliest.scalar_subquery())
 
 
 def first_waiting(job: Any, key: ColumnElement[str]) -> Select[Any]:
-    """Select the id of the first job of an ordering key that waits and has not stepped aside, by `ix_job_ordering`."""
+    """Select the id of the first waiting job of an ordering key that is not skipped while it retries (`ix_job_ordering`)."""
     return (
         select(job.c.id)
         .where(
@@ -220,7 +84,7 @@ def first_waiting(job: Any, key: ColumnElement[str]) -> Select[Any]:
 
 
 def running_of(job: Any, key: ColumnElement[str]) -> Select[Any]:
-    """Select the id of the job of an ordering key that runs, by `uq_job_ordering`."""
+    """Select the id of the running job of an ordering key, by `uq_job_ordering`."""
     return (
         select(job.c.id)
         .where(job.c.ordering_key == key, job.c.ordering_key.is_not(None), job.c.leased_by.is_not(None))
@@ -228,102 +92,125 @@ def running_of(job: Any, key: ColumnElement[str]) -> Select[Any]:
     )
 
 
-def lanes(
-    model: type[JobMixin[Any]], name: str, block: tuple[Any, Any] | None = None, *, quotas: bool = False
-) -> TableValuedAlias:
-    """Return the lanes given as parameters as a relation; with `block` those from its first to its last position.
-
-    With `quotas` each of them is a block of its own, and has its quota.
-    """
+def lanes(model: type[JobMixin[Any]], block: tuple[Any, Any] | None = None, name: str = "lane") -> TableValuedAlias:
+    """Return the lanes given as parameters, or those from the first to the last position of `block`, as a relation."""
     key = id_parameter(model.__jobqueue__)
     stamp = TIMESTAMP(timezone=True)
-    types = {"queues": Text(), "fairness_keys": Text(), "priorities": SmallInteger(), "floor_at": stamp, "floor_id": key}
-    values: list[ColumnElement[Any]] = [array(parameter, type_) for parameter, type_ in types.items()]
-    values = [_cut(value, block) for value in values]
+    types = {"queues": Text(), "fairness_keys": Text(), "priorities": SmallInteger(), "cursor_at": stamp, "cursor_id": key}
+    values = [_slice(array(parameter, type_), block) for parameter, type_ in types.items()]
     columns: list[ColumnElement[Any]] = [
         column("queue", Text),
         column("fairness_key", Text),
         column("priority", SmallInteger),
-        column("floor_at", stamp),
-        column("floor_id", key),
+        column("cursor_at", stamp),
+        column("cursor_id", key),
     ]
-    if quotas:
-        values.append(array("quotas", Integer()))
-        columns.append(column("quota", Integer))
     return func.unnest(*values).table_valued(*columns).render_derived(name)
 
 
-def _cut(values: ColumnElement[Any], block: tuple[Any, Any] | None) -> ColumnElement[Any]:
-    """Return an array parameter from the first to the last position of a block, or all of it."""
-    return values if block is None else Grouping(values)[block[0] : block[1]]
-
-
-def _shares(block: tuple[Any, Any] | None) -> TableValuedAlias:
-    values = [_cut(array(name, Integer()), block) for name in ("firsts", "lasts", "quotas")]
-    return (
-        func.unnest(*values)
-        .table_valued(column("first", Integer), column("last", Integer), column("quota", Integer))
-        .render_derived("share")
-    )
-
-
-def _behind_floors(model: type[JobMixin[Any]], job: Table, given: _Given, *, takes: bool) -> list[Select[Any]]:
-    """Select due rows at or behind their lane's floor that were written, or whose key was released, after a snapshot.
-
-    Three sources: rows written by transactions that were in progress at the snapshot (`xip`), rows written by transactions
-    that began since (from `xmax` on), and the first waiting job of each ordering key that either of them released.
-    """
-    wanted = given.due(job)
-    if not takes:
-        wanted = wanted.where(job.c.id != all_(array("held", id_parameter(model.__jobqueue__))))
-    # The tag of ix_job_changed: no other statement may name it.
-    candidates = wanted.where(job.c.changed_xid > literal_column("'0'"), *_is_behind(model, job.c, given))
-    then = transactions(given.xip)
-    # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.
-    of_then = candidates.where(and_(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid))
-    in_flight = _locked(of_then.order_by(job.c.changed_xid).limit(given.limit), takes).lateral("in_flight")
-    of_since = candidates.where(job.c.changed_xid >= cast(given.xmax, Xid8()))
-    since = _locked(of_since.order_by(job.c.changed_xid).limit(given.limit), takes).subquery("since")
-    let_go = given.freed if given.freed is not None else freed(job).subquery("freed")
-    # What is ahead of its floor, as most are, is not read a second time. Nor is what is written since as well: a job that
-    # came from two sources counts twice to the limit, and hides that it was reached.
-    own = select(let_go.c.id).where(
-        let_go.c.type_name == any_(given.types),
-        let_go.c.changed_xid < cast(given.xmax, Xid8()),
-        let_go.c.changed_xid != all_(cast(given.xip, ARRAY(Xid8()))),
-        *_is_behind(model, let_go.c, given),
-    )
-    # By ids, not by a join: what is locked is read by its primary key, however many rows the planner takes it for.
-    of_freed = wanted.where(job.c.id == any_(func.array(own.scalar_subquery())))
-    next_of_keys = _locked(of_freed.limit(given.limit), takes).subquery("next_of_keys")
+def in_lane(job: Any, lane: Any) -> list[ColumnElement[bool]]:
+    """Return what must be true of a pending job of a lane, for an ordered scan of `ix_job_claim`."""
     return [
-        select(in_flight.c.id).select_from(then.join(in_flight, true())),
-        select(since.c.id),
-        select(next_of_keys.c.id),
+        job.c.status == status(JobStatus.PENDING),
+        # Always true: it ties a statement to ix_job_claim, which repeats it.
+        job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
+        job.c.queue == lane.c.queue,
+        job.c.fairness_key == lane.c.fairness_key,
+        job.c.priority == lane.c.priority,
     ]
 
 
-def _is_behind(model: type[JobMixin[Any]], job: Any, given: _Given) -> list[ColumnElement[bool]]:
-    """Return what must be so of a job, by its columns, that lies at or behind the floor of a lane."""
-    floor = lanes(model, "floor", given.lanes_behind)
-    own: Select[Any] = (
-        select(literal_column("1"))
-        .select_from(floor)
+def ahead(job: Table, lane: TableValuedAlias, types: ColumnElement[Any]) -> Select[Any]:
+    """Select the ids of eligible jobs of a lane after its cursor, in the lane's order."""
+    return (
+        select(job.c.id)
         .where(
-            floor.c.queue == job.queue,
-            floor.c.fairness_key == job.fairness_key,
-            floor.c.priority == job.priority,
-            tuple_(job.scheduled_at, job.id) <= tuple_(floor.c.floor_at, floor.c.floor_id),
+            *in_lane(job, lane),
+            *is_eligible(job, types),
+            tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.cursor_at, lane.c.cursor_id),
         )
+        .order_by(job.c.scheduled_at, job.c.id)
     )
-    return [job.scheduled_at <= given.highest_floor, exists(own)]
+
+
+def scan(model: type[JobMixin[Any]], *, locks: bool) -> Select[Any]:
+    """Select the ids of eligible jobs of a plan: partition after partition, each segment by segment, each lane by lane.
+
+    Parameters: of the lanes `queues`, `fairness_keys`, `priorities`, `cursor_at`, `cursor_id`; of the segments where their
+    lanes begin and end, from 1, `segment_first`, `segment_last`, and `segment_quota`; of the partitions where their
+    segments begin and end, `partition_first`, `partition_last`, `partition_quota`, and where their types do in `types`,
+    `partition_first_type`, `partition_last_type`; `apart`, ids to leave out; `limit`.
+    With `locks` each row is locked as it is found, and rows that others hold are skipped; no more are locked than returned.
+    """
+    job = table(model)
+    numbers = ("quota", "first", "last", "first_type", "last_type")
+    row = (
+        func.unnest(*(array(f"partition_{name}", Integer()) for name in numbers))
+        .table_valued(*(column(name, Integer) for name in numbers))
+        .render_derived("row")
+    )
+    types = type_coerce(_slice(array("types", Text()), (row.c.first_type, row.c.last_type)), ARRAY(Text))
+    # The OFFSET has a partition's types sliced once, not for every row that is compared with them.
+    partition = select(*row.c, types.label("types")).offset(literal_column("0")).subquery("partition")
+    # By name: SQLAlchemy does not correlate what lies within a lateral of a lateral.
+    of = {one.name: literal_column(f"partition.{one.name}", one.type) for one in partition.c}
+    segment = (
+        func.unnest(
+            *(_slice(array(f"segment_{name}", Integer()), (of["first"], of["last"])) for name in ("first", "last", "quota"))
+        )
+        .table_valued(column("first", Integer), column("last", Integer), column("quota", Integer))
+        .render_derived("segment")
+    )
+    lane = lanes(model, (segment.c.first, segment.c.last))
+    found = ahead(job, lane, of["types"]).where(job.c.id != all_(array("apart", id_parameter(model.__jobqueue__))))
+    probe = locked(found.limit(of["quota"]), locks).lateral("probe")
+    in_segment = select(probe.c.id).select_from(lane.join(probe, true())).limit(segment.c.quota).lateral("in_segment")
+    in_partition = (
+        select(in_segment.c.id).select_from(segment.join(in_segment, true())).limit(of["quota"]).lateral("in_partition")
+    )
+    return select(in_partition.c.id).select_from(partition.join(in_partition, true()))
+
+
+def late(model: type[JobMixin[Any]], *, locks: bool) -> Select[Any]:
+    """Select the ids, of those in `late_ids`, of eligible jobs that `late_xids` still names as changed last; in that order.
+
+    A job that was changed since is not taken: it may be in another lane now, and the next catch-up returns it.
+    """
+    job = table(model)
+    key = id_parameter(model.__jobqueue__)
+    given = (
+        func.unnest(array("late_ids", key), cast(array("late_xids", Text()), ARRAY(Xid8())))
+        .table_valued(column("id", key), column("xid", Xid8()))
+        .render_derived("late")
+    )
+    unchanged = (
+        select(job.c.id)
+        .where(
+            job.c.id == given.c.id,
+            job.c.changed_xid == given.c.xid,
+            # By the text of its status, which no partial index can serve: the primary key stays the only way to the row.
+            cast(job.c.status, Text) == literal_column("'pending'"),
+            *is_eligible(job, array("types", Text())),
+        )
+        .correlate(given)
+    )
+    taken = locked(unchanged, locks).lateral("taken")
+    return select(taken.c.id).select_from(given.join(taken, true()))
+
+
+def locked(rows: Select[Any], locks: bool = True) -> Select[Any]:
+    """Lock rows as they are read, but not their keys, and skip those that others hold."""
+    return rows.with_for_update(key_share=True, skip_locked=True) if locks else rows
+
+
+def _slice(values: ColumnElement[Any], block: tuple[Any, Any] | None) -> ColumnElement[Any]:
+    return values if block is None else Grouping(values)[block[0] : block[1]]
 
 
 def freed(job: Table) -> Select[Any]:
-    """Select the first waiting job of each released ordering key; skips blocked jobs and those that are backing off.
+    """Select the first waiting job of each ordering key that was released since a snapshot, if it is pending.
 
-    Shape: its id, and the columns that decide whether it lies behind a floor, and whose.
-    Parameters: `xmax`, `xip` of a snapshot: the key was released by a transaction that was not visible to it. A key is
+    Parameters: `xmax`, `xip` of the snapshot: the key was released by a transaction that was not visible to it. A key is
     released by a job that ended or was rescheduled, whose row still exists; if the row was deleted, `tr_job_next` has
     stamped the next one.
     Index: `ix_job_ordering_freed`, and `ix_job_ordering`, one probe a key.
@@ -334,7 +221,7 @@ def freed(job: Table) -> Select[Any]:
         left.c.leased_by.is_(None),
         left.c.completed_at.is_not(None) | left.c.started_at.is_not(None),
     )
-    then = transactions(array("xip", Text()))
+    then = in_progress()
     of_then = by.where(left.c.changed_xid >= then.c.xid, left.c.changed_xid <= then.c.xid).lateral("of_then")
     # No transaction above the upper bound is visible anyway. The bound is for the planner, which takes a range for
     # selective.
@@ -343,13 +230,13 @@ def freed(job: Table) -> Select[Any]:
     keys = union_all(select(of_then.c.ordering_key).select_from(then.join(of_then, true())), of_since).subquery("keys")
     key = select(keys.c.ordering_key).distinct().subquery("key")
     first = job.alias("first")
-    names = ("id", "type_name", "queue", "fairness_key", "priority", "scheduled_at", "changed_xid", "status")
+    names = ("id", "queue", "fairness_key", "priority", "type_name", "scheduled_at", "changed_xid", "status")
     columns = (first.c[name] for name in names)
     waiting = first_waiting(first, key.c.ordering_key).with_only_columns(*columns).lateral("first")
     found = select(*waiting.c).select_from(key.join(waiting, true()))
     return found.where(waiting.c.status == status(JobStatus.PENDING))
 
 
-def transactions(xip: ColumnElement[Any]) -> TableValuedAlias:
-    """Return transactions that a snapshot did not see, for they were in flight, as a relation."""
-    return func.unnest(cast(xip, ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")
+def in_progress() -> TableValuedAlias:
+    """Return the transactions in `xip`, which were in progress in a snapshot, as a relation."""
+    return func.unnest(cast(array("xip", Text()), ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")

@@ -40,7 +40,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due
 from sa_jobqueue.statements._parts import XID, array, once_a_model, status, table
-from sa_jobqueue.statements.parts import heads, is_keyed
+from sa_jobqueue.statements.arrivals import heads, is_keyed
 from sa_jobqueue.types import JobId, JobStatus
 
 

@@ -138,7 +138,7 @@ def running(model: type[JobMixin[Any]]) -> Select[int, int, str]:
     job = table(model)
     in_queue = job.c.queue == bindparam("queue", type_=Text)
     of_type = job.c.type_name == bindparam("type_name", type_=Text)
-    since = _floor(func.min(job.c.changed_xid).filter(in_queue | of_type))
+    since = _lower_bound(func.min(job.c.changed_xid).filter(in_queue | of_type))
     return select(func.count().filter(in_queue), func.count().filter(of_type), since).where(*_running_since(job))
 
 
@@ -151,7 +151,7 @@ def running_by_part(model: type[JobMixin[Any]]) -> Select[str, int, str]:
     Obliges: as `running`. Index: `ix_job_running`, as `running`.
     """
     job = table(model)
-    since = _floor(func.min(job.c.changed_xid))
+    since = _lower_bound(func.min(job.c.changed_xid))
     in_queue = job.c.queue == bindparam("queue", type_=Text)
     counts = select(job.c.fairness_key, func.count().label("n"), since)
     return counts.where(*_running_since(job), in_queue).group_by(job.c.fairness_key)
@@ -194,7 +194,7 @@ def _running_since(job: Table) -> list[ColumnElement[bool]]:
     return [job.c.status == status(JobStatus.RUNNING), job.c.changed_xid >= since]
 
 
-def _floor(oldest: ColumnElement[Any]) -> ColumnElement[str]:
+def _lower_bound(oldest: ColumnElement[Any]) -> ColumnElement[str]:
     """Return the lowest id that a row counted later can have: of one counted now, or of a transaction not seen yet."""
     in_flight: ColumnElement[Any] = literal_column("pg_snapshot_xmin(pg_current_snapshot())")
     return cast(func.least(oldest, in_flight), Text).label("since")

@@ -390,7 +390,6 @@ class Worker:
             on_change=changed,
             is_told=listener.listening.is_set,
         )
-        claimer.listen_by(listener)
         try:
             schema_version, encoding = await self._check(engine)
             executor.encoding = completer.encoding = encoding

@@ -20,10 +20,10 @@ from sa_jobqueue.errors import InvalidOptionError, InvalidSelectionError
 from sa_jobqueue.events import SelectorFailed
 from sa_jobqueue.operations import Cause, explain_job, list_workers, pause_queues, resume_queues
 from sa_jobqueue.registry import Candidate
-from sa_jobqueue.statements import choosing
+from sa_jobqueue.statements import claims
 from sa_jobqueue.testing import drain
-from sa_jobqueue.worker.claim import floors
-from sa_jobqueue.worker.claim.selectors import AGAIN
+from sa_jobqueue.worker.claim import arrivals, claimer
+from sa_jobqueue.worker.claim.cursors import Plan, Turn
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Hands, Start, quick, until
@@ -113,9 +113,9 @@ def test_what_another_claim_is_starting_is_passed_over_for_the_next_best(jobs: J
     first, second = hands("first:1"), hands("second:1")
 
     def claim(one: Hands) -> list[Any]:
-        given = {"ids": ids, "of_queue": "default", "types": ["test"], "limit": 2}
-        given |= {"worker_id": one.worker_id, "grace": timedelta(seconds=15)}
-        return [row.id for row in one.connection.execute(choosing.claim(Job), given) if row.id is not None]
+        plan = Plan([Turn(["test"], 0, [])], {job_id: str(jobs.get(job_id)["changed_xid"]) for job_id in ids}, 2)
+        given = one.cursors.parameters(plan) | {"worker_id": one.worker_id, "grace": timedelta(seconds=15)}
+        return [row.id for row in one.connection.execute(claims.claim(Job), given) if row.id is not None]
 
     held = claim(first)
     assert set(held) == set(ids[:2])
@@ -194,8 +194,8 @@ async def test_one_that_never_answers_keeps_nothing_waiting_for_longer_than_its_
 async def test_what_it_leaves_out_waits_and_is_offered_again_until_it_is_overdue(
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(floors, "SAFETY", 0.3)
-    monkeypatch.setattr(floors, "_DUTY", 1)
+    monkeypatch.setattr(arrivals, "SURVEY_EVERY", 0.3)
+    monkeypatch.setattr(arrivals, "_SHARE_OF_SURVEYS", 1)
     queue, seen = recorder()
     is_open = False
     asked = asyncio.Event()
@@ -244,7 +244,7 @@ async def test_one_that_leaves_out_a_full_window_is_asked_again_at_leisure(engin
         )
     # Parts that the window has no room for must not wake the worker: it would claim without a rest. Of the two rests one
     # is shorter where the machine stood still before it.
-    assert calls[9] - calls[7] > 0.8 * AGAIN
+    assert calls[9] - calls[7] > 0.8 * claimer._ASK_AGAIN
 
 
 async def test_what_commits_late_or_comes_back_is_offered_too(engine: Engine, start: Start, jobs: Jobs) -> None:
@@ -268,7 +268,7 @@ async def test_what_commits_late_or_comes_back_is_offered_too(engine: Engine, st
                 )
             await until(lambda: len(seen) >= 4, what="those that have committed")
             late.commit()
-            await until(lambda: len(seen) == 6, what="those that lie behind the floors")
+            await until(lambda: len(seen) == 6, what="those behind the cursors")
     assert Counter(seen) == {"fails once": 2, "late": 2, "a": 1, "b": 1}
 
 

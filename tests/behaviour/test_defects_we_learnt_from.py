@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -31,11 +32,12 @@ from sa_jobqueue.errors import ChainReferencedError, LostAttemptError
 from sa_jobqueue.events import JobRescued
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import JobFilter, complete_job, delete_chains, lock_chain, trigger_jobs
-from sa_jobqueue.statements import claims
+from sa_jobqueue.statements import arrivals
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
+from tests.statements.cases import catch_up_parameters
 
 pytestmark = one_server_swept
 
@@ -241,10 +243,15 @@ def test_pages_of_jobs_enqueued_at_the_same_instant_show_each_once(session: Sess
 
 def test_looking_for_the_next_due_job_locks_nothing(engine: Engine, jobs: Jobs) -> None:
     job_id = jobs.add()
-    queue, lanes = ["default"], [0]
+    ended: dict[str, Any] = {
+        "ended_queues": ["default"],
+        "ended_fairness_keys": [""],
+        "ended_priorities": [0],
+        "ended_types": [""],
+    }
     with engine.connect() as looking, engine.connect() as other:
-        given = {"queues": queue, "fairness_keys": [""], "priorities": lanes, "types": ["test"]}
-        looking.execute(claims.next_due(Job), given)
+        given = catch_up_parameters("3", **ended, read_to=datetime(2020, 1, 1, tzinfo=UTC))
+        assert len(looking.execute(arrivals.catch_up(Job), given).all()) == 2  # what came since, and the next of the lane
         held = select(Job.id).with_for_update(skip_locked=True)
         assert other.scalars(held).all() == [job_id]
 

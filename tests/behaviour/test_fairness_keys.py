@@ -23,7 +23,7 @@ from sa_jobqueue.operations import (
     upsert_schedule,
 )
 from sa_jobqueue.operations.explaining import Cause
-from sa_jobqueue.worker.claim import scout
+from sa_jobqueue.worker.claim import arrivals
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start, quick, until
@@ -56,8 +56,8 @@ def recorder() -> tuple[JobQueue[Any], list[str]]:
 @pytest.fixture
 def no_survey(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have parts found by what was written alone, but for those that were there at first."""
-    monkeypatch.setattr(scout, "SAFETY", 1e6)
-    monkeypatch.setattr(scout, "_KEYED_FOR", 1e6)
+    monkeypatch.setattr(arrivals, "SURVEY_EVERY", 1e6)
+    monkeypatch.setattr(arrivals, "SURVEY_IDLE", 1e6)
 
 
 @both_servers
@@ -97,7 +97,7 @@ async def test_what_commits_late_is_found_in_parts_that_are_known_and_in_new_one
         async with start(queue, poll_interval=timedelta(seconds=60)):
             await until(lambda: len(seen) == 50, what="the known part is empty")
             late.commit()
-            # Without lowering the floor of the one and learning of the other, they wait for the next survey.
+            # Without the late arrival of the one and the new lane of the other, they wait for the next survey.
             await until(lambda: seen.count("before") == 2, what="both are found")
 
 
@@ -122,7 +122,7 @@ async def test_jobs_of_a_part_are_found_again_after_a_claim_that_could_not_commi
         # So that a claim is a transaction of several statements.
         connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 50)"))
     async with start(queue, poll_interval=timedelta(milliseconds=50)):
-        # Their floors have passed what was rolled back: without a new survey it is not seen.
+        # Had their cursors passed what was rolled back, it would not be seen without a new survey.
         await until(lambda: len(seen) == 3, what="all of them")
 
 
@@ -202,14 +202,14 @@ async def test_a_worker_whose_slots_for_the_keys_are_taken_rests(
     engine: Engine, start: Start, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
     queue, running, go_on, looks = JobQueue(), asyncio.Event(), asyncio.Event(), 0
-    look = scout.Scout.look
+    look = arrivals.Arrivals.catch_up
 
     async def counted(*arguments: Any, **options: Any) -> None:
         nonlocal looks
         looks += 1
         await look(*arguments, **options)
 
-    monkeypatch.setattr(scout.Scout, "look", counted)
+    monkeypatch.setattr(arrivals.Arrivals, "catch_up", counted)
 
     @queue.handler("test", concurrency=1 if of == "type" else None)
     async def work(payload: str) -> None:

@@ -164,14 +164,14 @@ async def test_jobs_of_a_key_run_one_at_a_time_in_order_and_a_retry_blocks(jobs:
     assert [number for name, number in seen if name == "a"] == [0, 1, 2, *range(2, 10)]
 
 
-def test_the_next_of_a_key_is_found_behind_the_floor_when_the_one_before_it_ends(
+def test_the_next_of_a_key_is_found_behind_the_cursor_when_the_one_before_it_ends(
     engine: Engine, jobs: Jobs, hands: Any
 ) -> None:
     first, second = jobs.add(ordering_key="k", due_in=-5), jobs.add(ordering_key="k", due_in=-5)
     other, worker = hands("other:1"), hands("worker:1")
     (mine,) = other.claim()
     assert mine.id == first
-    assert worker.claim() == []  # its floor has passed the second one
+    assert worker.claim() == []  # its cursor has passed the second one
     other.complete(mine)
     assert [job.id for job in worker.claim()] == [second]
     execute(engine, "DELETE FROM job WHERE id = :id", id=first)

@@ -212,11 +212,12 @@ async def test_a_job_claimed_by_an_answer_that_was_lost_is_given_back(engine: En
 
     take = Claims.take
 
-    async def lose_one(self: Claims, *arguments: Any, **options: Any) -> list[tuple[int, list[ClaimedJob]]]:
+    async def lose_one(self: Claims, *arguments: Any, **options: Any) -> tuple[list[ClaimedJob], Any]:
         if lost:
             return await take(self, *arguments, **options)
         # The claim commits, and its answer never arrives.
-        lost.extend(job for _, jobs in await take(self, *arguments, **options) for job in jobs)
+        jobs, _ = await take(self, *arguments, **options)
+        lost.extend(jobs)
         raise ConnectionError("the answer was lost")
 
     ids = enqueue(engine, *(queue.job("plain", {}) for _ in range(3)))

@@ -76,7 +76,7 @@ def test_a_job_that_waits_for_its_next_attempt_blocks_or_skip_while_retrying(
     other, worker = hands("other:1"), hands("worker:1")
     (failing,) = other.claim()
     assert failing.id == first
-    assert worker.claim() == []  # its floor has passed the others
+    assert worker.claim() == []  # its cursor has passed the others
     other.finish(failing, delay=3600)
     with Session(engine) as session:
         told = explain_job(session, second)
@@ -107,7 +107,7 @@ def test_one_that_stepped_aside_is_found_though_it_became_due_while_the_one_befo
     assert mine.id == second
     other.connection.execute(text("SELECT now()"))  # the transaction that completes it has begun
     execute(engine, "UPDATE job SET scheduled_at = clock_timestamp() WHERE id = :id", id=first)
-    assert worker.claim() == []  # its floor has passed the first, which is due and waits for the second
+    assert worker.claim() == []  # its cursor has passed the first, which is due and waits for the second
     other.complete(mine)
     # By the clock of that transaction it was not due yet.
     assert [job.id for job in worker.claim()] == [first]
@@ -156,7 +156,7 @@ def test_the_table_may_be_altered_by_a_transaction_that_ended_jobs_of_a_key(
     first, second = jobs.add(ordering_key="k", due_in=-9), jobs.add(ordering_key="k", due_in=-9)
     other, worker = hands("other:1"), hands("worker:1")
     assert [job.id for job in other.claim()] == [first]
-    assert worker.claim() == []  # its floor has passed the second
+    assert worker.claim() == []  # its cursor has passed the second
     with engine.begin() as connection:
         connection.execute(text(ending), {"id": first})
         connection.execute(text("ALTER TABLE job ADD COLUMN note text"))

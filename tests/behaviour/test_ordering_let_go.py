@@ -9,17 +9,10 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus
+from sa_jobqueue import JobStatus
 from sa_jobqueue.operations import cancel_jobs
-from sa_jobqueue.policies.fairness import part_of
-from sa_jobqueue.worker.claim.claims import Claims
-from sa_jobqueue.worker.claim.floors import Lane
-from sa_jobqueue.worker.claim.groups import Group
-from sa_jobqueue.worker.claim.scout import Scout
-from sa_jobqueue.worker.claim.turns import turn_of
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
@@ -44,7 +37,7 @@ def execute(engine: Engine, statement: str, **given: Any) -> list[Any]:
 def test_whatever_ends_is_put_back_or_taken_out_the_next_of_its_key_is_found(
     engine: Engine, jobs: Jobs, hands: Any, seed: int
 ) -> None:
-    """Nothing here ever drops the floors for safety's sake: what they pass over stays where it is."""
+    """Nothing here ever surveys again: what the cursors pass stays where it is."""
     chance = random.Random(seed)
     workers = [hands("one:1"), hands("other:1")]
     running: dict[UUID, tuple[Any, Any]] = {}
@@ -83,7 +76,7 @@ def test_whatever_ends_is_put_back_or_taken_out_the_next_of_its_key_is_found(
                 running.pop(gone, None)
         elif step < 0.75 or not running:
             worker = chance.choice(workers)
-            taken = worker.claim(chance.randrange(1, 5), behind=worker.floors.is_cold or chance.random() < 0.6)
+            taken = worker.claim(chance.randrange(1, 5), catch_up=chance.random() < 0.6)
             running |= {job.id: (worker, job) for job in taken}
         else:
             end(chance.choice(list(running)))
@@ -149,48 +142,11 @@ def test_one_that_is_pruned_as_soon_as_it_has_ended_has_let_its_key_go(engine: E
     assert [job.id for job in worker.claim()] == [second]
 
 
-def group(queue: str, *types: str) -> Group:
-    return Group([queue], types, UUID(int=0), room=None, limits=None, fair=True)
-
-
-async def test_each_of_several_groups_finds_it_from_the_oldest_of_their_snapshots(
-    jobs: Jobs, hands: Any, connection: AsyncConnection
-) -> None:
-    groups = [group("default", "send"), group("default", "count")]
-    claims = Claims(Job, worker_id="worker:1", grace=timedelta(seconds=15), clock=lambda: 0.0)
-
-    async def claim(*looks: bool) -> list[Any]:
-        turns = [turn_of(one, 5, looks=looks) for one, looks in zip(groups, looks, strict=True)]
-        return [job.id for _, taken in await claims.take(connection, turns, 10) for job in taken]
-
-    other = hands("other:1")
-    of_send = [jobs.add(type_name="send", ordering_key="s", due_in=-9) for _ in range(2)]
-    of_count = [jobs.add(type_name="count", ordering_key="c", due_in=-9) for _ in range(2)]
-    mine = other.claim(types=("send", "count"))
-    assert {job.id for job in mine} == {of_send[0], of_count[0]}
-    assert await claim(True, True) == []  # the floors of both have passed the others
-    other.complete(*mine)
-    assert await claim(True, False) == [of_send[1]]  # its snapshot is newer now than that of the other group
-    assert await claim(True, True) == [of_count[1]]
-
-
-async def test_of_a_part_that_was_read_to_its_end_a_look_tells_that_a_key_was_let_go(
-    engine: Engine, jobs: Jobs, hands: Any, connection: AsyncConnection
-) -> None:
-    part = part_of("mail", "1")
-    other, mail = hands("other:1", queues=(part,)), group("mail", "test")
+def test_the_next_job_of_a_released_key_is_found_in_its_fairness_key(jobs: Jobs, hands: Any) -> None:
     first, second = (jobs.add(queue="mail", fairness_key="1", ordering_key="k", due_in=-9) for _ in range(2))
+    other, worker = hands("other:1", queues=("mail",)), hands("worker:1", queues=("mail",))
     (mine,) = other.claim()
     assert mine.id == first
-    scout = Scout(Job, ["test"])
-    with engine.connect() as now:
-        xmax = now.execute(text("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")).scalar_one()
-    scout._seen, scout._after, scout._survey_at = (xmax, []), None, 1e9  # so that it is not found otherwise
-    await scout.look(connection, [mail], 0.0, lambda: 0.0)
-    assert not mail.parts.is_ready
-    assert mail.parts.next_at is None
+    assert worker.claim() == []  # its cursor has passed the second
     other.complete(mine)
-    await scout.look(connection, [mail], 1.0, lambda: 1.0)
-    mail.parts.wake(1.0)
-    assert mail.parts.names() == [part]
-    assert mail.floors.floor_of(Lane(part, 0))[0] <= jobs.get(second)["scheduled_at"]
+    assert [job.id for job in worker.claim()] == [second]

@@ -157,10 +157,10 @@ async def test_a_notification_starts_a_job_long_before_the_poll(engine: Engine, 
 
 
 def _is_asleep(engine: Engine) -> bool:
-    """Whether the claimer has asked when the next job is due, its last question before it rests, a while ago."""
+    """Whether the claimer has caught up, its last statement before it rests, a while ago."""
     asked = """SELECT bool_and(now() - state_change > interval '300 ms') FROM pg_stat_activity
                WHERE application_name LIKE 'sa_jobqueue%'
-               AND (query LIKE 'SELECT CAST(EXTRACT%' OR query LIKE 'WITH picked%')"""
+               AND (query LIKE 'WITH seen%' OR query LIKE 'WITH picked%')"""
     with engine.connect() as connection:
         return bool(connection.execute(text(asked)).scalar())
 
@@ -195,19 +195,11 @@ async def test_a_wake_up_that_comes_while_the_worker_goes_to_sleep_is_not_lost(
     rest = Claimer._rest
     late = iter([True])
 
-    async def enqueue_meanwhile(self: Claimer, connection: Any) -> None:
-        seconds = self._next_due.seconds
-
-        async def told(*given: Any) -> float:
-            found = await seconds(*given)
-            if next(late, False):  # after it was asked what comes next, and before the claimer rests
-                await asyncio.to_thread(enqueue, engine, queue.job("nothing", {}))
-                await asyncio.wait_for(self._woken.wait(), PATIENCE)
-            return found
-
-        monkeypatch.setattr(self._next_due, "seconds", told)
-        await rest(self, connection)
-        monkeypatch.setattr(self._next_due, "seconds", seconds)
+    async def enqueue_meanwhile(self: Claimer) -> None:
+        if next(late, False):  # after the last catch-up, and before the claimer rests
+            await asyncio.to_thread(enqueue, engine, queue.job("nothing", {}))
+            await asyncio.wait_for(self._woken.wait(), PATIENCE)
+        await rest(self)
 
     monkeypatch.setattr(Claimer, "_rest", enqueue_meanwhile)
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
@@ -218,12 +210,15 @@ async def test_a_job_that_becomes_due_while_the_worker_goes_to_sleep_does_not_wa
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rest = Claimer._rest
-    late = iter([True])
+    job_id = jobs.add(type_name="nothing", input={}, due_in=0.3)
 
-    async def become_due(self: Claimer, connection: Any) -> None:
-        if next(late, False):  # after a claim that has not seen it, and before it is asked what comes next
-            await asyncio.to_thread(jobs.add, type_name="nothing", input={})
-        await rest(self, connection)
+    def is_due() -> bool:
+        with engine.connect() as connection:
+            return bool(connection.scalar(text("SELECT scheduled_at <= now() FROM job WHERE id = :id"), {"id": job_id}))
+
+    async def become_due(self: Claimer) -> None:
+        await until(is_due, what="the job is due")  # after a catch-up that returned it as scheduled for later
+        await rest(self)
 
     monkeypatch.setattr(Claimer, "_rest", become_due)
     async with start(simple(), poll_interval=timedelta(minutes=10), listen=False) as log:

@@ -12,7 +12,6 @@ from sqlalchemy import Engine, text
 
 from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.worker.claim.planning import Ageing
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, quick
 
@@ -95,9 +94,8 @@ async def test_queues_with_backlogs_start_alike_also_where_workers_come_and_go(e
 
 
 async def test_a_low_priority_starts_while_a_flood_of_a_high_one_lasts(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
+    engine: Engine,
 ) -> None:
-    monkeypatch.setattr(Ageing, "EVERY", 0.0)
     queue, seen = recorder()
     fill(engine, 1000, queue="default", priority=9)
     fill(engine, 5, queue="default", priority=-9, seconds_ago=120)

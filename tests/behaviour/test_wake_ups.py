@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, event, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, aio, cancel_jobs
@@ -50,9 +50,9 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
     resting: set[Claimer] = set()
     rest = Claimer._rest
 
-    async def watched(self: Claimer, connection: AsyncConnection) -> None:
+    async def watched(self: Claimer) -> None:
         resting.add(self)
-        await rest(self, connection)
+        await rest(self)
         resting.discard(self)
 
     monkeypatch.setattr(Claimer, "_rest", watched)

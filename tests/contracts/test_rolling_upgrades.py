@@ -94,24 +94,35 @@ class OldRelease:
         self.run("enqueue_many", id=ids, chain_id=ids, delays=[None] * count, ats=[None] * count, **many)
         return ids
 
-    def claim(self, *, changed: bool = False, limit: int = 10) -> list[dict[str, Any]]:
+    def claim(self, *, late: dict[UUID, str] | None = None, limit: int = 10) -> list[dict[str, Any]]:
+        """Claim from the start of a lane, or, with `late`, late arrivals alone."""
+        late = late or {}
         given: dict[str, Any] = {
             "types": ["test"],
             "limit": limit,
             "worker_id": self.worker_id,
             "grace": timedelta(seconds=15),
-        }
-        floor = START if not changed else datetime.now(UTC) + timedelta(days=1)
-        given |= {
             "queues": ["default"],
             "fairness_keys": [""],
             "priorities": [0],
-            "floor_at": [floor],
-            "floor_id": [UUID(int=0)],
+            "cursor_at": [datetime.now(UTC) + timedelta(days=1) if late else START],
+            "cursor_id": [UUID(int=0)],
+            "late_ids": list(late),
+            "late_xids": list(late.values()),
+            "apart": list(late),
         }
-        if changed:
-            given |= {"xmax": "0", "xip": [], "highest_floor": floor}
-        return [row for row in self.run("claim_changed" if changed else "claim", **given) if row["id"] is not None]
+        given |= {"segment_first": [1], "segment_last": [1], "segment_quota": [limit]}
+        given |= {"partition_first": [1], "partition_last": [1], "partition_quota": [limit]}
+        given |= {"partition_first_type": [1], "partition_last_type": [1]}
+        return [row for row in self.run("claim", **given) if row["id"] is not None]
+
+    def catch_up(self) -> dict[UUID, str]:
+        """Return all jobs that a worker which has seen none finds by the transactions that wrote them."""
+        none: dict[str, Any] = {f"ended_{name}": [] for name in ("queues", "fairness_keys", "priorities", "types")}
+        none |= {f"known_{name}": [] for name in ("queues", "fairness_keys", "priorities", "types", "at", "id")}
+        types = {"types": ["test"], "shared_types": ["test"], "queues": ["default"]}
+        rows = self.run("catch_up", **none, **types, xmax="0", xip=[], most=1000, read_to=None)
+        return {row["id"]: row["changed_xid"] for row in rows if row["id"] is not None}
 
     def finish(self, job: dict[str, Any], *, dead: bool = False) -> list[dict[str, Any]]:
         return self.run(
@@ -202,7 +213,7 @@ def test_the_release_before_runs_jobs_on_the_newest_tables(old: OldRelease, url:
     written = old.run("complete_one", job_id=two["id"], job_attempt=1, worker_id="old", job_output="null")
     assert [row["id"] for row in written] == [two["id"]]
     old.finish(three)
-    (again, last) = sorted(old.claim(changed=True), key=lambda job: -job["attempt"])
+    (again, last) = sorted(old.claim(late=old.catch_up()), key=lambda job: -job["attempt"])
     assert (again["id"], again["attempt"]) == (three["id"], 2)
     old.finish(again, dead=True)
     assert status(url, three["id"]) == "dead"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import Connection, Row
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job
-from sa_jobqueue.worker.claim.floors import Floors, Lane
 from tests.fixtures.workers import Hands
 
 
@@ -24,7 +22,8 @@ class SessionHands(Hands):
         self._session = session
         self.worker_id = worker_id
         self.model = Job
-        self.floors = Floors([Lane(queue, priority) for priority in range(9, -10, -1) for queue in queues], UUID(int=0))
+        self.queues = queues
+        self.reset()
 
     @property
     def connection(self) -> Connection:  # type: ignore[override]

@@ -159,7 +159,7 @@ class QueueMachine(RuleBasedStateMachine):
             self._pass(10, beating=["w1"])
             for chain in sorted(self.model.debts()):
                 self._settle("w1", {chain})
-            self.system.hands["w1"].floors.reset(0.0)
+            self.system.hands["w1"].reset()
             rows = self._claim("w1", 100)
             self._complete("w1", [row for row in rows if row.chain_index == 0], chained=False)
             self._complete("w1", [row for row in rows if row.chain_index], chained=True)
@@ -371,7 +371,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _claim(self, worker: str, limit: int, *, held: frozenset[int] = NOBODY, commit: bool = True) -> list[Row[Any]]:
         hands = self.system.hands[worker]
-        is_cold = hands.floors.parameters(changed=True)["xmax"] == str(2**64 - 1)
+        is_cold = hands.cursors.watermark is None
         due = self.model.due(held)
         with self.system.holding(held):
             rows = hands.claim(limit, types=TYPES, commit=commit)
@@ -383,7 +383,7 @@ class QueueMachine(RuleBasedStateMachine):
             same(sorted((row.priority for row in rows), reverse=True), priorities[:limit])
         if held or not commit:
             hands.connection.rollback()
-            hands.floors.reset(0.0)  # as a worker does that has lost an answer, or now and then to find what was held
+            hands.reset()  # as a worker does that has lost an answer, or now and then to find what was held
         if not commit:
             return []
         self.model.claim(worker, numbers)

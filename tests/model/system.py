@@ -78,7 +78,7 @@ class System:
         """Forget everything that was before."""
         for hands in self.hands.values():
             hands.connection.rollback()
-            hands.floors.reset(0.0)
+            hands.reset()
         self._reader.exec_driver_sql(SWEEP)
         self.ids.clear()
         self.numbers.clear()

@@ -119,7 +119,7 @@ class TheQueue(QueueMachine):
     @step(data=st.data(), worker=WORKER, limit=st.integers(1, 5), commit=COMMITS, is_cold=st.booleans())
     def claim(self, data: st.DataObject, worker: str, limit: int, commit: bool, is_cold: bool) -> None:
         if is_cold:
-            self.system.hands[worker].floors.reset(0.0)
+            self.system.hands[worker].reset()
         self._claim(worker, limit, held=self._draw_held(data, self.model.due()), commit=commit)
 
     @precondition(has_due)

@@ -48,7 +48,7 @@ class Life:
     def attempt(self, ending: str) -> None:
         """Run one attempt to its end: failed, dead, snoozed or released."""
         with self._engine.begin() as connection:
-            connection.execute(claims.claim(Job, changed=False), claim_parameters())
+            connection.execute(claims.claim(Job), claim_parameters())
         number = self._jobs.get(self.id)["attempt"]
         given = dying([self.id]) if ending == "dead" else finish_parameters([self.id])
         given |= {"attempts": [number]}

@@ -126,7 +126,7 @@ def test_a_claim_that_passed_a_job_for_being_held_finds_it_changed(
     with sessions() as session:
         assert put(session, Job("test", {"n": 2}), Deduplicate("k", replace=["input"])) == (old, UPDATED)
         later = jobs.add(due_in=-1)
-        assert [job.id for job in worker.claim()] == [later]  # its floor has passed the one that is held
+        assert [job.id for job in worker.claim()] == [later]  # its cursor has passed the one that is held
         session.commit()
     # Without the stamp it is found when the floors are dropped: seconds later.
     assert [job.id for job in worker.claim()] == [old]

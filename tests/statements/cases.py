@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -43,32 +43,42 @@ START = datetime(1, 1, 1, tzinfo=UTC)
 
 
 def lanes(at: datetime = START, *, queues: Sequence[str] = ("default", "other")) -> dict[str, Any]:
-    """Give the lanes of a worker that serves some queues, their floors at one instant."""
+    """Give the lanes of a worker that serves some queues, their cursors at one instant."""
     each = [(queue, priority) for priority in range(MAX_PRIORITY, MIN_PRIORITY - 1, -1) for queue in queues]
     return {
         "queues": [queue for queue, _ in each],
         "fairness_keys": [""] * len(each),
         "priorities": [priority for _, priority in each],
-        "floor_at": [at] * len(each),
-        "floor_id": [NOBODY] * len(each),
+        "cursor_at": [at] * len(each),
+        "cursor_id": [NOBODY] * len(each),
     }
 
 
-def claim_parameters(at: datetime = START, *, limit: int = BATCH, **more: Any) -> dict[str, Any]:
-    """Give a claim's parameters."""
-    return (
-        lanes(at)
-        | {
-            "types": ["test", "mail"],
-            "limit": limit,
-            "worker_id": WORKER,
-            "grace": timedelta(seconds=15),
-            "xmax": str(2**64 - 1),
-            "xip": [],
-            "highest_floor": at,
-        }
-        | more
-    )
+def claim_parameters(
+    at: datetime = START, *, limit: int = BATCH, types: Sequence[str] = ("test", "mail"), **more: Any
+) -> dict[str, Any]:
+    """Give a claim's parameters: one partition of one segment."""
+    given = lanes(at)
+    given |= {"types": list(types), "partition_first_type": [1], "partition_last_type": [len(types)]}
+    given |= {"segment_first": [1], "segment_last": [len(given["queues"])], "segment_quota": [limit]}
+    given |= {"partition_first": [1], "partition_last": [1], "partition_quota": [limit]}
+    given |= {"late_ids": [], "late_xids": [], "apart": [], "limit": limit}
+    return given | {"worker_id": WORKER, "grace": timedelta(seconds=15)} | more
+
+
+def late_parameters(late: Mapping[UUID, str], **more: Any) -> dict[str, Any]:
+    """Give the parameters of a claim of late arrivals, whose cursors have passed everything."""
+    ids: dict[str, Any] = {"late_ids": list(late), "late_xids": list(late.values()), "apart": list(late)}
+    return claim_parameters(datetime(9000, 1, 1, tzinfo=UTC), **ids | more)
+
+
+def catch_up_parameters(xmax: str, xip: Sequence[str] = (), **more: Any) -> dict[str, Any]:
+    """Give the parameters of a catch-up since a snapshot."""
+    names = ("queues", "fairness_keys", "priorities", "types")
+    given: dict[str, Any] = {f"{kind}_{name}": [] for kind in ("known", "ended") for name in names}
+    given |= {"known_at": [], "known_id": [], "read_to": None, "queues": ["default", "other"], "types": ["test", "mail"]}
+    given |= {"shared_types": ["test", "mail"], "xmax": xmax, "xip": list(xip), "most": 1000}
+    return given | more
 
 
 def finish_parameters(ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
@@ -190,16 +200,8 @@ CHAINS_LIKE = listings.chains_like(
 )
 
 CASES = [
-    Case("claim", lambda: claims.claim(Job, changed=False), CLAIM, lambda world: claim_parameters()),
-    Case(
-        "claim_changed",
-        lambda: claims.claim(Job, changed=True),
-        CLAIM | {"ix_job_changed", "ix_job_ordering_freed"},
-        # As after a first claim whose snapshot lies behind everything: the whole backlog is to be found behind the floors.
-        lambda world: claim_parameters(world.now, xmax="3", xip=["3"]),
-    ),
+    Case("claim", lambda: claims.claim(Job), CLAIM, lambda world: claim_parameters()),
     Case("remaining", lambda: claims.remaining(Job), CLAIM | {"ix_job_has_waiters"}, lambda world: claim_parameters()),
-    Case("next_due", lambda: claims.next_due(Job), frozenset({"ix_job_claim"}), lambda world: claim_parameters()),
     Case("complete", lambda: completions.complete(Job), PK, lambda world: complete_parameters(world.running[:BATCH])),
     Case(
         "complete_one",

@@ -6,63 +6,44 @@ from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import choosing, claims, expiry, limits, parts
+from sa_jobqueue.statements import arrivals, claims, expiry, limits
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
-from sa_jobqueue.worker.claim.floors import Floors, Lane, most_behind
-from sa_jobqueue.worker.claim.groups import Group
-from sa_jobqueue.worker.claim.planning import Share
-from sa_jobqueue.worker.claim.turns import Turn, together
+from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Plan, Segment, Turn
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import BATCH, NOBODY, Case, World
 
-QUEUES = ("default", "other")
+
+def many(world: World) -> dict[str, Any]:
+    """Give the parameters of a claim with late arrivals, two partitions by type, and fairness keys."""
+    cursors = Cursors(["mail"], NOBODY)
+
+    def segment(queue: str, key: str, type_name: str, quota: int) -> Segment:
+        lanes = [Lane(queue, key, priority, type_name) for priority in range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)]
+        for lane in lanes:
+            cursors.lower(lane, START)
+        return Segment(lanes, quota)
+
+    shared = [segment(queue, key, "", BATCH // 4) for queue in ("default", "other") for key in ("", "1")]
+    turns = [Turn(["mail"], BATCH // 4, [segment("default", "", "mail", BATCH)]), Turn(["test"], BATCH, shared)]
+    plan = Plan(turns, dict.fromkeys(world.pending[: BATCH // 4], "3"), BATCH)
+    return cursors.parameters(plan, world.pending[-1:]) | {"worker_id": WORKER, "grace": timedelta(seconds=15)}
 
 
-def shared(world: World, *, looked: bool) -> dict[str, Any]:
-    """Give the parameters of a claim that shares; of a worker that has `looked` before, or of one that begins."""
-    priorities = range(MAX_PRIORITY, MIN_PRIORITY - 1, -1)
-    floors = Floors([Lane(queue, priority) for priority in priorities for queue in QUEUES], NOBODY)
-    if looked:
-        # As after a first claim whose snapshot lies behind everything: the whole backlog is to be found behind the floors.
-        floors.advance(
-            [], limit=1, changed=True, database_now=world.now, snapshot=("3", ["3"]), started=0.0, now=0.0, reading=None
-        )
-    reading = floors.blocks([Share("other", BATCH // 4), Share("default", BATCH)])
-    return floors.parameters(changed=True, reading=reading) | {
-        "types": ["test", "mail"],
-        "limit": BATCH,
-        "most_behind": most_behind(BATCH),
-        "worker_id": WORKER,
-        "grace": timedelta(seconds=15),
+def arrivals_of(world: World) -> dict[str, Any]:
+    """Give the parameters of a catch-up since a snapshot that lies behind everything."""
+    of_lanes: dict[str, Any] = {
+        f"{kind}_{name}": values
+        for kind in ("known", "ended")
+        for name, values in {
+            "queues": ["default", "other"] * 2,
+            "fairness_keys": ["", "", "1", "1"],
+            "priorities": [0, 0, 5, 5],
+            "types": ["", "mail"] * 2,
+        }.items()
     }
-
-
-def from_lanes(world: World) -> dict[str, Any]:
-    """Give the parameters of a claim from the lanes of two queues that have most jobs."""
-    lanes = [Lane(queue, 0) for queue in QUEUES]
-    floors = Floors(lanes, NOBODY)
-    reading = floors.blocks([Share("other", BATCH // 4), Share("default", BATCH)], 0.0, BATCH)
-    assert reading.is_flat
-    more = {"types": ["test", "mail"], "limit": BATCH, "worker_id": WORKER, "grace": timedelta(seconds=15)}
-    return floors.parameters(changed=False, reading=reading) | more
-
-
-def of_groups(world: World, *, looked: bool) -> dict[str, Any]:
-    """Give the parameters of a claim for two groups of one queue, by type."""
-    turns = []
-    for kind in ("test", "mail"):
-        group = Group(["default"], [kind], NOBODY, room=None, limits=None, fair=True)
-        if looked:  # as `shared`
-            group.floors.advance(
-                [], limit=1, changed=True, database_now=world.now, snapshot=("3", ["3"]), started=0.0, now=0.0, reading=None
-            )
-        turns.append(Turn(group, BATCH // 2, group.floors.whole(BATCH // 2), behind=True))
-    return together(turns) | {"limit": BATCH, "worker_id": WORKER, "grace": timedelta(seconds=15)}
-
-
-def offered(world: World) -> dict[str, Any]:
-    """Give the parameters of a claim that offers some jobs again, and others of the same queues."""
-    return shared(world, looked=True) | {"of_queue": "default", "held": list(world.pending[:BATCH])}
+    known = {"known_at": [world.now] * 4, "known_id": [NOBODY] * 4}
+    given = {"queues": ["default"], "types": ["test", "mail"], "shared_types": ["test"], "read_to": world.now}
+    return of_lanes | known | given | {"xmax": "3", "xip": ["3"], "most": BATCH}
 
 
 _ONE = {"queue": "default", "fairness_keys": ["", "1"], "type_name": "test", "since": "0"}
@@ -79,83 +60,16 @@ _CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_orderin
 
 _SURVEY = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": BATCH}
 
-
-def news(world: World) -> dict[str, Any]:
-    """Give the parameters of a look at what was written, and behind what was read of four lanes."""
-    return {
-        "queues": ["default"],
-        "xmax": "3",
-        "xip": ["3"],
-        "most": BATCH,
-        "lane_queues": ["default", "other"] * 2,
-        "lane_fairness_keys": ["1"] * 4,
-        "lane_priorities": [0, 0, 5, 5],
-        "read_to": world.now,
-        "types": ["test", "mail"],
-    }
-
-
 SCHEDULING_CASES = [
-    Case("survey_parts", lambda: parts.survey(Job), frozenset({"ix_job_claim"}), lambda w: _SURVEY),
+    Case("survey", lambda: arrivals.survey(Job), frozenset({"ix_job_claim"}), lambda w: _SURVEY),
     Case(
-        "news_of_parts",
-        lambda: parts.news(Job),
+        "catch_up",
+        lambda: arrivals.catch_up(Job),
         frozenset({"ix_job_changed", "ix_job_claim", "ix_job_ordering", "ix_job_ordering_freed", "pk_job"}),
-        news,
+        arrivals_of,
         looks_at=BATCH,
     ),
-    Case("claim_shared", lambda: claims.claim(Job, changed=False, shared=True), _CLAIM, lambda w: shared(w, looked=False)),
-    Case(
-        "claim_shared_changed",
-        lambda: claims.claim(Job, changed=True, shared=True),
-        _CLAIM | {"ix_job_changed", "ix_job_ordering_freed"},
-        lambda w: shared(w, looked=True),
-    ),
-    Case("claim_from_lanes", lambda: claims.claim_from_lanes(Job), _CLAIM, from_lanes),
-    Case(
-        "claim_for_groups",
-        lambda: claims.claim_for_groups(Job, changed=False),
-        _CLAIM,
-        lambda w: of_groups(w, looked=False),
-    ),
-    Case(
-        "claim_for_groups_changed",
-        lambda: claims.claim_for_groups(Job, changed=True),
-        _CLAIM | {"ix_job_changed", "ix_job_ordering_freed"},
-        lambda w: of_groups(w, looked=True),
-    ),
-    Case(
-        "claim_for_groups_excluding",
-        lambda: claims.claim_for_groups(Job, changed=True, excluding=True),
-        _CLAIM | {"ix_job_changed", "ix_job_ordering_freed"},
-        lambda w: of_groups(w, looked=True) | {"excluded": list(w.pending[:BATCH])},
-    ),
-    Case("startable", lambda: claims.startable(Job), _CLAIM - {"pk_job"}, from_lanes),
-    Case(
-        "claim_by_id",
-        lambda: claims.claim_by_id(Job),
-        frozenset({"pk_job"}),
-        lambda w: {"ids": list(w.pending[:BATCH]), "worker_id": WORKER, "grace": timedelta(seconds=15)},
-    ),
-    Case(
-        "choosing_candidates",
-        lambda: choosing.candidates(Job, inputs=True),
-        _CLAIM | {"ix_job_changed", "ix_job_ordering_freed"},
-        offered,
-    ),
-    Case("choosing_candidates_bare", lambda: choosing.candidates(Job, inputs=False), frozenset(), offered, looks_at=BATCH),
-    Case(
-        "choosing_claim",
-        lambda: choosing.claim(Job),
-        frozenset({"pk_job", "ix_job_ordering", "uq_job_ordering"}),
-        lambda w: shared(w, looked=False) | {"ids": list(w.pending), "of_queue": "default"},
-    ),
-    Case(
-        "longest_waiting",
-        lambda: claims.longest_waiting(Job),
-        frozenset({"ix_job_claim", "ix_job_ordering", "uq_job_ordering"}),
-        lambda w: shared(w, looked=False),
-    ),
+    Case("candidates", lambda: claims.candidates(Job, inputs=True), _CLAIM, many),
     Case(
         "expire_only",
         lambda: expiry.expire(Job, only=True),

@@ -1,4 +1,4 @@
-"""What a claim reads while a transaction, somewhere, keeps vacuum from removing what was done since."""
+"""What a claim and a catch-up read while a transaction, somewhere, keeps vacuum from removing what was done since."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 from sqlalchemy import Integer, bindparam, literal_column, select
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import claims
-from sa_jobqueue.worker.claim.floors import Floors, Lane
+from sa_jobqueue.statements import arrivals, claims
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER
 from tests.fixtures.plans import Plan, Prepared, connect
-from tests.statements.cases import claim_parameters
+from tests.statements.cases import catch_up_parameters, claim_parameters
 from tests.statements.shapes import NOBODY
 
 DEAD = 20_000
@@ -31,8 +30,6 @@ UPDATE job SET status = 'running', leased_by = 'somebody' WHERE status = 'pendin
 UPDATE job SET status = 'completed', leased_by = NULL, completed_at = now() WHERE status = 'running';
 """
 
-Claim = Callable[[], Plan]
-
 
 @pytest.fixture
 def server(database_url: str) -> Any:
@@ -42,26 +39,37 @@ def server(database_url: str) -> Any:
         yield connection
 
 
-def with_floors(server: Any) -> Claim:
-    """Return a claim of one job by a worker that has just looked, as it goes on looking."""
-    floors = Floors([Lane("default", 0)], NOBODY)
-    statement = claims.claim(Job, changed=True)
-    prepared = Prepared(server, "with_floors", statement)
-    first = server.execute("SELECT now(), pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()
-    floors.advance([], limit=1, changed=True, database_now=first[0], snapshot=(first[1], []), started=0.0, now=0.0)
+class Worker:
+    """A worker that has just caught up, as it goes on: each statement begins where the one before it ended."""
 
-    def claim() -> Plan:
-        now: datetime = server.execute("SELECT now()").fetchone()[0]
-        plan = prepared.explain(claim_parameters(limit=1) | floors.parameters(changed=True))
-        # As every claim does that was not cut off: it moves on to the instant and the snapshot it saw.
-        xmax = server.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()[0]
-        floors.advance([], limit=1, changed=True, database_now=now, snapshot=(xmax, []), started=0.0, now=0.0)
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._claim = Prepared(server, "claim", claims.claim(Job))
+        self._catch_up = Prepared(server, "catch_up", arrivals.catch_up(Job))
+        self._at, self._xmax = self._here()
+
+    def claim(self) -> Plan:
+        """Claim one job, and move the cursors to where it looked."""
+        at, _ = self._here()
+        lane: dict[str, Any] = {"queues": ["default"], "fairness_keys": [""], "priorities": [0], "segment_last": [1]}
+        cursor: dict[str, Any] = {"cursor_at": [self._at], "cursor_id": [NOBODY]}
+        plan = self._claim.explain(claim_parameters(limit=1, **lane, **cursor))
+        self._at = at
         return plan
 
-    return claim
+    def catch_up(self) -> Plan:
+        """Ask what came since."""
+        _, xmax = self._here()
+        plan = self._catch_up.explain(catch_up_parameters(self._xmax))
+        self._xmax = xmax
+        return plan
+
+    def _here(self) -> tuple[datetime, str]:
+        now, xmax = self._server.execute("SELECT now(), pg_snapshot_xmax(pg_current_snapshot())::text").fetchone()
+        return now, xmax
 
 
-def without(server: Any) -> Claim:
+def without(server: Any) -> Callable[[], Plan]:
     """Return the claim that every other queue makes, with the same index and the same guards."""
     oldest = (
         select(Job.id)
@@ -76,9 +84,9 @@ def without(server: Any) -> Claim:
 
 @both_servers
 def test_a_claim_costs_the_same_however_much_is_dead(server: Any, database_url: str) -> None:
-    claim, plain = with_floors(server), without(server)
+    worker, plain = Worker(server), without(server)
     server.execute(_ENQUEUE, [5])
-    at_rest, plain_at_rest = claim(), plain()
+    at_rest, asked_at_rest, plain_at_rest = worker.claim(), worker.catch_up(), plain()
     assert at_rest.rows == 1
     with connect(database_url) as pin:
         pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -86,11 +94,13 @@ def test_a_claim_costs_the_same_however_much_is_dead(server: Any, database_url: 
         for _ in range(4):
             server.execute(_ENQUEUE, [DEAD // 4])
             server.execute(_RUN)
-            claim()  # a worker looks now and then
+            worker.claim()
+            worker.catch_up()
         server.execute("VACUUM job")
         server.execute(_ENQUEUE, [5])
-        pinned, plain_pinned = claim(), plain()
+        pinned, asked_pinned, plain_pinned = worker.claim(), worker.catch_up(), plain()
     assert pinned.rows == 1
+    assert asked_pinned.buffers <= MARGIN * asked_at_rest.buffers + MOST / 10, asked_pinned.shape
     assert pinned.buffers <= MARGIN * at_rest.buffers, pinned.shape
     assert pinned.buffers < MOST, pinned.shape
     # The plain claim shows that the horizon was held back at all.
@@ -110,13 +120,13 @@ UPDATE job SET status = 'completed', completed_at = now() WHERE status = 'pendin
 def test_whose_turn_it_is_in_a_key_is_asked_of_what_ended_since_and_not_of_all_that_did(server: Any, known: str) -> None:
     if known == "analysed when empty":
         server.execute("ANALYZE job")
-    claim = with_floors(server)
+    worker = Worker(server)
     server.execute(_ENDED.replace("%s", str(DEAD)))
     if known == "analysed":
         server.execute("ANALYZE job")
-    claim()
-    quiet = claim()
+    worker.catch_up()
+    quiet = worker.catch_up()
     assert "ix_job_ordering_freed" in quiet.scans("job"), quiet.shape
     assert quiet.buffers < MOST, quiet.shape
     server.execute(_ENDED.replace("%s", "5"))
-    assert 5 < claim().buffers - quiet.buffers < 5 * MOST
+    assert 5 < worker.catch_up().buffers - quiet.buffers < 5 * MOST

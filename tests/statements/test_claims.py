@@ -1,7 +1,8 @@
-"""What a claim takes, what it leaves, and what it finds behind its floors."""
+"""What a claim takes, what it leaves, and what a catch-up finds behind its cursors."""
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,21 +11,21 @@ from sqlalchemy import Engine, func, select, text, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
-from sa_jobqueue.statements import claims
+from sa_jobqueue.statements import arrivals, claims
 from sa_jobqueue.statements.claims import CLAIMED
 from sa_jobqueue.types import LONGEST
-from sa_jobqueue.worker.claim.groups import Group
-from sa_jobqueue.worker.claim.turns import Turn, together
+from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan, Segment, Turn
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
-from tests.statements.cases import START, claim_parameters
+from tests.statements.cases import START, catch_up_parameters, claim_parameters, late_parameters
 from tests.statements.conftest import Run
 from tests.statements.shapes import NOBODY
 
 pytestmark = both_servers_swept
 
-AHEAD = claims.claim(Job, changed=False)
-ALL = claims.claim(Job, changed=True)
+CLAIM = claims.claim(Job)
+CATCH_UP = arrivals.catch_up(Job)
+SURVEY = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 0}
 
 
 def taken(rows: list[Any]) -> list[Any]:
@@ -32,44 +33,49 @@ def taken(rows: list[Any]) -> list[Any]:
     return [row.id for row in rows if row.id is not None]
 
 
-def baseline(rows: list[Any], **given: Any) -> dict[str, Any]:
-    """Return the parameters of the claim after one that read every lane to its end."""
-    return claim_parameters(rows[0].now, xmax=rows[0].xmax, xip=rows[0].xip, **given)
+def watermark(run: Run) -> Any:
+    """Return `now, xmax, xip` of a snapshot."""
+    (row,) = run(arrivals.survey(Job), SURVEY)
+    return row
+
+
+def late(run: Run, before: Any, **more: Any) -> dict[Any, str]:
+    """Return the jobs that became visible since a watermark, each with the transaction that changed it last."""
+    rows = run(CATCH_UP, catch_up_parameters(before.xmax, before.xip, **more))
+    return {row.id: row.changed_xid for row in rows if row.id is not None}
 
 
 def test_a_claim_starts_an_attempt(jobs: Jobs, run: Run) -> None:
     job_id = jobs.add(input={"n": 1}, timeout=timedelta(minutes=2), max_attempts=5, trace_context="00-a")
-    (row,) = run(AHEAD, claim_parameters())
+    (row,) = run(CLAIM, claim_parameters())
     job = jobs.get(job_id)
     assert {name: getattr(row, name) for name in CLAIMED} == {name: job[name] for name in CLAIMED}
     assert (job["status"], job["attempt"], job["leased_by"]) == (JobStatus.RUNNING, 1, WORKER)
     assert job["started_at"] == row.now
     assert job["leased_until"] == row.now + timedelta(minutes=2, seconds=15)
-    assert job["changed_xid"] >= int(row.xmax)
 
 
 def test_the_furthest_times_that_a_job_can_have_do_not_stop_a_claim(jobs: Jobs, run: Run) -> None:
     """One that Python or the database could not hold would fail every claim that meets it."""
-    before = run(ALL, claim_parameters())
+    before = watermark(run)
     first = datetime(1900, 1, 1, tzinfo=UTC)
     made = {jobs.add(scheduled_at=first, timeout=timedelta.resolution), jobs.add(timeout=LONGEST)}
-    jobs.add(scheduled_at=datetime(9000, 1, 1, tzinfo=UTC))
-    assert set(taken(run(ALL, baseline(before)))) == made
-    assert run(claims.next_due(Job), claim_parameters())[0][0] > 2e11
+    far = jobs.add(scheduled_at=datetime(9000, 1, 1, tzinfo=UTC))
+    rows = run(CATCH_UP, catch_up_parameters(before.xmax, before.xip))
+    assert {row.id: row.wait > 2e11 for row in rows} == dict.fromkeys(made, False) | {far: True}
+    assert set(taken(run(CLAIM, claim_parameters()))) == made
 
 
 def test_a_job_without_a_timeout_has_no_end_of_its_lease(jobs: Jobs, run: Run) -> None:
     job_id = jobs.add()
-    run(AHEAD, claim_parameters())
+    run(CLAIM, claim_parameters())
     assert jobs.get(job_id)["leased_until"] is None
 
 
-def test_a_claim_that_finds_nothing_still_tells_time_and_snapshot(run: Run, jobs: Jobs) -> None:
-    (row,) = run(ALL, claim_parameters())
+def test_a_claim_that_finds_nothing_still_returns_its_time(run: Run, jobs: Jobs) -> None:
+    (row,) = run(CLAIM, claim_parameters())
     assert row.id is None
     assert abs(row.now - datetime.now(UTC)) < timedelta(hours=1)
-    assert int(row.xmax) > 0
-    assert row.xip == []
 
 
 def test_jobs_are_taken_by_priority_then_by_due_time(jobs: Jobs, run: Run) -> None:
@@ -77,14 +83,14 @@ def test_jobs_are_taken_by_priority_then_by_due_time(jobs: Jobs, run: Run) -> No
     early_low = jobs.add(priority=-9, due_in=-2)
     high = jobs.add(priority=9, due_in=-1)
     middle = jobs.add(due_in=-50)
-    order = [taken(run(AHEAD, claim_parameters(limit=1)))[0] for _ in range(4)]
+    order = [taken(run(CLAIM, claim_parameters(limit=1)))[0] for _ in range(4)]
     assert order == [high, middle, early_low, late_low]
 
 
 def test_at_equal_due_times_jobs_are_taken_by_id(jobs: Jobs, run: Run) -> None:
     due = datetime(2026, 1, 1, tzinfo=UTC)
     ids = [jobs.add(scheduled_at=due) for _ in range(4)]
-    assert [taken(run(AHEAD, claim_parameters(limit=1)))[0] for _ in ids] == sorted(ids)
+    assert [taken(run(CLAIM, claim_parameters(limit=1)))[0] for _ in ids] == sorted(ids)
 
 
 def test_no_more_than_the_limit_is_taken_or_locked(jobs: Jobs, run: Run, engine: Engine) -> None:
@@ -94,15 +100,15 @@ def test_no_more_than_the_limit_is_taken_or_locked(jobs: Jobs, run: Run, engine:
                 jobs.add(queue=queue, priority=priority)
     free = select(func.count()).select_from(select(Job.id).with_for_update(skip_locked=True).subquery())
     with engine.begin() as holder:
-        assert len(taken(list(holder.execute(AHEAD, claim_parameters(limit=7))))) == 7
+        assert len(taken(list(holder.execute(CLAIM, claim_parameters(limit=7))))) == 7
         assert run(free)[0][0] == 13
-    assert len(taken(run(ALL, claim_parameters(limit=7)))) == 7
+    assert len(taken(run(CLAIM, claim_parameters(limit=7)))) == 7
 
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status is not JobStatus.PENDING])
 def test_only_pending_jobs_are_taken(jobs: Jobs, run: Run, status: JobStatus) -> None:
     jobs.add(status)
-    assert taken(run(ALL, claim_parameters())) == []
+    assert taken(run(CLAIM, claim_parameters())) == []
 
 
 def test_what_is_not_due_not_known_or_not_served_is_left(jobs: Jobs, run: Run) -> None:
@@ -110,33 +116,33 @@ def test_what_is_not_due_not_known_or_not_served_is_left(jobs: Jobs, run: Run) -
     jobs.add(type_name="unknown")
     jobs.add(queue="elsewhere")
     due = jobs.add()
-    assert taken(run(ALL, claim_parameters())) == [due]
+    assert taken(run(CLAIM, claim_parameters())) == [due]
 
 
 def test_unknown_types_ahead_do_not_hide_what_lies_behind_them(jobs: Jobs, run: Run) -> None:
     jobs.add_many(50, type_name="unknown")
     due = jobs.add()
-    assert taken(run(AHEAD, claim_parameters(limit=1))) == [due]
+    assert taken(run(CLAIM, claim_parameters(limit=1))) == [due]
 
 
 def test_rows_that_somebody_holds_are_skipped(jobs: Jobs, run: Run, session: Session) -> None:
     held, free = jobs.add(due_in=-9), jobs.add(due_in=-1)
     session.execute(select(Job.id).where(Job.id == held).with_for_update())
-    assert taken(run(AHEAD, claim_parameters())) == [free]
+    assert taken(run(CLAIM, claim_parameters())) == [free]
 
 
 def test_a_row_that_is_only_referred_to_is_taken(jobs: Jobs, run: Run, session: Session) -> None:
     """An uncommitted row of an application whose foreign key is a job holds that job's key, and nothing else."""
     job_id = jobs.add()
     session.execute(select(Job.id).where(Job.id == job_id).with_for_update(key_share=True, read=True))
-    assert taken(run(AHEAD, claim_parameters())) == [job_id]
+    assert taken(run(CLAIM, claim_parameters())) == [job_id]
 
 
 def test_two_claims_at_once_share_no_job(jobs: Jobs, run: Run, engine: Engine) -> None:
     jobs.add_many(10)
     with engine.begin() as winner:
-        first = taken(list(winner.execute(ALL, claim_parameters(limit=6))))
-        second = taken(run(ALL, claim_parameters(limit=6)))
+        first = taken(list(winner.execute(CLAIM, claim_parameters(limit=6))))
+        second = taken(run(CLAIM, claim_parameters(limit=6)))
     assert len(first) == 6
     assert len(second) == 4
     assert not set(first) & set(second)
@@ -145,104 +151,166 @@ def test_two_claims_at_once_share_no_job(jobs: Jobs, run: Run, engine: Engine) -
 def test_a_claim_rolled_back_has_taken_nothing(jobs: Jobs, run: Run, engine: Engine) -> None:
     job_id = jobs.add()
     with engine.connect() as crashed:
-        crashed.execute(AHEAD, claim_parameters())
+        crashed.execute(CLAIM, claim_parameters())
     assert jobs.get(job_id)["attempt"] == 0
-    assert taken(run(AHEAD, claim_parameters())) == [job_id]
+    assert taken(run(CLAIM, claim_parameters())) == [job_id]
 
 
-def test_a_probe_starts_at_its_lanes_floor(jobs: Jobs, run: Run) -> None:
+def test_a_scan_starts_at_its_lanes_cursor(jobs: Jobs, run: Run) -> None:
     behind, at, ahead = (jobs.add(due_in=due) for due in (-30, -20, -10))
     given = claim_parameters()
-    floor = jobs.get(at)["scheduled_at"]
-    given["floor_at"] = [floor] * len(given["queues"])
-    given["floor_id"] = [at] * len(given["queues"])
-    assert taken(run(AHEAD, given)) == [ahead]
+    given["cursor_at"] = [jobs.get(at)["scheduled_at"]] * len(given["queues"])
+    given["cursor_id"] = [at] * len(given["queues"])
+    assert taken(run(CLAIM, given)) == [ahead]
     assert jobs.status(behind) is jobs.status(at) is JobStatus.PENDING
 
 
-def test_each_lane_has_its_own_floor(jobs: Jobs, run: Run) -> None:
+def test_each_lane_has_its_own_cursor(jobs: Jobs, run: Run) -> None:
     low, high = jobs.add(due_in=-30), jobs.add(priority=5, due_in=-30)
     given = claim_parameters()
-    given["floor_at"] = [
+    given["cursor_at"] = [
         jobs.get(low)["scheduled_at"] + timedelta(seconds=9) if priority == 0 else START for priority in given["priorities"]
     ]
-    assert taken(run(AHEAD, given)) == [high]
+    assert taken(run(CLAIM, given)) == [high]
 
 
-def test_what_committed_since_is_found_behind_the_floors(jobs: Jobs, run: Run) -> None:
-    before = run(ALL, claim_parameters())
+def test_segments_and_partitions_give_no_more_than_their_quotas(jobs: Jobs, run: Run) -> None:
+    cursors = Cursors(["mail"], NOBODY)
+
+    def segment(queue: str, type_name: str, quota: int) -> Segment:
+        lanes = [Lane(queue, "", priority, type_name) for priority in (5, 0)]
+        for lane in lanes:
+            cursors.lower(lane, START)
+        return Segment(lanes, quota)
+
+    for queue in ("default", "other"):
+        for type_name in ("test", "mail"):
+            for priority in (0, 5):
+                jobs.add_many(5, queue=queue, type_name=type_name, priority=priority)
+    mail = Turn(["mail"], 3, [segment("default", "mail", 2), segment("other", "mail", 2)])
+    test = Turn(["test"], 9, [segment("default", "", 6), segment("other", "", 9)])
+    given = cursors.parameters(Plan([mail, test], {}, 11)) | {"worker_id": WORKER, "grace": timedelta(seconds=15)}
+    rows = run(CLAIM, given)
+    assert Counter((row.type_name, row.queue, row.priority) for row in rows) == {
+        ("mail", "default", 5): 2,
+        ("mail", "other", 5): 1,
+        ("test", "default", 5): 5,
+        ("test", "default", 0): 1,
+        ("test", "other", 5): 2,
+    }
+
+
+def test_what_committed_since_is_a_late_arrival(jobs: Jobs, run: Run) -> None:
+    before = watermark(run)
     job_id = jobs.add(due_in=-3600)
-    assert taken(run(AHEAD, claim_parameters(before[0].now))) == []
-    assert taken(run(ALL, baseline(before))) == [job_id]
+    assert taken(run(CLAIM, claim_parameters(before.now))) == []
+    assert taken(run(CLAIM, late_parameters(late(run, before)))) == [job_id]
 
 
-def test_what_was_in_flight_is_found_behind_the_floors(jobs: Jobs, run: Run, session: Session) -> None:
-    late = Job("test")
-    session.add(late)
+def test_what_was_in_progress_is_a_late_arrival(jobs: Jobs, run: Run, session: Session) -> None:
+    first = Job("test")
+    session.add(first)
     with session.begin_nested():
         inside = Job("test")
         session.add(inside)
     writer = str(session.execute(text("SELECT pg_current_xact_id()::text")).scalar_one())
     later = jobs.add()
-    before = run(ALL, claim_parameters())
-    assert taken(before) == [later]
-    assert before[0].xip == [writer]
-    assert int(writer) < int(before[0].xmax)
+    before = watermark(run)
+    assert taken(run(CLAIM, claim_parameters())) == [later]
+    assert before.xip == [writer]
+    assert int(writer) < int(before.xmax)
     session.commit()
     # A savepoint's rows carry the id of the whole transaction, and it is that which the snapshot names.
-    assert set(taken(run(ALL, baseline(before)))) == {late.id, inside.id}
+    assert set(taken(run(CLAIM, late_parameters(late(run, before))))) == {first.id, inside.id}
 
 
-def test_what_the_snapshot_before_saw_is_not_looked_for_again(jobs: Jobs, run: Run) -> None:
+def test_what_the_watermark_saw_is_not_returned_again(jobs: Jobs, run: Run) -> None:
     jobs.add(due_in=-10)
-    before = run(ALL, claim_parameters(limit=0))
-    assert taken(run(ALL, baseline(before))) == []
+    assert late(run, watermark(run)) == {}
 
 
-def test_what_lies_behind_comes_before_what_lies_ahead(jobs: Jobs, run: Run) -> None:
-    before = run(ALL, claim_parameters())
+def test_late_arrivals_are_taken_before_what_lies_ahead(jobs: Jobs, run: Run) -> None:
+    before = watermark(run)
     ahead = jobs.add(priority=9)
     behind = jobs.add(priority=-9, due_in=-3600)
-    assert taken(run(ALL, baseline(before, limit=1))) == [behind]
-    assert taken(run(ALL, baseline(before, limit=1))) == [ahead]
+    (xid,) = [xid for job_id, xid in late(run, before).items() if job_id == behind]
+    given = claim_parameters(limit=1, late_ids=[behind], late_xids=[xid], apart=[behind])
+    assert taken(run(CLAIM, given)) == [behind]
+    assert taken(run(CLAIM, claim_parameters(limit=1))) == [ahead]
+
+
+def test_a_late_arrival_is_taken_once_and_counts_once(jobs: Jobs, run: Run) -> None:
+    """A statement does not skip the rows that it has locked itself."""
+    before = watermark(run)
+    made = [jobs.add() for _ in range(4)]
+    xids = late(run, before)
+    given: dict[str, Any] = {"late_ids": made[:2], "late_xids": [xids[one] for one in made[:2]], "apart": made[:2]}
+    assert set(taken(run(CLAIM, claim_parameters(limit=3, **given)))) == set(made[:3])
+
+
+def test_a_late_arrival_that_was_changed_since_is_left_to_the_next_catch_up(jobs: Jobs, run: Run, engine: Engine) -> None:
+    before = watermark(run)
+    job_id = jobs.add(due_in=-60)
+    found = late(run, before)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job SET queue = 'elsewhere' WHERE id = :id"), {"id": job_id})
+    assert taken(run(CLAIM, late_parameters(found))) == []
 
 
 @pytest.mark.parametrize(
     "changes", [{"priority": 3}, {"queue": "other"}, {"scheduled_at": datetime(2020, 1, 1, tzinfo=UTC)}], ids=" ".join
 )
-def test_a_change_by_hand_is_found_behind_the_floors(jobs: Jobs, run: Run, engine: Engine, changes: dict[str, Any]) -> None:
+def test_a_change_by_hand_makes_a_late_arrival(jobs: Jobs, run: Run, engine: Engine, changes: dict[str, Any]) -> None:
     job_id = jobs.add(
         queue="elsewhere" if "queue" in changes else "default", due_in=60 if "scheduled_at" in changes else -60
     )
-    before = run(ALL, claim_parameters(types=[]))
+    before = watermark(run)
     with engine.begin() as connection:
         connection.execute(update(Job.__table__).where(Job.id == job_id).values(changes))  # type: ignore[arg-type]
-    assert taken(run(ALL, baseline(before))) == [job_id]
+    assert taken(run(CLAIM, late_parameters(late(run, before)))) == [job_id]
 
 
-def test_what_is_behind_but_not_due_known_or_served_is_left(jobs: Jobs, run: Run, engine: Engine) -> None:
-    before = run(ALL, claim_parameters())
+def test_a_late_arrival_that_is_not_due_or_known_is_left(jobs: Jobs, run: Run) -> None:
+    before = watermark(run)
     jobs.add(due_in=-60, type_name="unknown")
     jobs.add(due_in=-60, queue="elsewhere")
     future = jobs.add(due_in=60)
-    far = baseline(before)
-    far["floor_at"] = [before[0].now + timedelta(hours=1)] * len(far["queues"])
-    far["highest_floor"] = far["floor_at"][0]
-    assert taken(run(ALL, far)) == []
-    assert jobs.status(future) is JobStatus.PENDING
+    found = late(run, before)
+    assert set(found) == {future}
+    assert taken(run(CLAIM, late_parameters(found))) == []
+    assert taken(run(CLAIM, late_parameters(found, types=["mail"]))) == []
 
 
-def test_next_due_tells_the_seconds_until_the_first_job_of_the_lanes(jobs: Jobs, run: Run) -> None:
-    statement = claims.next_due(Job)
-    assert run(statement, claim_parameters()) == [(None,)]
+def test_a_catch_up_leaves_out_what_the_scan_of_a_known_lane_finds(jobs: Jobs, run: Run) -> None:
+    before = watermark(run)
+    behind, ahead = jobs.add(due_in=-60), jobs.add(due_in=-10)
+    elsewhere, mail = jobs.add(queue="other", due_in=-10), jobs.add(type_name="mail", due_in=-10)
+    known = {"known_queues": ["default"], "known_fairness_keys": [""], "known_priorities": [0], "known_types": [""]}
+    known |= {"known_at": [jobs.get(behind)["scheduled_at"]], "known_id": [behind]}
+    assert set(late(run, before, **known)) == {behind, elsewhere}
+    assert set(late(run, before, **known, shared_types=["test"])) == {behind, elsewhere, mail}
+    assert ahead not in late(run, before, **known)
+
+
+def test_a_catch_up_returns_the_next_job_of_lanes_that_were_read_to_their_end(jobs: Jobs, run: Run) -> None:
     jobs.add(due_in=-5)
     jobs.add(due_in=10, type_name="unknown")
-    jobs.add(due_in=10, queue="elsewhere")
-    assert run(statement, claim_parameters()) == [(None,)]
-    jobs.add(due_in=7200)
-    jobs.add(due_in=3600, priority=-9, queue="other")
-    ((seconds,),) = run(statement, claim_parameters())
-    assert 3500 < seconds <= 3600
+    jobs.add(due_in=3600)
+    jobs.add(due_in=7200, type_name="mail")
+    before = watermark(run)
+    ended = {"ended_queues": ["default"] * 3, "ended_fairness_keys": [""] * 3, "ended_priorities": [0, 0, 9]}
+    ended |= {"ended_types": ["", "mail", ""], "read_to": before.now, "shared_types": ["test"]}
+    rows = run(CATCH_UP, catch_up_parameters(before.xmax, before.xip, **ended))
+    found = {row.type_name: row.wait for row in rows if row.queue is not None and row.id is None}
+    assert found == {"": pytest.approx(3600, abs=100), "mail": pytest.approx(7200, abs=100)}
+
+
+def test_a_catch_up_that_met_more_than_it_reads_is_cut(jobs: Jobs, run: Run) -> None:
+    before = watermark(run)
+    jobs.add_many(3)
+    assert not run(CATCH_UP, catch_up_parameters(before.xmax, before.xip, most=4))[0].is_cut
+    rows = run(CATCH_UP, catch_up_parameters(before.xmax, before.xip, most=3))
+    assert (len(rows), rows[0].is_cut) == (3, True)
 
 
 def test_remaining_tells_of_what_a_claim_would_start_and_of_ends_to_pass_on(engine: Engine, jobs: Jobs, run: Run) -> None:
@@ -263,38 +331,31 @@ def test_remaining_tells_of_what_a_claim_would_start_and_of_ends_to_pass_on(engi
         assert run(statement, claim_parameters()) == [(False, True)]
 
 
-@pytest.mark.parametrize("behind", [False, True])
-def test_excluded_jobs_are_left_ahead_of_the_floors_and_behind_them(jobs: Jobs, run: Run, behind: bool) -> None:
-    now, xmax, xip = run(ALL, claim_parameters())[0][:3]
+def test_jobs_apart_are_left(jobs: Jobs, run: Run) -> None:
     made = [jobs.add() for _ in range(4)]
-    group = Group(["default"], ["test"], NOBODY, room=None, limits=None, fair=True)
-    if behind:
-        more: Any = {"limit": 9, "changed": True, "started": 0.0, "now": 0.0, "reading": None}
-        group.floors.advance([], database_now=now + timedelta(hours=1), snapshot=(xmax, xip), **more)
-    given = together([Turn(group, 9, group.floors.whole(9), behind=True)])
-    given |= {"limit": 9, "worker_id": WORKER, "grace": timedelta(seconds=15), "excluded": [*made[:2], NOBODY]}
-    statement = claims.claim_for_groups(Job, changed=True, excluding=True)
-    assert set(taken(run(statement, given))) == set(made[2:])
-    assert set(taken(run(statement, given | {"excluded": []}))) == set(made[:2])
+    assert set(taken(run(CLAIM, claim_parameters(apart=[*made[:2], NOBODY])))) == set(made[2:])
+    assert set(taken(run(CLAIM, claim_parameters()))) == set(made[:2])
 
 
-def test_startable_reads_what_a_claim_would_start_and_locks_nothing(engine: Engine, jobs: Jobs, run: Run) -> None:
+def test_candidates_are_what_a_claim_would_start_and_are_not_locked(engine: Engine, jobs: Jobs, run: Run) -> None:
     jobs.add(due_in=5)
     jobs.add(due_in=-5, type_name="unknown")
     first, second, third = (jobs.add(due_in=-due) for due in (9, 8, 7))
-    lanes = claim_parameters()
-    given = lanes | {"quotas": [2] * len(lanes["queues"])}
     with engine.begin() as holder:
         holder.execute(text("SELECT FROM job FOR UPDATE"))
-        assert [row.id for row in run(claims.startable(Job), given)] == [first, second]
+        rows = run(claims.candidates(Job, inputs=False), claim_parameters(limit=2))
+        assert {row.id for row in rows} == {first, second}
+        assert {row.changed_xid for row in rows} == {str(jobs.get(one)["changed_xid"]) for one in (first, second)}
     assert jobs.status(third) is JobStatus.PENDING
 
 
-def test_a_claim_by_id_starts_what_is_pending_and_not_held(engine: Engine, jobs: Jobs, run: Run) -> None:
+def test_a_claim_by_id_starts_what_is_due_and_not_held(engine: Engine, jobs: Jobs, run: Run) -> None:
+    before = watermark(run)
     pending, other, held = jobs.add(), jobs.add(), jobs.add()
+    found = late(run, before)
     running = jobs.add(JobStatus.RUNNING)
-    given = {"ids": [pending, held, running, NOBODY], "worker_id": WORKER, "grace": timedelta(seconds=15)}
+    wanted = {pending: found[pending], held: found[held], running: str(jobs.get(running)["changed_xid"]), NOBODY: "3"}
     with engine.begin() as holder:
         holder.execute(text("SELECT FROM job WHERE id = :id FOR UPDATE"), {"id": held})
-        assert taken(run(claims.claim_by_id(Job), given)) == [pending]
+        assert taken(run(CLAIM, late_parameters(wanted))) == [pending]
     assert (jobs.status(other), jobs.get(running)["attempt"]) == (JobStatus.PENDING, 1)

@@ -33,10 +33,10 @@ def test_text_ids_are_compared_as_the_worker_compares_them(engine: Engine, run: 
             row = {"id": name, "chain_id": name, "type_name": "test", "chain_type_name": "test", "scheduled_at": due}
             connection.execute(insert(TextJob.__table__).values(row))  # type: ignore[arg-type]
     given = claim_parameters(limit=1)
-    given["floor_id"] = [""] * len(given["queues"])
+    given["cursor_id"] = [""] * len(given["queues"])
     order = []
     for _ in names:
-        (row,) = run(claims.claim(TextJob, changed=True), given)
+        (row,) = run(claims.claim(TextJob), given)
         order.append(row.id)
-        given["floor_at"], given["floor_id"] = [due] * len(given["queues"]), [row.id] * len(given["queues"])
+        given["cursor_at"], given["cursor_id"] = [due] * len(given["queues"]), [row.id] * len(given["queues"])
     assert order == sorted(names)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.policies.rates import SLOTS, STEPPED_BACK, Rate, RateAlgorithm
 from sa_jobqueue.worker.background.settings import Control
-from sa_jobqueue.worker.claim.dividing import Bucket
+from sa_jobqueue.worker.claim.buckets import Bucket
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
 PERIOD = timedelta(seconds=10)
@@ -82,7 +82,7 @@ def test_parts_of_a_divided_rate_together_give_no_more_than_the_rate_and_one_job
         rate_limit=limit, rate_period=PERIOD, rate_burst=burst, rate_algorithm="local_token_bucket", sharers=count
     )
     for bucket in buckets:
-        bucket.tell(told.part_of_rate)
+        bucket.update(told.part_of_rate)
     started: list[tuple[float, int]] = []
     for who, wait, due in claims:
         clock[0] += wait / 1000
@@ -100,7 +100,7 @@ def test_parts_of_a_divided_rate_together_give_no_more_than_the_rate_and_one_job
 def test_a_bucket_that_a_heavy_claim_took_into_debt_waits_until_it_is_paid_for() -> None:
     clock = [0.0]
     bucket = Bucket(lambda: clock[0])
-    bucket.tell(Rate(limit=10, period=PERIOD, burst=5))
+    bucket.update(Rate(limit=10, period=PERIOD, burst=5))
     assert bucket.room() == 0  # it begins empty: a restart gives no burst
     clock[0] = 5.0
     assert (bucket.room(), bucket.wait()) == (5, 0.0)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sa_jobqueue.worker.claim.planning import Ageing
+from sa_jobqueue.worker.claim.stride import Ageing
 
 ROOT = Path(__file__).parents[2]
 

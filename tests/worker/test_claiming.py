@@ -59,17 +59,17 @@ def test_jobs_of_other_types_other_queues_and_later_times_are_left(jobs: Jobs, h
     assert [job.id for job in hands().claim()] == [mine]
 
 
-def test_a_job_committed_late_is_found_behind_the_floor(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
+def test_a_job_committed_late_is_found_behind_the_cursor(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
     worker = hands()
     with engine.connect() as slow:
         late = _row()
         slow.execute(insert(TABLE).values(late), execution_options={})
         on_time = jobs.add()
-        assert [job.id for job in worker.claim()] == [on_time]  # the floor is past the late job's time now
+        assert [job.id for job in worker.claim()] == [on_time]  # the cursor is past the late job's time now
         slow.commit()
-    # Without the look behind the floors it is overlooked: this is what the look is for.
-    assert worker.claim(behind=False) == []
-    assert [job.id for job in worker.claim(behind=True)] == [late["id"]]
+    # Without the look behind the cursors it is overlooked: this is what the look is for.
+    assert worker.claim(catch_up=False) == []
+    assert [job.id for job in worker.claim(catch_up=True)] == [late["id"]]
 
 
 def test_a_job_of_a_savepoint_committed_late_is_found(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
@@ -84,16 +84,16 @@ def test_a_job_of_a_savepoint_committed_late_is_found(engine: Engine, jobs: Jobs
     assert [job.id for job in worker.claim()] == [late["id"]]
 
 
-def test_jobs_dated_into_the_past_are_found_behind_the_floor(jobs: Jobs, hands: MakeHands) -> None:
+def test_jobs_dated_into_the_past_are_found_behind_the_cursor(jobs: Jobs, hands: MakeHands) -> None:
     worker = hands()
     jobs.add()
     worker.claim()
     past = [jobs.add(due_in=-86_400) for _ in range(3)]
-    assert worker.claim(behind=False) == []
+    assert worker.claim(catch_up=False) == []
     assert {job.id for job in worker.claim()} == set(past)
 
 
-def test_a_retry_with_an_old_time_is_found_behind_the_floor(jobs: Jobs, hands: MakeHands) -> None:
+def test_a_retry_with_an_old_time_is_found_behind_the_cursor(jobs: Jobs, hands: MakeHands) -> None:
     worker = hands()
     job_id = jobs.add(due_in=-10)
     jobs.add()
@@ -103,7 +103,7 @@ def test_a_retry_with_an_old_time_is_found_behind_the_floor(jobs: Jobs, hands: M
     assert [job.id for job in worker.claim()] == [job_id]
 
 
-def test_what_is_rescheduled_or_moved_by_hand_is_found_behind_the_floor(
+def test_what_is_rescheduled_or_moved_by_hand_is_found_behind_the_cursor(
     engine: Engine, jobs: Jobs, hands: MakeHands
 ) -> None:
     worker = hands()
@@ -116,11 +116,11 @@ def test_what_is_rescheduled_or_moved_by_hand_is_found_behind_the_floor(
         connection.execute(
             text("UPDATE job SET priority = 9, scheduled_at = now() - interval '1 day' WHERE id = :id"), {"id": lazy}
         )
-    assert worker.claim(behind=False) == []
+    assert worker.claim(catch_up=False) == []
     assert {job.id for job in worker.claim()} == {later, elsewhere, lazy}
 
 
-def test_more_strays_than_a_claim_may_take_are_all_found(jobs: Jobs, hands: MakeHands) -> None:
+def test_more_late_arrivals_than_a_claim_may_take_are_all_found(jobs: Jobs, hands: MakeHands) -> None:
     worker = hands()
     jobs.add()
     worker.claim()
@@ -130,14 +130,14 @@ def test_more_strays_than_a_claim_may_take_are_all_found(jobs: Jobs, hands: Make
     assert len(found) == 7
 
 
-def test_a_job_skipped_for_a_claim_that_rolled_back_is_found_after_the_safety_reset(jobs: Jobs, hands: MakeHands) -> None:
+def test_a_job_skipped_for_a_claim_that_rolled_back_is_found_after_the_next_survey(jobs: Jobs, hands: MakeHands) -> None:
     held, free = jobs.add(due_in=-5), jobs.add(due_in=-1)
     failing, worker = hands("failing:1"), hands("worker:1")
     assert [job.id for job in failing.claim(1, commit=False)] == [held]
     assert [job.id for job in worker.claim()] == [free]
     failing.connection.rollback()
-    assert worker.claim() == []  # behind the floor, and not written since: the one gap of the method
-    worker.floors.reset(0.0)
+    assert worker.claim() == []  # behind the cursor, and not written since: the one gap of the method
+    worker.reset()
     assert [job.id for job in worker.claim()] == [held]
 
 

@@ -135,6 +135,6 @@ async def test_a_cancelled_statement_leaves_no_answer_for_the_next(engine: Engin
 
 
 def test_a_process_compiles_each_statement_once() -> None:
-    ahead = compiled(claims.claim, Job, changed=False)
-    assert compiled(claims.claim, Job, changed=False) is ahead
-    assert compiled(claims.claim, Job, changed=True) is not ahead
+    bare = compiled(claims.candidates, Job, inputs=False)
+    assert compiled(claims.candidates, Job, inputs=False) is bare
+    assert compiled(claims.candidates, Job, inputs=True) is not bare

@@ -1,4 +1,4 @@
-"""Settings of a queue or a type decide which lanes and types a claim is given, and never what its floors may pass."""
+"""Settings of a queue or a type decide which lanes and types a claim is given, and never what its cursors may pass."""
 
 from __future__ import annotations
 
@@ -103,18 +103,18 @@ async def test_what_was_committed_late_to_a_paused_queue_is_found_as_soon_as_it_
             insert(cast("Table", Job.__table__)).values(id=job_id, chain_id=job_id, type_name="test", chain_type_name="test")
         )
         on_time, elsewhere = jobs.add(), jobs.add(queue="other")
-        assert await driven.claim() == {on_time, elsewhere}  # both floors are past the late job's time now
+        assert await driven.claim() == {on_time, elsewhere}  # both cursors are past the late job's time now
         driven.tell(queues={"default": PAUSED})
         assert await driven.claim() == set()
         slow.commit()
     waits, elsewhere = jobs.add(), jobs.add(queue="other")
     assert await driven.claim() == {elsewhere}
-    assert await driven.claim() == set()  # looked behind the floors of the lanes it has: the baseline has moved on
+    assert await driven.claim() == set()  # caught up: the watermark has moved on
     driven.tell()
     assert await driven.claim() == {job_id, waits}
 
 
-async def test_jobs_of_a_paused_type_are_passed_by_the_floors_and_found_when_it_is_resumed(
+async def test_jobs_of_a_paused_type_are_passed_by_the_cursors_and_found_when_it_is_resumed(
     driven: Driven, jobs: Jobs
 ) -> None:
     driven.tell(types={"mail": PAUSED})

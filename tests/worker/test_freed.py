@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, cancel_jobs
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import Discard, Snooze
-from sa_jobqueue.worker.claim import claimer, counting, freed, groups, limits, parts
+from sa_jobqueue.worker.claim import claimer, counting, freed, limits
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.finish.completer import Completer
 from tests.fixtures.jobs import Jobs
@@ -67,16 +66,15 @@ class Gate:
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], bool]:
     """Disable polls, so that a slot is found by a notification or never; return a check for how many workers rest."""
     monkeypatch.setattr(claimer, "_AWAKE", 0.0)
-    for module in (limits, parts, groups):
+    for module in (limits, claimer):
         monkeypatch.setattr(module, "SELDOM", NEVER.total_seconds())
-    for module in (limits, parts):
         monkeypatch.setattr(module, "FULL", NEVER.total_seconds())
     resting: set[Claimer] = set()
     rest = Claimer._rest
 
-    async def watched(self: Claimer, connection: AsyncConnection) -> None:
+    async def watched(self: Claimer) -> None:
         resting.add(self)
-        await rest(self, connection)
+        await rest(self)
         resting.discard(self)
 
     monkeypatch.setattr(Claimer, "_rest", watched)
@@ -142,15 +140,24 @@ async def test_a_slot_is_passed_on_whose_end_the_last_claim_counted_before_the_w
     monkeypatch.setattr(freed, "TRUSTED", 0.0)
     monkeypatch.setattr(freed, "OWN_TURN", 0.0)
     is_written, is_counted = asyncio.Event(), asyncio.Event()
-    write, claimed = Completer._write_finished, freed.Freed.claimed
+    write, claimed, claims = Completer._write_finished, freed.Freed.claimed, Claimer.run
+    claimers: list[Claimer] = []
 
     async def write_late(self: Completer, *given: Any) -> Any:
         found = await write(self, *given)
         is_written.set()
-        run(engine, "SELECT pg_notify('.job:due', 'here')")
+        jobs.add(queue="here", ordering_key="k", input="waits")  # has it count, and start nothing
+        for one in claimers:  # as if it were time to ask again
+            for partition in one._lanes.partitions.every if "here" in one._options.limits else ():
+                partition.full_until = 0.0
+                one.wake()
         async with asyncio.timeout(PATIENCE):
             await is_counted.wait()
         return found
+
+    async def noted(self: Claimer) -> None:
+        claimers.append(self)
+        await claims(self)
 
     def watched(self: freed.Freed, under: limits.Limits, before: Counter[limits.Key], started: Any) -> None:
         claimed(self, under, before, started)
@@ -159,8 +166,11 @@ async def test_a_slot_is_passed_on_whose_end_the_last_claim_counted_before_the_w
 
     monkeypatch.setattr(Completer, "_write_finished", write_late)
     monkeypatch.setattr(freed.Freed, "claimed", watched)
+    monkeypatch.setattr(Claimer, "run", noted)
     run(engine, LIMITS["type"])
     one, other = Gate(), Gate()
+    jobs.add_worker("third:1")
+    jobs.add(JobStatus.RUNNING, worker_id="third:1", queue="elsewhere", type_name="other", ordering_key="k")
     jobs.add(input="snoozed", queue="here")
     jobs.add(input="second", queue="there")
     async with at_work(engine, one, "here"):
@@ -180,10 +190,10 @@ async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_
     its_own: set[Any] = set()
     count, ask_again, claim_under = counting.Running.count, Claimer.ask_again, Claimer._claim_under
 
-    async def claims(self: Claimer, under: limits.Limits, *given: Any, **more: Any) -> Any:
+    async def claims(self: Claimer, connection: Any, partition: Any, *given: Any) -> Any:
         if "there" in self._options.limits:
-            its_own.add(under._running)
-        return await claim_under(self, under, *given, **more)
+            its_own.add(partition.limits._running)
+        return await claim_under(self, connection, partition, *given)
 
     async def count_late(self: counting.Running, *given: Any, **more: Any) -> Any:
         found = await count(self, *given, **more)
@@ -195,7 +205,7 @@ async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_
 
     def notified(self: Claimer, *given: Any) -> None:
         ask_again(self, *given)
-        if "there" in self._options.limits:
+        if "there" in self._options.limits and is_counted.is_set():
             is_notified.set()
 
     monkeypatch.setattr(Claimer, "_claim_under", claims)
@@ -211,7 +221,7 @@ async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_
         async with at_work(engine, other, "there"):
             await until(lambda: asleep(2), what="no worker finds room")
             is_armed.set()
-            run(engine, "SELECT pg_notify('.job:due', 'there')")
+            run(engine, "SELECT pg_notify('.job:freed', 'type test')")  # somebody says so: it counts once more
             async with asyncio.timeout(PATIENCE):
                 await is_counted.wait()
             one.let_go("first")

@@ -19,9 +19,8 @@ from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import upsert_queue
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.background.rescuer import Rescuer
-from sa_jobqueue.worker.claim import scout
+from sa_jobqueue.worker.claim import arrivals
 from sa_jobqueue.worker.claim.claimer import Claimer
-from sa_jobqueue.worker.claim.scout import UNTOLD, Scout
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick, until, working
@@ -29,54 +28,40 @@ from tests.fixtures.workers import quick, until, working
 
 @pytest.fixture
 def asked() -> Iterator[list[str]]:
-    """Record what looks for jobs: `claim`, and `next due` for the question when the next one is."""
+    """Record what looks for jobs: `claim` and `catch-up`."""
     seen: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         if statement.startswith("WITH picked"):
             seen.append("claim")
-        elif "min(probe.scheduled_at)" in statement:
-            seen.append("next due")
+        elif statement.startswith("WITH seen"):
+            seen.append("catch-up")
 
     event.listen(Engine, "before_cursor_execute", note)
     yield seen
     event.remove(Engine, "before_cursor_execute", note)
 
 
-def _at_rest(asked: list[str], polls: int) -> Callable[[], bool]:
-    return lambda: len(asked) > polls and asked[-polls:] == ["claim"] * polls
-
-
-async def test_it_asks_once_when_the_next_job_is_due_until_it_is_told_of_another(engine: Engine, asked: list[str]) -> None:
+async def test_a_poll_is_one_statement_and_the_next_due_time_is_known(engine: Engine, asked: list[str]) -> None:
     queue = JobQueue()
 
     @queue.handler("nothing")
     async def nothing(payload: dict[str, Any]) -> None: ...
 
+    polls = ["catch-up"] * 5
     async with working(Worker(queue, engine, options=quick(poll_interval=timedelta(milliseconds=20)))) as log:
-        await until(_at_rest(asked, 5), what="five polls on end that look for due jobs alone")
+        await until(lambda: asked[-5:] == polls, what="five polls on end that only catch up")
         asked.clear()
         enqueue(engine, nothing.job({}, delay=timedelta(seconds=1)))  # longer than it stays awake
         await log.until(JobStarted)
-        await until(_at_rest(asked, 5), what="the same again")
-    assert asked.count("next due") >= 1
-
-
-async def test_unheard_it_asks_each_time_since_nobody_tells_it(engine: Engine, asked: list[str]) -> None:
-    queue = JobQueue()
-
-    @queue.handler("nothing")
-    async def nothing(payload: dict[str, Any]) -> None: ...
-
-    polling = quick(poll_interval=timedelta(milliseconds=20), listen=False)
-    async with working(Worker(queue, engine, options=polling)):
-        await until(lambda: asked.count("next due") > 5, what="it asks with each poll")
+        assert "claim" not in asked[:-3], "nothing is claimed before it is due"
+        await until(lambda: asked[-5:] == polls, what="the same again")
 
 
 async def test_what_was_committed_late_is_found_by_the_first_look_after_its_notification(
     engine: Engine, asked: list[str]
 ) -> None:
-    """It lies behind the floor: stamped before the worker's last look, which did not see it."""
+    """It lies behind the cursor: stamped before the worker's last look, which did not see it."""
     queue, looks = JobQueue(), []
 
     @queue.handler("nothing")
@@ -89,17 +74,17 @@ async def test_what_was_committed_late_is_found_by_the_first_look_after_its_noti
             session.flush()
             enqueue(engine, nothing.job({}))
             await log.until(JobStarted)
-            await until(lambda: asked[-1:] == ["next due"], what="it has fallen asleep, all floors at its last look")
+            await until(lambda: asked[-2:] == ["catch-up"] * 2, what="it has fallen asleep, all cursors at its last claim")
             asked.clear()
             session.commit()
         await log.until(JobStarted, 2)
-    assert looks[1] == 1
+    assert looks[1] <= 2  # of lanes that were empty a moment ago, and of what the catch-up found
 
 
 async def test_one_that_has_no_room_under_a_limit_does_not_look_for_what_it_could_not_start(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scout, "SELDOM", 1e9)  # so that only being idle has it look
+    monkeypatch.setattr(arrivals, "CATCH_UP_EVERY", 1e9)  # so that only being idle has it ask
     queue, asked = JobQueue(), list[str]()
 
     @queue.handler("test")
@@ -120,18 +105,6 @@ async def test_one_that_has_no_room_under_a_limit_does_not_look_for_what_it_coul
     finally:
         event.remove(Engine, "before_cursor_execute", note)
     assert asked.count("seen") <= 1  # before it first asked
-
-
-@pytest.mark.parametrize(("stirred", "looks"), [(False, False), (True, True)])
-def test_a_sleeper_looks_for_keys_when_it_was_told_of_anything(engine: Engine, stirred: bool, looks: bool) -> None:
-    """A producer notifies of one queue for several, then is quiet for a moment: a worker polls before it sleeps."""
-    looking = Scout(Job, ["nothing"])
-    looking._after, looking._survey_at, looking._looked_at, looking._stirred = None, 60.0, 9.0, False
-    if stirred:
-        looking.hint("default")
-    assert looking.is_due(9.5, idle=True, asleep=True, told=True) is looks
-    assert looking.is_due(9.5, idle=True, asleep=True, told=False), "nobody tells it"
-    assert looking.is_due(9.0 + UNTOLD, idle=True, asleep=True, told=True), "perhaps nobody said a word"
 
 
 async def test_a_connection_that_waits_does_not_wake_the_loop(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

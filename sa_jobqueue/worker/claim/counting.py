@@ -1,11 +1,11 @@
-"""Counting running jobs under limits from a floor on, which skips the index entries of ended jobs, even unvacuumed ones.
+"""Counting running jobs under limits from a lower bound on, which skips index entries of ended jobs, even unvacuumed ones.
 
-A count with snapshot S returns a floor for the next one: the lowest `changed_xid` of the rows that it counted, or the oldest
-transaction in flight in S where that is lower. No running row of the same queue, or type, that a later count sees lies
-below it. Either S saw that row as it is: then it ran, was counted, and the floor is not above it. Or a transaction that S
-did not see has written it since, for whatever makes a job run, or moves it to another queue, stamps it with its own id; and
-no such transaction is older than the oldest in flight. Neither a lock nor a clock is part of this, so it does not matter
-which worker claims, or how.
+A count with snapshot S returns a lower bound for the next one: the lowest `changed_xid` of the rows that it counted, or the
+oldest transaction in progress in S where that is lower. No running row of the same queue, or type, that a later count sees
+lies below it. Either S saw that row as it is: then it ran, was counted, and the bound is not above it. Or a transaction that
+S did not see has written it since, for whatever makes a job run, or moves it to another queue, stamps it with its own id;
+and no such transaction is older than the oldest in progress. Neither a lock nor a clock is part of this, so it does not
+matter which worker claims, or how.
 
 What is left to walk past is what has ended since the oldest of them began.
 """

@@ -1,14 +1,14 @@
 """Claims from queues whose order is decided by a selector of the application.
 
 **Offer, choose, claim.** A first statement reads up to a window of due jobs and locks nothing; the selector returns which of
-them are to start, and in which order; a second statement starts those that are still due, as any claim does. Nothing is
-locked while the selector runs, so two workers may choose the same jobs: each is started once, by the first claim,
-and the other worker continues with its next best.
+them are to start, and in which order; a claim starts those that are still due, by their ids. Nothing is locked while the
+selector runs, so two workers may choose the same jobs: each is started once, by the first claim, and the other worker
+continues with its next best.
 
-**What was offered and not started is remembered**, up to the window. To floors (`worker.floors`) what is remembered counts
-as claimed: they pass it, so what was left out does not make the next claim walk what lies dead behind it. The next offer
-reads what is remembered by its id, and so much beside it as the window has room for. Whenever floors are dropped, what is
-remembered is forgotten and found again: so a window full of what is left out hides what goes before it for those seconds.
+**What was offered and not started is held**, up to the window. Cursors pass it, so what was left out does not make the next
+claim scan what lies dead before it. The next offer reads what is held by its id, and as many others as the window has room
+for. At each survey of lanes, what is held is forgotten and found again: so a window full of jobs that the selector leaves
+out hides jobs that go before them for those seconds.
 
 A selector that raises, returns something else or takes too long is reported once and not called for a while; its queue
 continues in its ordinary order. A crash leaves nothing behind: the claim is the second statement alone.
@@ -18,10 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import threading
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -34,11 +32,7 @@ from sa_jobqueue.errors import InvalidSelectionError
 from sa_jobqueue.events import EventBus, SelectorFailed
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.selectors import Candidate, Selector
-from sa_jobqueue.statements import choosing
-from sa_jobqueue.worker.claim.floors import Lane, most_behind
-from sa_jobqueue.worker.claim.groups import Group
-from sa_jobqueue.worker.claim.planning import Share
-from sa_jobqueue.worker.claim.readings import Reading
+from sa_jobqueue.statements import claims
 
 AGAIN: Final = 0.5
 """Seconds until a function that left jobs out is asked again, though nothing happens: what it goes by may have changed."""
@@ -126,152 +120,74 @@ class Caller:
         return ended
 
 
-class ChosenGroup(Group):
-    """A queue, and the jobs of it that were offered and have not been started."""
+class Selection:
+    """One queue's candidates that were offered and have not been started."""
 
-    def __init__(self, *given: Any, caller: Caller, statements: Statements, **more: Any) -> None:
-        super().__init__(*given, **more)
-        self.caller = caller
-        self._statements = statements
-        self._left: dict[Any, Candidate] = {}
+    def __init__(self, caller: Caller, model: type[JobMixin[Any]]) -> None:
+        self._caller = caller
+        self._statement = compiled(claims.candidates, model, inputs=caller.selector.inputs)
+        self.held: dict[Any, tuple[Candidate, str]] = {}
+        """By id, each with the transaction that changed it last."""
         self._since: dict[Any, float] = {}
         """When each was offered first, for `max_wait`."""
-        self._wanted: Sequence[Candidate] = ()
-        self._rooms: Mapping[str, int] = {}
-        self._is_held_up = False
+        self.asked_at = float("-inf")
 
     @property
-    def is_ready(self) -> bool:
-        """Whether a part has a job that is due, and the window has room for it."""
-        return super().is_ready and len(self._left) < self.caller.selector.window
+    def window(self) -> int:
+        """How many candidates are offered at most."""
+        return self._caller.selector.window
 
     @property
-    def is_plain(self) -> bool:
-        """Never: what it starts is asked for first."""
-        return False
+    def room(self) -> int:
+        """How many candidates may be read beside those that are held."""
+        return max(self.window - len(self.held), 0)
 
-    @property
-    def again_in(self) -> float:
-        """Seconds until the function is to be asked again, though nothing happens; infinite where it left nothing out."""
-        return AGAIN if self._left else math.inf
-
-    async def offer(
-        self, connection: AsyncConnection, limit: int, clock: Callable[[], float], excluded: Collection[Any]
-    ) -> datetime:
-        """Read what is due, but not excluded, and have it chosen from; return when that was, by the database's clock."""
-        candidates, read_at = await self._read(connection, clock)
-        candidates = [one for one in candidates if one.id not in excluded] if excluded else candidates
-        self._wanted = await self._chosen(candidates, limit, clock()) if candidates else ()
-        self._is_held_up = bool(self._wanted)  # until some are started
-        return read_at
-
-    async def claim(self, connection: AsyncConnection, given: Mapping[str, Any]) -> list[ClaimedJob]:
-        """Start what was chosen and is still there, best first, up to the limit given; return it in that order."""
-        left = Counter(self._rooms)
-        ids: list[Any] = []
-        for one in self._wanted:
-            if one.part not in self._rooms or left[one.part] > 0:
-                left[one.part] -= 1
-                ids.append(one.id)
-        if not ids:
-            return []
-        rows = await self._statements.claim.execute(connection, {**given, "of_queue": self.queues[0], "ids": ids})
-        jobs = {row[3]: ClaimedJob._make(row[3:]) for row in rows if row[3] is not None}
-        if self.limits is not None:
-            await self.limits.rates.spend(connection, list(jobs.values()))
-        return [jobs[job_id] for job_id in ids if job_id in jobs]
-
-    def plan(
-        self, limit: int, rooms: Mapping[str, int] | None = None, *, now: float | None = None
-    ) -> tuple[list[Share], Reading | None]:
-        """Return nothing: what is read was planned with the offer."""
-        return [], None
-
-    def names(self) -> list[str]:
-        """Return the parts of what was chosen."""
-        return sorted({one.part for one in self._wanted if one.fairness_key})
-
-    def put_off(self, rooms: Mapping[str, int], now: float) -> None:
-        """Start no more of parts than they have room for; what is passed over stays on offer."""
-        self._rooms = rooms
-
-    def follow(self, name: str, now: float) -> bool:
-        """Return whether it waits for room."""
-        return self._is_held_up
-
-    @property
-    def has_put_off(self) -> bool:
-        """Whether it named jobs of which none could be started."""
-        return self._is_held_up
-
-    def take(self, shares: Sequence[Share], jobs: Sequence[ClaimedJob], limit: int) -> None:
-        """Take in what was started."""
-        for job in jobs:
-            self._left.pop(job.id, None)
-        self._is_held_up = self._is_held_up and not jobs
-        self.may_have_more = bool(jobs and self._left)
-
-    async def _read(self, connection: AsyncConnection, clock: Callable[[], float]) -> tuple[list[Candidate], datetime]:
-        selector, floors, now = self.caller.selector, self.floors, clock()
-        floors.prepare(now, idle=True)
-        if floors.is_cold:
-            self._forget(now)
-        room = max(selector.window - len(self._left), 0)
-        reading = (super().plan(room)[1] if room else None) or floors.blocks([Share(self.queues[0], room)])
-        given = floors.parameters(changed=True, reading=reading) | {
-            "types": self.types,
-            "limit": room,
-            "most_behind": most_behind(room),
-            "of_queue": self.queues[0],
-            "held": list(self._left),
+    async def read(
+        self, connection: AsyncConnection, parameters: Mapping[str, Any], excluded: Collection[Any]
+    ) -> tuple[list[Candidate], datetime]:
+        """Read the candidates of a plan, and those held that are still due; return the new ones, and when that was."""
+        held = {job_id: xid for job_id, (_, xid) in self.held.items() if job_id not in excluded}
+        late = {**dict(zip(parameters["late_ids"], parameters["late_xids"], strict=True)), **held}
+        given = {
+            "late_ids": list(late),
+            "late_xids": list(late.values()),
+            "apart": list(dict.fromkeys([*parameters["apart"], *late])),
+            "limit": parameters["limit"] + len(held),
         }
-        rows = await self._statements.candidates.execute(connection, given)
-        found = [(row[3], Candidate._make(row[4:])) for row in rows if row[4] is not None]
-        new = [one for is_new, one in found if is_new]
-        floors.advance(
-            [(one.part, one.priority, one.scheduled_at, one.id) for one in new],
-            limit=room,
-            changed=True,
-            database_now=rows[0][0],
-            snapshot=(rows[0][1], rows[0][2]),
-            started=now,
-            now=clock(),
-            reading=reading,
-        )
-        if room:
-            self.parts.take(Counter(one.part for one in new))
-        self._left = {one.id: one for _, one in found}
-        self._since = {job_id: self._since.get(job_id, now) for job_id in self._left}
-        return sorted(self._left.values(), key=_in_order), rows[0][0]
+        rows = await self._statement.execute(connection, {**parameters, **given})
+        found = {row[2]: (Candidate._make(row[2:]), row[1]) for row in rows if row[2] is not None}
+        new = [one for job_id, (one, _) in found.items() if job_id not in held]
+        self.held = found
+        return new, rows[0][0]
 
-    def _forget(self, now: float) -> None:
-        for one in self._left.values():
-            if one.fairness_key:  # the floors of parts are not dropped with the others
-                self.floors.track(Lane(one.part, one.priority), one.scheduled_at)
-                self.parts.learn(Lane(one.part, one.priority), now)
-        self.parts.wake(now)
-        self._left = {}
-
-    async def _chosen(self, candidates: Sequence[Candidate], limit: int, now: float) -> Sequence[Candidate]:
-        chosen = await self.caller.choose(candidates, limit)
-        longest = self.caller.selector.max_wait
+    async def choose(self, limit: int, now: float) -> list[Candidate]:
+        """Have the selector choose from what is held, best first; return those to start."""
+        self.asked_at = now
+        candidates = sorted((one for one, _ in self.held.values()), key=_in_order)
+        self._since = {one.id: self._since.get(one.id, now) for one in candidates}
+        if not candidates:
+            return []
+        chosen = await self._caller.choose(candidates, limit)
+        longest = self._caller.selector.max_wait
         if longest is None:
-            return chosen
+            return list(chosen)
         overdue = [one for one in candidates if now - self._since[one.id] >= longest.total_seconds()]
         overdue.sort(key=lambda one: self._since[one.id])
         return list({one.id: one for one in [*overdue, *chosen]}.values())
 
+    def started(self, jobs: Iterable[ClaimedJob]) -> None:
+        """Hold these jobs no more."""
+        for job in jobs:
+            self.held.pop(job.id, None)
 
-class Statements:
-    """What is executed for such a group."""
-
-    def __init__(self, model: type[JobMixin[Any]], selector: Selector) -> None:
-        self.candidates = compiled(choosing.candidates, model, inputs=selector.inputs)
-        self.claim = compiled(choosing.claim, model)
+    def forget(self) -> list[Candidate]:
+        """Hold nothing; return what was held, for its lanes to be scanned again."""
+        held, self.held = self.held, {}
+        return [one for one, _ in held.values()]
 
 
 class Selectors:
-    """The functions of one worker, by queue, and what they know beyond a change of its plan."""
+    """The selectors of one worker, by queue, and what they know beyond a change of its partitions."""
 
     def __init__(
         self,
@@ -284,18 +200,13 @@ class Selectors:
         self._callers = {queue: Caller(selector, worker_id, events) for queue, selector in selectors.items()}
         self._model = model
 
-    @property
-    def queues(self) -> frozenset[str]:
-        """The queues that have one."""
-        return frozenset(self._callers)
+    def __contains__(self, queue: object) -> bool:
+        return queue in self._callers
 
-    def group(self, queues: Sequence[str], *given: Any, **more: Any) -> Group:
-        """Return the group of some queues: one that has a function is alone."""
-        if len(queues) == 1 and (caller := self._callers.get(queues[0])) is not None:
-            # Made here: a worker without a selector compiles none of it.
-            statements = Statements(self._model, caller.selector)
-            return ChosenGroup(queues, *given, caller=caller, statements=statements, **more)
-        return Group(queues, *given, **more)
+    def selection(self, queue: str) -> Selection | None:
+        """Return a new selection of a queue; None for a queue without a selector."""
+        caller = self._callers.get(queue)
+        return Selection(caller, self._model) if caller is not None else None
 
 
 def _in_order(one: Candidate) -> tuple[int, datetime, Any]:

@@ -224,6 +224,171 @@ VALUES (%(write_id)s::VARCHAR, %(sequence)s::BIGINT, 0, 0, 0, 0, %(written_by)s:
 ON CONFLICT (write_id, sequence) DO NOTHING
 RETURNING job_bulk_write.sequence
 
+-- candidates {}
+WITH picked AS (SELECT taken.id AS id
+  FROM unnest(%(late_ids)s::UUID[], CAST(%(late_xids)s::TEXT[] AS xid8[])) AS late(id, xid)
+  JOIN LATERAL (SELECT job.id AS id
+    FROM job
+    WHERE job.id = late.id
+    AND job.changed_xid = late.xid
+    AND CAST(job.status AS TEXT) = 'pending'
+    AND job.scheduled_at <= now()
+    AND job.type_name = ANY (%(types)s::TEXT[])
+    AND job.attempt < 2147483647
+    AND (job.expires_at IS NULL OR job.expires_at > now())
+    AND (job.ordering_key IS NULL OR (SELECT other.id
+        FROM job AS other
+        WHERE other.ordering_key = job.ordering_key
+        AND other.ordering_key IS NOT NULL
+        AND other.leased_by IS NOT NULL
+        LIMIT 1) IS NULL
+      AND job.id = (SELECT first.id
+        FROM job AS first
+        WHERE first.ordering_key = job.ordering_key
+        AND first.ordering_key IS NOT NULL
+        AND first.status IN ('blocked', 'pending')
+        AND NOT (coalesce(first.skip_while_retrying, false)
+          AND first.status = 'pending'
+          AND first.attempt > 0
+          AND first.scheduled_at > now())
+        ORDER BY first.ordering_key, first.created_at, first.id
+        LIMIT 1))) AS taken ON true
+  UNION ALL
+  SELECT in_partition.id AS id
+  FROM (SELECT row.quota AS quota, row.first AS first, row.last AS last, row.first_type AS first_type, row.last_type AS last_type, (%(types)s::TEXT[])[row.first_type:row.last_type] AS types
+    FROM unnest(%(partition_quota)s::INTEGER[], %(partition_first)s::INTEGER[], %(partition_last)s::INTEGER[], %(partition_first_type)s::INTEGER[], %(partition_last_type)s::INTEGER[]) AS row(quota, first, last, first_type, last_type)
+    LIMIT ALL OFFSET 0) AS partition
+  JOIN LATERAL (SELECT in_segment.id AS id
+    FROM unnest((%(segment_first)s::INTEGER[])[partition.first:partition.last], (%(segment_last)s::INTEGER[])[partition.first:partition.last], (%(segment_quota)s::INTEGER[])[partition.first:partition.last]) AS segment(first, last, quota)
+    JOIN LATERAL (SELECT probe.id AS id
+      FROM unnest((%(queues)s::TEXT[])[segment.first:segment.last], (%(fairness_keys)s::TEXT[])[segment.first:segment.last], (%(priorities)s::SMALLINT[])[segment.first:segment.last], (%(cursor_at)s::TIMESTAMP WITH TIME ZONE[])[segment.first:segment.last], (%(cursor_id)s::UUID[])[segment.first:segment.last]) AS lane(queue, fairness_key, priority, cursor_at, cursor_id)
+      JOIN LATERAL (SELECT job.id AS id
+        FROM job
+        WHERE job.status = 'pending'
+        AND job.priority >= '-9'
+        AND job.queue = lane.queue
+        AND job.fairness_key = lane.fairness_key
+        AND job.priority = lane.priority
+        AND job.scheduled_at <= now()
+        AND job.type_name = ANY (partition.types)
+        AND job.attempt < 2147483647
+        AND (job.expires_at IS NULL OR job.expires_at > now())
+        AND (job.ordering_key IS NULL OR (SELECT other.id
+            FROM job AS other
+            WHERE other.ordering_key = job.ordering_key
+            AND other.ordering_key IS NOT NULL
+            AND other.leased_by IS NOT NULL
+            LIMIT 1) IS NULL
+          AND job.id = (SELECT first.id
+            FROM job AS first
+            WHERE first.ordering_key = job.ordering_key
+            AND first.ordering_key IS NOT NULL
+            AND first.status IN ('blocked', 'pending')
+            AND NOT (coalesce(first.skip_while_retrying, false)
+              AND first.status = 'pending'
+              AND first.attempt > 0
+              AND first.scheduled_at > now())
+            ORDER BY first.ordering_key, first.created_at, first.id
+            LIMIT 1))
+        AND (job.scheduled_at, job.id) > (lane.cursor_at, lane.cursor_id)
+        AND job.id != ALL (%(apart)s::UUID[])
+        ORDER BY job.scheduled_at, job.id
+        LIMIT partition.quota) AS probe ON true
+      LIMIT segment.quota) AS in_segment ON true
+    LIMIT partition.quota) AS in_partition ON true
+  LIMIT %(limit)s::INTEGER)
+SELECT now() AS now, read.changed_xid, read.id, read.type_name, read.queue, read.fairness_key, read.priority, read.chain_id, read.chain_index, read.created_at, read.scheduled_at, read.attempt, read.deduplication_key, read.ordering_key, read.input
+FROM (SELECT 1 AS one) AS here
+LEFT OUTER JOIN (SELECT CAST(job.changed_xid AS TEXT) AS changed_xid, job.id AS id, job.type_name AS type_name, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.chain_id AS chain_id, job.chain_index AS chain_index, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at AS scheduled_at, job.attempt AS attempt, job.deduplication_key AS deduplication_key, job.ordering_key AS ordering_key, job.input AS input
+  FROM job
+  WHERE job.id = ANY (array((SELECT picked.id
+        FROM picked)))) AS read ON true
+
+-- catch_up {}
+WITH seen AS (SELECT in_flight.id AS id, in_flight.queue AS queue, in_flight.fairness_key AS fairness_key, in_flight.priority AS priority, in_flight.type_name AS type_name, in_flight.scheduled_at AS scheduled_at, in_flight.changed_xid AS changed_xid
+  FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
+  JOIN LATERAL (SELECT job.id AS id, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.type_name AS type_name, job.scheduled_at AS scheduled_at, job.changed_xid AS changed_xid
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.changed_xid > '0'
+    AND job.changed_xid >= "then".xid
+    AND job.changed_xid <= "then".xid
+    ORDER BY job.changed_xid) AS in_flight ON true
+  UNION ALL
+  SELECT since.id AS id, since.queue AS queue, since.fairness_key AS fairness_key, since.priority AS priority, since.type_name AS type_name, since.scheduled_at AS scheduled_at, since.changed_xid AS changed_xid
+  FROM (SELECT job.id AS id, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.type_name AS type_name, job.scheduled_at AS scheduled_at, job.changed_xid AS changed_xid
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.changed_xid > '0'
+    AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
+    ORDER BY job.changed_xid) AS since
+  UNION ALL
+  SELECT freed.id AS id, freed.queue AS queue, freed.fairness_key AS fairness_key, freed.priority AS priority, freed.type_name AS type_name, freed.scheduled_at AS scheduled_at, freed.changed_xid AS changed_xid
+  FROM (SELECT first.id AS id, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.type_name AS type_name, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+    FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
+      FROM (SELECT of_then.ordering_key AS ordering_key
+        FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
+        JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
+          FROM job AS left_key
+          WHERE left_key.ordering_key IS NOT NULL
+          AND left_key.leased_by IS NULL
+          AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
+          AND left_key.changed_xid >= "then".xid
+          AND left_key.changed_xid <= "then".xid) AS of_then ON true
+        UNION ALL
+        SELECT left_key.ordering_key AS ordering_key
+        FROM job AS left_key
+        WHERE left_key.ordering_key IS NOT NULL
+        AND left_key.leased_by IS NULL
+        AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
+        AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
+        AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
+    JOIN LATERAL (SELECT first.id AS id, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.type_name AS type_name, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
+      FROM job AS first
+      WHERE first.ordering_key = key.ordering_key
+      AND first.ordering_key IS NOT NULL
+      AND first.status IN ('blocked', 'pending')
+      AND NOT (coalesce(first.skip_while_retrying, false)
+        AND first.status = 'pending'
+        AND first.attempt > 0
+        AND first.scheduled_at > now())
+      ORDER BY first.ordering_key, first.created_at, first.id
+      LIMIT 1) AS first ON true
+    WHERE first.status = 'pending') AS freed
+  LIMIT %(most)s::INTEGER)
+SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, (SELECT count(*) >= %(most)s::INTEGER AS anon_1
+  FROM seen) AS is_cut, found.id, found.queue, found.fairness_key, found.priority, found.type_name, found.scheduled_at, CAST(found.changed_xid AS TEXT) AS changed_xid, CAST(EXTRACT(epoch
+    FROM found.scheduled_at - now()) AS DOUBLE PRECISION) AS wait
+FROM (SELECT 1 AS one) AS here
+LEFT OUTER JOIN (SELECT seen.id AS id, seen.queue AS queue, seen.fairness_key AS fairness_key, seen.priority AS priority, seen.type_name AS type_name, seen.scheduled_at AS scheduled_at, seen.changed_xid AS changed_xid
+  FROM seen
+  WHERE seen.queue = ANY (%(queues)s::TEXT[])
+  AND seen.type_name = ANY (%(types)s::TEXT[])
+  AND NOT (EXISTS (SELECT 1
+      FROM unnest(%(known_queues)s::TEXT[], %(known_fairness_keys)s::TEXT[], %(known_priorities)s::SMALLINT[], %(known_types)s::TEXT[], %(known_at)s::TIMESTAMP WITH TIME ZONE[], %(known_id)s::UUID[]) AS known(queue, fairness_key, priority, type_name, at, id)
+      WHERE seen.queue = known.queue
+      AND seen.fairness_key = known.fairness_key
+      AND seen.priority = known.priority
+      AND (seen.type_name = known.type_name OR known.type_name = ''
+        AND seen.type_name = ANY (%(shared_types)s::TEXT[]))
+      AND (seen.scheduled_at, seen.id) > (known.at, known.id)))
+  UNION ALL
+  SELECT CAST(NULL AS UUID) AS anon_2, ended.queue AS queue, ended.fairness_key AS fairness_key, ended.priority AS priority, ended.type_name AS type_name, following.scheduled_at AS scheduled_at, CAST(NULL AS xid8) AS anon__1
+  FROM unnest(%(ended_queues)s::TEXT[], %(ended_fairness_keys)s::TEXT[], %(ended_priorities)s::SMALLINT[], %(ended_types)s::TEXT[]) AS ended(queue, fairness_key, priority, type_name)
+  JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    AND job.queue = ended.queue
+    AND job.fairness_key = ended.fairness_key
+    AND job.priority = ended.priority
+    AND job.scheduled_at >= %(read_to)s::TIMESTAMP WITH TIME ZONE
+    AND (job.type_name = ended.type_name OR ended.type_name = ''
+      AND job.type_name = ANY (%(shared_types)s::TEXT[]))
+    ORDER BY job.scheduled_at, job.id
+    LIMIT 1) AS following ON true) AS found ON true
+
 -- chain_complete {"chain_index_1": 0}
 WITH free AS (SELECT row.id AS id
   FROM job AS row
@@ -354,462 +519,14 @@ UPDATE job_queue
 SET status=%(status)s
 WHERE job_queue.id = ANY (%(param_1)s::UUID[])
 
--- choosing_candidates {}
-WITH read AS (SELECT behind.id AS id
-  FROM (SELECT in_flight.id AS id
-    FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-    JOIN LATERAL (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.id != ALL (%(held)s::UUID[])
-      AND job.changed_xid > '0'
-      AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-      AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-          WHERE job.queue = floor.queue
-          AND job.fairness_key = floor.fairness_key
-          AND job.priority = floor.priority
-          AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-      AND job.changed_xid >= "then".xid
-      AND job.changed_xid <= "then".xid
-      ORDER BY job.changed_xid
-      LIMIT %(limit)s::INTEGER) AS in_flight ON true
-    UNION ALL
-    SELECT since.id AS id
-    FROM (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.id != ALL (%(held)s::UUID[])
-      AND job.changed_xid > '0'
-      AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-      AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-          WHERE job.queue = floor.queue
-          AND job.fairness_key = floor.fairness_key
-          AND job.priority = floor.priority
-          AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-      AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-      ORDER BY job.changed_xid
-      LIMIT %(limit)s::INTEGER) AS since
-    UNION ALL
-    SELECT next_of_keys.id AS id
-    FROM (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.id != ALL (%(held)s::UUID[])
-      AND job.id = ANY (array((SELECT freed.id
-            FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-              FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
-                FROM (SELECT of_then.ordering_key AS ordering_key
-                  FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-                  JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
-                    FROM job AS left_key
-                    WHERE left_key.ordering_key IS NOT NULL
-                    AND left_key.leased_by IS NULL
-                    AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-                    AND left_key.changed_xid >= "then".xid
-                    AND left_key.changed_xid <= "then".xid) AS of_then ON true
-                  UNION ALL
-                  SELECT left_key.ordering_key AS ordering_key
-                  FROM job AS left_key
-                  WHERE left_key.ordering_key IS NOT NULL
-                  AND left_key.leased_by IS NULL
-                  AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-                  AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-                  AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-              JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-                FROM job AS first
-                WHERE first.ordering_key = key.ordering_key
-                AND first.ordering_key IS NOT NULL
-                AND first.status IN ('blocked', 'pending')
-                AND NOT (coalesce(first.skip_while_retrying, false)
-                  AND first.status = 'pending'
-                  AND first.attempt > 0
-                  AND first.scheduled_at > now())
-                ORDER BY first.ordering_key, first.created_at, first.id
-                LIMIT 1) AS first ON true
-              WHERE first.status = 'pending') AS freed
-            WHERE freed.type_name = ANY (%(types)s::TEXT[])
-            AND freed.changed_xid < CAST(%(xmax)s::VARCHAR AS xid8)
-            AND freed.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
-            AND freed.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-            AND (EXISTS (SELECT 1
-                FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-                WHERE freed.queue = floor.queue
-                AND freed.fairness_key = floor.fairness_key
-                AND freed.priority = floor.priority
-                AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
-      LIMIT %(limit)s::INTEGER) AS next_of_keys
-    LIMIT %(most_behind)s::INTEGER) AS behind
-  UNION ALL
-  SELECT block.id AS id
-  FROM unnest(%(firsts)s::INTEGER[], %(lasts)s::INTEGER[], %(quotas)s::INTEGER[]) AS share(first, last, quota)
-  JOIN LATERAL (SELECT probe.id AS id
-    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
-    JOIN LATERAL (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.priority >= '-9'
-      AND job.queue = lane.queue
-      AND job.fairness_key = lane.fairness_key
-      AND job.priority = lane.priority
-      AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
-      ORDER BY job.scheduled_at, job.id
-      LIMIT %(limit)s::INTEGER) AS probe ON true
-    LIMIT share.quota) AS block ON true
-  LIMIT %(limit)s::INTEGER)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.is_new, found.id, found.type_name, found.queue, found.fairness_key, found.priority, found.chain_id, found.chain_index, found.created_at, found.scheduled_at, found.attempt, found.deduplication_key, found.ordering_key, found.input
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN (SELECT wanted.is_new AS is_new, offered.id AS id, offered.type_name AS type_name, offered.queue AS queue, offered.fairness_key AS fairness_key, offered.priority AS priority, offered.chain_id AS chain_id, offered.chain_index AS chain_index, offered.created_at AS created_at, offered.scheduled_at AS scheduled_at, offered.attempt AS attempt, offered.deduplication_key AS deduplication_key, offered.ordering_key AS ordering_key, offered.input AS input
-  FROM (SELECT read.id AS id, true AS is_new
-    FROM read
-    UNION ALL
-    SELECT held.id AS id, false
-    FROM unnest(%(held)s::UUID[]) AS held(id)) AS wanted
-  JOIN LATERAL (SELECT job.id AS id, job.type_name AS type_name, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.chain_id AS chain_id, job.chain_index AS chain_index, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at AS scheduled_at, job.attempt AS attempt, job.deduplication_key AS deduplication_key, job.ordering_key AS ordering_key, job.input AS input
-    FROM job
-    WHERE job.id = wanted.id
-    AND CAST(job.status AS TEXT) = 'pending'
-    AND job.queue = %(of_queue)s::VARCHAR
-    AND job.scheduled_at <= now()
-    AND job.type_name = ANY (%(types)s::TEXT[])
-    AND job.attempt < 2147483647
-    AND (job.expires_at IS NULL OR job.expires_at > now())
-    AND (job.ordering_key IS NULL OR (SELECT other.id
-        FROM job AS other
-        WHERE other.ordering_key = job.ordering_key
-        AND other.ordering_key IS NOT NULL
-        AND other.leased_by IS NOT NULL
-        LIMIT 1) IS NULL
-      AND job.id = (SELECT first.id
-        FROM job AS first
-        WHERE first.ordering_key = job.ordering_key
-        AND first.ordering_key IS NOT NULL
-        AND first.status IN ('blocked', 'pending')
-        AND NOT (coalesce(first.skip_while_retrying, false)
-          AND first.status = 'pending'
-          AND first.attempt > 0
-          AND first.scheduled_at > now())
-        ORDER BY first.ordering_key, first.created_at, first.id
-        LIMIT 1))) AS offered ON true) AS found ON true
-
--- choosing_candidates_bare {}
-WITH read AS (SELECT behind.id AS id
-  FROM (SELECT in_flight.id AS id
-    FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-    JOIN LATERAL (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.id != ALL (%(held)s::UUID[])
-      AND job.changed_xid > '0'
-      AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-      AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-          WHERE job.queue = floor.queue
-          AND job.fairness_key = floor.fairness_key
-          AND job.priority = floor.priority
-          AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-      AND job.changed_xid >= "then".xid
-      AND job.changed_xid <= "then".xid
-      ORDER BY job.changed_xid
-      LIMIT %(limit)s::INTEGER) AS in_flight ON true
-    UNION ALL
-    SELECT since.id AS id
-    FROM (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.id != ALL (%(held)s::UUID[])
-      AND job.changed_xid > '0'
-      AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-      AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-          WHERE job.queue = floor.queue
-          AND job.fairness_key = floor.fairness_key
-          AND job.priority = floor.priority
-          AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-      AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-      ORDER BY job.changed_xid
-      LIMIT %(limit)s::INTEGER) AS since
-    UNION ALL
-    SELECT next_of_keys.id AS id
-    FROM (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.id != ALL (%(held)s::UUID[])
-      AND job.id = ANY (array((SELECT freed.id
-            FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-              FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
-                FROM (SELECT of_then.ordering_key AS ordering_key
-                  FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-                  JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
-                    FROM job AS left_key
-                    WHERE left_key.ordering_key IS NOT NULL
-                    AND left_key.leased_by IS NULL
-                    AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-                    AND left_key.changed_xid >= "then".xid
-                    AND left_key.changed_xid <= "then".xid) AS of_then ON true
-                  UNION ALL
-                  SELECT left_key.ordering_key AS ordering_key
-                  FROM job AS left_key
-                  WHERE left_key.ordering_key IS NOT NULL
-                  AND left_key.leased_by IS NULL
-                  AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-                  AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-                  AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-              JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-                FROM job AS first
-                WHERE first.ordering_key = key.ordering_key
-                AND first.ordering_key IS NOT NULL
-                AND first.status IN ('blocked', 'pending')
-                AND NOT (coalesce(first.skip_while_retrying, false)
-                  AND first.status = 'pending'
-                  AND first.attempt > 0
-                  AND first.scheduled_at > now())
-                ORDER BY first.ordering_key, first.created_at, first.id
-                LIMIT 1) AS first ON true
-              WHERE first.status = 'pending') AS freed
-            WHERE freed.type_name = ANY (%(types)s::TEXT[])
-            AND freed.changed_xid < CAST(%(xmax)s::VARCHAR AS xid8)
-            AND freed.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
-            AND freed.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-            AND (EXISTS (SELECT 1
-                FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-                WHERE freed.queue = floor.queue
-                AND freed.fairness_key = floor.fairness_key
-                AND freed.priority = floor.priority
-                AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
-      LIMIT %(limit)s::INTEGER) AS next_of_keys
-    LIMIT %(most_behind)s::INTEGER) AS behind
-  UNION ALL
-  SELECT block.id AS id
-  FROM unnest(%(firsts)s::INTEGER[], %(lasts)s::INTEGER[], %(quotas)s::INTEGER[]) AS share(first, last, quota)
-  JOIN LATERAL (SELECT probe.id AS id
-    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
-    JOIN LATERAL (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.priority >= '-9'
-      AND job.queue = lane.queue
-      AND job.fairness_key = lane.fairness_key
-      AND job.priority = lane.priority
-      AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
-      ORDER BY job.scheduled_at, job.id
-      LIMIT %(limit)s::INTEGER) AS probe ON true
-    LIMIT share.quota) AS block ON true
-  LIMIT %(limit)s::INTEGER)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.is_new, found.id, found.type_name, found.queue, found.fairness_key, found.priority, found.chain_id, found.chain_index, found.created_at, found.scheduled_at, found.attempt, found.deduplication_key, found.ordering_key, found.input
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN (SELECT wanted.is_new AS is_new, offered.id AS id, offered.type_name AS type_name, offered.queue AS queue, offered.fairness_key AS fairness_key, offered.priority AS priority, offered.chain_id AS chain_id, offered.chain_index AS chain_index, offered.created_at AS created_at, offered.scheduled_at AS scheduled_at, offered.attempt AS attempt, offered.deduplication_key AS deduplication_key, offered.ordering_key AS ordering_key, offered.input AS input
-  FROM (SELECT read.id AS id, true AS is_new
-    FROM read
-    UNION ALL
-    SELECT held.id AS id, false
-    FROM unnest(%(held)s::UUID[]) AS held(id)) AS wanted
-  JOIN LATERAL (SELECT job.id AS id, job.type_name AS type_name, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.chain_id AS chain_id, job.chain_index AS chain_index, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at AS scheduled_at, job.attempt AS attempt, job.deduplication_key AS deduplication_key, job.ordering_key AS ordering_key, CAST(NULL AS JSONB) AS input
-    FROM job
-    WHERE job.id = wanted.id
-    AND CAST(job.status AS TEXT) = 'pending'
-    AND job.queue = %(of_queue)s::VARCHAR
-    AND job.scheduled_at <= now()
-    AND job.type_name = ANY (%(types)s::TEXT[])
-    AND job.attempt < 2147483647
-    AND (job.expires_at IS NULL OR job.expires_at > now())
-    AND (job.ordering_key IS NULL OR (SELECT other.id
-        FROM job AS other
-        WHERE other.ordering_key = job.ordering_key
-        AND other.ordering_key IS NOT NULL
-        AND other.leased_by IS NOT NULL
-        LIMIT 1) IS NULL
-      AND job.id = (SELECT first.id
-        FROM job AS first
-        WHERE first.ordering_key = job.ordering_key
-        AND first.ordering_key IS NOT NULL
-        AND first.status IN ('blocked', 'pending')
-        AND NOT (coalesce(first.skip_while_retrying, false)
-          AND first.status = 'pending'
-          AND first.attempt > 0
-          AND first.scheduled_at > now())
-        ORDER BY first.ordering_key, first.created_at, first.id
-        LIMIT 1))) AS offered ON true) AS found ON true
-
--- choosing_claim {"attempt_1": 1}
+-- claim {"attempt_1": 1}
 WITH picked AS (SELECT taken.id AS id
-  FROM unnest(%(ids)s::UUID[]) AS ids(id)
+  FROM unnest(%(late_ids)s::UUID[], CAST(%(late_xids)s::TEXT[] AS xid8[])) AS late(id, xid)
   JOIN LATERAL (SELECT job.id AS id
     FROM job
-    WHERE job.id = ids.id
+    WHERE job.id = late.id
+    AND job.changed_xid = late.xid
     AND CAST(job.status AS TEXT) = 'pending'
-    AND job.queue = %(of_queue)s::VARCHAR
     AND job.scheduled_at <= now()
     AND job.type_name = ANY (%(types)s::TEXT[])
     AND job.attempt < 2147483647
@@ -832,328 +549,50 @@ WITH picked AS (SELECT taken.id AS id
         ORDER BY first.ordering_key, first.created_at, first.id
         LIMIT 1))
     FOR NO KEY UPDATE SKIP LOCKED) AS taken ON true
-  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
-  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
-  WHERE job.id = ANY (array((SELECT picked.id
-        FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
-    AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
-    FROM job_attempt
-    WHERE job_attempt.job_id = job.id
-    AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN claimed ON true
-
--- claim {"attempt_1": 1}
-WITH picked AS (SELECT probe.id AS id
-  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
-  JOIN LATERAL (SELECT job.id AS id
-    FROM job
-    WHERE job.status = 'pending'
-    AND job.scheduled_at <= now()
-    AND job.type_name = ANY (%(types)s::TEXT[])
-    AND job.attempt < 2147483647
-    AND (job.expires_at IS NULL OR job.expires_at > now())
-    AND (job.ordering_key IS NULL OR (SELECT other.id
-        FROM job AS other
-        WHERE other.ordering_key = job.ordering_key
-        AND other.ordering_key IS NOT NULL
-        AND other.leased_by IS NOT NULL
-        LIMIT 1) IS NULL
-      AND job.id = (SELECT first.id
-        FROM job AS first
-        WHERE first.ordering_key = job.ordering_key
-        AND first.ordering_key IS NOT NULL
-        AND first.status IN ('blocked', 'pending')
-        AND NOT (coalesce(first.skip_while_retrying, false)
-          AND first.status = 'pending'
-          AND first.attempt > 0
-          AND first.scheduled_at > now())
-        ORDER BY first.ordering_key, first.created_at, first.id
-        LIMIT 1))
-    AND job.priority >= '-9'
-    AND job.queue = lane.queue
-    AND job.fairness_key = lane.fairness_key
-    AND job.priority = lane.priority
-    AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
-    ORDER BY job.scheduled_at, job.id
-    LIMIT %(limit)s::INTEGER
-    FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
-  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
-  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
-  WHERE job.id = ANY (array((SELECT picked.id
-        FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
-    AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
-    FROM job_attempt
-    WHERE job_attempt.job_id = job.id
-    AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN claimed ON true
-
--- claim_by_id {"attempt_1": 1}
-WITH picked AS (SELECT job.id AS id
-  FROM job
-  WHERE job.id = ANY (%(ids)s::UUID[])
-  AND CAST(job.status AS TEXT) = 'pending'
-  FOR NO KEY UPDATE SKIP LOCKED), claimed AS (UPDATE job
-  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
-  WHERE job.id = ANY (array((SELECT picked.id
-        FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
-    AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
-    FROM job_attempt
-    WHERE job_attempt.job_id = job.id
-    AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN claimed ON true
-
--- claim_changed {"attempt_1": 1}
-WITH picked AS (SELECT in_flight.id AS id
-  FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-  JOIN LATERAL (SELECT job.id AS id
-    FROM job
-    WHERE job.status = 'pending'
-    AND job.scheduled_at <= now()
-    AND job.type_name = ANY (%(types)s::TEXT[])
-    AND job.attempt < 2147483647
-    AND (job.expires_at IS NULL OR job.expires_at > now())
-    AND (job.ordering_key IS NULL OR (SELECT other.id
-        FROM job AS other
-        WHERE other.ordering_key = job.ordering_key
-        AND other.ordering_key IS NOT NULL
-        AND other.leased_by IS NOT NULL
-        LIMIT 1) IS NULL
-      AND job.id = (SELECT first.id
-        FROM job AS first
-        WHERE first.ordering_key = job.ordering_key
-        AND first.ordering_key IS NOT NULL
-        AND first.status IN ('blocked', 'pending')
-        AND NOT (coalesce(first.skip_while_retrying, false)
-          AND first.status = 'pending'
-          AND first.attempt > 0
-          AND first.scheduled_at > now())
-        ORDER BY first.ordering_key, first.created_at, first.id
-        LIMIT 1))
-    AND job.changed_xid > '0'
-    AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-    AND (EXISTS (SELECT 1
-        FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-        WHERE job.queue = floor.queue
-        AND job.fairness_key = floor.fairness_key
-        AND job.priority = floor.priority
-        AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-    AND job.changed_xid >= "then".xid
-    AND job.changed_xid <= "then".xid
-    ORDER BY job.changed_xid
-    LIMIT %(limit)s::INTEGER
-    FOR NO KEY UPDATE SKIP LOCKED) AS in_flight ON true
   UNION ALL
-  SELECT since.id AS id
-  FROM (SELECT job.id AS id
-    FROM job
-    WHERE job.status = 'pending'
-    AND job.scheduled_at <= now()
-    AND job.type_name = ANY (%(types)s::TEXT[])
-    AND job.attempt < 2147483647
-    AND (job.expires_at IS NULL OR job.expires_at > now())
-    AND (job.ordering_key IS NULL OR (SELECT other.id
-        FROM job AS other
-        WHERE other.ordering_key = job.ordering_key
-        AND other.ordering_key IS NOT NULL
-        AND other.leased_by IS NOT NULL
-        LIMIT 1) IS NULL
-      AND job.id = (SELECT first.id
-        FROM job AS first
-        WHERE first.ordering_key = job.ordering_key
-        AND first.ordering_key IS NOT NULL
-        AND first.status IN ('blocked', 'pending')
-        AND NOT (coalesce(first.skip_while_retrying, false)
-          AND first.status = 'pending'
-          AND first.attempt > 0
-          AND first.scheduled_at > now())
-        ORDER BY first.ordering_key, first.created_at, first.id
-        LIMIT 1))
-    AND job.changed_xid > '0'
-    AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-    AND (EXISTS (SELECT 1
-        FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-        WHERE job.queue = floor.queue
-        AND job.fairness_key = floor.fairness_key
-        AND job.priority = floor.priority
-        AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-    AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-    ORDER BY job.changed_xid
-    LIMIT %(limit)s::INTEGER
-    FOR NO KEY UPDATE SKIP LOCKED) AS since
-  UNION ALL
-  SELECT next_of_keys.id AS id
-  FROM (SELECT job.id AS id
-    FROM job
-    WHERE job.status = 'pending'
-    AND job.scheduled_at <= now()
-    AND job.type_name = ANY (%(types)s::TEXT[])
-    AND job.attempt < 2147483647
-    AND (job.expires_at IS NULL OR job.expires_at > now())
-    AND (job.ordering_key IS NULL OR (SELECT other.id
-        FROM job AS other
-        WHERE other.ordering_key = job.ordering_key
-        AND other.ordering_key IS NOT NULL
-        AND other.leased_by IS NOT NULL
-        LIMIT 1) IS NULL
-      AND job.id = (SELECT first.id
-        FROM job AS first
-        WHERE first.ordering_key = job.ordering_key
-        AND first.ordering_key IS NOT NULL
-        AND first.status IN ('blocked', 'pending')
-        AND NOT (coalesce(first.skip_while_retrying, false)
-          AND first.status = 'pending'
-          AND first.attempt > 0
-          AND first.scheduled_at > now())
-        ORDER BY first.ordering_key, first.created_at, first.id
-        LIMIT 1))
-    AND job.id = ANY (array((SELECT freed.id
-          FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-            FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
-              FROM (SELECT of_then.ordering_key AS ordering_key
-                FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-                JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
-                  FROM job AS left_key
-                  WHERE left_key.ordering_key IS NOT NULL
-                  AND left_key.leased_by IS NULL
-                  AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-                  AND left_key.changed_xid >= "then".xid
-                  AND left_key.changed_xid <= "then".xid) AS of_then ON true
-                UNION ALL
-                SELECT left_key.ordering_key AS ordering_key
-                FROM job AS left_key
-                WHERE left_key.ordering_key IS NOT NULL
-                AND left_key.leased_by IS NULL
-                AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-                AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-                AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-            JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-              FROM job AS first
-              WHERE first.ordering_key = key.ordering_key
-              AND first.ordering_key IS NOT NULL
-              AND first.status IN ('blocked', 'pending')
-              AND NOT (coalesce(first.skip_while_retrying, false)
-                AND first.status = 'pending'
-                AND first.attempt > 0
-                AND first.scheduled_at > now())
-              ORDER BY first.ordering_key, first.created_at, first.id
-              LIMIT 1) AS first ON true
-            WHERE first.status = 'pending') AS freed
-          WHERE freed.type_name = ANY (%(types)s::TEXT[])
-          AND freed.changed_xid < CAST(%(xmax)s::VARCHAR AS xid8)
-          AND freed.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
-          AND freed.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-          AND (EXISTS (SELECT 1
-              FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-              WHERE freed.queue = floor.queue
-              AND freed.fairness_key = floor.fairness_key
-              AND freed.priority = floor.priority
-              AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
-    LIMIT %(limit)s::INTEGER
-    FOR NO KEY UPDATE SKIP LOCKED) AS next_of_keys
-  UNION ALL
-  SELECT probe.id AS id
-  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
-  JOIN LATERAL (SELECT job.id AS id
-    FROM job
-    WHERE job.status = 'pending'
-    AND job.scheduled_at <= now()
-    AND job.type_name = ANY (%(types)s::TEXT[])
-    AND job.attempt < 2147483647
-    AND (job.expires_at IS NULL OR job.expires_at > now())
-    AND (job.ordering_key IS NULL OR (SELECT other.id
-        FROM job AS other
-        WHERE other.ordering_key = job.ordering_key
-        AND other.ordering_key IS NOT NULL
-        AND other.leased_by IS NOT NULL
-        LIMIT 1) IS NULL
-      AND job.id = (SELECT first.id
-        FROM job AS first
-        WHERE first.ordering_key = job.ordering_key
-        AND first.ordering_key IS NOT NULL
-        AND first.status IN ('blocked', 'pending')
-        AND NOT (coalesce(first.skip_while_retrying, false)
-          AND first.status = 'pending'
-          AND first.attempt > 0
-          AND first.scheduled_at > now())
-        ORDER BY first.ordering_key, first.created_at, first.id
-        LIMIT 1))
-    AND job.priority >= '-9'
-    AND job.queue = lane.queue
-    AND job.fairness_key = lane.fairness_key
-    AND job.priority = lane.priority
-    AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
-    ORDER BY job.scheduled_at, job.id
-    LIMIT %(limit)s::INTEGER
-    FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
-  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
-  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
-  WHERE job.id = ANY (array((SELECT picked.id
-        FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
-    AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
-    FROM job_attempt
-    WHERE job_attempt.job_id = job.id
-    AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN claimed ON true
-
--- claim_for_groups {"attempt_1": 1}
-WITH picked AS (SELECT taken.id AS id
-  FROM (SELECT row.quota AS quota, row.first_share AS first_share, row.last_share AS last_share, row.first_type AS first_type, row.last_type AS last_type, (%(types)s::TEXT[])[row.first_type:row.last_type] AS types
-    FROM unnest(%(group_quota)s::INTEGER[], %(group_first_share)s::INTEGER[], %(group_last_share)s::INTEGER[], %(group_first_type)s::INTEGER[], %(group_last_type)s::INTEGER[]) AS row(quota, first_share, last_share, first_type, last_type)
-    LIMIT ALL OFFSET 0) AS of_group
-  JOIN LATERAL (SELECT block.id AS id
-    FROM unnest((%(firsts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(lasts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(quotas)s::INTEGER[])[of_group.first_share:of_group.last_share]) AS share(first, last, quota)
+  SELECT in_partition.id AS id
+  FROM (SELECT row.quota AS quota, row.first AS first, row.last AS last, row.first_type AS first_type, row.last_type AS last_type, (%(types)s::TEXT[])[row.first_type:row.last_type] AS types
+    FROM unnest(%(partition_quota)s::INTEGER[], %(partition_first)s::INTEGER[], %(partition_last)s::INTEGER[], %(partition_first_type)s::INTEGER[], %(partition_last_type)s::INTEGER[]) AS row(quota, first, last, first_type, last_type)
+    LIMIT ALL OFFSET 0) AS partition
+  JOIN LATERAL (SELECT in_segment.id AS id
+    FROM unnest((%(segment_first)s::INTEGER[])[partition.first:partition.last], (%(segment_last)s::INTEGER[])[partition.first:partition.last], (%(segment_quota)s::INTEGER[])[partition.first:partition.last]) AS segment(first, last, quota)
     JOIN LATERAL (SELECT probe.id AS id
-      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
+      FROM unnest((%(queues)s::TEXT[])[segment.first:segment.last], (%(fairness_keys)s::TEXT[])[segment.first:segment.last], (%(priorities)s::SMALLINT[])[segment.first:segment.last], (%(cursor_at)s::TIMESTAMP WITH TIME ZONE[])[segment.first:segment.last], (%(cursor_id)s::UUID[])[segment.first:segment.last]) AS lane(queue, fairness_key, priority, cursor_at, cursor_id)
       JOIN LATERAL (SELECT job.id AS id
         FROM job
         WHERE job.status = 'pending'
-        AND job.scheduled_at <= now()
-        AND job.type_name = ANY (of_group.types)
-        AND job.attempt < 2147483647
-        AND (job.expires_at IS NULL OR job.expires_at > now())
-        AND (job.ordering_key IS NULL OR (SELECT other.id
-            FROM job AS other
-            WHERE other.ordering_key = job.ordering_key
-            AND other.ordering_key IS NOT NULL
-            AND other.leased_by IS NOT NULL
-            LIMIT 1) IS NULL
-          AND job.id = (SELECT first.id
-            FROM job AS first
-            WHERE first.ordering_key = job.ordering_key
-            AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending')
-            AND NOT (coalesce(first.skip_while_retrying, false)
-              AND first.status = 'pending'
-              AND first.attempt > 0
-              AND first.scheduled_at > now())
-            ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1))
         AND job.priority >= '-9'
         AND job.queue = lane.queue
         AND job.fairness_key = lane.fairness_key
         AND job.priority = lane.priority
-        AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
+        AND job.scheduled_at <= now()
+        AND job.type_name = ANY (partition.types)
+        AND job.attempt < 2147483647
+        AND (job.expires_at IS NULL OR job.expires_at > now())
+        AND (job.ordering_key IS NULL OR (SELECT other.id
+            FROM job AS other
+            WHERE other.ordering_key = job.ordering_key
+            AND other.ordering_key IS NOT NULL
+            AND other.leased_by IS NOT NULL
+            LIMIT 1) IS NULL
+          AND job.id = (SELECT first.id
+            FROM job AS first
+            WHERE first.ordering_key = job.ordering_key
+            AND first.ordering_key IS NOT NULL
+            AND first.status IN ('blocked', 'pending')
+            AND NOT (coalesce(first.skip_while_retrying, false)
+              AND first.status = 'pending'
+              AND first.attempt > 0
+              AND first.scheduled_at > now())
+            ORDER BY first.ordering_key, first.created_at, first.id
+            LIMIT 1))
+        AND (job.scheduled_at, job.id) > (lane.cursor_at, lane.cursor_id)
+        AND job.id != ALL (%(apart)s::UUID[])
         ORDER BY job.scheduled_at, job.id
-        LIMIT of_group.quota
+        LIMIT partition.quota
         FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
-      LIMIT share.quota) AS block ON true
-    LIMIT of_group.quota) AS taken ON true
+      LIMIT segment.quota) AS in_segment ON true
+    LIMIT partition.quota) AS in_partition ON true
   LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
   SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT picked.id
@@ -1163,729 +602,7 @@ WITH picked AS (SELECT taken.id AS id
     FROM job_attempt
     WHERE job_attempt.job_id = job.id
     AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN claimed ON true
-
--- claim_for_groups_changed {"attempt_1": 1}
-WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-  FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
-    FROM (SELECT of_then.ordering_key AS ordering_key
-      FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-      JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
-        FROM job AS left_key
-        WHERE left_key.ordering_key IS NOT NULL
-        AND left_key.leased_by IS NULL
-        AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-        AND left_key.changed_xid >= "then".xid
-        AND left_key.changed_xid <= "then".xid) AS of_then ON true
-      UNION ALL
-      SELECT left_key.ordering_key AS ordering_key
-      FROM job AS left_key
-      WHERE left_key.ordering_key IS NOT NULL
-      AND left_key.leased_by IS NULL
-      AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-      AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-      AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-  JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-    FROM job AS first
-    WHERE first.ordering_key = key.ordering_key
-    AND first.ordering_key IS NOT NULL
-    AND first.status IN ('blocked', 'pending')
-    AND NOT (coalesce(first.skip_while_retrying, false)
-      AND first.status = 'pending'
-      AND first.attempt > 0
-      AND first.scheduled_at > now())
-    ORDER BY first.ordering_key, first.created_at, first.id
-    LIMIT 1) AS first ON true
-  WHERE first.status = 'pending'), picked AS (SELECT taken.id AS id
-  FROM (SELECT row.quota AS quota, row.first_share AS first_share, row.last_share AS last_share, row.first_type AS first_type, row.last_type AS last_type, row.first_lane AS first_lane, row.last_lane AS last_lane, row.most_behind AS most_behind, row.first_xip AS first_xip, row.last_xip AS last_xip, row.xmax AS xmax, row.highest_floor AS highest_floor, (%(types)s::TEXT[])[row.first_type:row.last_type] AS types
-    FROM unnest(%(group_quota)s::INTEGER[], %(group_first_share)s::INTEGER[], %(group_last_share)s::INTEGER[], %(group_first_type)s::INTEGER[], %(group_last_type)s::INTEGER[], %(group_first_lane)s::INTEGER[], %(group_last_lane)s::INTEGER[], %(group_most_behind)s::INTEGER[], %(group_first_xip)s::INTEGER[], %(group_last_xip)s::INTEGER[], %(group_xmax)s::TEXT[], %(group_highest_floor)s::TIMESTAMP WITH TIME ZONE[]) AS row(quota, first_share, last_share, first_type, last_type, first_lane, last_lane, most_behind, first_xip, last_xip, xmax, highest_floor)
-    LIMIT ALL OFFSET 0) AS of_group
-  JOIN LATERAL (SELECT behind.id AS id
-    FROM (SELECT in_flight.id AS id
-      FROM unnest(CAST((%(xip)s::TEXT[])[of_group.first_xip:of_group.last_xip] AS xid8[])) AS "then"(xid)
-      JOIN LATERAL (SELECT job.id AS id
-        FROM job
-        WHERE job.status = 'pending'
-        AND job.scheduled_at <= now()
-        AND job.type_name = ANY (of_group.types)
-        AND job.attempt < 2147483647
-        AND (job.expires_at IS NULL OR job.expires_at > now())
-        AND (job.ordering_key IS NULL OR (SELECT other.id
-            FROM job AS other
-            WHERE other.ordering_key = job.ordering_key
-            AND other.ordering_key IS NOT NULL
-            AND other.leased_by IS NOT NULL
-            LIMIT 1) IS NULL
-          AND job.id = (SELECT first.id
-            FROM job AS first
-            WHERE first.ordering_key = job.ordering_key
-            AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending')
-            AND NOT (coalesce(first.skip_while_retrying, false)
-              AND first.status = 'pending'
-              AND first.attempt > 0
-              AND first.scheduled_at > now())
-            ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1))
-        AND job.changed_xid > '0'
-        AND job.scheduled_at <= of_group.highest_floor
-        AND (EXISTS (SELECT 1
-            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-            WHERE job.queue = floor.queue
-            AND job.fairness_key = floor.fairness_key
-            AND job.priority = floor.priority
-            AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-        AND job.changed_xid >= "then".xid
-        AND job.changed_xid <= "then".xid
-        ORDER BY job.changed_xid
-        LIMIT of_group.quota
-        FOR NO KEY UPDATE SKIP LOCKED) AS in_flight ON true
-      UNION ALL
-      SELECT since.id AS id
-      FROM (SELECT job.id AS id
-        FROM job
-        WHERE job.status = 'pending'
-        AND job.scheduled_at <= now()
-        AND job.type_name = ANY (of_group.types)
-        AND job.attempt < 2147483647
-        AND (job.expires_at IS NULL OR job.expires_at > now())
-        AND (job.ordering_key IS NULL OR (SELECT other.id
-            FROM job AS other
-            WHERE other.ordering_key = job.ordering_key
-            AND other.ordering_key IS NOT NULL
-            AND other.leased_by IS NOT NULL
-            LIMIT 1) IS NULL
-          AND job.id = (SELECT first.id
-            FROM job AS first
-            WHERE first.ordering_key = job.ordering_key
-            AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending')
-            AND NOT (coalesce(first.skip_while_retrying, false)
-              AND first.status = 'pending'
-              AND first.attempt > 0
-              AND first.scheduled_at > now())
-            ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1))
-        AND job.changed_xid > '0'
-        AND job.scheduled_at <= of_group.highest_floor
-        AND (EXISTS (SELECT 1
-            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-            WHERE job.queue = floor.queue
-            AND job.fairness_key = floor.fairness_key
-            AND job.priority = floor.priority
-            AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-        AND job.changed_xid >= CAST(of_group.xmax AS xid8)
-        ORDER BY job.changed_xid
-        LIMIT of_group.quota
-        FOR NO KEY UPDATE SKIP LOCKED) AS since
-      UNION ALL
-      SELECT next_of_keys.id AS id
-      FROM (SELECT job.id AS id
-        FROM job
-        WHERE job.status = 'pending'
-        AND job.scheduled_at <= now()
-        AND job.type_name = ANY (of_group.types)
-        AND job.attempt < 2147483647
-        AND (job.expires_at IS NULL OR job.expires_at > now())
-        AND (job.ordering_key IS NULL OR (SELECT other.id
-            FROM job AS other
-            WHERE other.ordering_key = job.ordering_key
-            AND other.ordering_key IS NOT NULL
-            AND other.leased_by IS NOT NULL
-            LIMIT 1) IS NULL
-          AND job.id = (SELECT first.id
-            FROM job AS first
-            WHERE first.ordering_key = job.ordering_key
-            AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending')
-            AND NOT (coalesce(first.skip_while_retrying, false)
-              AND first.status = 'pending'
-              AND first.attempt > 0
-              AND first.scheduled_at > now())
-            ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1))
-        AND job.id = ANY (array((SELECT freed.id
-              FROM freed
-              WHERE freed.type_name = ANY (of_group.types)
-              AND freed.changed_xid < CAST(of_group.xmax AS xid8)
-              AND freed.changed_xid != ALL (CAST((%(xip)s::TEXT[])[of_group.first_xip:of_group.last_xip] AS xid8[]))
-              AND freed.scheduled_at <= of_group.highest_floor
-              AND (EXISTS (SELECT 1
-                  FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-                  WHERE freed.queue = floor.queue
-                  AND freed.fairness_key = floor.fairness_key
-                  AND freed.priority = floor.priority
-                  AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
-        LIMIT of_group.quota
-        FOR NO KEY UPDATE SKIP LOCKED) AS next_of_keys
-      LIMIT of_group.most_behind) AS behind
-    UNION ALL
-    SELECT block.id AS id
-    FROM unnest((%(firsts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(lasts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(quotas)s::INTEGER[])[of_group.first_share:of_group.last_share]) AS share(first, last, quota)
-    JOIN LATERAL (SELECT probe.id AS id
-      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
-      JOIN LATERAL (SELECT job.id AS id
-        FROM job
-        WHERE job.status = 'pending'
-        AND job.scheduled_at <= now()
-        AND job.type_name = ANY (of_group.types)
-        AND job.attempt < 2147483647
-        AND (job.expires_at IS NULL OR job.expires_at > now())
-        AND (job.ordering_key IS NULL OR (SELECT other.id
-            FROM job AS other
-            WHERE other.ordering_key = job.ordering_key
-            AND other.ordering_key IS NOT NULL
-            AND other.leased_by IS NOT NULL
-            LIMIT 1) IS NULL
-          AND job.id = (SELECT first.id
-            FROM job AS first
-            WHERE first.ordering_key = job.ordering_key
-            AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending')
-            AND NOT (coalesce(first.skip_while_retrying, false)
-              AND first.status = 'pending'
-              AND first.attempt > 0
-              AND first.scheduled_at > now())
-            ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1))
-        AND job.priority >= '-9'
-        AND job.queue = lane.queue
-        AND job.fairness_key = lane.fairness_key
-        AND job.priority = lane.priority
-        AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
-        ORDER BY job.scheduled_at, job.id
-        LIMIT of_group.quota
-        FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
-      LIMIT share.quota) AS block ON true
-    LIMIT of_group.quota) AS taken ON true
-  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
-  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
-  WHERE job.id = ANY (array((SELECT picked.id
-        FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
-    AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
-    FROM job_attempt
-    WHERE job_attempt.job_id = job.id
-    AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN claimed ON true
-
--- claim_for_groups_excluding {"attempt_1": 1}
-WITH freed AS (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-  FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
-    FROM (SELECT of_then.ordering_key AS ordering_key
-      FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-      JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
-        FROM job AS left_key
-        WHERE left_key.ordering_key IS NOT NULL
-        AND left_key.leased_by IS NULL
-        AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-        AND left_key.changed_xid >= "then".xid
-        AND left_key.changed_xid <= "then".xid) AS of_then ON true
-      UNION ALL
-      SELECT left_key.ordering_key AS ordering_key
-      FROM job AS left_key
-      WHERE left_key.ordering_key IS NOT NULL
-      AND left_key.leased_by IS NULL
-      AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-      AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-      AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-  JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-    FROM job AS first
-    WHERE first.ordering_key = key.ordering_key
-    AND first.ordering_key IS NOT NULL
-    AND first.status IN ('blocked', 'pending')
-    AND NOT (coalesce(first.skip_while_retrying, false)
-      AND first.status = 'pending'
-      AND first.attempt > 0
-      AND first.scheduled_at > now())
-    ORDER BY first.ordering_key, first.created_at, first.id
-    LIMIT 1) AS first ON true
-  WHERE first.status = 'pending'), picked AS (SELECT taken.id AS id
-  FROM (SELECT row.quota AS quota, row.first_share AS first_share, row.last_share AS last_share, row.first_type AS first_type, row.last_type AS last_type, row.first_lane AS first_lane, row.last_lane AS last_lane, row.most_behind AS most_behind, row.first_xip AS first_xip, row.last_xip AS last_xip, row.xmax AS xmax, row.highest_floor AS highest_floor, (%(types)s::TEXT[])[row.first_type:row.last_type] AS types
-    FROM unnest(%(group_quota)s::INTEGER[], %(group_first_share)s::INTEGER[], %(group_last_share)s::INTEGER[], %(group_first_type)s::INTEGER[], %(group_last_type)s::INTEGER[], %(group_first_lane)s::INTEGER[], %(group_last_lane)s::INTEGER[], %(group_most_behind)s::INTEGER[], %(group_first_xip)s::INTEGER[], %(group_last_xip)s::INTEGER[], %(group_xmax)s::TEXT[], %(group_highest_floor)s::TIMESTAMP WITH TIME ZONE[]) AS row(quota, first_share, last_share, first_type, last_type, first_lane, last_lane, most_behind, first_xip, last_xip, xmax, highest_floor)
-    LIMIT ALL OFFSET 0) AS of_group
-  JOIN LATERAL (SELECT behind.id AS id
-    FROM (SELECT in_flight.id AS id
-      FROM unnest(CAST((%(xip)s::TEXT[])[of_group.first_xip:of_group.last_xip] AS xid8[])) AS "then"(xid)
-      JOIN LATERAL (SELECT job.id AS id
-        FROM job
-        WHERE job.status = 'pending'
-        AND job.scheduled_at <= now()
-        AND job.type_name = ANY (of_group.types)
-        AND job.attempt < 2147483647
-        AND (job.expires_at IS NULL OR job.expires_at > now())
-        AND (job.ordering_key IS NULL OR (SELECT other.id
-            FROM job AS other
-            WHERE other.ordering_key = job.ordering_key
-            AND other.ordering_key IS NOT NULL
-            AND other.leased_by IS NOT NULL
-            LIMIT 1) IS NULL
-          AND job.id = (SELECT first.id
-            FROM job AS first
-            WHERE first.ordering_key = job.ordering_key
-            AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending')
-            AND NOT (coalesce(first.skip_while_retrying, false)
-              AND first.status = 'pending'
-              AND first.attempt > 0
-              AND first.scheduled_at > now())
-            ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1))
-        AND job.id != ALL (%(excluded)s::UUID[])
-        AND job.changed_xid > '0'
-        AND job.scheduled_at <= of_group.highest_floor
-        AND (EXISTS (SELECT 1
-            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-            WHERE job.queue = floor.queue
-            AND job.fairness_key = floor.fairness_key
-            AND job.priority = floor.priority
-            AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-        AND job.changed_xid >= "then".xid
-        AND job.changed_xid <= "then".xid
-        ORDER BY job.changed_xid
-        LIMIT of_group.quota
-        FOR NO KEY UPDATE SKIP LOCKED) AS in_flight ON true
-      UNION ALL
-      SELECT since.id AS id
-      FROM (SELECT job.id AS id
-        FROM job
-        WHERE job.status = 'pending'
-        AND job.scheduled_at <= now()
-        AND job.type_name = ANY (of_group.types)
-        AND job.attempt < 2147483647
-        AND (job.expires_at IS NULL OR job.expires_at > now())
-        AND (job.ordering_key IS NULL OR (SELECT other.id
-            FROM job AS other
-            WHERE other.ordering_key = job.ordering_key
-            AND other.ordering_key IS NOT NULL
-            AND other.leased_by IS NOT NULL
-            LIMIT 1) IS NULL
-          AND job.id = (SELECT first.id
-            FROM job AS first
-            WHERE first.ordering_key = job.ordering_key
-            AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending')
-            AND NOT (coalesce(first.skip_while_retrying, false)
-              AND first.status = 'pending'
-              AND first.attempt > 0
-              AND first.scheduled_at > now())
-            ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1))
-        AND job.id != ALL (%(excluded)s::UUID[])
-        AND job.changed_xid > '0'
-        AND job.scheduled_at <= of_group.highest_floor
-        AND (EXISTS (SELECT 1
-            FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-            WHERE job.queue = floor.queue
-            AND job.fairness_key = floor.fairness_key
-            AND job.priority = floor.priority
-            AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-        AND job.changed_xid >= CAST(of_group.xmax AS xid8)
-        ORDER BY job.changed_xid
-        LIMIT of_group.quota
-        FOR NO KEY UPDATE SKIP LOCKED) AS since
-      UNION ALL
-      SELECT next_of_keys.id AS id
-      FROM (SELECT job.id AS id
-        FROM job
-        WHERE job.status = 'pending'
-        AND job.scheduled_at <= now()
-        AND job.type_name = ANY (of_group.types)
-        AND job.attempt < 2147483647
-        AND (job.expires_at IS NULL OR job.expires_at > now())
-        AND (job.ordering_key IS NULL OR (SELECT other.id
-            FROM job AS other
-            WHERE other.ordering_key = job.ordering_key
-            AND other.ordering_key IS NOT NULL
-            AND other.leased_by IS NOT NULL
-            LIMIT 1) IS NULL
-          AND job.id = (SELECT first.id
-            FROM job AS first
-            WHERE first.ordering_key = job.ordering_key
-            AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending')
-            AND NOT (coalesce(first.skip_while_retrying, false)
-              AND first.status = 'pending'
-              AND first.attempt > 0
-              AND first.scheduled_at > now())
-            ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1))
-        AND job.id != ALL (%(excluded)s::UUID[])
-        AND job.id = ANY (array((SELECT freed.id
-              FROM freed
-              WHERE freed.type_name = ANY (of_group.types)
-              AND freed.changed_xid < CAST(of_group.xmax AS xid8)
-              AND freed.changed_xid != ALL (CAST((%(xip)s::TEXT[])[of_group.first_xip:of_group.last_xip] AS xid8[]))
-              AND freed.scheduled_at <= of_group.highest_floor
-              AND (EXISTS (SELECT 1
-                  FROM unnest((%(queues)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(fairness_keys)s::TEXT[])[of_group.first_lane:of_group.last_lane], (%(priorities)s::SMALLINT[])[of_group.first_lane:of_group.last_lane], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[of_group.first_lane:of_group.last_lane], (%(floor_id)s::UUID[])[of_group.first_lane:of_group.last_lane]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-                  WHERE freed.queue = floor.queue
-                  AND freed.fairness_key = floor.fairness_key
-                  AND freed.priority = floor.priority
-                  AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
-        LIMIT of_group.quota
-        FOR NO KEY UPDATE SKIP LOCKED) AS next_of_keys
-      LIMIT of_group.most_behind) AS behind
-    UNION ALL
-    SELECT block.id AS id
-    FROM unnest((%(firsts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(lasts)s::INTEGER[])[of_group.first_share:of_group.last_share], (%(quotas)s::INTEGER[])[of_group.first_share:of_group.last_share]) AS share(first, last, quota)
-    JOIN LATERAL (SELECT probe.id AS id
-      FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
-      JOIN LATERAL (SELECT job.id AS id
-        FROM job
-        WHERE job.status = 'pending'
-        AND job.scheduled_at <= now()
-        AND job.type_name = ANY (of_group.types)
-        AND job.attempt < 2147483647
-        AND (job.expires_at IS NULL OR job.expires_at > now())
-        AND (job.ordering_key IS NULL OR (SELECT other.id
-            FROM job AS other
-            WHERE other.ordering_key = job.ordering_key
-            AND other.ordering_key IS NOT NULL
-            AND other.leased_by IS NOT NULL
-            LIMIT 1) IS NULL
-          AND job.id = (SELECT first.id
-            FROM job AS first
-            WHERE first.ordering_key = job.ordering_key
-            AND first.ordering_key IS NOT NULL
-            AND first.status IN ('blocked', 'pending')
-            AND NOT (coalesce(first.skip_while_retrying, false)
-              AND first.status = 'pending'
-              AND first.attempt > 0
-              AND first.scheduled_at > now())
-            ORDER BY first.ordering_key, first.created_at, first.id
-            LIMIT 1))
-        AND job.id != ALL (%(excluded)s::UUID[])
-        AND job.priority >= '-9'
-        AND job.queue = lane.queue
-        AND job.fairness_key = lane.fairness_key
-        AND job.priority = lane.priority
-        AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
-        ORDER BY job.scheduled_at, job.id
-        LIMIT of_group.quota
-        FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
-      LIMIT share.quota) AS block ON true
-    LIMIT of_group.quota) AS taken ON true
-  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
-  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
-  WHERE job.id = ANY (array((SELECT picked.id
-        FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
-    AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
-    FROM job_attempt
-    WHERE job_attempt.job_id = job.id
-    AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN claimed ON true
-
--- claim_from_lanes {"attempt_1": 1}
-WITH picked AS (SELECT probe.id AS id
-  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[], %(quotas)s::INTEGER[]) AS lane(queue, fairness_key, priority, floor_at, floor_id, quota)
-  JOIN LATERAL (SELECT job.id AS id
-    FROM job
-    WHERE job.status = 'pending'
-    AND job.scheduled_at <= now()
-    AND job.type_name = ANY (%(types)s::TEXT[])
-    AND job.attempt < 2147483647
-    AND (job.expires_at IS NULL OR job.expires_at > now())
-    AND (job.ordering_key IS NULL OR (SELECT other.id
-        FROM job AS other
-        WHERE other.ordering_key = job.ordering_key
-        AND other.ordering_key IS NOT NULL
-        AND other.leased_by IS NOT NULL
-        LIMIT 1) IS NULL
-      AND job.id = (SELECT first.id
-        FROM job AS first
-        WHERE first.ordering_key = job.ordering_key
-        AND first.ordering_key IS NOT NULL
-        AND first.status IN ('blocked', 'pending')
-        AND NOT (coalesce(first.skip_while_retrying, false)
-          AND first.status = 'pending'
-          AND first.attempt > 0
-          AND first.scheduled_at > now())
-        ORDER BY first.ordering_key, first.created_at, first.id
-        LIMIT 1))
-    AND job.priority >= '-9'
-    AND job.queue = lane.queue
-    AND job.fairness_key = lane.fairness_key
-    AND job.priority = lane.priority
-    AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
-    ORDER BY job.scheduled_at, job.id
-    LIMIT lane.quota
-    FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
-  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
-  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
-  WHERE job.id = ANY (array((SELECT picked.id
-        FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
-    AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
-    FROM job_attempt
-    WHERE job_attempt.job_id = job.id
-    AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN claimed ON true
-
--- claim_shared {"attempt_1": 1}
-WITH picked AS (SELECT block.id AS id
-  FROM unnest(%(firsts)s::INTEGER[], %(lasts)s::INTEGER[], %(quotas)s::INTEGER[]) AS share(first, last, quota)
-  JOIN LATERAL (SELECT probe.id AS id
-    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
-    JOIN LATERAL (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.priority >= '-9'
-      AND job.queue = lane.queue
-      AND job.fairness_key = lane.fairness_key
-      AND job.priority = lane.priority
-      AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
-      ORDER BY job.scheduled_at, job.id
-      LIMIT %(limit)s::INTEGER
-      FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
-    LIMIT share.quota) AS block ON true
-  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
-  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
-  WHERE job.id = ANY (array((SELECT picked.id
-        FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
-    AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
-    FROM job_attempt
-    WHERE job_attempt.job_id = job.id
-    AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN claimed ON true
-
--- claim_shared_changed {"attempt_1": 1}
-WITH picked AS (SELECT behind.id AS id
-  FROM (SELECT in_flight.id AS id
-    FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-    JOIN LATERAL (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.changed_xid > '0'
-      AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-      AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-          WHERE job.queue = floor.queue
-          AND job.fairness_key = floor.fairness_key
-          AND job.priority = floor.priority
-          AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-      AND job.changed_xid >= "then".xid
-      AND job.changed_xid <= "then".xid
-      ORDER BY job.changed_xid
-      LIMIT %(limit)s::INTEGER
-      FOR NO KEY UPDATE SKIP LOCKED) AS in_flight ON true
-    UNION ALL
-    SELECT since.id AS id
-    FROM (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.changed_xid > '0'
-      AND job.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-      AND (EXISTS (SELECT 1
-          FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-          WHERE job.queue = floor.queue
-          AND job.fairness_key = floor.fairness_key
-          AND job.priority = floor.priority
-          AND (job.scheduled_at, job.id) <= (floor.floor_at, floor.floor_id)))
-      AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-      ORDER BY job.changed_xid
-      LIMIT %(limit)s::INTEGER
-      FOR NO KEY UPDATE SKIP LOCKED) AS since
-    UNION ALL
-    SELECT next_of_keys.id AS id
-    FROM (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.id = ANY (array((SELECT freed.id
-            FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-              FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
-                FROM (SELECT of_then.ordering_key AS ordering_key
-                  FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-                  JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
-                    FROM job AS left_key
-                    WHERE left_key.ordering_key IS NOT NULL
-                    AND left_key.leased_by IS NULL
-                    AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-                    AND left_key.changed_xid >= "then".xid
-                    AND left_key.changed_xid <= "then".xid) AS of_then ON true
-                  UNION ALL
-                  SELECT left_key.ordering_key AS ordering_key
-                  FROM job AS left_key
-                  WHERE left_key.ordering_key IS NOT NULL
-                  AND left_key.leased_by IS NULL
-                  AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-                  AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-                  AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-              JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-                FROM job AS first
-                WHERE first.ordering_key = key.ordering_key
-                AND first.ordering_key IS NOT NULL
-                AND first.status IN ('blocked', 'pending')
-                AND NOT (coalesce(first.skip_while_retrying, false)
-                  AND first.status = 'pending'
-                  AND first.attempt > 0
-                  AND first.scheduled_at > now())
-                ORDER BY first.ordering_key, first.created_at, first.id
-                LIMIT 1) AS first ON true
-              WHERE first.status = 'pending') AS freed
-            WHERE freed.type_name = ANY (%(types)s::TEXT[])
-            AND freed.changed_xid < CAST(%(xmax)s::VARCHAR AS xid8)
-            AND freed.changed_xid != ALL (CAST(%(xip)s::TEXT[] AS xid8[]))
-            AND freed.scheduled_at <= %(highest_floor)s::TIMESTAMP WITH TIME ZONE
-            AND (EXISTS (SELECT 1
-                FROM unnest((%(queues)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(fairness_keys)s::TEXT[])[1:%(lanes_behind)s::INTEGER], (%(priorities)s::SMALLINT[])[1:%(lanes_behind)s::INTEGER], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[1:%(lanes_behind)s::INTEGER], (%(floor_id)s::UUID[])[1:%(lanes_behind)s::INTEGER]) AS floor(queue, fairness_key, priority, floor_at, floor_id)
-                WHERE freed.queue = floor.queue
-                AND freed.fairness_key = floor.fairness_key
-                AND freed.priority = floor.priority
-                AND (freed.scheduled_at, freed.id) <= (floor.floor_at, floor.floor_id))))))
-      LIMIT %(limit)s::INTEGER
-      FOR NO KEY UPDATE SKIP LOCKED) AS next_of_keys
-    LIMIT %(most_behind)s::INTEGER) AS behind
-  UNION ALL
-  SELECT block.id AS id
-  FROM unnest(%(firsts)s::INTEGER[], %(lasts)s::INTEGER[], %(quotas)s::INTEGER[]) AS share(first, last, quota)
-  JOIN LATERAL (SELECT probe.id AS id
-    FROM unnest((%(queues)s::TEXT[])[share.first:share.last], (%(fairness_keys)s::TEXT[])[share.first:share.last], (%(priorities)s::SMALLINT[])[share.first:share.last], (%(floor_at)s::TIMESTAMP WITH TIME ZONE[])[share.first:share.last], (%(floor_id)s::UUID[])[share.first:share.last]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
-    JOIN LATERAL (SELECT job.id AS id
-      FROM job
-      WHERE job.status = 'pending'
-      AND job.scheduled_at <= now()
-      AND job.type_name = ANY (%(types)s::TEXT[])
-      AND job.attempt < 2147483647
-      AND (job.expires_at IS NULL OR job.expires_at > now())
-      AND (job.ordering_key IS NULL OR (SELECT other.id
-          FROM job AS other
-          WHERE other.ordering_key = job.ordering_key
-          AND other.ordering_key IS NOT NULL
-          AND other.leased_by IS NOT NULL
-          LIMIT 1) IS NULL
-        AND job.id = (SELECT first.id
-          FROM job AS first
-          WHERE first.ordering_key = job.ordering_key
-          AND first.ordering_key IS NOT NULL
-          AND first.status IN ('blocked', 'pending')
-          AND NOT (coalesce(first.skip_while_retrying, false)
-            AND first.status = 'pending'
-            AND first.attempt > 0
-            AND first.scheduled_at > now())
-          ORDER BY first.ordering_key, first.created_at, first.id
-          LIMIT 1))
-      AND job.priority >= '-9'
-      AND job.queue = lane.queue
-      AND job.fairness_key = lane.fairness_key
-      AND job.priority = lane.priority
-      AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
-      ORDER BY job.scheduled_at, job.id
-      LIMIT %(limit)s::INTEGER
-      FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
-    LIMIT share.quota) AS block ON true
-  LIMIT %(limit)s::INTEGER), claimed AS (UPDATE job
-  SET status='running', started_at=now(), attempt=(job.attempt + %(attempt_1)s::INTEGER), leased_by=%(worker_id)s::VARCHAR, leased_until=(now() + job.timeout + %(grace)s::INTERVAL), changed_xid=pg_current_xact_id()
-  WHERE job.id = ANY (array((SELECT picked.id
-        FROM picked)))
-  RETURNING job.id, job.type_name, job.queue, job.fairness_key, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.input, job.input_version, job.attempt, job.max_attempts, job.timeout, least(greatest(job.created_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS created_at, job.scheduled_at, job.started_at, job.trace_context, job.chain_trace_context, job.ordering_key, job.rate_cost, CASE WHEN (job.attempt > 1
-    AND pg_column_size(job.last_error) <= 131072) THEN job.last_error END AS last_error, CASE WHEN (job.attempt > 1) THEN (SELECT least(greatest(job_attempt.ended_at, '0001-01-02 00:00:00+00'), '9999-12-30 00:00:00+00') AS least_1
-    FROM job_attempt
-    WHERE job_attempt.job_id = job.id
-    AND job_attempt.attempt = job.attempt - 1) END AS last_attempt_ended_at)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
+SELECT now() AS now, claimed.id, claimed.type_name, claimed.queue, claimed.fairness_key, claimed.priority, claimed.chain_id, claimed.chain_type_name, claimed.chain_index, claimed.input, claimed.input_version, claimed.attempt, claimed.max_attempts, claimed.timeout, claimed.created_at, claimed.scheduled_at, claimed.started_at, claimed.trace_context, claimed.chain_trace_context, claimed.ordering_key, claimed.rate_cost, claimed.last_error, claimed.last_attempt_ended_at
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN claimed ON true
 
@@ -3047,43 +1764,6 @@ WHERE job.id = ANY (array((SELECT unnest(ARRAY[meant.id, meant.chain_id]) AS unn
 ORDER BY job.root_id IS NOT NULL, job.id
 FOR NO KEY UPDATE
 
--- longest_waiting {}
-SELECT lane.queue, lane.fairness_key, lane.priority
-FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
-JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
-  FROM job
-  WHERE job.status = 'pending'
-  AND job.scheduled_at <= now()
-  AND job.type_name = ANY (%(types)s::TEXT[])
-  AND job.attempt < 2147483647
-  AND (job.expires_at IS NULL OR job.expires_at > now())
-  AND (job.ordering_key IS NULL OR (SELECT other.id
-      FROM job AS other
-      WHERE other.ordering_key = job.ordering_key
-      AND other.ordering_key IS NOT NULL
-      AND other.leased_by IS NOT NULL
-      LIMIT 1) IS NULL
-    AND job.id = (SELECT first.id
-      FROM job AS first
-      WHERE first.ordering_key = job.ordering_key
-      AND first.ordering_key IS NOT NULL
-      AND first.status IN ('blocked', 'pending')
-      AND NOT (coalesce(first.skip_while_retrying, false)
-        AND first.status = 'pending'
-        AND first.attempt > 0
-        AND first.scheduled_at > now())
-      ORDER BY first.ordering_key, first.created_at, first.id
-      LIMIT 1))
-  AND job.priority >= '-9'
-  AND job.queue = lane.queue
-  AND job.fairness_key = lane.fairness_key
-  AND job.priority = lane.priority
-  AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
-  ORDER BY job.scheduled_at, job.id
-  LIMIT 1) AS probe ON true
-ORDER BY probe.scheduled_at
-LIMIT 1
-
 -- look {}
 SELECT job_chain.id, job_chain.type_name, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, root.has_waiters
 FROM job_chain
@@ -3160,99 +1840,6 @@ SET has_waiters=true
 WHERE job.id = (SELECT free.id
   FROM free)
 RETURNING job.id
-
--- news_of_parts {}
-WITH seen AS (SELECT in_flight.queue AS queue, in_flight.fairness_key AS fairness_key, in_flight.priority AS priority, in_flight.scheduled_at AS scheduled_at
-  FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-  JOIN LATERAL (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
-    FROM job
-    WHERE job.status = 'pending'
-    AND job.changed_xid > '0'
-    AND job.changed_xid >= "then".xid
-    AND job.changed_xid <= "then".xid
-    ORDER BY job.changed_xid) AS in_flight ON true
-  UNION ALL
-  SELECT since.queue AS queue, since.fairness_key AS fairness_key, since.priority AS priority, since.scheduled_at AS scheduled_at
-  FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
-    FROM job
-    WHERE job.status = 'pending'
-    AND job.changed_xid > '0'
-    AND job.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-    ORDER BY job.changed_xid) AS since
-  UNION ALL
-  SELECT freed.queue AS queue, freed.fairness_key AS fairness_key, freed.priority AS priority, freed.scheduled_at AS scheduled_at
-  FROM (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-    FROM (SELECT DISTINCT keys.ordering_key AS ordering_key
-      FROM (SELECT of_then.ordering_key AS ordering_key
-        FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
-        JOIN LATERAL (SELECT left_key.ordering_key AS ordering_key
-          FROM job AS left_key
-          WHERE left_key.ordering_key IS NOT NULL
-          AND left_key.leased_by IS NULL
-          AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-          AND left_key.changed_xid >= "then".xid
-          AND left_key.changed_xid <= "then".xid) AS of_then ON true
-        UNION ALL
-        SELECT left_key.ordering_key AS ordering_key
-        FROM job AS left_key
-        WHERE left_key.ordering_key IS NOT NULL
-        AND left_key.leased_by IS NULL
-        AND (left_key.completed_at IS NOT NULL OR left_key.started_at IS NOT NULL)
-        AND left_key.changed_xid >= CAST(%(xmax)s::VARCHAR AS xid8)
-        AND left_key.changed_xid < pg_snapshot_xmax(pg_current_snapshot())) AS keys) AS key
-    JOIN LATERAL (SELECT first.id AS id, first.type_name AS type_name, first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.changed_xid AS changed_xid, first.status AS status
-      FROM job AS first
-      WHERE first.ordering_key = key.ordering_key
-      AND first.ordering_key IS NOT NULL
-      AND first.status IN ('blocked', 'pending')
-      AND NOT (coalesce(first.skip_while_retrying, false)
-        AND first.status = 'pending'
-        AND first.attempt > 0
-        AND first.scheduled_at > now())
-      ORDER BY first.ordering_key, first.created_at, first.id
-      LIMIT 1) AS first ON true
-    WHERE first.status = 'pending') AS freed
-  LIMIT %(most)s::INTEGER)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, (SELECT count(*) >= %(most)s::INTEGER AS anon_1
-  FROM seen) AS is_cut, found.is_news, found.queue, found.fairness_key, found.priority, found.scheduled_at, CAST(EXTRACT(epoch
-    FROM found.scheduled_at - now()) AS DOUBLE PRECISION) AS wait
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN (SELECT true AS is_news, seen.queue AS queue, seen.fairness_key AS fairness_key, seen.priority AS priority, min(seen.scheduled_at) AS scheduled_at
-  FROM seen
-  WHERE seen.fairness_key != ''
-  AND seen.queue = ANY (%(queues)s::TEXT[])
-  GROUP BY seen.queue, seen.fairness_key, seen.priority
-  UNION ALL
-  SELECT false, lane.queue AS queue, lane.fairness_key AS fairness_key, lane.priority AS priority, following.scheduled_at AS scheduled_at
-  FROM unnest(%(lane_queues)s::TEXT[], %(lane_fairness_keys)s::TEXT[], %(lane_priorities)s::SMALLINT[]) AS lane(queue, fairness_key, priority)
-  JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
-    FROM job
-    WHERE job.status = 'pending'
-    AND job.priority >= '-9'
-    AND job.queue = lane.queue
-    AND job.fairness_key = lane.fairness_key
-    AND job.priority = lane.priority
-    AND job.scheduled_at >= %(read_to)s::TIMESTAMP WITH TIME ZONE
-    AND job.type_name = ANY (%(types)s::TEXT[])
-    ORDER BY job.scheduled_at, job.id
-    LIMIT 1) AS following ON true) AS found ON true
-
--- next_due {}
-SELECT CAST(EXTRACT(epoch
-    FROM min(probe.scheduled_at) - now()) AS DOUBLE PRECISION) AS anon_1
-FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[]) AS lane(queue, fairness_key, priority)
-JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
-  FROM job
-  WHERE job.status = 'pending'
-  AND job.priority >= '-9'
-  AND job.queue = lane.queue
-  AND job.fairness_key = lane.fairness_key
-  AND job.priority = lane.priority
-  AND job.scheduled_at > coalesce(%(since)s::TIMESTAMP WITH TIME ZONE, now())
-  AND job.type_name = ANY (%(types)s::TEXT[])
-  ORDER BY job.scheduled_at, job.id
-  LIMIT 1) AS probe ON true
 
 -- notify_due {"pg_notify_2": ".job:due"}
 SELECT pg_notify(%(pg_notify_2)s::VARCHAR, %(queue)s::VARCHAR) AS pg_notify_1
@@ -3582,10 +2169,14 @@ LIMIT %(limit)s::INTEGER
 
 -- remaining {}
 WITH startable AS (SELECT probe.id AS id
-  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
+  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(cursor_at)s::TIMESTAMP WITH TIME ZONE[], %(cursor_id)s::UUID[]) AS lane(queue, fairness_key, priority, cursor_at, cursor_id)
   JOIN LATERAL (SELECT job.id AS id
     FROM job
     WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    AND job.queue = lane.queue
+    AND job.fairness_key = lane.fairness_key
+    AND job.priority = lane.priority
     AND job.scheduled_at <= now()
     AND job.type_name = ANY (%(types)s::TEXT[])
     AND job.attempt < 2147483647
@@ -3607,11 +2198,7 @@ WITH startable AS (SELECT probe.id AS id
           AND first.scheduled_at > now())
         ORDER BY first.ordering_key, first.created_at, first.id
         LIMIT 1))
-    AND job.priority >= '-9'
-    AND job.queue = lane.queue
-    AND job.fairness_key = lane.fairness_key
-    AND job.priority = lane.priority
-    AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
+    AND (job.scheduled_at, job.id) > (lane.cursor_at, lane.cursor_id)
     ORDER BY job.scheduled_at, job.id
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
@@ -3622,7 +2209,7 @@ SELECT (SELECT startable.id
   WHERE root.has_waiters
   AND root.chain_completed_at IS NOT NULL
   ORDER BY root.id
-  LIMIT 1) IS NOT NULL AS is_unsettled
+  LIMIT 1) IS NOT NULL AS has_chains_to_unblock
 
 -- replace {"deduplication_key_1": "k", "id_1": "00000000-0000-0000-0000-000000000000", "input": 1, "input_version": 1, "priority": 0}
 UPDATE job
@@ -4238,42 +2825,6 @@ AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.
 AND job.leased_by = %(worker_id)s::VARCHAR
 AND CAST(job.status AS TEXT) = 'running'
 
--- startable {}
-SELECT probe.id
-FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[], %(quotas)s::INTEGER[]) AS lane(queue, fairness_key, priority, floor_at, floor_id, quota)
-JOIN LATERAL (SELECT job.id AS id
-  FROM job
-  WHERE job.status = 'pending'
-  AND job.scheduled_at <= now()
-  AND job.type_name = ANY (%(types)s::TEXT[])
-  AND job.attempt < 2147483647
-  AND (job.expires_at IS NULL OR job.expires_at > now())
-  AND (job.ordering_key IS NULL OR (SELECT other.id
-      FROM job AS other
-      WHERE other.ordering_key = job.ordering_key
-      AND other.ordering_key IS NOT NULL
-      AND other.leased_by IS NOT NULL
-      LIMIT 1) IS NULL
-    AND job.id = (SELECT first.id
-      FROM job AS first
-      WHERE first.ordering_key = job.ordering_key
-      AND first.ordering_key IS NOT NULL
-      AND first.status IN ('blocked', 'pending')
-      AND NOT (coalesce(first.skip_while_retrying, false)
-        AND first.status = 'pending'
-        AND first.attempt > 0
-        AND first.scheduled_at > now())
-      ORDER BY first.ordering_key, first.created_at, first.id
-      LIMIT 1))
-  AND job.priority >= '-9'
-  AND job.queue = lane.queue
-  AND job.fairness_key = lane.fairness_key
-  AND job.priority = lane.priority
-  AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
-  ORDER BY job.scheduled_at, job.id
-  LIMIT lane.quota) AS probe ON true
-LIMIT %(limit)s::INTEGER
-
 -- still_to_unblock {}
 SELECT job.id
 FROM job
@@ -4382,7 +2933,7 @@ WITH recorded_attempt AS (INSERT INTO job_attempt (job_id, attempt, worker_id, s
   ON CONFLICT (job_id, attempt) DO NOTHING)
 SELECT pg_notify(%(pg_notify_2)s::VARCHAR, CAST(%(job_id)s::UUID AS TEXT)) AS pg_notify_1
 
--- survey_parts {}
+-- survey {}
 WITH RECURSIVE lane(queue, fairness_key, priority, scheduled_at) AS (SELECT first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at
   FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
     FROM job
@@ -4398,7 +2949,7 @@ WITH RECURSIVE lane(queue, fairness_key, priority, scheduled_at) AS (SELECT firs
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    AND (job.queue, job.fairness_key, job.priority) > (lane.queue, lane.fairness_key, CASE WHEN (lane.fairness_key != '') THEN lane.priority ELSE 9 END)
+    AND (job.queue, job.fairness_key, job.priority) > (lane.queue, lane.fairness_key, lane.priority)
     ORDER BY job.queue, job.fairness_key, job.priority, job.scheduled_at, job.id
     LIMIT 1) AS following ON true)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text

@@ -1,8 +1,12 @@
 WITH startable AS (SELECT probe.id AS id
-  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(floor_at)s::TIMESTAMP WITH TIME ZONE[], %(floor_id)s::UUID[]) AS lane(queue, fairness_key, priority, floor_at, floor_id)
+  FROM unnest(%(queues)s::TEXT[], %(fairness_keys)s::TEXT[], %(priorities)s::SMALLINT[], %(cursor_at)s::TIMESTAMP WITH TIME ZONE[], %(cursor_id)s::UUID[]) AS lane(queue, fairness_key, priority, cursor_at, cursor_id)
   JOIN LATERAL (SELECT job.id AS id
     FROM job
     WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    AND job.queue = lane.queue
+    AND job.fairness_key = lane.fairness_key
+    AND job.priority = lane.priority
     AND job.scheduled_at <= now()
     AND job.type_name = ANY (%(types)s::TEXT[])
     AND job.attempt < 2147483647
@@ -24,11 +28,7 @@ WITH startable AS (SELECT probe.id AS id
           AND first.scheduled_at > now())
         ORDER BY first.ordering_key, first.created_at, first.id
         LIMIT 1))
-    AND job.priority >= '-9'
-    AND job.queue = lane.queue
-    AND job.fairness_key = lane.fairness_key
-    AND job.priority = lane.priority
-    AND (job.scheduled_at, job.id) > (lane.floor_at, lane.floor_id)
+    AND (job.scheduled_at, job.id) > (lane.cursor_at, lane.cursor_id)
     ORDER BY job.scheduled_at, job.id
     LIMIT 1
     FOR NO KEY UPDATE SKIP LOCKED) AS probe ON true
@@ -39,4 +39,4 @@ SELECT (SELECT startable.id
   WHERE root.has_waiters
   AND root.chain_completed_at IS NOT NULL
   ORDER BY root.id
-  LIMIT 1) IS NOT NULL AS is_unsettled
+  LIMIT 1) IS NOT NULL AS has_chains_to_unblock

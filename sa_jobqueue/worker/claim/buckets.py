@@ -28,7 +28,7 @@ class Bucket:
         self._rate: Rate | None = None
         self._weight = 1.0
 
-    def tell(self, rate: Rate | None) -> None:
+    def update(self, rate: Rate | None) -> None:
         """Take the rate of this worker's part, None for none yet. What the bucket holds stays, up to its new burst."""
         held = 0.0 if self._rate is None else self._as_of(self._rate).left
         self._rate = None if rate is None else replace(rate, tokens=min(held, rate.most), at=self._now())
@@ -58,19 +58,19 @@ class Bucket:
         return rate.as_of(self._now())
 
 
-class Divided:
+class Buckets:
     """The token buckets of one worker, kept when its lanes are planned again."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[bool, str], Bucket] = {}
 
-    def tell(self, controls: Controls) -> None:
+    def update(self, controls: Controls) -> None:
         """Take what is said of rates, and among how many workers they are divided."""
         told = {(False, name): one for name, one in controls.queues.items() if one.is_divided}
         told |= {(True, name): one for name, one in controls.types.items() if one.is_divided}
         self._buckets = {key: self._buckets.get(key) or Bucket() for key in told}
         for key, one in told.items():
-            self._buckets[key].tell(one.part_of_rate)
+            self._buckets[key].update(one.part_of_rate)
 
     def of(self, queue: str | None, type_name: str | None) -> list[Bucket]:
         """Return what a group of lanes takes from."""

@@ -13,7 +13,7 @@ WITH RECURSIVE lane(queue, fairness_key, priority, scheduled_at) AS (SELECT firs
     FROM job
     WHERE job.status = 'pending'
     AND job.priority >= '-9'
-    AND (job.queue, job.fairness_key, job.priority) > (lane.queue, lane.fairness_key, CASE WHEN (lane.fairness_key != '') THEN lane.priority ELSE 9 END)
+    AND (job.queue, job.fairness_key, job.priority) > (lane.queue, lane.fairness_key, lane.priority)
     ORDER BY job.queue, job.fairness_key, job.priority, job.scheduled_at, job.id
     LIMIT 1) AS following ON true)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text

@@ -1,0 +1,212 @@
+"""Which lanes have jobs, and which jobs became visible since a snapshot: what a worker learns between claims.
+
+Source: the comparison of snapshots is PgQ's (M. Kreen et al., Skype, 2007), used there for batches of a log.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    CTE,
+    Double,
+    Integer,
+    Select,
+    SmallInteger,
+    Table,
+    Text,
+    and_,
+    any_,
+    bindparam,
+    case,
+    cast,
+    column,
+    exists,
+    func,
+    literal_column,
+    null,
+    or_,
+    select,
+    true,
+    tuple_,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
+from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.selectable import TableValuedAlias
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.statements._lanes import freed, in_lane, in_progress
+from sa_jobqueue.statements._parts import array, once_a_model, status, table
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
+
+
+def is_keyed(row: Any) -> ColumnElement[bool]:
+    """Return whether a job has a fairness key."""
+    key: ColumnElement[str] = row.fairness_key
+    return key != literal_column("''")
+
+
+@once_a_model
+def catch_up(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return pending jobs that became visible since a snapshot, and the next job of lanes that were read to their end.
+
+    Parameters: `queues` and `types` of the worker; `xmax`, `xip` of that snapshot, as text; `most` rows to look at. Lanes
+    with a backlog as `known_queues`, `known_fairness_keys`, `known_priorities`, `known_types`, `known_at`, `known_id`:
+    what lies after that key in one of them is left out, since its scan finds it. Lanes that were read to their end as
+    `ended_queues`, `ended_fairness_keys`, `ended_priorities`, `ended_types`; `read_to`, the earliest instant that one of
+    them was read to, null without any. The type of a lane is empty for all types in `shared_types`.
+    Shape: `now, xmax, xip, is_cut, id, queue, fairness_key, priority, type_name, scheduled_at, changed_xid, wait` a job,
+    `wait` in seconds from now and negative of what is due; for the next job of a lane that ended, which has no row when it
+    has none, `id` is null and `type_name` the lane's. `is_cut` where there was more than `most`. A single row with a null
+    queue for none of either.
+    Locks: none. Clock: the database's.
+    Index: `ix_job_changed`, `ix_job_ordering_freed`; `ix_job_claim`, one probe an ended lane.
+    """
+    job = table(model)
+    seen = union_all(*_written_since(job)).limit(bindparam("most", type_=Integer)).cte("seen")
+    key = id_parameter(model.__jobqueue__)
+    known = _lanes("known", at=TIMESTAMP(timezone=True), id=key)
+    found_by_scan: Select[Any] = (
+        select(literal_column("1"))
+        .select_from(known)
+        .where(
+            known.c.queue == seen.c.queue,
+            known.c.fairness_key == seen.c.fairness_key,
+            known.c.priority == seen.c.priority,
+            _is_of_lane(seen.c.type_name, known.c.type_name),
+            tuple_(seen.c.scheduled_at, seen.c.id) > tuple_(known.c.at, known.c.id),
+        )
+    )
+    written = select(*seen.c).where(
+        seen.c.queue == any_(array("queues", Text())),
+        seen.c.type_name == any_(array("types", Text())),
+        ~exists(found_by_scan),
+    )
+    ended = _lanes("ended")
+    following = (
+        select(job.c.scheduled_at)
+        .where(
+            *in_lane(job, ended),
+            # One instant for all: a key of each would be most of what is sent, and save only what came due between them.
+            job.c.scheduled_at >= bindparam("read_to", type_=TIMESTAMP(timezone=True)),
+            _is_of_lane(job.c.type_name, ended.c.type_name),
+        )
+        .order_by(job.c.scheduled_at, job.c.id)
+        .limit(literal_column("1"))
+        .lateral("following")
+    )
+    none_id, none_xid = cast(null(), job.c.id.type), cast(null(), Xid8())
+    left = select(none_id, *ended.c, following.c.scheduled_at, none_xid).select_from(ended.join(following, true()))
+    found = union_all(written, left).subquery("found")
+    is_cut = select(func.count() >= bindparam("most", type_=Integer)).select_from(seen).scalar_subquery().label("is_cut")
+    columns = [cast(one, Text).label(one.name) if one.name == "changed_xid" else one for one in found.c]
+    return select(*snapshot(), is_cut, *columns, _seconds_to(found.c.scheduled_at)).select_from(
+        here().outerjoin(found, true())
+    )
+
+
+@once_a_model
+def survey(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the lanes that have pending jobs, each with its first job, a page at a time.
+
+    Parameters: `after_queue`, `after_fairness_key`, `after_priority`: where the page before ended; `most` lanes to return.
+    Shape: `now, xmax, xip, queue, fairness_key, priority, scheduled_at, wait` a lane, `wait` in seconds from now and
+    negative of what is due, in the order of the index; fewer rows than `most` are the last page; a single row with a null
+    queue for none. Locks: none. Index: `ix_job_claim`, one probe a lane.
+    """
+    start = tuple_(
+        bindparam("after_queue", type_=Text),
+        bindparam("after_fairness_key", type_=Text),
+        bindparam("after_priority", type_=SmallInteger),
+    )
+    lane = _first_of_lanes(model, start=start)
+    found = select(*lane.c, _seconds_to(lane.c.scheduled_at)).limit(bindparam("most", type_=Integer)).subquery("found")
+    return select(*snapshot(), *found.c).select_from(here().outerjoin(found, true()))
+
+
+def heads(model: type[JobMixin[Any]], *columns: ColumnElement[Any]) -> Select[Any]:
+    """Return the first pending job of each fairness key and priority, 1,000 at most, and one of each queue without a key.
+
+    `columns`: of the jobs, beside `queue`, `fairness_key`, `priority` and `scheduled_at`.
+    """
+    lane = _first_of_lanes(model, *columns, keyed=True)
+    return select(*lane.c).limit(literal_column("1000"))
+
+
+def _first_of_lanes(model: type[JobMixin[Any]], *columns: ColumnElement[Any], start: Any = None, keyed: bool = False) -> CTE:
+    job = table(model)
+    pending = (
+        select(job.c.queue, job.c.fairness_key, job.c.priority, job.c.scheduled_at, *columns)
+        .where(job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
+        .order_by(job.c.queue, job.c.fairness_key, job.c.priority, job.c.scheduled_at, job.c.id)
+        .limit(literal_column("1"))
+    )
+    key = tuple_(job.c.queue, job.c.fairness_key, job.c.priority)
+    first = pending if start is None else pending.where(key > start)
+    lane = select(first.subquery("first")).cte("lane", recursive=True)
+    # Of a queue's jobs without a key, one row is enough for `keyed`.
+    behind = case((is_keyed(lane.c), lane.c.priority), else_=literal_column(str(MAX_PRIORITY), SmallInteger))
+    rest = pending.where(key > tuple_(lane.c.queue, lane.c.fairness_key, behind if keyed else lane.c.priority))
+    following = rest.correlate(lane).lateral("following")
+    return lane.union_all(select(*following.c).select_from(lane.join(following, true())))
+
+
+def _lanes(name: str, **more: Any) -> TableValuedAlias:
+    columns: dict[str, tuple[str, Any]] = {
+        "queue": (f"{name}_queues", Text()),
+        "fairness_key": (f"{name}_fairness_keys", Text()),
+        "priority": (f"{name}_priorities", SmallInteger()),
+        "type_name": (f"{name}_types", Text()),
+    }
+    columns |= {column: (f"{name}_{column}", type_) for column, type_ in more.items()}
+    given = func.unnest(*(array(parameter, type_) for parameter, type_ in columns.values()))
+    return given.table_valued(*(column(one, type_) for one, (_, type_) in columns.items())).render_derived(name)
+
+
+def _is_of_lane(type_name: ColumnElement[str], of_lane: ColumnElement[str]) -> ColumnElement[bool]:
+    shared = and_(of_lane == literal_column("''"), type_name == any_(array("shared_types", Text())))
+    return or_(type_name == of_lane, shared)
+
+
+def _written_since(job: Table) -> list[Select[Any]]:
+    """Select pending jobs written, or made first of their ordering key, by transactions that a snapshot did not see.
+
+    Three sources: transactions that were in progress (`xip`), transactions that began since (from `xmax` on), and the first
+    waiting job of each ordering key that either of them released.
+    """
+    names = ("id", "queue", "fairness_key", "priority", "type_name", "scheduled_at", "changed_xid")
+    columns = [job.c[name] for name in names]
+    # Always true: it ties the statement to ix_job_changed. No other statement may name it.
+    written = select(*columns).where(job.c.status == status(JobStatus.PENDING), job.c.changed_xid > literal_column("'0'"))
+    then = in_progress()
+    # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.
+    of_then = written.where(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid)
+    in_flight = of_then.order_by(job.c.changed_xid).lateral("in_flight")
+    since = written.where(job.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()))
+    since_then = since.order_by(job.c.changed_xid).subquery("since")
+    of_keys = freed(job).subquery("freed")
+    return [
+        select(*in_flight.c).select_from(then.join(in_flight, true())),
+        select(*since_then.c),
+        select(*(of_keys.c[name] for name in names)),
+    ]
+
+
+def here() -> Any:
+    """Return a relation of one row, so that a statement that finds nothing still returns its snapshot."""
+    return select(literal_column("1").label("one")).subquery("here")
+
+
+def snapshot() -> list[ColumnElement[Any]]:
+    """Return `now, xmax, xip` of the statement's snapshot."""
+    return [
+        func.now().label("now"),
+        literal_column("pg_snapshot_xmax(pg_current_snapshot())::text", Text).label("xmax"),
+        literal_column("ARRAY(SELECT x::text FROM pg_snapshot_xip(pg_current_snapshot()) AS x)", ARRAY(Text)).label("xip"),
+    ]
+
+
+def _seconds_to(instant: ColumnElement[Any]) -> ColumnElement[float]:
+    return cast(func.extract("epoch", instant - func.now()), Double).label("wait")

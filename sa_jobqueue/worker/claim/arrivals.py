@@ -1,0 +1,207 @@
+"""Learns which lanes have jobs and which jobs arrived behind cursors: by a survey at first, then by catch-ups.
+
+After each catch-up with snapshot S, every lane that has a pending job of the worker's queues in S is known, or the survey
+under way finds it: the survey began after the watermark was taken, and what became visible since is returned by a catch-up.
+Surveys are repeated for what neither of them covers, jobs that were skipped because another claim held them and then rolled
+back: that bounds how long such a job can be overlooked (`SURVEY_EVERY`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sa_jobqueue.db.compiled import compiled
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements import arrivals
+from sa_jobqueue.worker.claim.backlog import Backlog
+from sa_jobqueue.worker.claim.cursors import Arrival, Cursors, Lane, Snapshot
+from sa_jobqueue.worker.claim.partitions import Partitions
+
+CATCH_UP_EVERY: Final = 0.05
+"""Seconds between two catch-ups of a busy worker, at least; more where one takes long."""
+SURVEY_EVERY: Final = 5.0
+"""Seconds from a survey to the next one of a worker that has claimed since, at least; more where one takes long."""
+SURVEY_IDLE: Final = 60.0
+"""The same for one that has not."""
+_SHARE_OF_CATCH_UPS: Final = 20
+_SHARE_OF_SURVEYS: Final = 200
+"""Catch-ups, and surveys, may take one part in so many of the time."""
+_AFTER_A_CUT: Final = 20
+_ARRIVALS: Final = 2000
+"""Rows that one catch-up reads at most; where more were written, the lanes are surveyed instead."""
+_KNOWN: Final = 64
+"""Lanes with a backlog that one catch-up names, so that it does not return what their scans find."""
+_PAGE: Final = 1000
+"""Lanes of one page of a survey."""
+_CLOCKS_DIFFER: Final = 1.0
+"""Seconds by which the database's clock may differ from the worker's between two catch-ups before lanes are surveyed."""
+_FIRST_LANE: Final = ("", "", -1000)
+
+
+class Arrivals:
+    """Runs catch-ups and surveys for one worker. `clock`: monotonic seconds."""
+
+    def __init__(
+        self,
+        model: type[JobMixin[Any]],
+        partitions: Partitions,
+        cursors: Cursors,
+        backlog: Backlog,
+        *,
+        queues: list[str],
+        types: list[str],
+        clock: Callable[[], float],
+    ) -> None:
+        self._catch_up = compiled(arrivals.catch_up, model)
+        self._survey = compiled(arrivals.survey, model)
+        self._partitions, self._cursors, self._backlog = partitions, cursors, backlog
+        self._queues, self._types = queues, types
+        self._shared_types = [name for name in types if name not in partitions.own_types]
+        self._clock = clock
+        self._catch_up_at = 0.0
+        self._after: tuple[str, str, int] | None = _FIRST_LANE
+        """Where the next page of the survey that is under way begins."""
+        self._survey_began = self._survey_took = 0.0
+        self._survey_at = 0.0
+        self._claimed = True
+        self._clocks: tuple[datetime, float] | None = None
+        self.on_survey: Callable[[], None] = lambda: None
+        """Called when a survey begins."""
+
+    def claimed(self) -> None:
+        """Record that a claim ran: it may have skipped rows that others held."""
+        self._claimed = True
+
+    def survey_again(self) -> None:
+        """Begin a survey next."""
+        self._survey_at = float("-inf")
+
+    @property
+    def is_surveying(self) -> bool:
+        """Whether lanes may have jobs that are not known yet."""
+        return self._after is not None
+
+    @property
+    def may_have_news(self) -> bool:
+        """Whether to ask before going to sleep: no lane is open, or the last catch-up was a while ago."""
+        return not self._backlog.open or self._after is not None or self._clock() >= self._catch_up_at
+
+    def survey_in(self) -> float:
+        """Return in how many seconds a survey is due."""
+        return max(self._next_survey() - self._clock(), 0.0)
+
+    async def keep_up(self, connection: AsyncConnection) -> None:
+        """Survey where that is due, a page at a time; catch up where lanes are open, for others may have come."""
+        now = self._clock()
+        if self._after is None and now >= self._next_survey():
+            self._after = _FIRST_LANE
+        if self._after is not None:
+            await self._read_page(connection, self._after)
+        if self._backlog.open and now >= self._catch_up_at:
+            await self.catch_up(connection)
+
+    async def ask(self, connection: AsyncConnection) -> None:
+        """Read the next page of a survey that is under way; otherwise catch up."""
+        if self._after is not None:
+            await self._read_page(connection, self._after)
+        else:
+            await self.catch_up(connection)
+
+    def _next_survey(self) -> float:
+        every = SURVEY_EVERY if self._claimed else SURVEY_IDLE
+        return min(self._survey_at, self._survey_began + max(every, _SHARE_OF_SURVEYS * self._survey_took))
+
+    async def catch_up(self, connection: AsyncConnection) -> None:
+        """Ask what became visible since the last catch-up, and for the next job of lanes that were read to their end."""
+        cursors, backlog = self._cursors, self._backlog
+        if cursors.watermark is None:
+            await self._read_page(connection, self._after or _FIRST_LANE)
+            return
+        began = self._clock()
+        known = [lane for lane, _ in zip(backlog.open, range(_KNOWN), strict=False)]
+        asked = backlog.asks()
+        rows = await self._catch_up.execute(
+            connection,
+            {
+                "queues": self._queues,
+                "types": self._types,
+                "shared_types": self._shared_types,
+                "xmax": cursors.watermark.xmax,
+                "xip": cursors.watermark.xip,
+                "most": _ARRIVALS,
+                **_given("known", known),
+                "known_at": [cursors.of_lane[lane][0] for lane in known],
+                "known_id": [cursors.of_lane[lane][1] for lane in known],
+                **_given("ended", asked),
+                "read_to": min([cursors.of_lane[lane][0] for lane in asked], default=None),
+            },
+        )
+        now = self._clock()
+        self._catch_up_at = now + max(CATCH_UP_EVERY, _SHARE_OF_CATCH_UPS * (now - began))
+        database_now, xmax, xip, is_cut = rows[0][:4]
+        found: list[Arrival] = []
+        due: list[tuple[Lane, float]] = []
+        own_types = self._partitions.own_types
+        for _, _, _, _, job_id, queue, fairness_key, priority, type_name, at, xid, wait in rows:
+            if queue is None:  # there was nothing
+                continue
+            own = type_name if job_id is None or type_name in own_types else ""
+            lane = Lane(queue, fairness_key, priority, own)
+            if self._partitions.of_lane(lane) is None:
+                continue
+            due.append((lane, now + wait))
+            if job_id is not None:
+                found.append(Arrival(lane, at, job_id, xid))
+        rewound = cursors.caught_up(found, Snapshot(xmax, xip), database_now, is_cut=is_cut)
+        for lane, at in due:
+            backlog.found(lane, at, now)
+        backlog.answered(asked)
+        if rewound:
+            backlog.open_again(cursors.of_lane, now)
+            self._survey_at = min(self._survey_at, self._survey_began + _AFTER_A_CUT * self._survey_took)
+        if self._clocks is not None:
+            before, then = self._clocks
+            if abs((database_now - before).total_seconds() - (now - then)) > _CLOCKS_DIFFER + (now - began):
+                self.survey_again()
+        self._clocks = database_now, now
+
+    async def _read_page(self, connection: AsyncConnection, after: tuple[str, str, int]) -> None:
+        """Read one page of a survey."""
+        began = self._clock()
+        names = ("after_queue", "after_fairness_key", "after_priority")
+        rows = await self._survey.execute(connection, dict(zip(names, after, strict=True)) | {"most": _PAGE})
+        now = self._clock()
+        if after == _FIRST_LANE:
+            self._survey_began, self._survey_took = began, 0.0
+            self._survey_at, self._claimed = float("inf"), False
+            self.on_survey()
+            if self._cursors.watermark is None:
+                self._cursors.watermark = Snapshot(rows[0][1], rows[0][2])
+        self._survey_took += now - began
+        for *_, queue, fairness_key, priority, at, wait in rows:
+            if queue is None:
+                continue
+            for lane in self._partitions.lanes(queue, fairness_key, priority):
+                self._cursors.lower(lane, min(at, rows[0][0]))
+                self._backlog.found(lane, now + wait, now)
+        self._after = tuple(rows[-1][3:6]) if len(rows) >= _PAGE else None
+
+    async def survey_all(self, connection: AsyncConnection) -> None:
+        """Read a whole survey, after a catch-up."""
+        await self._read_page(connection, _FIRST_LANE)
+        while self.is_surveying:
+            await self.ask(connection)
+        await self.catch_up(connection)
+
+
+def _given(name: str, lanes: list[Lane]) -> dict[str, list[Any]]:
+    return {
+        f"{name}_queues": [lane.queue for lane in lanes],
+        f"{name}_fairness_keys": [lane.fairness_key for lane in lanes],
+        f"{name}_priorities": [lane.priority for lane in lanes],
+        f"{name}_types": [lane.type_name for lane in lanes],
+    }

@@ -1,0 +1,161 @@
+"""Partitions: queues and job types with a capacity of their own, claimed with cursors of their own.
+
+A queue or job type with a limit, and each such type within each such queue, is a partition. All the rest is one more.
+While a partition has no capacity, its lanes are not scanned. So a claim never skips a job for a reason that passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.policies.fairness import SEPARATOR, part_of, whole
+from sa_jobqueue.worker.background.settings import Controls
+from sa_jobqueue.worker.claim.buckets import Bucket, Buckets
+from sa_jobqueue.worker.claim.cursors import Lane
+from sa_jobqueue.worker.claim.limits import Limits
+from sa_jobqueue.worker.claim.selectors import Selection, Selectors
+from sa_jobqueue.worker.run.executor import Executor
+
+Queue: TypeAlias = tuple[str, str]
+"""What shares slots by weight: a queue, and the type with a capacity of its own, or empty."""
+
+
+class Partition:
+    """Queues and job types with one capacity.
+
+    `own_type`: its type, where that has a capacity of its own. `slots`: the free slots that limits of this worker leave it;
+    None where only the worker's own do. `limits`: those that hold across all workers, or None. `selection`: of a queue with
+    a selector. `buckets`: this worker's shares of rates.
+    """
+
+    def __init__(
+        self,
+        queues: Sequence[str],
+        types: Sequence[str],
+        *,
+        own_type: str | None = None,
+        slots: Callable[[], int] | None = None,
+        limits: Limits | None = None,
+        selection: Selection | None = None,
+        buckets: Sequence[Bucket] = (),
+    ) -> None:
+        self.queues = list(queues)
+        self.types = list(types)
+        self.own_type = own_type
+        self.limits = limits
+        self.selection = selection
+        self.buckets = buckets
+        self._slots = slots
+        self.full_until = float("-inf")
+        """Until when limits across workers are not asked for capacity again, by the worker's clock."""
+        self.is_refused = False
+        """Whether it rests in quarantine, since its limits could not be read or written."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it shares a claim with others: it has no limit across workers, and no selector."""
+        return self.limits is None and self.selection is None
+
+    @property
+    def has_capacity_of_its_own(self) -> bool:
+        """Whether other things than the worker's free slots limit it."""
+        return self._slots is not None or bool(self.buckets)
+
+    def capacity(self, free: int) -> int:
+        """Return how many of `free` slots its jobs may take."""
+        if self._slots is not None:
+            free = min(free, self._slots())
+        for bucket in self.buckets:
+            free = min(free, bucket.room())
+        return free
+
+
+class Partitions:
+    """The partitions of one worker.
+
+    `queues`: those it serves, each with its limit in this worker or None. `slots`: such limits of job types, by name.
+    """
+
+    def __init__(
+        self,
+        queues: Mapping[str, int | None],
+        types: Sequence[str],
+        slots: Mapping[str, int],
+        *,
+        executor: Executor,
+        model: type[JobMixin[Any]],
+        controls: Controls,
+        buckets: Buckets,
+        selectors: Selectors,
+    ) -> None:
+        keys = [name for name, set_ in controls.queues.items() if set_.is_limited and SEPARATOR in name]
+        limited = {whole(name) for name in keys} | {name for name in queues if _is_limited(controls.queue(name))}
+        apart = {name for name, limit in queues.items() if limit is not None or name in limited or name in selectors}
+        self.own_types = {name for name in types if name in slots or _is_limited(controls.type(name))}
+        together = [name for name in queues if name not in apart]
+        shared_types = [name for name in types if name not in self.own_types]
+        self._of: dict[Queue, Partition] = {}
+        self.every: list[Partition] = []
+        for of_queues, queue in [(together, None), *(([name], name) for name in queues if name in apart)]:
+            for names, type_name in [(shared_types, None), *(([name], name) for name in types if name in self.own_types)]:
+                if not of_queues or not names:
+                    continue
+                partition = Partition(
+                    of_queues,
+                    names,
+                    own_type=type_name,
+                    slots=_slots(executor, queue, type_name),
+                    limits=_limits(model, controls, queue, type_name, keys),
+                    selection=selectors.selection(queue) if queue is not None else None,
+                    buckets=buckets.of(queue, type_name),
+                )
+                self.every.append(partition)
+                self._of |= {(name, type_name or ""): partition for name in of_queues}
+        self._types_of: dict[str, list[str]] = {}
+        for queue, type_name in self._of:
+            self._types_of.setdefault(queue, []).append(type_name)
+        self.paused = controls.paused_queues
+        self.is_limited = any(one.limits is not None for one in self.every)
+        """Whether limits across all workers hold for any of them."""
+        self.has_buckets = any(one.buckets for one in self.every)
+
+    def of(self, queue: Queue) -> Partition | None:
+        """Return the partition of a queue and type; None where it is not served, or not now."""
+        return self._of.get(queue)
+
+    def lanes(self, queue: str, fairness_key: str, priority: int) -> list[Lane]:
+        """Return the lanes, one for each partition of types, in which jobs of a queue are; none where it is not served."""
+        if self.paused and part_of(queue, fairness_key) in self.paused:
+            return []
+        return [Lane(queue, fairness_key, priority, name) for name in self._types_of.get(queue, ())]
+
+    def of_lane(self, lane: Lane) -> Partition | None:
+        """Return the partition of a lane; None where it is not served, or paused."""
+        if self.paused and part_of(lane.queue, lane.fairness_key) in self.paused:
+            return None
+        return self._of.get((lane.queue, lane.type_name))
+
+
+def _is_limited(control: Any) -> bool:
+    return bool(control.is_limited or control.is_divided)
+
+
+def _limits(
+    model: type[JobMixin[Any]], controls: Controls, queue: str | None, type_name: str | None, keys: Sequence[str]
+) -> Limits | None:
+    of_queue = queue if queue is not None and controls.queue(queue).is_limited else None
+    of_type = type_name if type_name is not None and controls.type(type_name).is_limited else None
+    of_keys = [name for name in keys if whole(name) == queue]
+    return Limits(model, of_queue, of_type, of_keys) if of_queue is not None or of_type is not None or of_keys else None
+
+
+def _slots(executor: Executor, queue: str | None, type_name: str | None) -> Callable[[], int] | None:
+    if queue is not None and type_name is not None:
+        return lambda: min(executor.free_in(queue), executor.free_for(type_name))
+    if queue is not None:
+        return lambda: executor.free_in(queue)
+    if type_name is not None:
+        return lambda: executor.free_for(type_name)
+    return None

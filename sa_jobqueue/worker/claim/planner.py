@@ -1,0 +1,232 @@
+"""What to claim next: which lanes, in what order, and how many jobs of each. No clock, no I/O.
+
+Two levels of stride scheduling (`stride`): queues share the free slots, and the fairness keys of a queue share its part.
+Within a fairness key, higher priorities go first, but a sixteenth goes to the lane that has waited longest (`Ageing`). Only
+open lanes are planned (`backlog`), and only while their partition has capacity (`partitions`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan, Segment, Turn
+from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
+from sa_jobqueue.worker.claim.stride import Ageing, Sharer, Stride, quotas
+
+MOST_KEYS: Final = 64
+"""Maximum number of fairness keys of a queue that one claim names: most keys have more than one job."""
+
+
+class Share(NamedTuple):
+    """What one queue may start with the next claim."""
+
+    queue: Queue
+    quota: int
+
+
+class _OfQueue:
+    """The open lanes of one queue, by fairness key."""
+
+    def __init__(self, weight: Callable[[str], int]) -> None:
+        self.keys: Stride[str] = Stride(weight)
+        self.ageing = Ageing()
+
+
+class Planner:
+    """Plans claims over the open lanes of one worker.
+
+    `fair`: queues share by weight; otherwise higher priorities go first, over all queues. `weight`: of a queue, or of a
+    fairness key by `part_of`.
+    """
+
+    def __init__(self, partitions: Partitions, cursors: Cursors, *, fair: bool, weight: Callable[[str], int]) -> None:
+        self._partitions = partitions
+        self._cursors = cursors
+        self._fair = fair
+        self._weight = weight
+        self._queues: Stride[Queue] = Stride(lambda queue: weight(queue[0]))
+        self._of: dict[Queue, _OfQueue] = {}
+        self._kept: set[Queue] = set()
+
+    def open(self, lane: Lane) -> None:
+        """Plan a lane from now on."""
+        queue = (lane.queue, lane.type_name)
+        self._queues.open(queue)
+        of = self._of.get(queue)
+        if of is None:
+            of = self._of[queue] = _OfQueue(lambda key: self._weight(part_of(lane.queue, key)))
+        of.keys.open(lane.fairness_key).lanes[lane] = None
+
+    def close(self, lane: Lane) -> None:
+        """Plan a lane no more."""
+        queue = (lane.queue, lane.type_name)
+        keys = self._of[queue].keys
+        sharer = keys.sharers[lane.fairness_key]
+        del sharer.lanes[lane]
+        if not sharer.lanes:
+            keys.close(lane.fairness_key)
+            self._close(queue)
+
+    def keep(self, queue: Queue, keeps: bool) -> None:
+        """Plan a queue although no lane of it is open: its selector left out candidates that it may choose now."""
+        if keeps:
+            self._kept.add(queue)
+            self._of.setdefault(queue, _OfQueue(lambda key: self._weight(part_of(queue[0], key))))
+            self._queues.open(queue)
+        elif queue in self._kept:
+            self._kept.discard(queue)
+            self._close(queue)
+
+    def _close(self, queue: Queue) -> None:
+        if not self._of[queue].keys.sharers and queue not in self._kept:
+            self._queues.close(queue)
+
+    def reweigh(self) -> None:
+        """Read the weights again."""
+        self._queues.reweigh()
+        for of in self._of.values():
+            of.keys.reweigh()
+
+    def waiting(self) -> set[Partition]:
+        """Return the partitions that have jobs waiting."""
+        return {partition for queue in self._queues.sharers if (partition := self._partitions.of(queue)) is not None}
+
+    def share(self, free: int, now: float, without: Collection[Partition] = ()) -> dict[Partition, list[Share]]:
+        """Divide `free` slots among the queues that have open lanes and capacity, by partition, in the order to claim in."""
+        waiting = self._queues.next(len(self._queues.sharers))
+        rooms = [0 if self._partitions.of(one.name) in without else self._capacity(one.name, free, now) for one in waiting]
+        given = quotas(waiting, free, rooms) if self._fair else rooms
+        planned = [(sharer, quota) for sharer, quota in zip(waiting, given, strict=True) if quota > 0]
+        if self._fair:
+            # Last the one that used its whole quota: it may have what the others leave.
+            planned.sort(key=lambda one: one[0].is_busy)
+        shares: dict[Partition, list[Share]] = {}
+        for sharer, quota in planned:
+            if (partition := self._partitions.of(sharer.name)) is not None:
+                shares.setdefault(partition, []).append(Share(sharer.name, quota))
+        return shares
+
+    def _capacity(self, queue: Queue, free: int, now: float) -> int:
+        partition = self._partitions.of(queue)
+        if partition is None or partition.is_refused or partition.full_until > now:
+            return 0
+        return partition.capacity(free)
+
+    def names(self, shares: Iterable[Share]) -> list[str]:
+        """Return the fairness keys, as `part_of`, that a plan of these shares names."""
+        return [
+            part_of(share.queue[0], sharer.name)
+            for share in shares
+            for sharer in self._of[share.queue].keys.next(MOST_KEYS)
+            if sharer.name
+        ]
+
+    def plan(self, shares: Mapping[Partition, Sequence[Share]], limit: int, rooms: Mapping[str, int] | None = None) -> Plan:
+        """Return the plan of one claim of up to `limit` jobs for these partitions.
+
+        `rooms`: how many jobs fairness keys with limits of their own may start, of those that `names` returned.
+        """
+        late: dict[Any, str] = {}
+        turns: list[Turn] = []
+        left_of_type: dict[str, int] = {}
+        for partition, of_partition in shares.items():
+            # A selector is offered more than may start.
+            capacity, before = limit if partition.selection is not None else partition.capacity(limit), len(late)
+            if partition.own_type is not None:
+                # Other partitions of the type, with limits of their queues, take from the same slots.
+                left = left_of_type.get(partition.own_type, capacity)
+                capacity = max(min(capacity, left), 0)
+                left_of_type[partition.own_type] = left - sum(share.quota for share in of_partition)
+            segments: list[Segment] = []
+            for share in of_partition:
+                segments += self._segments(share, limit, rooms or {}, late)
+            if not self._fair and not any(lane.fairness_key for segment in segments for lane in segment.lanes):
+                segments = _by_priority(segments, capacity)
+            turns.append(Turn(partition.types, max(capacity - (len(late) - before), 0), segments))
+        if turns and turns[-1].segments and not rooms:
+            types, capacity, of_last = turns[-1]
+            last = Segment(of_last[-1].lanes, capacity)  # it may have what the others leave
+            turns[-1] = Turn(types, capacity, [*of_last[:-1], last])
+        return Plan(turns, late, limit)
+
+    def _segments(self, share: Share, limit: int, rooms: Mapping[str, int], late: dict[Any, str]) -> list[Segment]:
+        of, queue = self._of[share.queue], share.queue[0]
+        quota = min(share.quota, limit)
+        sharers = of.keys.next(MOST_KEYS)
+        # Only keys that were asked for have a known capacity.
+        most_of = [rooms.get(part_of(queue, one.name), 0 if rooms and one.name else quota) for one in sharers]
+        given = quotas(sharers, quota, [min(most, quota) for most in most_of])
+        aged = self._longest_waiting(of, sharers, quota)
+        segments: list[Segment] = []
+        for sharer, most_of_key in zip(sharers, given, strict=True):
+            if (most := most_of_key) <= 0:
+                continue
+            lanes = list(sharer.lanes)
+            if len(lanes) > 1:
+                lanes.sort(key=_by_falling_priority)
+            if self._cursors.late:
+                most -= self._take_late(lanes, (most + 1) // 2, late)
+            if aged is not None and aged[0] in sharer.lanes and lanes[0] != aged[0]:
+                lanes.remove(aged[0])
+                segments.insert(0, Segment([aged[0]], min(aged[1], most)))
+                most -= min(aged[1], most)
+            segments.append(Segment(lanes, most))
+        return [segment for segment in segments if segment.quota > 0]
+
+    def _take_late(self, lanes: Iterable[Lane], most: int, late: dict[Any, str]) -> int:
+        """Have up to `most` late arrivals of these lanes claimed by id: no more than half, so that no flood starves."""
+        before = len(late)
+        for lane in lanes:
+            for job_id, xid in self._cursors.late.get(lane, {}).items():
+                if len(late) - before >= most:
+                    return most
+                late[job_id] = xid
+        return len(late) - before
+
+    def _longest_waiting(self, of: _OfQueue, sharers: Sequence[Sharer[str]], quota: int) -> tuple[Lane, int] | None:
+        """Return the lane whose cursor is the oldest, so whose next job may have waited longest, and its share."""
+        due = min(of.ageing.due(), quota) if sharers else 0
+        if not due:
+            return None
+        return min((lane for sharer in sharers for lane in sharer.lanes), key=self._cursors.of_lane.__getitem__), due
+
+    def charge(self, shares: Mapping[Partition, Sequence[Share]], started_of: Mapping[Lane, int]) -> None:
+        """Count what a claim with these shares has started, by fairness key; the queues are counted by `charge_queues`."""
+        keys: dict[Queue, Counter[str]] = {}
+        for lane, count in started_of.items():
+            keys.setdefault((lane.queue, lane.type_name), Counter())[lane.fairness_key] += count
+        for of_partition in shares.values():
+            for queue, quota in of_partition:
+                counts = keys.get(queue, Counter[str]())
+                of, started = self._of[queue], counts.total()
+                of.keys.charge(counts)
+                of.ageing.started(started, full=started >= quota)
+                if (sharer := self._queues.sharers.get(queue)) is not None:
+                    sharer.is_busy = started >= quota
+
+    def charge_queues(self, started: Mapping[Queue, int]) -> None:
+        """Count what the claims since `share` have started."""
+        self._queues.charge(started)
+
+    def lanes_of_key(self, part: str) -> list[Lane]:
+        """Return the open lanes of a fairness key, by `part_of`, in all types."""
+        return [
+            lane
+            for queue, of in self._of.items()
+            for sharer in of.keys.sharers.values()
+            if part_of(queue[0], sharer.name) == part
+            for lane in sharer.lanes
+        ]
+
+
+def _by_falling_priority(lane: Lane) -> int:
+    return -lane.priority
+
+
+def _by_priority(segments: Sequence[Segment], quota: int) -> list[Segment]:
+    """Return the lanes of all segments as one, by falling priority."""
+    lanes = [lane for segment in segments for lane in segment.lanes]
+    return [Segment(sorted(lanes, key=_by_falling_priority), quota)] if lanes else []

@@ -1,0 +1,339 @@
+"""What a claim asks for: the bounds that the planner promises, with cursors, backlog and partitions as a worker has them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sa_jobqueue import Job
+from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.worker.background.settings import Controls
+from sa_jobqueue.worker.claim.backlog import Backlog
+from sa_jobqueue.worker.claim.buckets import Buckets
+from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan
+from sa_jobqueue.worker.claim.partitions import Partitions
+from sa_jobqueue.worker.claim.planner import MOST_KEYS, Planner
+from sa_jobqueue.worker.claim.selectors import Selectors
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Waiting(NamedTuple):
+    """A due job."""
+
+    scheduled_at: datetime
+    id: int
+    queue: str
+    fairness_key: str
+    priority: int
+    type_name: str
+
+
+class World:
+    """What the queues hold, and one worker that catches up after every claim.
+
+    `queues`: by name, its limit in this worker. `slots`: those of job types, by name. `weights`: 1 where not named.
+    """
+
+    def __init__(
+        self,
+        queues: Mapping[str, int | None] | None = None,
+        slots: Mapping[str, int] | None = None,
+        weights: Mapping[str, int] | None = None,
+        *,
+        fair: bool = True,
+    ) -> None:
+        self.queues = dict(queues or {"mail": None})
+        self.slots = dict(slots or {})
+        executor = SimpleNamespace(free_in=lambda name: self.queues[name] or 999, free_for=self.slots.__getitem__)
+        self.partitions = Partitions(
+            self.queues,
+            ["test", *self.slots],
+            self.slots,
+            executor=cast("Any", executor),
+            model=Job,
+            controls=Controls(),
+            buckets=Buckets(),
+            selectors=Selectors({}, Job, worker_id="tester", events=cast("Any", None)),
+        )
+        self.cursors = Cursors(self.partitions.own_types, 0)
+        weight = (weights or {}).get
+        self.planner = Planner(self.partitions, self.cursors, fair=fair, weight=lambda name: weight(name, 1))
+        self.backlog = Backlog(self.cursors, self.planner.open, self.planner.close)
+        self.jobs: dict[Lane, list[Waiting]] = {}
+        self.now = 0.0
+        self.made = 0
+
+    def add(
+        self, count: int = 1, queue: str = "mail", key: str = "", priority: int = 0, type_name: str = "test", ago: float = 0
+    ) -> Lane:
+        """Enqueue, and have it found."""
+        lane = Lane(queue, key, priority, type_name if type_name in self.partitions.own_types else "")
+        for _ in range(count):
+            self.made += 1
+            at = BEGAN + timedelta(seconds=self.now - ago, microseconds=self.made)
+            job = Waiting(at, self.made, queue, key, priority, type_name)
+            self.jobs.setdefault(lane, []).append(job)
+            self.cursors.lower(lane, job.scheduled_at)
+        if count:
+            self.backlog.found(lane, 0.0, 0.0)
+        return lane
+
+    def plan(self, free: int) -> Plan:
+        return self.planner.plan(self.planner.share(free, self.now), free)
+
+    def claim(self, free: int) -> list[Waiting]:
+        """Claim as the statement does; return what started, in order."""
+        self.now += 1.0
+        shares = self.planner.share(free, self.now)
+        plan = self.planner.plan(shares, free)
+        jobs = self._scan(plan)
+        ended, started = self.cursors.claimed(plan, jobs, BEGAN + timedelta(seconds=self.now, milliseconds=500))
+        self.planner.charge(shares, started)
+        self.backlog.read_to_end(ended, self.now)
+        self.planner.charge_queues(Counter((lane.queue, lane.type_name) for lane in started.elements()))
+        for lane in self.backlog.asks():
+            for job in self.jobs.get(lane, [])[:1]:  # what came meanwhile
+                self.cursors.lower(lane, job.scheduled_at)
+                self.backlog.found(lane, 0.0, 0.0)
+        self.backlog.answered(self.backlog.asks())
+        self.backlog.wake(self.now)
+        return jobs
+
+    def _scan(self, plan: Plan) -> list[Waiting]:
+        taken: list[Waiting] = []
+        for turn in plan.turns:
+            left = min(turn.quota, plan.limit - len(taken))
+            for segment in turn.segments:
+                quota = min(segment.quota, left)
+                for lane in segment.lanes:
+                    jobs, cursor = self.jobs.get(lane, []), self.cursors.of_lane[lane]
+                    ahead = [job for job in jobs if job[:2] > cursor]
+                    for job in sorted(ahead)[: max(quota, 0)]:
+                        self.jobs[lane].remove(job)
+                        taken.append(job)
+                        quota, left = quota - 1, left - 1
+        return taken
+
+
+def keys(jobs: Sequence[Waiting]) -> Counter[str]:
+    return Counter(job.fairness_key for job in jobs)
+
+
+def lanes_of(plan: Plan) -> list[Lane]:
+    return [lane for turn in plan.turns for segment in turn.segments for lane in segment.lanes]
+
+
+# Keys and queues.
+
+
+def test_queues_share_by_weight_and_the_keys_of_a_queue_share_its_part() -> None:
+    world = World({"mail": None, "report": None}, weights={"report": 2, part_of("mail", "2"): 3})
+    for key in ("1", "2"):
+        world.add(500, key=key)
+    world.add(500, "report")
+    started = [job for _ in range(10) for job in world.claim(24)]
+    assert Counter(job.queue for job in started) == {"mail": 80, "report": 160}
+    assert keys([job for job in started if job.queue == "mail"]) == {"1": 20, "2": 60}
+
+
+NAMES = [str(number) for number in range(6)] + [""]
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 30), st.integers(1, 12)), max_size=25), st.integers(1, 8))
+@settings(max_examples=40, deadline=None)
+def test_the_first_job_of_a_key_waits_for_at_most_one_of_each_other(course: list[tuple[str, int, int]], free: int) -> None:
+    world = World()
+    for key, count, slots in course:
+        world.add(count, key=key)
+        world.claim(slots)
+    others = {lane.fairness_key for lane, jobs in world.jobs.items() if jobs}
+    world.add(key="new")
+    before: list[str] = []
+    while "new" not in before:
+        started = world.claim(free)
+        assert started
+        before += [job.fairness_key for job in started]
+    # Started in one claim is started at once.
+    before = before[: (before.index("new") // free) * free]
+    assert set(before) <= others
+    assert all(count <= 1 for count in Counter(before).values())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 3), st.floats(0, 5)), min_size=1, max_size=40),
+    st.integers(1, 6),
+)
+@settings(max_examples=40, deadline=None)
+def test_every_job_is_started(course: list[tuple[str, int, float]], free: int) -> None:
+    world = World()
+    for key, count, late in course:
+        world.add(count, key=key, ago=late)
+        world.claim(free)
+    while world.claim(free) or world.backlog.open:
+        pass
+    assert not any(world.jobs.values())
+    assert not world.planner.waiting()
+
+
+def test_a_claim_names_a_bounded_number_of_keys_and_each_has_its_turn() -> None:
+    world = World()
+    for key in range(3 * MOST_KEYS):
+        world.add(2, key=str(key))
+    assert len(lanes_of(world.plan(1000))) == MOST_KEYS
+    firsts = [job.fairness_key for _ in range(3 * MOST_KEYS // 16) for job in world.claim(16)]
+    assert len(set(firsts)) == len(firsts) == 3 * MOST_KEYS
+
+
+def test_what_others_leave_goes_to_the_last_which_used_its_whole_quota() -> None:
+    world = World({"a": None, "b": None, "c": None})
+    for queue in "abc":
+        world.add(100 if queue == "a" else 5, queue)
+    assert Counter(job.queue for job in world.claim(12)) == {"a": 4, "b": 4, "c": 4}
+    assert Counter(job.queue for job in world.claim(12))["a"] >= 4
+    for queue in "bc":
+        world.add(1, queue)
+    assert Counter(job.queue for job in world.claim(12)) == {"a": 10, "b": 1, "c": 1}
+
+
+def test_without_fair_shares_higher_priorities_go_first_over_all_queues() -> None:
+    world = World({"a": None, "b": None}, fair=False)
+    for queue, priority in (("a", 0), ("b", 9), ("a", 5)):
+        world.add(3, queue, priority=priority)
+    (turn,) = world.plan(20).turns
+    (segment,) = turn.segments
+    assert [lane.priority for lane in segment.lanes] == [9, 5, 0]
+    assert [job.priority for job in world.claim(5)] == [9] * 3 + [5] * 2
+
+
+def test_without_fair_shares_between_queues_fairness_keys_share_all_the_same() -> None:
+    world = World({"a": None}, fair=False)
+    for key in "123":
+        world.add(9, "a", key=key)
+    assert Counter(job.fairness_key for job in world.claim(6)) == {"1": 2, "2": 2, "3": 2}
+
+
+# Priorities and ageing.
+
+
+def test_within_a_key_higher_priorities_go_first() -> None:
+    world = World()
+    for key in ("1", "2"):
+        for priority in (0, 9):
+            world.add(4, key=key, priority=priority)
+    assert [(job.fairness_key, job.priority) for job in world.claim(8)] == [("1", 9)] * 4 + [("2", 9)] * 4
+
+
+@given(st.integers(0, 12), st.sampled_from([4, 16, 40]))
+@settings(max_examples=15, deadline=None)
+def test_a_job_with_n_before_it_starts_after_about_16_n_others(before: int, free: int) -> None:
+    """Beside a flood of a higher priority that does not end."""
+    world = World()
+    low = world.add(before + 1, priority=-9, ago=60)
+    started = 0
+    while world.jobs[low]:
+        world.add(free + 1, priority=9)
+        started += sum(job.priority == 9 for job in world.claim(free))
+        assert started <= 16 * (before + 1) + 2 * free
+
+
+def test_nothing_ages_while_claims_do_not_come_back_full() -> None:
+    world = World()
+    for _ in range(20):
+        world.add(3, priority=9)
+        world.claim(8)
+    world.add(8, priority=-9, ago=60)
+    world.add(8, priority=9)
+    assert [job.priority for job in world.claim(8)] == [9] * 8
+
+
+# Late arrivals.
+
+
+def test_late_arrivals_go_first_and_take_half_of_a_keys_part_at_most() -> None:
+    world = World()
+    lane, high = world.add(50), world.add(50, priority=9)
+    world.cursors.late = {lane: {-number: "7" for number in range(1, 4)}, high: {-number: "8" for number in range(4, 99)}}
+    plan = world.plan(10)
+    assert plan.late == {-number: "8" for number in range(4, 9)}
+    assert [(turn.quota, [segment.quota for segment in turn.segments]) for turn in plan.turns] == [(5, [5])]
+    assert plan.limit == 10
+
+
+def test_the_only_slot_may_be_for_a_late_arrival() -> None:
+    world = World()
+    lane = world.add(5)
+    world.cursors.late = {lane: {-1: "7"}}
+    plan = world.plan(1)
+    assert plan.late == {-1: "7"}
+    assert [turn.quota for turn in plan.turns] == [0]
+
+
+def test_late_arrivals_of_lanes_without_capacity_are_not_claimed() -> None:
+    world = World(slots={"own": 0})
+    lane = world.add(5, type_name="own")
+    world.add(5)
+    world.cursors.late = {lane: {-1: "7"}}
+    assert not world.plan(10).late
+
+
+# Capacity.
+
+
+def test_types_and_queues_with_a_capacity_of_their_own_take_no_more() -> None:
+    world = World({"mail": None, "report": 3}, slots={"own": 2})
+    world.add(50, type_name="own")
+    for queue in ("mail", "report"):
+        world.add(50, queue)
+    started = Counter((job.queue, job.type_name) for job in world.claim(40))
+    assert started == {("mail", "own"): 2, ("report", "test"): 3, ("mail", "test"): 35}
+
+
+def test_what_has_no_capacity_is_not_scanned_and_takes_nothing_from_others() -> None:
+    world = World(slots={"own": 0})
+    lane = world.add(50, type_name="own")
+    world.add(50)
+    assert lane not in lanes_of(world.plan(10))
+    assert Counter(job.type_name for job in world.claim(10)) == {"test": 10}
+    assert world.backlog.open.keys() >= {lane}
+    world.slots["own"] = 4
+    assert Counter(job.type_name for job in world.claim(8)) == {"own": 4, "test": 4}
+
+
+def test_a_partition_whose_limits_left_nothing_is_left_out_for_a_while() -> None:
+    world = World()
+    world.add(5)
+    (partition,) = world.planner.waiting()
+    partition.full_until = 5.0
+    assert not world.planner.share(10, 4.9)
+    assert world.planner.share(10, 5.0)
+
+
+def test_under_limits_of_keys_only_those_that_were_asked_for_are_planned() -> None:
+    world = World()
+    for key in ("1", "2", "3", ""):
+        world.add(50, key=key)
+    shares = world.planner.share(20, 0.0)
+    names = world.planner.names([share for of in shares.values() for share in of])
+    assert names == [part_of("mail", key) for key in ("1", "2", "3")]
+    plan = world.planner.plan(shares, 20, {names[0]: 2, names[1]: 0})
+    planned = {segment.lanes[0].fairness_key: segment.quota for turn in plan.turns for segment in turn.segments}
+    assert planned == {"1": 2, "": 18}
+
+
+def test_a_queue_is_kept_while_its_selector_holds_candidates() -> None:
+    world = World()
+    world.planner.keep(("mail", ""), keeps=True)
+    assert world.planner.waiting() == {world.partitions.of(("mail", ""))}
+    world.planner.keep(("mail", ""), keeps=False)
+    assert not world.planner.waiting()
+    lane = world.add()
+    world.planner.keep(("mail", ""), keeps=True)
+    world.backlog.read_to_end([lane], 0.0)
+    assert world.planner.waiting()

@@ -1,0 +1,200 @@
+"""A queue with a selector: what is offered, held and started. The model of the database is that of the claim protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import initialize, run_state_machine_as_test
+
+from sa_jobqueue import Job
+from sa_jobqueue.registry import Candidate
+from sa_jobqueue.statements.claims import CANDIDATE
+from sa_jobqueue.worker.claim.cursors import Lane, Plan, Turn
+from sa_jobqueue.worker.claim.selectors import Selection
+from tests.unit.test_claim_protocol import LANES, LOW, OWN, PARTITIONS, SHARED, A, Partition, Queue, Row, Story, run, small
+
+__all__ = ["small"]  # a fixture
+
+WINDOW = 4
+Choose = Callable[[Sequence[Candidate]], Sequence[Candidate]]
+
+
+def every(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    return candidates
+
+
+def odd(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    return [one for one in candidates if cast("int", one.id) % 2]
+
+
+def none(_candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    return []
+
+
+class Choosing(Queue):
+    """One worker whose jobs are all chosen by a selector, and everybody else."""
+
+    @initialize()
+    def start(self) -> None:
+        super().start()
+        self.offered: Sequence[Candidate] = ()
+        self.chosen: Choose = odd
+        selector = SimpleNamespace(window=WINDOW, inputs=False, max_wait=None)
+        caller = SimpleNamespace(selector=selector, choose=self._choose)
+        self.selection = Selection(cast("Any", caller), Job)
+        self.selection._statement = cast("Any", SimpleNamespace(execute=self._candidates))
+        self.arrivals.on_survey = self._forget
+
+    def _forget(self) -> None:
+        for one in self.selection.forget():
+            lane = self.cursors.lane_of(cast("Any", one))
+            self.cursors.lower(lane, one.scheduled_at)
+            self.backlog.found(lane, 0.0, 0.0)
+
+    def _claim(
+        self,
+        quotas: Mapping[Partition, int],
+        limit: int,
+        most_late: int,
+        *,
+        lanes: Collection[Lane] = LANES,
+        is_split: bool = False,
+    ) -> int:
+        """Offer, choose, claim, as the claimer does."""
+        room = self.selection.room
+        plan = self._plan(dict.fromkeys(quotas, room), room, max(most_late, 1), lanes, is_split)
+        given = self.cursors.parameters(plan, self.excluded)
+        new, at = run(self.selection.read(cast("Any", None), given, self.excluded))
+        ended, _ = self.cursors.claimed(plan, cast("Any", new), at)
+        self.backlog.read_to_end(ended, self.monotonic)
+        due = {row.id for row in self.rows if self._is_eligible(row)}
+        assert self.selection.held.keys() <= due - self.excluded
+        assert len(self.selection.held) <= WINDOW
+        chosen = run(self.selection.choose(limit, self.monotonic))
+        late = {one.id: self.selection.held[one.id][1] for one in chosen}
+        by_id = Plan([Turn([SHARED, OWN], 0, [])], late, limit)
+        jobs = self._claimed(self.cursors.parameters(by_id, self.excluded))
+        self.selection.started(cast("Any", jobs))
+        return len(jobs)
+
+    def _drain(self, limit: int) -> None:
+        """Start whatever is offered."""
+        self.chosen = every
+        super()._drain(limit)
+        self.chosen = odd
+
+    async def _choose(self, candidates: Sequence[Candidate], _free: int) -> Sequence[Candidate]:
+        self.offered = candidates
+        return self.chosen(candidates)
+
+    async def _candidates(self, _connection: Any, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Answer as `candidates`."""
+        found = self._find(given, locks=False)
+        assert len(set(found)) == len(found)
+        return [(self.now, str(row.xid), *_told(row)) for row in found] or [(self.now, None, *[None] * len(CANDIDATE))]
+
+
+def _told(row: Row) -> tuple[Any, ...]:
+    lane = row.lane
+    return row.id, row.type_name, *lane[:2], lane.priority, row.id, 0, None, row.scheduled_at, 0, None, None, None
+
+
+@pytest.mark.parametrize("histories", [30, pytest.param(1500, marks=pytest.mark.long)])
+def test_no_job_is_passed_over(histories: int) -> None:
+    """The same histories in every run; many, and new ones, in the long run."""
+    few = histories < 1000
+    chosen = settings(max_examples=histories, stateful_step_count=50, deadline=None, derandomize=few, database=None)
+    run_state_machine_as_test(Choosing, settings=chosen)
+
+
+class Chosen(Story):
+    """A few steps by hand."""
+
+    queue: Choosing
+
+    def __init__(self, chosen: Choose = every) -> None:
+        self.queue = Choosing()
+        self.queue.start()
+        self.queue.chosen = chosen
+
+    def offer(self, limit: int = 1) -> list[int]:
+        """Claim once, after a survey where none was; return the ids that were offered, in order."""
+        self.queue.offered = ()
+        if self.queue.cursors.watermark is None:
+            self.survey()
+        self.queue._claim(dict.fromkeys(PARTITIONS, limit), limit, limit)
+        offered: Sequence[Any] = self.queue.offered
+        return [one.id for one in offered]
+
+
+def test_what_goes_first_is_offered_first_up_to_the_window() -> None:
+    story = Chosen()
+    low, high = story.add(*[LOW] * 3, ago=9), story.add(*[A] * 3)
+    assert story.offer() == [row.id for row in [*high, *low]][:WINDOW]
+
+
+def test_what_was_not_started_is_offered_again_and_only_the_rest_is_read() -> None:
+    story = Chosen()
+    rows = story.add(*[A] * 10)
+    assert story.offer() == [1, 2, 3, 4]
+    assert story.offer(limit=2) == [2, 3, 4, 5]
+    assert story.offer() == [4, 5, 6, 7]
+    assert [row.id for row in rows if row.status == "running"] == [1, 2, 3, 4]
+    assert story.queue.cursors.of_lane[A][1] == 7
+
+
+def test_a_claim_starts_what_was_chosen_best_first() -> None:
+    story = Chosen(lambda candidates: candidates[::-1])
+    rows = story.add(*[A] * 4)
+    story.offer(limit=2)
+    assert [row.id for row in rows if row.status == "running"] == [3, 4]
+
+
+def test_what_another_worker_started_or_changed_is_held_no_more() -> None:
+    story = Chosen(none)
+    first, second, *_ = story.add(*[A] * 4)
+    story.offer()
+    first.status, first.xid = "running", story.queue._new_xid()
+    story.queue._end([story.change(second, lane=LOW)])
+    assert story.offer() == [3, 4]
+    story.catch_up()
+    assert story.offer() == [3, 4, 2]
+
+
+def test_a_window_of_jobs_that_are_left_out_hides_others_until_the_next_survey() -> None:
+    story = Chosen(none)
+    story.add(*[LOW] * WINDOW)
+    assert story.offer() == [1, 2, 3, 4]
+    (high,) = story.add(A)
+    story.catch_up()
+    assert story.offer() == [1, 2, 3, 4]
+    story.survey()
+    assert story.offer() == [high.id, 1, 2, 3]
+
+
+def test_what_is_in_quarantine_is_not_offered() -> None:
+    story = Chosen(none)
+    story.add(*[A] * 3)
+    story.offer()
+    story.queue.excluded.add(2)
+    assert story.offer() == [1, 3]
+
+
+def test_what_was_left_out_for_too_long_goes_before_what_is_chosen() -> None:
+    story = Chosen(lambda candidates: [one for one in candidates if cast("int", one.id) > 2])
+    rows = story.add(*[A] * 2)
+    cast("Any", story.queue.selection._caller).selector.max_wait = timedelta(seconds=10)
+    story.offer()
+    story.add(*[A] * 2, ago=1)
+    story.catch_up()
+    story.queue.monotonic += 9.9
+    story.offer()
+    assert [row.status for row in rows] == ["pending"] * 2
+    story.queue.monotonic += 0.2
+    story.offer(limit=1)
+    assert [row.status for row in rows] == ["running", "pending"]

@@ -1,0 +1,217 @@
+"""Fair shares: the bounds that stride scheduling promises, over arbitrary courses of events."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sa_jobqueue.worker.claim.stride import STRIDE, Ageing, Sharer, Stride, quotas
+
+WEIGHTS = st.lists(st.integers(1, 100), min_size=2, max_size=6)
+FREE = st.lists(st.integers(1, 40), min_size=10, max_size=60)
+
+
+class World:
+    """Sharers and their backlogs. `weights`: 1 where it is not named."""
+
+    def __init__(self, weights: Mapping[str, int] | None = None, most: int = 64) -> None:
+        self.weights = dict(weights or {})
+        self.stride: Stride[str] = Stride(lambda name: self.weights.get(name, 1))
+        self.waiting: Counter[str] = Counter()
+        self.most = most
+
+    def add(self, name: str, count: int = 10**6) -> None:
+        if count:
+            self.waiting[name] += count
+            self.stride.open(name)
+
+    def claim(self, free: int, rooms: Mapping[str, int] | None = None) -> Counter[str]:
+        """Start what one claim does: each up to its quota."""
+        sharers = self.stride.next(self.most)
+        most = [min(self.waiting[one.name], (rooms or {}).get(one.name, free)) for one in sharers]
+        started = Counter(dict(zip([one.name for one in sharers], quotas(sharers, free, most), strict=True)))
+        self.stride.charge(started)
+        self.waiting -= started
+        for one in sharers:
+            if not self.waiting[one.name]:
+                self.stride.close(one.name)
+        return +started
+
+
+@given(WEIGHTS, FREE)
+@settings(max_examples=50)
+def test_those_with_backlogs_start_in_proportion_to_their_weights_to_within_a_job(
+    weights: list[int], course: list[int]
+) -> None:
+    named = {f"q{place}": weight for place, weight in enumerate(weights)}
+    world, started = World(named), Counter[str]()
+    for name in named:
+        world.add(name)
+    for free in course:
+        started += world.claim(free)
+        for one, weight in named.items():
+            for other, others in named.items():
+                # Waldspurger and Weihl's bound for a pair: one quantum each.
+                assert abs(started[one] / weight - started[other] / others) <= 1 / weight + 1 / others + 1e-6
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(0, 3 * STRIDE), st.integers(0, 9)), max_size=6), st.integers(0, 40)
+)
+@settings(max_examples=200)
+def test_slots_go_one_by_one_to_whoever_is_furthest_behind(given_: list[tuple[int, int, int]], free: int) -> None:
+    sharers = [Sharer(str(turn), weight, passed, turn) for turn, (weight, passed, _) in enumerate(given_)]
+    sharers.sort(key=lambda one: (one.passed, one.turn))
+    rooms = [given_[one.turn][2] for one in sharers]
+    expected = [0] * len(sharers)
+    for _ in range(free):
+        able = [place for place, room in enumerate(rooms) if expected[place] < room]
+        if able:
+            costs = [one.passed + expected[place] * (STRIDE // one.weight) for place, one in enumerate(sharers)]
+            expected[min(able, key=lambda place: (costs[place], place))] += 1
+    assert quotas(sharers, free, rooms) == expected
+
+
+@given(st.integers(1, 6), st.integers(0, 40))
+def test_equal_ones_differ_by_a_job_at_most(count: int, free: int) -> None:
+    sharers = [Sharer(str(turn), 1, STRIDE, turn) for turn in range(count)]
+    given_ = quotas(sharers, free, [free + 1] * count)
+    assert sum(given_) == free
+    assert max(given_) - min(given_) <= 1
+    assert given_ == sorted(given_, reverse=True)
+
+
+@given(WEIGHTS, st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5), st.integers(0, 60)), min_size=5, max_size=40))
+@settings(max_examples=50)
+def test_no_slot_stays_free_that_somebody_has_a_job_for(weights: list[int], course: list[tuple[int, int, int]]) -> None:
+    world = World({f"q{place}": weight for place, weight in enumerate(weights)})
+    for free, place, arrivals in course:
+        world.add(f"q{place}", arrivals)
+        had = world.waiting.total()
+        assert world.claim(free).total() == min(free, had)
+
+
+NAMES = [str(number) for number in range(6)]
+
+
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 30), st.integers(1, 12)), max_size=30), st.integers(1, 8))
+@settings(max_examples=80)
+def test_a_newcomer_waits_for_at_most_one_job_of_each_other(course: list[tuple[str, int, int]], free: int) -> None:
+    world = World()
+    for name, count, slots in course:
+        world.add(name, count)
+        world.claim(slots)
+    others = set(world.stride.sharers)
+    world.add("new", 1)
+    before = Counter[str]()
+    while not (started := world.claim(free))["new"]:
+        assert started  # started in one claim is started at once
+        before += started
+    assert set(before) <= others
+    assert all(count <= 1 for count in before.values())
+
+
+def test_ten_beside_a_million_start_with_the_next_claim() -> None:
+    world = World()
+    world.add("flood")
+    for _ in range(3):
+        world.claim(20)
+    world.add("few", 10)
+    assert world.claim(20) == {"few": 10, "flood": 10}
+
+
+def test_a_rest_earns_no_credit() -> None:
+    world = World()
+    world.add("busy")
+    for _ in range(100):
+        world.claim(10)
+    world.add("rested")
+    started = sum((world.claim(10) for _ in range(10)), Counter[str]())
+    assert abs(started["busy"] - started["rested"]) <= 1
+
+
+def test_what_was_started_while_nobody_waited_is_no_debt() -> None:
+    world = World()
+    for _ in range(1000):
+        world.add("lone", 1)
+        world.claim(10)
+    world.add("lone")
+    world.add("other")
+    started = sum((world.claim(10) for _ in range(10)), Counter[str]())
+    assert abs(started["lone"] - started["other"]) <= 1
+
+
+def test_what_was_taken_beyond_a_share_is_paid_back_after_a_rest() -> None:
+    world = World()
+    world.add("a", 10)
+    world.add("b")
+    world.claim(11, rooms={"b": 1})  # it took 10, and is empty
+    world.add("a")
+    got = world.claim(20)
+    assert abs((got["b"] + 1) - (got["a"] + 10)) <= 1
+
+
+def test_debts_are_paid_off_and_not_remembered_for_ever() -> None:
+    world = World()
+    world.add("steady")
+    for key in range(1000):
+        world.add(f"once-{key}", 3)
+        world.claim(6)
+    assert len(world.stride._debts) <= 200
+    assert len(world.stride._heap) <= 10
+
+
+@given(WEIGHTS, FREE, st.integers(0, 5))
+@settings(max_examples=50)
+def test_nobody_gets_more_than_it_has_room_for(weights: list[int], course: list[int], room: int) -> None:
+    world = World({f"q{place}": weight for place, weight in enumerate(weights)})
+    for name in world.weights:
+        world.add(name)
+    for free in course:
+        got = world.claim(free, {"q0": room})
+        assert got["q0"] <= room
+        assert got.total() == free
+
+
+def test_a_bounded_number_is_named_and_each_has_its_turn() -> None:
+    world = World(most=8)
+    for number in range(24):
+        world.add(str(number), 2)
+    assert len(world.stride.next(8)) == 8
+    firsts = [name for _ in range(6) for name in world.claim(4)]
+    assert len(set(firsts)) == len(firsts) == 24
+
+
+def test_the_same_are_named_until_they_are_charged_except_those_that_are_closed() -> None:
+    world = World()
+    for name in "abc":
+        world.add(name, 5)
+    named = world.stride.next(2)
+    assert world.stride.next(2) == named
+    world.stride.close("a")
+    assert [one.name for one in world.stride.next(2)] == ["b", "c"]
+
+
+def test_a_weight_that_changes_holds_from_the_next_claim_on() -> None:
+    world = World()
+    world.add("a")
+    world.add("b")
+    world.claim(10)
+    world.weights["a"] = 4
+    world.stride.reweigh()
+    assert world.claim(10) == {"a": 8, "b": 2}
+
+
+def test_a_sixteenth_is_for_the_longest_waiting_while_claims_come_back_full() -> None:
+    ageing = Ageing()
+    ageing.started(1000, full=True)
+    assert ageing.due() == 62
+    assert ageing.due() == 0
+    ageing.started(8, full=True)  # what is left of a sixteenth counts on
+    assert ageing.due() == 1
+    ageing.started(500, full=True)
+    ageing.started(3, full=False)  # it has read every lane to its end: nothing waits
+    assert ageing.due() == 0

@@ -1,0 +1,337 @@
+"""What a claim reads of many queues, job types and fairness keys, and that nothing is passed over, however late it came."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, Engine, event, func, insert, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
+from sa_jobqueue.db.connections import Connections
+from sa_jobqueue.events import JobStarted
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.operations import upsert_queue
+from sa_jobqueue.settings import QueueSettings
+from sa_jobqueue.statements._parts import table
+from sa_jobqueue.worker.background.settings import Controls
+from sa_jobqueue.worker.claim import arrivals
+from sa_jobqueue.worker.claim.arrivals import Arrivals
+from sa_jobqueue.worker.claim.backlog import Backlog
+from sa_jobqueue.worker.claim.buckets import Buckets
+from sa_jobqueue.worker.claim.claims import Claims
+from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Snapshot
+from sa_jobqueue.worker.claim.partitions import Partitions
+from sa_jobqueue.worker.claim.planner import MOST_KEYS
+from sa_jobqueue.worker.claim.selectors import Selectors
+from tests.behaviour.test_attempts import enqueue
+from tests.behaviour.test_sharing import drain, fill, recorder
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import quick, until, working
+
+QUEUES = [f"q{number}" for number in range(5)]
+
+
+class Claimed:
+    """What claims were given, and how many jobs each has started."""
+
+    def __init__(self) -> None:
+        self.given: list[Mapping[str, Any]] = []
+        self.started: list[int] = []
+
+    @property
+    def lanes(self) -> list[int]:
+        """Return the number of lanes of each claim."""
+        return [len(given["queues"]) for given in self.given]
+
+
+@pytest.fixture
+def claimed(monkeypatch: pytest.MonkeyPatch) -> Claimed:
+    """Record the claims of workers in this process."""
+    record, take = Claimed(), Claims.take
+
+    async def noted(self: Claims, connection: AsyncConnection, given: Mapping[str, Any]) -> Any:
+        answer = await take(self, connection, given)
+        record.given.append(given)
+        record.started.append(len(answer[0]))
+        return answer
+
+    monkeypatch.setattr(Claims, "take", noted)
+    return record
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have surveys find nothing that catch-ups have missed: there is one, at the start."""
+    for name in ("SURVEY_EVERY", "SURVEY_IDLE"):
+        monkeypatch.setattr(arrivals, name, 1e9)
+
+
+@pytest.fixture
+def surveys() -> Iterator[list[int]]:
+    """Record the number of rows of each page of a survey."""
+    pages: list[int] = []
+
+    def note(_connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("WITH RECURSIVE lane") and "pg_snapshot_xmax" in statement:
+            pages.append(cursor.rowcount)
+
+    event.listen(Engine, "after_cursor_execute", note)
+    yield pages
+    event.remove(Engine, "after_cursor_execute", note)
+
+
+@pytest.fixture
+async def connection(engine: Engine) -> AsyncIterator[AsyncConnection]:
+    """Return a connection as a worker claims on."""
+    connections = Connections(engine.url, worker_name="here", patience=timedelta(seconds=15))
+    own = connections.engine(1)
+    async with own.connect() as made:
+        yield made
+    await own.dispose()
+    await connections.close(timedelta(seconds=1))
+
+
+async def test_a_worker_claims_for_all_types_and_queues_with_one_statement(
+    engine: Engine, jobs: Jobs, claimed: Claimed
+) -> None:
+    queue, ran = JobQueue(), Counter[str]()
+    for kind in ("send", "render", "count"):
+
+        @queue.handler(kind, concurrency=None if kind == "count" else 4)
+        async def note(context: AttemptContext) -> None:
+            ran[context.job.type_name] += 1
+
+        for name in ("a", "b"):
+            jobs.add_many(2, type_name=kind, chain_type_name=kind, queue=name)
+    await drain(queue, engine, queues=["a", "b"], concurrency=12)
+    assert [count for count in claimed.started if count] == [12]
+    assert ran == dict.fromkeys(("send", "render", "count"), 4)
+    assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
+
+
+async def test_types_with_slots_take_no_more_than_their_own(engine: Engine, jobs: Jobs) -> None:
+    queue, running, most = JobQueue(), Counter[str](), Counter[str]()
+    slots = {"send": 2, "render": 3, "count": None}
+    for kind, concurrency in slots.items():
+
+        @queue.handler(kind, concurrency=concurrency)
+        async def note(context: AttemptContext) -> None:
+            running[context.job.type_name] += 1
+            most[context.job.type_name] = max(most[context.job.type_name], running[context.job.type_name])
+            await asyncio.sleep(0)
+            running[context.job.type_name] -= 1
+
+        for name in ("a", "b"):
+            jobs.add_many(20, type_name=kind, chain_type_name=kind, queue=name)
+    await drain(queue, engine, queues=["a", "b"], concurrency=20)
+    assert most["send"] <= 2
+    assert most["render"] <= 3
+    assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
+
+
+async def test_an_empty_lane_costs_nothing(engine: Engine, claimed: Claimed, seldom: None) -> None:
+    """Of many lanes that had jobs once, claims name the one that has some."""
+    queue, seen = recorder()
+    for name in QUEUES:
+        for priority in (9, 0, -8):
+            fill(engine, 1, queue=name, priority=priority)
+    fill(engine, 200, queue="q0", priority=-9)
+    await drain(queue, engine, queues=QUEUES, concurrency=8)
+    assert len(seen) == 215
+    assert max(claimed.lanes) <= 16
+    full = [lanes for lanes, started in zip(claimed.lanes, claimed.started, strict=True) if started][5:-1]
+    assert len(full) > 10
+    assert set(full) == {1}
+
+
+async def test_the_lanes_of_a_claim_are_bounded_and_each_key_has_its_turn(engine: Engine, claimed: Claimed) -> None:
+    ran: list[str] = []
+    queue = JobQueue()
+
+    @queue.handler("test")
+    async def note(context: AttemptContext) -> None:
+        ran.append(context.job.fairness_key)
+
+    with engine.begin() as writer:
+        rows = [_row("test", queue="mail", fairness_key=str(key)) for key in range(4 * MOST_KEYS) for _ in range(2)]
+        writer.execute(insert(table(Job)).values(rows))
+    await drain(queue, engine, queues=["mail"], concurrency=16)
+    assert max(claimed.lanes) <= MOST_KEYS
+    assert Counter(ran) == dict.fromkeys(map(str, range(4 * MOST_KEYS)), 2)
+    assert len(set(ran[: 3 * MOST_KEYS])) >= 2.9 * MOST_KEYS
+
+
+async def test_a_survey_of_more_lanes_than_a_page_has_finds_them_all(
+    engine: Engine, jobs: Jobs, surveys: list[int], seldom: None
+) -> None:
+    queue, ran = JobQueue(), Counter[str]()
+
+    @queue.handler("test")
+    async def note(context: AttemptContext) -> None:
+        ran[context.job.fairness_key] += 1
+
+    with engine.begin() as writer:
+        rows = [_row("test", queue="mail", fairness_key=str(key)) for key in range(1100)]
+        writer.execute(insert(table(Job)).values(rows))
+    await drain(queue, engine, queues=["mail"], concurrency=200)
+    assert surveys[:2] == [1000, 100]
+    assert ran == dict.fromkeys(map(str, range(1100)), 1)
+
+
+@pytest.mark.parametrize("listen", [True, False], ids=["after a notification", "at the next poll"])
+async def test_the_first_job_of_a_key_that_was_not_known_is_found(
+    listen: bool, engine: Engine, claimed: Claimed, seldom: None
+) -> None:
+    queue = JobQueue()
+
+    @queue.handler("nothing", fairness_by=lambda payload: payload["customer"])
+    async def nothing(payload: dict[str, Any]) -> None: ...
+
+    poll = timedelta(seconds=30) if listen else timedelta(milliseconds=50)
+    async with working(Worker(queue, engine, options=quick(poll_interval=poll, listen=listen))) as log:
+        for number in range(3):
+            enqueue(engine, nothing.job({"customer": str(number)}))
+            await log.until(JobStarted, number + 1)
+    assert claimed.given[-1]["fairness_keys"][-1] == "2"
+
+
+@pytest.mark.parametrize("slots", [None, 3], ids=["one partition", "a partition of the type"])
+async def test_what_comes_into_a_lane_that_has_just_been_empty_is_not_left_behind(
+    slots: int | None, engine: Engine, seldom: None
+) -> None:
+    """Each job puts another there, without a notification."""
+    queue, seen = recorder(slots)
+    left = [(name, priority) for name in QUEUES for priority in (9, 0, -9)]
+
+    @queue.handler("test_more")
+    async def more(payload: dict[str, Any]) -> None:
+        if left:
+            name, priority = left.pop()
+            await asyncio.to_thread(fill, engine, 2, queue=name, priority=priority, seconds_ago=0)
+
+    fill(engine, 200, queue="q0", type_name="test_more")
+    await drain(queue, engine, queues=QUEUES, concurrency=4)
+    assert Counter(seen) == {(name, priority): 2 for name in QUEUES for priority in (9, 0, -9)}
+
+
+@pytest.mark.parametrize("limited", ["by slots", "across workers"])
+async def test_a_worker_that_ends_when_idle_has_looked_behind_its_cursors(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, limited: str, seldom: None
+) -> None:
+    monkeypatch.setattr(arrivals, "CATCH_UP_EVERY", 1e9)  # so that only being idle has it ask
+    queue, ran = JobQueue(), list[int]()
+
+    @queue.handler("send", concurrency=4 if limited == "by slots" else None)
+    async def send(number: int) -> None:
+        ran.append(number)
+        if number == 1:
+            await asyncio.to_thread(jobs.add, type_name="send", input=2, due_in=-3600)
+
+    if limited == "across workers":
+        with Session(engine) as session, session.begin():
+            upsert_queue(session, QueueSettings(name="default", global_concurrency=4))
+    jobs.add(type_name="send", input=1)
+    await drain(queue, engine, concurrency=1)  # it waits for the slot, and does not rest before its second claim
+    assert ran == [1, 2]
+
+
+def _row(kind: str, **columns: Any) -> dict[str, Any]:
+    job_id = uuid7()
+    return {"id": job_id, "chain_id": job_id, "type_name": kind, "chain_type_name": kind, "input": None} | columns
+
+
+def _write(connection: Connection, chance: random.Random, count: int) -> None:
+    rows = [
+        _row(
+            chance.choice(("send", "count", "unknown")),
+            queue=chance.choice(("mail", "report")),
+            fairness_key=chance.choice(("", "1", "2")),
+            priority=chance.choice((0, 0, 5)),
+            scheduled_at=func.now() - timedelta(seconds=chance.randrange(100)),
+        )
+        for _ in range(count)
+    ]
+    connection.execute(insert(table(Job)).values(rows))
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_whatever_is_written_and_however_late_each_job_is_started_once(
+    seed: int, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, seldom: None
+) -> None:
+    """By two workers, while transactions commit late. No survey finds what was passed over."""
+    if seed % 2:
+        monkeypatch.setattr(arrivals, "_ARRIVALS", 8)  # each burst is a flood
+    chance, queue, ran = random.Random(seed), JobQueue(), Counter[Any]()
+    for kind in ("send", "count"):
+
+        @queue.handler(kind, concurrency=3 if kind == "send" else None)
+        async def note(context: AttemptContext) -> None:
+            ran[context.job.id] += 1
+
+    def write() -> None:
+        late = [engine.connect() for _ in range(3)]
+        for writer in late:
+            writer.begin()
+        for _ in range(30):
+            if chance.random() < 0.4:
+                with engine.begin() as prompt:
+                    _write(prompt, chance, chance.choice((1, 5, 20)))
+                continue
+            writer = chance.choice(late)
+            _write(writer, chance, chance.choice((1, 5, 20)))
+            if chance.random() < 0.5:
+                writer.commit()
+                writer.begin()
+        for writer in late:
+            writer.commit()
+            writer.close()
+
+    def startable() -> set[Any]:
+        with engine.connect() as reader:
+            return set(reader.execute(text("SELECT id FROM job WHERE type_name <> 'unknown'")).scalars())
+
+    options = quick(queues=["mail", "report"], concurrency=7, poll_interval=timedelta(milliseconds=30), listen=False)
+    async with working(Worker(queue, engine, options=options)), working(Worker(queue, engine, options=options)):
+        await asyncio.to_thread(write)
+        await until(lambda: len(ran) >= len(startable()), what="every job has started")
+    assert set(ran.values()) == {1}
+    assert ran.keys() == startable()
+
+
+async def test_of_lanes_that_were_read_to_different_instants_each_is_asked_from_its_own_or_an_earlier_one(
+    engine: Engine, jobs: Jobs, connection: AsyncConnection
+) -> None:
+    at = jobs.get(jobs.add(type_name="send", queue="mail", fairness_key="1", due_in=-50))["scheduled_at"]
+    partitions = Partitions(
+        {"mail": None},
+        ["send"],
+        {},
+        executor=None,  # type: ignore[arg-type]
+        model=Job,
+        controls=Controls(),
+        buckets=Buckets(),
+        selectors=Selectors({}, Job, worker_id="here", events=None),  # type: ignore[arg-type]
+    )
+    cursors = Cursors((), UUID(int=0))
+    backlog = Backlog(cursors, lambda _lane: None, lambda _lane: None)
+    asking = Arrivals(Job, partitions, cursors, backlog, queues=["mail"], types=["send"], clock=lambda: 0.0)
+    lanes = [Lane("mail", key, 0) for key in ("1", "2")]
+    for lane, seconds in zip(lanes, (-10, 10), strict=True):
+        cursors.lower(lane, at + timedelta(seconds=seconds))
+        backlog.found(lane, 0.0, 0.0)
+    backlog.read_to_end(lanes, 0.0)
+    with engine.connect() as now:
+        xmax = now.execute(text("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")).scalar_one()
+    cursors.watermark = Snapshot(xmax, [])  # so that it is not found otherwise
+    await asking.catch_up(connection)
+    assert list(backlog.open) == lanes[:1]
+    assert cursors.of_lane[lanes[0]][0] > START
