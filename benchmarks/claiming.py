@@ -34,14 +34,14 @@ def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] 
     cursors.lower(lane, START)
     plan = Plan([Turn(list(types), 1, [Segment([lane], 1)])], {}, 1)
     own: dict[str, Any] = {"worker_id": pgbench.WORKER, "grace": rows.GRACE}
+    caught_up_at = 0.0
     with connect(place) as connection:
 
-        def catch_up() -> dict[str, Any]:
+        def catch_up() -> None:
             given = catch_up_parameters(cursors, types)
             found = connection.execute(arrivals.catch_up(Job), given).all()
             late = [Arrival(lane, row.scheduled_at, row.id, row.changed_xid) for row in found if row.id is not None]
             cursors.caught_up(late, Snapshot(found[0].xmax, found[0].xip), found[0].now, is_cut=False)
-            return given
 
         def claim() -> float:
             nonlocal caught_up_at
@@ -60,7 +60,6 @@ def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] 
         first = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 0}
         (seen,) = connection.execute(arrivals.survey(Job), first)
         cursors.watermark = Snapshot(seen.xmax, seen.xip)
-        caught_up_at = 0.0
         for _ in range(_WARM):  # the first one scans its lane from the start, as a worker's first one does
             claim()
         with watch:

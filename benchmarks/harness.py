@@ -130,10 +130,9 @@ def run(
             if all(case.open_place for case in scenario.cases):
                 opened.append((scenario, None, None))
                 continue
-            place = places.enter_context(open_place(server))
+            own = places.enter_context(open_place(server))
             places.callback(scenario.close)
-            meter = places.enter_context(closing(Meter(place)))
-            opened.append((scenario, place, meter))
+            opened.append((scenario, own, places.enter_context(closing(Meter(own)))))
         began = time.monotonic()
         for number in range(1, rounds + 1):
             if number > 1 and (time.monotonic() - began) * number / (number - 1) > most_seconds:

@@ -74,8 +74,8 @@ def series(
                 "wait_ms": statistics.median(waits) if waits else None,
                 "started": float(len(waits)),
                 "claim_ms": _claim_ms(looks, first, last),
-                "dead": next_look and next_look.dead,
-                "horizon_seconds": next_look and next_look.horizon,
+                "dead": None if next_look is None else next_look.dead,
+                "horizon_seconds": None if next_look is None else next_look.horizon,
             }
         )
     return found

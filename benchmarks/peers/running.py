@@ -43,10 +43,10 @@ class Inbox:
                 self._kept.remove(said)
                 return said
         until = time.monotonic() + patience
-        while (said := self._said.get(timeout=max(0.0, until - time.monotonic()))) is not None:
-            if said["event"] == event:
-                return said
-            self._kept.append(said)
+        while (heard := self._said.get(timeout=max(0.0, until - time.monotonic()))) is not None:
+            if heard["event"] == event:
+                return heard
+            self._kept.append(heard)
         return None
 
 

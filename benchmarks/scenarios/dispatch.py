@@ -29,11 +29,12 @@ _TABLE: Final = "CREATE TABLE dispatch (position bigint GENERATED ALWAYS AS IDEN
 _MOVE: Final = """
 WITH next AS MATERIALIZED (
   SELECT id, scheduled_at FROM job WHERE status = 'pending' AND priority >= '-9' AND queue = 'default' AND priority = 0
-  AND scheduled_at <= now() AND (scheduled_at, id) > ((CAST(:floor_at AS timestamptz[]))[1], (CAST(:floor_id AS uuid[]))[1])
+  AND scheduled_at <= now()
+  AND (scheduled_at, id) > ((CAST(:cursor_at AS timestamptz[]))[1], (CAST(:cursor_id AS uuid[]))[1])
   ORDER BY scheduled_at, id LIMIT :limit
 ), moved AS (INSERT INTO dispatch (job_id) SELECT id FROM next ORDER BY scheduled_at, id)
-SELECT array_agg(scheduled_at ORDER BY scheduled_at DESC, id DESC) AS floor_at,
-  array_agg(id ORDER BY scheduled_at DESC, id DESC) AS floor_id FROM next
+SELECT array_agg(scheduled_at ORDER BY scheduled_at DESC, id DESC) AS cursor_at,
+  array_agg(id ORDER BY scheduled_at DESC, id DESC) AS cursor_id FROM next
 \\gset
 """
 

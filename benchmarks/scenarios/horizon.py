@@ -1,7 +1,7 @@
 """The cost of a claim while a transaction somewhere keeps vacuum and index cleaning from removing dead rows.
 
 A plain indexed claim walks the dead index entries of every job done since that transaction began; ours starts at its
-floor. Both claim one job at a time from the same table, and commit each claim without waiting for the disk, for it is
+cursor. Both claim one job at a time from the same table, and commit each claim without waiting for the disk, for it is
 the claim that is measured.
 """
 

@@ -151,8 +151,9 @@ def drain(load: Load, place: Place, watch: Stopwatch, jobs: int, *, concurrency:
     queue = JobQueue()
     for kind in load.types:
         queue.handler(kind, concurrency=load.slots.get(kind))(_nothing)
-    for name in load.names if load.window is not None else ():
-        queue.selector(name, window=load.window)(_last_first)
+    if load.window is not None:
+        for name in load.names:
+            queue.selector(name, window=load.window)(_last_first)
     return workers.drain(place, watch, jobs, queue, concurrency=concurrency, queues=load.names, fair=load.fair)
 
 
