@@ -27,12 +27,9 @@ _WARM: Final = 10
 def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] = (rows.JOB_TYPE,)) -> int:
     """Claim `CLAIMS` jobs, one at a time; note the median, the 99th percentile, and the pages one more claim looks at.
 
-    As a busy worker does: its lane is open, it catches up every 50 ms, and a catch-up counts to the claim after it.
+    As a busy worker does: lanes with jobs are open, it catches up every 50 ms, and a catch-up counts to the claim after it.
     """
-    lane = Lane("default", "", 0)
     cursors = Cursors((), rows.LOWEST_ID)
-    cursors.lower(lane, START)
-    plan = Plan([Turn(list(types), 1, [Segment([lane], 1)])], {}, 1)
     own: dict[str, Any] = {"worker_id": pgbench.WORKER, "grace": rows.GRACE}
     caught_up_at = 0.0
     with connect(place) as connection:
@@ -40,7 +37,11 @@ def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] 
         def catch_up() -> None:
             given = catch_up_parameters(cursors, types)
             found = connection.execute(arrivals.catch_up(Job), given).all()
-            late = [Arrival(lane, row.scheduled_at, row.id, row.changed_xid) for row in found if row.id is not None]
+            late = [
+                Arrival(Lane(row.queue, row.fairness_key, row.priority), row.scheduled_at, row.id, row.changed_xid)
+                for row in found
+                if row.id is not None
+            ]
             cursors.caught_up(late, Snapshot(found[0].xmax, found[0].xip), found[0].now, is_cut=False)
 
         def claim() -> float:
@@ -49,17 +50,21 @@ def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] 
             if began - caught_up_at >= CATCH_UP_EVERY:
                 catch_up()
                 caught_up_at = began
-            late = cursors.late.get(lane, {})
-            this = plan._replace(late=dict(list(late.items())[:1]))
+            late = [one for of_lane in cursors.late.values() for one in of_lane.items()]
+            this = plan._replace(late=dict(late[:1]))
             found = connection.execute(claims.claim(Job), cursors.parameters(this) | own).all()
             took = time.monotonic() - began
             taken = [row for row in found if row.id is not None]
             cursors.claimed(this, taken, found[0].now)
             return took * len(taken)
 
-        first = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 0}
-        (seen,) = connection.execute(arrivals.survey(Job), first)
-        cursors.watermark = Snapshot(seen.xmax, seen.xip)
+        page = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 1000}
+        seen = connection.execute(arrivals.survey(Job), page).all()
+        lanes = [Lane(row.queue, row.fairness_key, row.priority) for row in reversed(seen)]  # by falling priority
+        for lane in lanes:
+            cursors.lower(lane, START)
+        plan = Plan([Turn(list(types), 1, [Segment(lanes, 1)])], {}, 1)
+        cursors.watermark = Snapshot(seen[0].xmax, seen[0].xip)
         for _ in range(_WARM):  # the first one scans its lane from the start, as a worker's first one does
             claim()
         with watch:
