@@ -150,7 +150,7 @@ OTHERS: dict[str, Callable[[Session], Any]] = {
     "a table of the application": lambda session: session.scalars(select(Order)).all(),
     "beside ours": lambda session: session.execute(select(Order, Job).where(Order.id == Job.priority)).all(),
     "text": lambda session: session.execute(text("SELECT * FROM nowhere.own_job")),
-    "a column of nobody": lambda session: session.execute(select(Job.id).where(text("job.nothing = 1"))).all(),
+    "a column of no table": lambda session: session.execute(select(Job.id).where(text("job.nothing = 1"))).all(),
     "other errors": lambda session: session.execute(select(Job.id).where(text("1 / 0 = 1 OR priority = 1"))).all(),
 }
 

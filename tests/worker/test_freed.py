@@ -221,7 +221,7 @@ async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_
         async with at_work(engine, other, "there"):
             await until(lambda: asleep(2), what="no worker finds room")
             is_armed.set()
-            run(engine, "SELECT pg_notify('.job:freed', 'type test')")  # somebody says so: it counts once more
+            run(engine, "SELECT pg_notify('.job:freed', 'type test')")  # so that it counts once more
             async with asyncio.timeout(PATIENCE):
                 await is_counted.wait()
             one.let_go("first")

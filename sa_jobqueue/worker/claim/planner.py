@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import part_of, split
 from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan, Segment, Turn
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.stride import Ageing, Sharer, Stride, quotas
@@ -213,13 +213,9 @@ class Planner:
 
     def lanes_of_key(self, part: str) -> list[Lane]:
         """Return the open lanes of a fairness key, by `part_of`, in all types."""
-        return [
-            lane
-            for queue, of in self._of.items()
-            for sharer in of.keys.sharers.values()
-            if part_of(queue[0], sharer.name) == part
-            for lane in sharer.lanes
-        ]
+        queue, key = split(part)
+        sharers = [of.keys.sharers.get(key) for (name, _), of in self._of.items() if name == queue]
+        return [lane for sharer in sharers if sharer is not None for lane in sharer.lanes]
 
 
 def _by_falling_priority(lane: Lane) -> int:

@@ -130,7 +130,6 @@ class Selection:
         """By id, each with the transaction that changed it last."""
         self._since: dict[Any, float] = {}
         """When each was offered first, for `max_wait`."""
-        self.asked_at = float("-inf")
 
     @property
     def window(self) -> int:
@@ -162,7 +161,6 @@ class Selection:
 
     async def choose(self, limit: int, now: float) -> list[Candidate]:
         """Have the selector choose from what is held, best first; return those to start."""
-        self.asked_at = now
         candidates = sorted((one for one, _ in self.held.values()), key=_in_order)
         self._since = {one.id: self._since.get(one.id, now) for one in candidates}
         if not candidates:
