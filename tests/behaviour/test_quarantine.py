@@ -332,6 +332,32 @@ async def test_one_row_that_cannot_be_written_holds_up_no_other_and_is_named(
     assert not log.of(ComponentFailed)
 
 
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, id=case.prepare.__name__) for case in CASES if case.prepare in {declaring_queues, pruning}]
+)
+async def test_a_row_whose_pause_ends_before_its_failure_is_recorded_is_tried_again(
+    case: Case, engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that stands still, or while a walk takes long: what rests is then not what failed."""
+    shortest = timedelta(microseconds=1)
+    monkeypatch.setattr(quarantine, "PAUSES", Backoff(base=shortest, cap=shortest, jitter=False))
+    world = World(engine, jobs, JobQueue(retention=_KEPT), asyncio.Event())
+    world.handlers()
+    given = case.prepare(world)
+    *good, bad = given.subjects
+    with engine.begin() as connection:
+        connection.exec_driver_sql(_REFUSE)
+        connection.exec_driver_sql(f"CREATE TRIGGER refuse {case.trigger} EXECUTE FUNCTION refuse({case.arguments})")
+        connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(bad)})
+    async with start(world.queue, prune_interval=timedelta(milliseconds=100)) as log:
+        await until(lambda: given.done(good), what="the others are written")
+        assert [one.failures for one in await log.until(WriteQuarantined, 3)][:3] == [1, 2, 3]
+        with engine.begin() as connection:
+            connection.execute(text("DELETE FROM refused"))
+        await until(lambda: given.done([bad]), what="it is written when nothing refuses it any more")
+        await until(lambda: not records(engine), what="its record is deleted")
+
+
 async def test_a_worker_stops_in_time_with_a_completion_that_cannot_be_written(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:

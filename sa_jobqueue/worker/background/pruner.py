@@ -15,7 +15,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import PruneCursor, Pruned
 from sa_jobqueue.policies.retention import FOREVER, RetentionRules
 from sa_jobqueue.statements import retention
-from sa_jobqueue.types import RefusedWrite
+from sa_jobqueue.types import JobId, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import Quarantine
 
@@ -70,35 +70,41 @@ class Pruner(Component):
             started = loop.time()
             is_whole = started >= self._whole_at
             lapsed = self._quarantine.lapsed(RefusedWrite.PRUNE)
-            await self.walk(to_the_end=is_whole)
-            await self.walk_letters(to_the_end=is_whole)
+            refused = await self.walk(to_the_end=is_whole)
+            refused |= await self.walk_letters(to_the_end=is_whole)
             await self.walk_audit()
-            refused = set(self._quarantine.resting(RefusedWrite.PRUNE))
             await self._quarantine.written(RefusedWrite.PRUNE, [one for one in lapsed if one not in refused])
             if is_whole:
                 spent = loop.time() - started
                 self._whole_at = loop.time() + max(_TO_THE_END.total_seconds(), _DUTY * spent) * random.uniform(0.8, 1.2)
 
-    async def walk(self, *, to_the_end: bool) -> None:
-        """Walk once through the jobs, and report what was deleted."""
+    async def walk(self, *, to_the_end: bool) -> set[JobId]:
+        """Walk once through the jobs, and report what was deleted. Return the chains that could not be."""
         loop = asyncio.get_running_loop()
         chains = jobs = 0
+        refused: set[JobId] = set()
         cursor: PruneCursor | None = PruneCursor(None)
         while cursor is not None:
             started = loop.time()
             pruned = await self.prune(cursor)
             chains, jobs = chains + sum(pruned.chains.values()), jobs + pruned.jobs
+            refused |= set(pruned.refused)
             cursor = pruned.next
             if pruned.is_young and not to_the_end and not (cursor and cursor.due):
                 break
             await asyncio.sleep(loop.time() - started)
         if chains:
             self._events.emit(ChainsPruned(chains, jobs))
+        return refused
 
-    async def walk_letters(self, *, to_the_end: bool) -> None:
-        """Walk once through the dead letters, after the chains: those of deleted chains are resolved by then."""
+    async def walk_letters(self, *, to_the_end: bool) -> set[JobId]:
+        """Walk once through the dead letters, after the chains: those of deleted chains are resolved by then.
+
+        Return the dead letters that could not be deleted.
+        """
         loop = asyncio.get_running_loop()
         letters, after, is_last = 0, None, self._rules.shortest_of_letters is None
+        refused: set[JobId] = set()
         while not is_last:
             started = loop.time()
             excluded = self._quarantine.resting(RefusedWrite.PRUNE)
@@ -108,10 +114,12 @@ class Pruner(Component):
                 )
             await self._quarantine.add(RefusedWrite.PRUNE, pruned.refused.items())
             letters, after = letters + pruned.letters, pruned.next
+            refused |= set(pruned.refused)
             is_last = after is None or (pruned.is_young and not to_the_end)
             await asyncio.sleep(loop.time() - started)
         if letters:
             self._events.emit(DeadLettersPruned(letters))
+        return refused
 
     async def walk_audit(self) -> None:
         """Delete the audit's records that are past their retention, the oldest first."""

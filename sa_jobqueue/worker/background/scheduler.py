@@ -93,6 +93,8 @@ class Scheduler(Component):
                 if await self.fire() == 0:
                     await asyncio.sleep(_HELD_REST)
                 continue
+            if self._quarantine.lapsed(RefusedWrite.DECLARE):
+                continue
             declare_in = self._quarantine.again_in(RefusedWrite.DECLARE)
             pauses = [pause + _LATE for pause in (seconds, declare_in) if pause is not None]
             with suppress(TimeoutError):

@@ -197,6 +197,8 @@ class ControlReader(Component):
             self._woken.clear()  # before reading: a later change ends the sleep that follows
             await self.read()
             await asyncio.sleep(_PACE)
+            if self._quarantine.lapsed(RefusedWrite.DECLARE_QUEUE):
+                continue
             pause = self._quarantine.again_in(RefusedWrite.DECLARE_QUEUE)
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(TOLD if self._is_told() else ALONE, TOLD if pause is None else pause)):
@@ -228,11 +230,12 @@ class ControlReader(Component):
         resting = self._quarantine.resting(RefusedWrite.DECLARE_QUEUE)
         declared = {label_of(part): one for part, one in self._declared.items() if label_of(part) not in resting}
 
-        async def some(names: Sequence[str] | None) -> Differences:
-            new = [declared[name] for name in (declared if names is None else names)]
+        async def some(names: Sequence[str] | None) -> tuple[Sequence[str], Differences]:
+            names = list(declared) if names is None else names
             async with AsyncSession(self._transactions) as session, session.begin():
                 await session.execute(_LOCK_TIMEOUT)
-                return await session.run_sync(add_declared_queues, new, model=self._model)
+                new = [declared[name] for name in names]
+                return names, await session.run_sync(add_declared_queues, new, model=self._model)
 
         async def candidates() -> Sequence[str]:
             return list(declared)
@@ -246,9 +249,8 @@ class ControlReader(Component):
                 raise
             self._events.emit(ComponentFailed(self.name, error, timedelta(seconds=TOLD)))
             return
-        refused = self._quarantine.resting(RefusedWrite.DECLARE_QUEUE)
-        await self._quarantine.written(RefusedWrite.DECLARE_QUEUE, [name for name in declared if name not in refused])
-        differences = {name: of for part in parts for name, of in part.items()}
+        await self._quarantine.written(RefusedWrite.DECLARE_QUEUE, [name for names, _ in parts for name in names])
+        differences = {name: of for _, part in parts for name, of in part.items()}
         if differences and differences != self._differences:
             self._events.emit(SettingsDiffer(self._worker_id, differences))
         self._differences = differences
