@@ -38,7 +38,7 @@ def serve(worker: Worker, *, control: int | None = None) -> int:
     SIGTERM or SIGINT starts draining; a second one releases running jobs at once. `control`: the reading end of a pipe
     through which a parent sends the same commands.
     Returns 0, or `SUCCESSOR` if the worker stopped so that another process replaces it.
-    Obliges: exit soon afterwards; the process is ended in any case.
+    Obliges: exit soon afterwards; threads that block the interpreter's exit are not waited for.
     Raises: as `Worker.run`.
     """
     if control is not None:
@@ -115,11 +115,15 @@ def _notify_manager(event: Event) -> None:
 
 
 def _leave_within(patience: timedelta, *, status: int) -> None:
-    """Exit after `patience` if threads still block the interpreter's exit."""
+    """Exit `patience` after the main thread has ended, if threads still block the interpreter's exit.
+
+    A process that called the command as a function, as tests do, continues: its main thread has not ended.
+    """
     if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
         return
 
     def wait() -> None:
+        threading.main_thread().join()
         time.sleep(patience.total_seconds())
         _leave(status)
 

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from sqlalchemy import Engine, select, text
 
 from sa_jobqueue import Backoff, Job, JobStatus
-from sa_jobqueue.cli import _supervisor, main
+from sa_jobqueue.cli import _serving, _supervisor, main
 from sa_jobqueue.cli._supervisor import Supervisor
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, is_running, wait_until
@@ -167,12 +167,24 @@ def test_a_thread_that_does_not_stop_does_not_keep_the_process(start_worker: Sta
     assert jobs.status(running) is JobStatus.PENDING
 
 
-def test_a_worker_that_could_not_start_does_not_end_the_process_it_was_called_in() -> None:
-    before = threading.enumerate()
-    url = "postgresql://127.0.0.1:1/x?connect_timeout=2"
-    result = CliRunner().invoke(main, ["worker", "sa_jobqueue.cli.demo.app:jobs", "--url", url])
-    assert result.exit_code == 1
-    assert [thread.name for thread in threading.enumerate() if thread not in before] == []
+def test_a_worker_that_could_not_start_does_not_end_the_process_it_was_called_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even where another thread would keep that process from exiting."""
+    left = threading.Event()
+    monkeypatch.setattr(_serving, "EXIT_PATIENCE", timedelta(0))
+    monkeypatch.setattr(_serving, "_leave", lambda status: left.set())
+    release = threading.Event()
+    other = threading.Thread(target=release.wait)
+    other.start()
+    try:
+        url = "postgresql://127.0.0.1:1/x?connect_timeout=2"
+        result = CliRunner().invoke(main, ["worker", "sa_jobqueue.cli.demo.app:jobs", "--url", url])
+        assert result.exit_code == 1
+        assert not left.wait(0.2)
+    finally:
+        release.set()
+        other.join()
 
 
 @pytest.mark.parametrize(
