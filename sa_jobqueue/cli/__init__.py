@@ -44,6 +44,7 @@ _COMMANDS: Final = {
     "report": ("sa_jobqueue.cli.report:report", "Create an HTML report of a queue's history."),
     "migrate": ("sa_jobqueue.cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
     "grants": ("sa_jobqueue.cli.grants:grants", "Print or create database roles with the least privileges."),
+    "import": ("sa_jobqueue.cli.imports:import_", "Move the waiting jobs of procrastinate or pgqueuer to this queue."),
     "doctor": ("sa_jobqueue.cli.doctor:doctor", "Check an installation, and print what to change."),
     "demo": ("sa_jobqueue.cli.demo.command:demo", "Run a demo: a database, workers, and a kill -9."),
 }

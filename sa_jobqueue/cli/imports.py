@@ -1,0 +1,411 @@
+"""`sa-jobqueue import`: move the waiting jobs of procrastinate or pgqueuer to this queue, in one transaction.
+
+Their tables are read with plain SQL: neither package has to be installed.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import click
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Executable,
+    MetaData,
+    Row,
+    Select,
+    Table,
+    any_,
+    bindparam,
+    delete,
+    func,
+    inspect,
+    literal_column,
+    null,
+    select,
+    true,
+)
+from sqlalchemy import Text as TextType
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.cli._options import APP_VARIABLE, Database, by_option, json_option, load_jobs, parse_url, url_option
+from sa_jobqueue.cli._output import console, counted, echo, print_json, print_table
+from sa_jobqueue.db.encodings import encoding_of
+from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.job import DEFAULT_QUEUE
+from sa_jobqueue.operations import Deduplicate, enqueue_many, enqueue_many_unique
+from sa_jobqueue.operations.audit import record
+from sa_jobqueue.operations.enqueueing import check_encodable
+from sa_jobqueue.redaction import is_redacted
+from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, Enqueued
+
+_PAGE: Final = 1000
+"""Jobs that are read, enqueued and deleted at a time, all in the same transaction."""
+_NAMED: Final = 5
+"""Ids that are shown for each reason."""
+_REASONS: Final = 20
+"""Reasons that are shown for each task; a reason can quote a payload, so there may be one for each job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The table of another queue, and what its columns are called."""
+
+    name: str
+    table: str
+    task: str
+    payload: str
+    due: str
+    queue: str | None
+    deduplication_key: str
+    ordering_key: str | None
+    waiting: str
+    """Status of the jobs that wait."""
+    running: str
+
+    def _is(self, table: Table, status: str) -> ColumnElement[bool]:
+        return table.c.status == literal_column(f"'{status}'")  # a parameter would be text, and the column is an enumeration
+
+    def reflect(self, connection: Connection, schema: str | None, prefix: str) -> Table:
+        """Return the table. Raises: click.UsageError if it does not exist."""
+        name = f"{prefix}{self.table}"
+        if not inspect(connection).has_table(name, schema):
+            where = f"schema {schema!r}" if schema else "the search path"
+            raise click.UsageError(f"table {name!r} of {self.name} not found in {where} of this database; pass --schema")
+        found = Table(name, MetaData(), schema=schema, autoload_with=connection, resolve_fks=False)
+        wanted = {self.task, self.payload, self.due, self.queue, self.deduplication_key, self.ordering_key, "id", "priority"}
+        if missing := sorted(name for name in wanted if name and name not in found.c):
+            raise click.UsageError(f"table {name!r} has no column {missing[0]!r}; upgrade {self.name} first")
+        return found
+
+    def rows(self, table: Table) -> Select[Any]:
+        """Return the query of the waiting jobs in the order in which they would run, locked."""
+        columns = table.c
+        ordering_key = columns[self.ordering_key] if self.ordering_key else null()
+        return (
+            select(
+                columns.id,
+                columns[self.task].label("task"),
+                columns.priority,
+                columns[self.payload].label("payload"),
+                columns[self.due].label("due"),
+                (columns[self.queue] if self.queue else null()).label("queue"),
+                columns[self.deduplication_key].label("deduplication_key"),
+                ordering_key.label("ordering_key"),
+            )
+            .where(self._is(table, self.waiting))
+            .order_by(columns.priority.desc(), columns.id)
+            .with_for_update()
+        )
+
+    def held_keys(self, table: Table) -> Select[Any]:
+        """Return the query of the ordering keys of running jobs."""
+        if self.ordering_key is None:
+            return select(literal_column("NULL")).where(~true())
+        key = table.c[self.ordering_key]
+        return select(key).where(self._is(table, self.running), key.is_not(None)).distinct()
+
+    def other_jobs(self, table: Table) -> Executable:
+        """Return the query of how many jobs have each of the other statuses."""
+        status = sql_cast(table.c.status, TextType).label("status")
+        return (
+            select(status, func.count().label("jobs"))
+            .where(~self._is(table, self.waiting))
+            .group_by(status)
+            .order_by(status)
+        )
+
+
+PROCRASTINATE: Final = Source(
+    name="procrastinate",
+    table="procrastinate_jobs",
+    task="task_name",
+    payload="args",
+    due="scheduled_at",
+    queue="queue_name",
+    deduplication_key="queueing_lock",
+    ordering_key="lock",
+    waiting="todo",
+    running="doing",
+)
+PGQUEUER: Final = Source(
+    name="pgqueuer",
+    table="pgqueuer",
+    task="entrypoint",
+    payload="payload",
+    due="execute_after",
+    queue=None,
+    deduplication_key="dedupe_key",
+    ordering_key=None,
+    waiting="queued",
+    running="picked",
+)
+
+
+@dataclass(slots=True)
+class TaskCounts:
+    """What becomes of the waiting jobs of one task."""
+
+    task: str
+    type_name: str | None
+    waiting: int = 0
+    moved: int = 0
+    duplicates: int = 0
+    """Of those moved: an open job here has their deduplication key, so that none was enqueued."""
+    priority_changed: int = 0
+    """Of those moved: their priority is outside of -9 to 9, and became the nearest bound."""
+    left: int = 0
+    reasons: dict[str, list[int]] = field(default_factory=dict)
+    """Why jobs are left, with their ids there."""
+
+    def leave(self, reason: str, job_id: int) -> None:
+        """Count a job that cannot be moved."""
+        self.left += 1
+        known = reason if reason in self.reasons or len(self.reasons) < _REASONS else "other reasons"
+        self.reasons.setdefault(known, []).append(job_id)
+
+
+class _NotMovableError(Exception):
+    """A job cannot be moved; the message states why."""
+
+
+@dataclass(slots=True)
+class _Move:
+    """One transfer, within the caller's transaction."""
+
+    session: Session
+    jobs: JobQueue[Any]
+    source: Source
+    table: Table
+    types: Mapping[str, str]
+    tasks: dict[str, TaskCounts] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
+    """Why jobs with an ordering key have to stay, by key: those behind a job that stays would overtake it."""
+    ids: list[Any] = field(default_factory=list)
+
+    def run(self) -> None:
+        connection = self.session.connection()
+        for (key,) in connection.execute(self.source.held_keys(self.table)):
+            self.held[key] = f"a running job of {self.source.name} holds its lock"
+        options = {"stream_results": True, "yield_per": _PAGE}
+        for page in connection.execute(self.source.rows(self.table), execution_options=options).partitions():
+            self._move(page)
+
+    def _move(self, page: Sequence[Row[Any]]) -> None:
+        moved: list[int] = []
+        plain: list[JobMixin[Any]] = []
+        keyed: list[tuple[JobMixin[Any], Deduplicate]] = []
+        of_keyed: list[TaskCounts] = []
+        for row in page:
+            counts = self._counts(row.task)
+            counts.waiting += 1
+            try:
+                job = self._job(row, counts.type_name)
+            except _NotMovableError as error:
+                counts.leave(str(error), row.id)
+                if row.ordering_key is not None:
+                    self.held.setdefault(row.ordering_key, "a job with the same lock that runs earlier cannot be moved")
+                continue
+            moved.append(row.id)
+            counts.moved += 1
+            counts.priority_changed += job.priority != row.priority
+            if row.deduplication_key is None:
+                plain.append(job)
+            else:
+                keyed.append((job, Deduplicate(row.deduplication_key)))
+                of_keyed.append(counts)
+        self.ids += enqueue_many(self.session, plain, model=self.jobs.model)
+        for counts, (job_id, outcome) in zip(of_keyed, enqueue_many_unique(self.session, keyed), strict=True):
+            if outcome is Enqueued.CREATED:
+                self.ids.append(job_id)
+            else:
+                counts.duplicates += 1
+        given = bindparam("ids", type_=ARRAY(BigInteger))
+        self.session.execute(delete(self.table).where(self.table.c.id == any_(given)), {"ids": moved})
+
+    def _counts(self, task: str) -> TaskCounts:
+        if task not in self.tasks:
+            type_name = self.types.get(task, task)
+            self.tasks[task] = TaskCounts(task, type_name if type_name in _names(self.jobs) else None)
+        return self.tasks[task]
+
+    def _job(self, row: Row[Any], type_name: str | None) -> JobMixin[Any]:
+        """Return a waiting job as one of this queue. Raises: _NotMovableError."""
+        if type_name is None:
+            raise _NotMovableError(f"no handler is named {row.task!r}; pass --map '{row.task}=TYPE'")
+        if row.ordering_key in self.held:
+            raise _NotMovableError(self.held[row.ordering_key])
+        handler = self.jobs[type_name]
+        try:
+            job: JobMixin[Any] = handler.job(
+                _payload(handler, row.payload),
+                at=row.due,
+                # the queue of a procrastinate task that declares none
+                queue=None if row.queue in {None, DEFAULT_QUEUE} else row.queue,
+                priority=min(max(row.priority, MIN_PRIORITY), MAX_PRIORITY),
+                deduplication_key=row.deduplication_key,
+                ordering_key=row.ordering_key,
+            )
+            if (encoding := encoding_of(self.session.connection())) is not None:
+                check_encodable(encoding, job)
+        except InvalidJobError as error:
+            # The message can quote the payload.
+            raise _NotMovableError("(redacted)" if is_redacted(type_name) else str(error)) from None
+        return job
+
+
+def _payload(handler: Handler[Any, Any, Any], stored: Any) -> Any:
+    """Return the typed payload of JSON bytes, or of arguments. Raises: InvalidJobError, _NotMovableError."""
+    if isinstance(stored, (bytes, memoryview)):
+        try:
+            stored = json.loads(bytes(stored))
+        except ValueError:
+            raise _NotMovableError("its payload is not JSON") from None
+    if stored is None or (stored == {} and not handler.job_type.takes_input):
+        return None
+    if not handler.job_type.takes_input:
+        raise _NotMovableError(f"handler {handler.name!r} takes no payload, and the job has one")
+    return handler.job_type.input.decode("payload", stored)
+
+
+@click.group("import")
+def import_() -> None:
+    """Move the waiting jobs of another queue in the same database to this one."""
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of both commands."""
+    options = (
+        click.option(
+            "--app",
+            envvar=APP_VARIABLE,
+            show_envvar=True,
+            metavar="MODULE:ATTRIBUTE",
+            required=True,
+            help="The application's JobQueue: its tables, and the handlers that check the payloads.",
+        ),
+        click.option(
+            "--map",
+            "pairs",
+            multiple=True,
+            metavar="TASK=TYPE",
+            help="Job type for a task's jobs; may be repeated.  [default: the type with the name of the task]",
+        ),
+        click.option("--schema", metavar="NAME", help="Schema of the other queue's tables.  [default: the search path]"),
+        click.option("--partial", is_flag=True, help="Move the rest if some jobs cannot be moved."),
+        click.option("--dry-run", is_flag=True, help="Do everything, show what was done, and roll it back."),
+        by_option,
+        url_option,
+        json_option,
+    )
+    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+@import_.command()
+@_options
+def procrastinate(**options: Any) -> None:
+    """Move jobs with the status todo. They keep their arguments, time, priority, queue, lock and queueing lock.
+
+    In one transaction: all of them or, if one cannot be moved, none; each that cannot be is counted with the reason, and
+    the exit status is 1. Stop procrastinate's workers first. Running this again moves what has been added since.
+    """
+    _run(PROCRASTINATE, **options)
+
+
+@import_.command()
+@click.option("--prefix", default="", metavar="PREFIX", help="PGQUEUER_PREFIX of the installation.")
+@_options
+def pgqueuer(**options: Any) -> None:
+    """Move jobs with the status queued. They keep their payload, which must be JSON, time, priority and dedupe key.
+
+    In one transaction: all of them or, if one cannot be moved, none; each that cannot be is counted with the reason, and
+    the exit status is 1. Stop pgqueuer's workers first. Running this again moves what has been added since.
+    """
+    _run(PGQUEUER, **options)
+
+
+def _run(
+    source: Source, *, app: str, pairs: Sequence[str], url: str | None, schema: str | None, prefix: str = "",
+    partial: bool, dry_run: bool, by: str, as_json: bool,
+) -> None:  # fmt: skip
+    jobs = load_jobs(app)
+    types = _types(jobs, pairs)
+    with Database(parse_url(url), jobs.model).session() as session, session.begin() as transaction:
+        table = source.reflect(session.connection(), schema, prefix)
+        move = _Move(session, jobs, source, table, types)
+        move.run()
+        others = {row.status: row.jobs for row in session.execute(source.other_jobs(table))}
+        tasks = sorted(move.tasks.values(), key=lambda counts: counts.task)
+        is_refused = not partial and any(counts.left for counts in tasks)
+        if dry_run or is_refused:
+            transaction.rollback()
+        else:
+            record(session, "import_jobs", by=by, ids=move.ids, model=jobs.model, source=source.name, types=types)
+    _print(tasks, others, source, as_json=as_json, dry_run=dry_run, is_refused=is_refused)
+    if is_refused:
+        raise click.exceptions.Exit(1)
+
+
+def _types(jobs: JobQueue[Any], pairs: Iterable[str]) -> dict[str, str]:
+    types, names = {}, _names(jobs)
+    for pair in pairs:
+        task, separator, type_name = pair.rpartition("=")
+        if not separator or not task:
+            raise click.BadParameter(f"{pair!r} must be TASK=TYPE, such as shop.tasks.send=send", param_hint="--map")
+        if type_name not in names:
+            known = ", ".join(sorted(names)) or "none"
+            raise click.BadParameter(f"no handler is named {type_name!r}; there are: {known}", param_hint="--map")
+        types[task] = type_name
+    return types
+
+
+def _names(jobs: JobQueue[Any]) -> set[str]:
+    return {handler.name for handler in jobs}
+
+
+def _print(
+    tasks: list[TaskCounts], others: dict[str, int], source: Source, *, as_json: bool, dry_run: bool, is_refused: bool
+) -> None:
+    moved, left = sum(counts.moved for counts in tasks), sum(counts.left for counts in tasks)
+    if as_json:
+        document = {"source": source.name, "dry_run": dry_run, "committed": not (dry_run or is_refused)}
+        print_json(document | {"moved": moved, "left": left, "other": others, "tasks": [_row(counts) for counts in tasks]})
+        return
+    title = f"{counted(moved, 'job')} {'would be moved' if dry_run or is_refused else 'moved'}"
+    if left:
+        title += f", {left} cannot be"
+    headings = ["task", "type", "waiting", "movable" if dry_run or is_refused else "moved", "duplicates", "left"]
+    print_table(
+        title,
+        headings,
+        [(one.task, one.type_name, one.waiting, one.moved, one.duplicates, one.left) for one in tasks],
+    )
+    for one in tasks:
+        for reason, ids in one.reasons.items():
+            named = ", ".join(str(job_id) for job_id in ids[:_NAMED]) + (", ..." if len(ids) > _NAMED else "")
+            echo(f"{one.task}: {counted(len(ids), 'job')} left: {reason} (ids {named})")
+        if one.priority_changed:
+            bound = f"its nearest bound of {MIN_PRIORITY} to {MAX_PRIORITY}"
+            echo(f"{one.task}: {counted(one.priority_changed, 'job')} whose priority becomes {bound}")
+    if others:
+        echo(f"not looked at in {source.name}: " + ", ".join(f"{count} {status}" for status, count in others.items()))
+    if is_refused:
+        advice = "Nothing was changed. Correct these jobs, or pass --partial to move the rest."
+        console(stderr=True).print(advice)
+
+
+def _row(counts: TaskCounts) -> dict[str, Any]:
+    reasons = [{"reason": reason, "jobs": len(ids), "ids": ids[:_NAMED]} for reason, ids in counts.reasons.items()]
+    row = {name: getattr(counts, name) for name in ("task", "type_name", "waiting", "moved", "duplicates")}
+    return row | {"priority_changed": counts.priority_changed, "left": counts.left, "reasons": reasons}
