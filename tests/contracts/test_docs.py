@@ -152,6 +152,13 @@ def test_a_block_that_is_not_run_says_why(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_an_excerpt_of_an_example_is_in_it(page: Path) -> None:
+    for before, _, text in blocks(page):
+        if source := re.fullmatch(r"<!-- not run: from (examples/\S+) -->", before):
+            assert f"\n{text}\n" in (ROOT / source[1]).read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?\n```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

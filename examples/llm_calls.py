@@ -1,0 +1,130 @@
+"""Calls of language models: tokens per minute for each model and tenant, and a wait as long as a 429 asks for.
+
+Run it with `python examples/llm_calls.py`. It needs httpx; the provider is a server on this machine.
+"""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+from pydantic import BaseModel
+from sqlalchemy import Engine, create_engine, select
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, Snooze, Worker, WorkerOptions, wait_chain
+from sa_jobqueue.settings import RateAlgorithm
+from sa_jobqueue.testing.servers import open_server
+
+MINUTE = timedelta(milliseconds=400)  # of this example
+
+
+class Prompt(BaseModel):
+    model: str
+    text: str
+    max_tokens: int
+
+
+jobs = JobQueue()
+LIMITS = {"large": 900, "small": 3600}
+"""Tokens a minute: 90 % of what the provider allows, as they are estimated."""
+for model, tokens in LIMITS.items():
+    window = {"rate_period": MINUTE, "rate_algorithm": RateAlgorithm.SLIDING_WINDOW}
+    jobs.queue(f"llm:{model}", rate_limit=tokens, global_concurrency=20, concurrency_per_key=4, **window)
+    # The tenant is the fairness key, so tenants share the limit. Those on the free plan get a third of it at most.
+    jobs.queue(f"llm:{model}", fairness_key="free", rate_limit=tokens // 3, **window)
+
+
+@jobs.handler("complete", max_attempts=5, timeout=timedelta(minutes=5))
+async def complete(prompt: Prompt, ctx: AttemptContext) -> str:
+    """Ask the provider; if it is busy, wait as long as it asks for, without counting the attempt."""
+    async with httpx.AsyncClient(timeout=120) as client:
+        call = prompt.model_dump() | {"user": str(ctx.job.id)}
+        answer = await client.post(PROVIDER.url, json=call)
+    if answer.status_code in {429, 503, 529}:
+        raise Snooze(timedelta(seconds=float(answer.headers.get("Retry-After", 30))))
+    if answer.is_client_error:
+        raise Discard(f"status {answer.status_code}: {answer.text}")
+    answer.raise_for_status()  # 5xx: a failed attempt, retried with backoff
+    return str(answer.json()["text"])
+
+
+def ask(session: Session, tenant: str, prompt: Prompt) -> None:
+    """Enqueue a call. It costs what the provider will count: four characters a token, and the longest answer."""
+    tokens = len(prompt.text) // 4 + prompt.max_tokens
+    session.add(complete.job(prompt, queue=f"llm:{prompt.model}", fairness_key=tenant, rate_cost=tokens))
+
+
+class Provider:
+    """A provider that refuses the first call, for a second."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, float]] = []
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                call = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                provider.calls.append((call["user"], time.monotonic()))
+                is_first = len(provider.calls) == 1
+                self.send_response(429 if is_first else 200)
+                if is_first:
+                    self.send_header("Retry-After", "1")
+                self.end_headers()
+                self.wfile.write(json.dumps({"text": "42 km"}).encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1/complete"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+PROVIDER = Provider()
+
+
+async def work(engine: Engine, ids: Sequence[object]) -> None:
+    """Run a worker until all calls are answered."""
+    worker = Worker(jobs, engine, options=WorkerOptions(queues=[f"llm:{model}" for model in LIMITS]))
+    running = asyncio.create_task(worker.run())
+    for job_id in ids:
+        await asyncio.to_thread(wait_chain, engine, job_id, timeout=timedelta(seconds=30))
+    worker.stop()
+    await running
+
+
+def main() -> None:
+    with open_server() as server:
+        engine = create_engine(server.url)
+        Job.metadata.create_all(engine)
+        with Session(engine) as session, session.begin():
+            for number in range(9):
+                ask(session, ("acme", "zed", "free")[number % 3], Prompt(model="large", text="How far?", max_tokens=298))
+        with Session(engine) as session:
+            asyncio.run(work(engine, session.scalars(select(Job.id)).all()))
+            done = session.scalars(select(Job)).all()
+        refused, again = (at for user, at in PROVIDER.calls if user == PROVIDER.calls[0][0])
+        print(f"{sum(job.output == '42 km' for job in done)} answers in {len(PROVIDER.calls)} calls")
+        print("asked again after the second that the provider wanted:", again - refused >= 1)
+        for limit, name, kept in ((900, "all", done), (300, "free", [job for job in done if job.fairness_key == "free"])):
+            starts = [(job.started_at, job.rate_cost) for job in kept]
+            most = max(sum(cost for at, cost in starts if one - MINUTE < at <= one) for one, _ in starts)
+            print(f"{name}: at most {limit} tokens in any period: {most <= limit}")
+        engine.dispose()
+    PROVIDER.server.shutdown()
+    PROVIDER.server.server_close()
+
+
+if __name__ == "__main__":
+    main()
+
+# Output:
+# 9 answers in 10 calls
+# asked again after the second that the provider wanted: True
+# all: at most 900 tokens in any period: True
+# free: at most 300 tokens in any period: True
