@@ -20,6 +20,9 @@ MAX_BYTES: Final = 1024 * 1024
 _MAX_DEPTH: Final = 500
 """Maximum nesting of arrays and objects; Python and PostgreSQL support more."""
 
+_ENCODE: Final = json.JSONEncoder(allow_nan=False).encode
+"""`json.dumps` without what it prepares for each call."""
+
 T = TypeVar("T")
 
 
@@ -46,14 +49,14 @@ def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> str:
     PayloadTooLargeError.
     """
     try:
-        document = json.dumps(value, allow_nan=False)
+        document = _ENCODE(value)
     except (TypeError, ValueError, RecursionError) as error:
         path, reason = _first_fault(field, value) or (field, f"is not JSON: {error}")
         raise InvalidPayloadError(path, reason) from None
     if len(document) > max_bytes:  # ASCII: one byte a character
         raise PayloadTooLargeError(field, len(document), max_bytes)
     # json.dumps silently turns other keys into text; and jsonb has neither the NUL character nor lone surrogates.
-    if "\\u0000" in document or "\\ud" in document or not _has_plain_shape(value):
+    if "\\u0000" in document or "\\ud" in document or not (_is_flat(value, document) or _has_plain_shape(value)):
         fault = _first_fault(field, value)
         if fault is not None:
             raise InvalidPayloadError(*fault)
@@ -71,6 +74,11 @@ def encode_any(field: str, value: object) -> Json:
         return codec.encode(field, value)
     check_json(field, value)
     return value
+
+
+def _is_flat(value: object, document: str) -> bool:
+    """Return whether this is an object of text keys with nothing in it, as most payloads are; `document` is its text."""
+    return type(value) is dict and document.count("{") == 1 and "[" not in document and set(map(type, value)) == {str}
 
 
 def _has_plain_shape(value: object) -> bool:
@@ -186,10 +194,17 @@ class Codec(Generic[T]):
         return self._encode(field, value)[1]
 
     def _encode(self, field: str, value: T) -> tuple[Json, str]:
+        data = self.encode_unchecked(field, value)
+        return data, check_json(field, data)
+
+    def encode_unchecked(self, field: str, value: T) -> Json:
+        """Return `value` as JSON, checked against its type, but not yet by `check_json`.
+
+        Raises: InvalidPayloadError with the path and the reason.
+        """
         if self._adapter is None:
-            text = check_json(field, value)
             self._check_object(field, value)
-            return value, text
+            return value
         from pydantic import ValidationError
         from pydantic_core import PydanticSerializationError
 
@@ -204,8 +219,7 @@ class Codec(Generic[T]):
             raise InvalidPayloadError(*_describe(field, error)) from error
         except PydanticSerializationError as error:
             raise InvalidPayloadError(field, f"cannot be written as JSON: {error}") from error
-        data = json.loads(document)
-        return data, check_json(field, data)
+        return json.loads(document)
 
     def encode_output(self, value: T) -> Json:
         """Return a handler's return value as JSON. Raises: InvalidOutputError with the path and the reason."""

@@ -255,7 +255,7 @@ class JobMixin(Generic[IdT]):
             "attempt": 0,
         }
         super().__init__(**tracing.of_new_chain(columns) | columns)
-        if any(self.__mapper__.validators.keys() & fields):  # the application's own
+        if not fields.keys().isdisjoint(self.__mapper__.validators):  # the application's own
             for name, value in fields.items():
                 setattr(self, name, value)
         else:

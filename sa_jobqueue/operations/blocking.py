@@ -78,8 +78,9 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
     Raises: TransactionRequiredError in AUTOCOMMIT; ChainNotFoundError, NotAChainError, InvalidBlockersError, InvalidJobError
     naming the blocker. Nothing is written then.
     """
-    if any(job._blockers for job in new):
-        require_transaction(connection, "a job with blockers")
+    if not any(job._blockers for job in new):
+        return []
+    require_transaction(connection, "a job with blockers")
     edges: list[Edge] = []
     by_id = {job.id: job for job in new}
     for job in new:

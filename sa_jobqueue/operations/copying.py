@@ -10,7 +10,6 @@ from uuid import UUID
 import psycopg
 from psycopg.adapt import PyFormat, Transformer
 from sqlalchemy import Connection
-from sqlalchemy import inspect as mapping_of
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.copy import copy_in
@@ -19,7 +18,7 @@ from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
 from sa_jobqueue.ids import uuid7, uuid7_hex
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.checks import check_text
-from sa_jobqueue.operations.enqueueing import check_encodable, wake
+from sa_jobqueue.operations.enqueueing import check_encodable, wake, written_columns
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.registry.codecs import sealed
@@ -111,19 +110,15 @@ def enqueue_payloads(
 def _alike(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, Any]:
     """Return what all rows have in common, by column."""
     values: dict[str, Any] = {}
-    for attribute in mapping_of(model).column_attrs:
-        column = attribute.columns[0]
-        if column.name in {*_OF_EACH_ROW, "scheduled_at"} or column not in model.__table__.c.values():
+    for key, column in written_columns(model).items():
+        if column.name in _OF_EACH_ROW:
             continue
-        default: Any = getattr(column, "default", None)
-        if attribute.key in job.__dict__:
-            values[column.name] = job.__dict__[attribute.key]
-        elif default is not None and default.is_scalar:
-            values[column.name] = default.arg
-        elif default is not None:
-            raise InvalidJobError(
-                attribute.key, "has a default that is made for each row; use enqueue_many, or give a value"
-            )
+        if key in job.__dict__:
+            values[column.name] = job.__dict__[key]
+        elif column.default is not None and column.default.is_scalar:
+            values[column.name] = column.default.arg
+        elif column.default is not None:
+            raise InvalidJobError(key, "has a default that is made for each row; use enqueue_many, or give a value")
     return values
 
 

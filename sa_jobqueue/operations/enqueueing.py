@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import ARRAY, JSON, ClauseElement, ColumnElement, Connection, Engine, event, inspect
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, scoped_session
+from sqlalchemy.orm.attributes import instance_state
 
 from sa_jobqueue.db.encodings import Encoding, encoding_of
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
@@ -70,6 +71,10 @@ def _before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[An
     job.__dict__.pop("changed_xid", None)
     if (encoding := encoding_of(connection)) is not None:
         check_encodable(encoding, job)
+    session, model = object_session(job), type(job)
+    if session is not None and _is_to_notify(session, connection, model, job.queue, job.fairness_key):
+        # A part of the INSERT, in the job's own transaction: a rollback, also of a savepoint, discards it.
+        job.__dict__["changed_xid"] = jobs.notifying_xid(model, part_of(job.queue, job.fairness_key))
 
 
 def check_encodable(encoding: Encoding, job: JobMixin[Any], place: str = "") -> None:
@@ -82,14 +87,6 @@ def check_encodable(encoding: Encoding, job: JobMixin[Any], place: str = "") -> 
             fault = encoding.fault_in(value)
         if fault is not None:
             raise InvalidJobError(f"{place}{name}", fault)
-
-
-@event.listens_for(JobMixin, "after_insert", propagate=True)
-def _wake_after_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any]) -> None:
-    """Send the wake-up in the job's own transaction: a rollback, also of a savepoint, discards it."""
-    session = object_session(job)
-    if session is not None:
-        wake(session, connection, type(job), job.queue, job.fairness_key)
 
 
 def wake(session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str, fairness_key: str = "") -> None:
@@ -220,7 +217,7 @@ class _Columns:
 
 @once_a_model
 def _columns(model: type[JobMixin[Any]]) -> _Columns:
-    attributes = _attributes(model)
+    attributes = written_columns(model)
     defaults = {key: made for key, column in attributes.items() if (made := _default(column)) is not None}
     return _Columns({key: column.name for key, column in attributes.items()}, defaults)
 
@@ -244,7 +241,7 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
             raise InvalidJobError(f"new[{index}]", f"is a {type(job).__name__}, the others are {kind.__name__}")
         if not isinstance(job, JobMixin):
             raise InvalidJobError(f"new[{index}]", f"must be a job, got a {type(job).__name__}")
-        if not inspect(job).transient:
+        if not instance_state(job).transient:
             raise InvalidJobError(f"new[{index}]", "is or was in a session; add it there, or pass a fresh job")
     with translated():
         if any(job._blockers for job in listed):
@@ -256,13 +253,15 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
                 check_encodable(encoding, job, f"new[{index}].")
         edges = declare(connection, listed)
         for names, group in alike(kind, listed):
-            connection.execute(jobs.enqueue_many(kind, list(names)), arrays(kind, names, group))
+            connection.execute(jobs.enqueue_many(kind, tuple(names)), arrays(kind, names, group))
         write_edges(connection, edges)
-        for queue, fairness_key in sorted({(job.queue, job.fairness_key) for job in listed}):
+        # Their dicts, here and below: an attribute of a mapped class takes five times as long to read.
+        lanes = {(job.__dict__["queue"], job.__dict__["fairness_key"]) for job in listed}
+        for queue, fairness_key in sorted(lanes):
             wake(session, connection, kind, queue, fairness_key)
     for job in listed:
         job._is_enqueued = True
-    return [job.id for job in listed]
+    return [job.__dict__["id"] for job in listed]
 
 
 _Group = tuple[dict[str, str], list[Any]]
@@ -271,7 +270,7 @@ _Group = tuple[dict[str, str], list[Any]]
 
 def alike(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[_Group]:
     """Group jobs by which columns they set: what is not set is the database's to fill."""
-    attributes = _attributes(kind)
+    attributes = written_columns(kind)
     groups: dict[frozenset[str], list[Any]] = {}
     for job, keys in zip(listed, _set_by(kind, attributes, listed), strict=True):
         groups.setdefault(keys, []).append(job)
@@ -284,7 +283,7 @@ def alike_in_order(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[_Gr
     What some of them leave out is set to None where that is what the database would fill in: neighbours that differ by
     nothing else are one group.
     """
-    attributes = _attributes(kind)
+    attributes = written_columns(kind)
     given = _set_by(kind, attributes, listed)
     empty = {key for key in frozenset().union(*given) if _is_null_unset(attributes[key])}
     for job, keys in zip(listed, given, strict=True):
@@ -294,7 +293,9 @@ def alike_in_order(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[_Gr
     return [(_named(attributes, keys), [job for _, job in run]) for keys, run in runs]
 
 
-def _attributes(kind: type[JobMixin[Any]]) -> dict[str, Any]:
+@once_a_model
+def written_columns(kind: type[JobMixin[Any]]) -> dict[str, Any]:
+    """Return the columns that an enqueue may write, by attribute; all but the time, which the statement computes."""
     return {
         attribute.key: attribute.columns[0]
         for attribute in inspect(kind).column_attrs
@@ -310,14 +311,22 @@ def _set_by(kind: type[JobMixin[Any]], attributes: Mapping[str, Any], listed: Se
     """Return which columns each job sets, defaults in Python among them. Raises: InvalidJobError for an array."""
     defaults = {key: made for key, column in attributes.items() if (made := _default(column)) is not None}
     uncarried = [key for key, column in attributes.items() if isinstance(column.type, ARRAY)]
-    for index, job in enumerate(listed):
+    for index, job in enumerate(listed) if defaults or uncarried else ():
         for key, made in defaults.items():
             if key not in job.__dict__:
                 setattr(job, key, made())
         for key in uncarried:
             if key in job.__dict__:
                 raise InvalidJobError(f"new[{index}].{key}", "is an array, which this cannot carry; use session.add_all")
-    return [frozenset(attributes.keys() & job.__dict__.keys()) for job in listed]
+    # Jobs that are made alike have the same attributes, in the same order.
+    known: dict[tuple[str, ...], frozenset[str]] = {}
+    given: list[frozenset[str]] = []
+    for job in listed:
+        held = tuple(job.__dict__)
+        if held not in known:
+            known[held] = frozenset(attributes.keys() & held)
+        given.append(known[held])
+    return given
 
 
 def _is_null_unset(column: Any) -> bool:

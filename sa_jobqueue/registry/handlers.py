@@ -203,7 +203,9 @@ class Handler(Generic[InT, OutT, JobT]):
                 )
         if kind.fields and payload is None:
             payload = {}
-        document = kind.input.encode("input", payload)
+        # A job checks its input itself: what neither a codec nor a fairness key is made of need not be checked twice.
+        is_checked_later = kind.codec is None and kind.fairness_by is None
+        document = (kind.input.encode_unchecked if is_checked_later else kind.input.encode)("input", payload)
         queue = kind.queue if queue is None else queue
         if fairness_key is None and kind.fairness_by is not None:
             fairness_key = key_of(kind.fairness_by, payload, document)

@@ -9,8 +9,10 @@ from typing import Any
 from sqlalchemy import (
     JSON,
     Boolean,
+    ColumnElement,
     Insert,
     Interval,
+    ScalarSelect,
     Select,
     TableClause,
     Text,
@@ -62,13 +64,27 @@ def enqueue_one(
     if is_at:
         values["scheduled_at"] = func.greatest(bindparam("due_at", type_=TIMESTAMP(timezone=True)), func.now())
     if notifies:
-        # In the same statement: a CTE that nothing reads would not be executed.
-        sent = func.pg_notify(model.__jobqueue__.channel("due"), bindparam("due_lane", type_=Text))
-        values["changed_xid"] = select(XID).select_from(sent.alias("notified")).scalar_subquery()
+        values["changed_xid"] = _notifying(model, bindparam("due_lane", type_=Text))
     return insert(job).values(values)
 
 
-def enqueue_many(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
+@once_a_model
+def notifying_xid(model: type[JobMixin[Any]], lane: str) -> ScalarSelect[Any]:
+    """Return a new job's `changed_xid` for an INSERT that is to tell idle workers of its lane as well.
+
+    Locks: as `enqueue_one` with `notifies`.
+    """
+    return _notifying(model, literal(lane, Text))
+
+
+def _notifying(model: type[JobMixin[Any]], lane: ColumnElement[str]) -> ScalarSelect[Any]:
+    # In the value of a column: a CTE that nothing reads would not be executed.
+    sent = func.pg_notify(model.__jobqueue__.channel("due"), lane)
+    return select(XID).select_from(sent.alias("notified")).scalar_subquery()
+
+
+@once_a_model
+def enqueue_many(model: type[JobMixin[Any]], columns: tuple[str, ...]) -> Insert:
     """Insert many jobs in one statement, from one array a column.
 
     Parameters: an array for each name in `columns`, of its column's type; those of JSON columns as texts;

@@ -90,6 +90,37 @@ def test_it_is_one_statement_with_its_notification(
     assert jobs.count() == 3
 
 
+def test_an_added_job_is_one_statement_with_its_notification(
+    engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueueing, "BURST", 1)
+    with Session(engine, expire_on_commit=False) as session, counted(engine) as statements:
+        first, second = send.job(Order(id=1), fairness_key="a"), send.job(Order(id=2))
+        for job in (first, second):
+            session.add(job)
+            session.commit()
+        written = [*statements]
+        assert [(job.changed_xid, job.created_at) for job in (first, second)] == [
+            (row["changed_xid"], row["created_at"]) for row in (jobs.get(first.id), jobs.get(second.id))
+        ]
+    assert ["pg_notify(" in statement for statement in written] == [True, False]
+    assert all(statement.startswith("INSERT") for statement in written)
+    assert notifications.seen() == [("due", "mail\x1fa")]
+
+
+def test_a_job_added_again_after_a_rollback_notifies_again(engine: Engine, jobs: Jobs, notifications: Notifications) -> None:
+    job = send.job(Order(id=1))
+    with Session(engine) as session:
+        session.add(job)
+        session.flush()
+        session.rollback()
+        assert notifications.seen() == []
+        session.add(job)
+        session.commit()
+        assert jobs.get(job.id)["changed_xid"] == job.changed_xid
+    assert notifications.seen() == [("due", "mail")]
+
+
 def test_a_rollback_leaves_nothing_and_notifies_nobody(
     sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
 ) -> None:
