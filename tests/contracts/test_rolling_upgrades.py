@@ -31,7 +31,7 @@ BEFORE = versions.LATEST
 START = datetime(1, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture(params=["oldest", "newest"])
+@pytest.fixture(params=[pytest.param("oldest", marks=pytest.mark.long), "newest"])
 def url(request: pytest.FixtureRequest) -> Iterator[str]:
     """Give an empty database that was made at this version and then migrated to the made-up next one."""
     server: PostgresServer = request.getfixturevalue(f"{request.param}_server")

@@ -122,7 +122,7 @@ def fill(engine: Engine) -> dict[str, str]:
     return ids | {"attempted": str(attempted), "queue": "default", "type": "test", "fingerprint": "", "schedule": "nightly"}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_every_screen_is_accessible_and_keeps_its_policy(browser: Browser, engine: Engine, scheme: str) -> None:
     full = fill(engine)
     hostile = write_hostile(engine)

@@ -27,7 +27,9 @@ def links(page: str) -> set[str]:
     return set(re.findall(r'(?:href|src|action|hx-get)="(/[^"]*)"', page))
 
 
-@pytest.mark.parametrize("prefix", ["", "/jobs", "/a/b%20c/queue", "/static", "/queue"])
+@pytest.mark.parametrize(
+    "prefix", ["/a/b%20c/queue", *(pytest.param(one, marks=pytest.mark.long) for one in ("", "/jobs", "/static", "/queue"))]
+)
 def test_links_keep_the_prefix(engine: Engine, prefix: str) -> None:
     app = dashboard(engine, operator=engine, authorize=everyone)
     client = Client(app, prefix=prefix.replace("%20", " ")) if prefix else Client(app, prefix="")

@@ -15,7 +15,7 @@ from sa_jobqueue import maintenance
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import HolderKind, health
-from tests.fixtures.database import newest_server_and_oldest_long
+from tests.fixtures.database import both_servers
 from tests.fixtures.holders import Holders
 from tests.fixtures.jobs import Jobs
 
@@ -44,7 +44,7 @@ def document(url: str, *arguments: str) -> dict[str, Any]:
     return told
 
 
-@newest_server_and_oldest_long
+@both_servers
 def test_vacuum_tells_what_went_and_for_whose_sake_the_rest_stays(
     engine: Engine, database_url: str, dead: Callable[[], None], holders: Holders
 ) -> None:
@@ -65,7 +65,7 @@ def test_vacuum_tells_what_went_and_for_whose_sake_the_rest_stays(
     assert [one["table"] for one in every] == ["dead_letter", "job", "job_attempt", "job_blocker", "rate_state", "worker"]
 
 
-@newest_server_and_oldest_long
+@both_servers
 def test_what_somebody_holds_or_owns_is_left_out_and_said_and_the_others_are_done(
     engine: Engine, database_url: str, holders: Holders
 ) -> None:
@@ -92,7 +92,7 @@ def test_what_somebody_holds_or_owns_is_left_out_and_said_and_the_others_are_don
         connection.execute(text("DROP ROLE maintenance_guest"))
 
 
-@newest_server_and_oldest_long
+@both_servers
 def test_a_rebuilt_index_is_small_again_and_what_an_ended_rebuild_left_is_dropped(
     engine: Engine, database_url: str, dead: Callable[[], None], jobs: Jobs, holders: Holders
 ) -> None:

@@ -17,7 +17,7 @@ from sa_jobqueue.observe.health import BulkWrites, Code, Health, Severity, Thres
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.metrics.samples import of_report
 from sa_jobqueue.operations import dismiss_dead_letters
-from tests.fixtures.database import both_servers_swept, newest_server_and_oldest_long
+from tests.fixtures.database import both_servers, both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.tallies import tally
 
@@ -243,7 +243,7 @@ SICK: list[tuple[Callable[[Patient], None], set[tuple[Code, Severity]]]] = [
 ]
 
 
-@newest_server_and_oldest_long
+@both_servers
 @pytest.mark.parametrize(("sickness", "named"), SICK, ids=lambda given: getattr(given, "__name__", ""))
 def test_the_report_names_the_sickness_and_no_other(
     sickness: Callable[[Patient], None],

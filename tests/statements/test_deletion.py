@@ -50,7 +50,7 @@ BUFFERS = 250
 """Bounds what each touches of the 2,000 pages and more that there are, for three chains of two jobs."""
 
 
-@pytest.fixture(scope="module", params=["oldest", "newest"])
+@pytest.fixture(scope="module", params=[pytest.param("oldest", marks=pytest.mark.long), "newest"])
 def filled(request: pytest.FixtureRequest) -> Iterator[tuple[psycopg.Connection[Any], dict[str, Any]]]:
     oldest = request.getfixturevalue("oldest_server")
     server = request.getfixturevalue(f"{request.param}_server")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from sa_jobqueue.worker.claim.cursors import FLOOD, START, Arrival, Cursors, Lane, Plan, Segment, Snapshot, Turn
+from sa_jobqueue.worker.claim.cursors import FLOOD, RECENT, START, Arrival, Cursors, Lane, Plan, Segment, Snapshot, Turn
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+END = NOW - RECENT
+"""Where the cursor of a lane is that was read to its end now."""
 HIGH, LOW, OTHER = Lane("q", "", 5), Lane("q", "", 0), Lane("r", "", 0)
 SEEN = Snapshot("100", ["97"])
 
@@ -68,7 +70,7 @@ def test_a_claim_that_had_room_left_has_read_every_lane_to_its_end() -> None:
     cursors = known()
     ended, started = cursors.claimed(plan_of(HIGH, LOW), [job(LOW, 5, 3)], NOW)
     assert (ended, started) == ([HIGH, LOW], {LOW: 1})
-    assert cursors.of_lane == {HIGH: (NOW, 0), LOW: (NOW, 0)}
+    assert cursors.of_lane == {HIGH: (END, 0), LOW: (END, 0)}
 
 
 def test_a_claim_that_was_cut_off_has_read_up_to_its_last_job() -> None:
@@ -76,13 +78,23 @@ def test_a_claim_that_was_cut_off_has_read_up_to_its_last_job() -> None:
     assert cursors.claimed(plan_of(HIGH, LOW), [job(HIGH, 9, 1), job(HIGH, 8, 2)], NOW)[0] == []
     assert cursors.of_lane == {HIGH: (ago(8), 2), LOW: (START, 0)}
     assert cursors.claimed(plan_of(HIGH, LOW), [job(HIGH, 7, 3), job(LOW, 99, 4)], NOW)[0] == [HIGH]
-    assert cursors.of_lane == {HIGH: (NOW, 0), LOW: (ago(99), 4)}
+    assert cursors.of_lane == {HIGH: (END, 0), LOW: (ago(99), 4)}
+
+
+def test_a_cursor_stays_behind_what_became_due_just_now_but_not_behind_a_job_that_was_started() -> None:
+    cursors = known()
+    cursors.claimed(plan_of(HIGH, LOW), [job(LOW, 0.05, 3)], NOW)
+    assert cursors.of_lane == {HIGH: (END, 0), LOW: (ago(0.05), 3)}
+    cursors.caught_up([arrival(HIGH, 0.05, 1), arrival(LOW, 0.04, 2), arrival(LOW, 0.06, 4)], SEEN, NOW, is_cut=False)
+    assert cursors.late == {LOW: {4: "7"}}
+    cursors.claimed(plan_of(HIGH, LOW), [], NOW)
+    assert cursors.of_lane[LOW] == (ago(0.05), 3)
 
 
 def test_the_order_in_which_jobs_come_back_does_not_matter() -> None:
     cursors = known()
     cursors.claimed(plan_of(HIGH, LOW, limit=3), [job(LOW, 1, 9), job(HIGH, 9, 1), job(LOW, 2, 8)], NOW)
-    assert cursors.of_lane == {HIGH: (NOW, 0), LOW: (ago(1), 9)}
+    assert cursors.of_lane == {HIGH: (END, 0), LOW: (ago(1), 9)}
 
 
 def test_each_segment_and_each_partition_is_cut_off_at_its_own_quota() -> None:
@@ -90,7 +102,7 @@ def test_each_segment_and_each_partition_is_cut_off_at_its_own_quota() -> None:
     turns = [Turn(["test"], 3, [Segment([HIGH], 1), Segment([LOW], 5)]), Turn(["test"], 5, [Segment([OTHER], 5)])]
     jobs = [job(HIGH, 9, 1), job(LOW, 8, 2), job(LOW, 7, 3), job(OTHER, 6, 4)]
     assert cursors.claimed(Plan(turns, {}, 9), jobs, NOW)[0] == [OTHER]
-    assert cursors.of_lane == {HIGH: (ago(9), 1), LOW: (ago(7), 3), OTHER: (NOW, 0)}
+    assert cursors.of_lane == {HIGH: (ago(9), 1), LOW: (ago(7), 3), OTHER: (END, 0)}
 
 
 def test_lanes_after_the_limit_was_reached_keep_their_cursors() -> None:
@@ -107,7 +119,7 @@ def test_late_arrivals_do_not_move_cursors_and_count_to_the_limit() -> None:
     plan = plan_of(HIGH, LOW, late={1: "7", 2: "7"})
     ended, started = cursors.claimed(plan, [job(HIGH, 50, 1), job(LOW, 40, 2)], later)
     assert (ended, started) == ([], {HIGH: 1, LOW: 1})  # the limit was reached before a lane was scanned
-    assert cursors.of_lane == {HIGH: (NOW, 0), LOW: (NOW, 0)}
+    assert cursors.of_lane == {HIGH: (END, 0), LOW: (END, 0)}
     assert not cursors.late
 
 
@@ -143,7 +155,7 @@ def test_a_flood_of_late_arrivals_has_its_lane_scanned_from_the_start() -> None:
     cursors.caught_up([arrival(LOW, 5, number) for number in range(FLOOD)], SEEN, NOW, is_cut=False)
     assert len(cursors.late[LOW]) == FLOOD
     assert not cursors.caught_up([arrival(LOW, 5, FLOOD)], SEEN, NOW, is_cut=False)
-    assert cursors.of_lane == {HIGH: (NOW, 0), LOW: (START, 0)}
+    assert cursors.of_lane == {HIGH: (END, 0), LOW: (START, 0)}
     assert not cursors.late
 
 
@@ -162,7 +174,7 @@ def test_lanes_are_scanned_from_the_start_when_the_databases_clock_was_set_back(
     assert cursors.claimed(plan_of(HIGH, LOW), [job(LOW, 1, 1)], ago(0.001)) == ([], {LOW: 1})
     assert cursors.of_lane == {HIGH: (START, 0), LOW: (START, 0)}
     cursors.claimed(plan_of(HIGH, LOW), [], ago(0.001))
-    assert cursors.of_lane == {HIGH: (ago(0.001), 0), LOW: (ago(0.001), 0)}
+    assert cursors.of_lane == {HIGH: (ago(0.001) - RECENT, 0), LOW: (ago(0.001) - RECENT, 0)}
 
 
 def test_a_job_whose_type_has_a_capacity_of_its_own_is_of_another_lane() -> None:
@@ -182,7 +194,7 @@ def test_a_plan_as_parameters() -> None:
         "queues": ["q", "q", "r"],
         "fairness_keys": ["", "", ""],
         "priorities": [5, 0, 0],
-        "cursor_at": [NOW, NOW, ago(3)],
+        "cursor_at": [END, END, ago(3)],
         "cursor_id": [0, 0, 0],
         "types": ["test", "more", "test"],
         "segment_first": [1, 2, 3],

@@ -19,12 +19,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 START: Final = datetime(1, 1, 1, tzinfo=UTC)
 FLOOD: Final = 500
 """Late arrivals of one lane that are kept by id; with more of them the cursor is lowered, and the lane is scanned."""
+
+RECENT: Final = timedelta(milliseconds=100)
+"""How far a cursor stays behind the clock at its lane's end. A job is due when its transaction begins: one that commits within
+this time lies ahead of the cursor, and the next claim finds it without a catch-up."""
 
 Key: TypeAlias = tuple[datetime, Any]
 
@@ -195,7 +199,7 @@ class Cursors:
                 of_lane[lane] = [job]
         started = Counter({lane: len(own) for lane, own in of_lane.items()})
         started.update(late)
-        end = (now, self._lowest_id)
+        recent = (now - RECENT, self._lowest_id)
         ended: list[Lane] = []
         left_of_all = plan.limit - sum(late.values())
         for turn in plan.turns:
@@ -205,13 +209,16 @@ class Cursors:
                     break  # not scanned
                 gave, read = self._read(lanes, of_lane, min(left, quota))
                 for lane in lanes[:read]:
-                    self.of_lane[lane] = max(self.of_lane[lane], end)
+                    self._advance(lane, of_lane.get(lane, ()), recent)
                     ended.append(lane)
                 if read < len(lanes):
-                    self.of_lane[lanes[read]] = max([(job.scheduled_at, job.id) for job in of_lane[lanes[read]]])
+                    self._advance(lanes[read], of_lane[lanes[read]])
                 left -= gave
                 left_of_all -= gave
         return ended, started
+
+    def _advance(self, lane: Lane, jobs: Iterable[Started], *others: Key) -> None:
+        self.of_lane[lane] = max(self.of_lane[lane], *others, *((job.scheduled_at, job.id) for job in jobs))
 
     @staticmethod
     def _read(lanes: Sequence[Lane], jobs: Mapping[Lane, Sequence[Started]], allowed: int) -> tuple[int, int]:
