@@ -73,11 +73,15 @@ class Quarantine:
         kept = self._kept.get((write, subject))
         return kept is not None and kept.until > self._clock()
 
-    def again_in(self, write: RefusedWrite) -> float | None:
-        """Return the seconds until the first quarantined row is tried again; None if no row is quarantined."""
+    def again_in(self, write: RefusedWrite, since: float | None = None) -> float | None:
+        """Return the seconds until the first row is tried again that rested at `since`, by the monotonic clock, or now.
+
+        None if no row did; zero for one whose pause has ended since then, which the write before has left out.
+        """
         now = self._clock()
-        pauses = (kept.until - now for (of, _), kept in self._kept.items() if of is write)
-        return min((seconds for seconds in pauses if seconds > 0), default=None)
+        ends = (kept.until for (of, _), kept in self._kept.items() if of is write and kept.until > (since or now))
+        first = min(ends, default=None)
+        return None if first is None else max(first - now, 0.0)
 
     async def add(self, write: RefusedWrite, refused: Iterable[tuple[Any, DBAPIError]]) -> dict[Any, timedelta]:
         """Quarantine rows, each longer than the last time; record and report them. Return their delays."""

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, cancel_jobs
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import Discard, Snooze
-from sa_jobqueue.worker.claim import claimer, counting, freed, limits
+from sa_jobqueue.worker.claim import arrivals, claimer, counting, freed, limits
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.finish.completer import Completer
 from tests.fixtures.jobs import Jobs
@@ -229,6 +229,36 @@ async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_
             run(engine, "SELECT pg_notify('.job:freed', 'type test')")
             await other.begins("second")
             other.let_go("second")
+
+
+async def test_a_claim_that_met_another_is_tried_again_although_the_pause_ended_before_the_worker_rested(
+    engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a loaded machine, the four milliseconds are over before it rests: it must not rest until the next poll."""
+    monkeypatch.setattr(limits, "BUSY", 1e-9)
+    for name in ("SURVEY_EVERY", "SURVEY_IDLE"):
+        monkeypatch.setattr(arrivals, name, NEVER.total_seconds())
+    met, room = asyncio.Event(), limits.Limits.room
+
+    async def watched(self: limits.Limits, *given: Any) -> Any:
+        found = await room(self, *given)
+        if self.again_in == limits.BUSY:
+            met.set()
+        return found
+
+    monkeypatch.setattr(limits.Limits, "room", watched)
+    run(engine, LIMITS["type"])
+    gate = Gate()
+    jobs.add(input="first")
+    with engine.connect() as other:
+        other.execute(text("SELECT FROM job_type FOR UPDATE"))
+        async with at_work(engine, gate):
+            async with asyncio.timeout(PATIENCE):
+                await met.wait()
+            await until(lambda: asleep(1), what="it rests")
+            other.rollback()
+            await gate.begins("first")
+            gate.let_go("first")
 
 
 @pytest.mark.parametrize(("kind", "queue"), [("limit", "here"), ("limit", "there"), ("ordering key", "here")])

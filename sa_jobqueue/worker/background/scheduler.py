@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -76,6 +77,7 @@ class Scheduler(Component):
         """Fire until cancelled."""
         correct_at = 0.0
         while True:
+            began = time.monotonic()
             if not self._is_synchronised or self._quarantine.lapsed(RefusedWrite.DECLARE):
                 self._is_synchronised = True
                 correct_at = 0.0
@@ -93,9 +95,7 @@ class Scheduler(Component):
                 if await self.fire() == 0:
                     await asyncio.sleep(_HELD_REST)
                 continue
-            if self._quarantine.lapsed(RefusedWrite.DECLARE):
-                continue
-            declare_in = self._quarantine.again_in(RefusedWrite.DECLARE)
+            declare_in = self._quarantine.again_in(RefusedWrite.DECLARE, began)
             pauses = [pause + _LATE for pause in (seconds, declare_in) if pause is not None]
             with suppress(TimeoutError):
                 async with asyncio.timeout(min([_REST, *pauses])):

@@ -10,6 +10,7 @@ that no job that came in between lies behind them.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -195,11 +196,10 @@ class ControlReader(Component):
         """Read until cancelled."""
         while True:
             self._woken.clear()  # before reading: a later change ends the sleep that follows
+            began = time.monotonic()
             await self.read()
             await asyncio.sleep(_PACE)
-            if self._quarantine.lapsed(RefusedWrite.DECLARE_QUEUE):
-                continue
-            pause = self._quarantine.again_in(RefusedWrite.DECLARE_QUEUE)
+            pause = self._quarantine.again_in(RefusedWrite.DECLARE_QUEUE, began)
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(TOLD if self._is_told() else ALONE, TOLD if pause is None else pause)):
                     await self._woken.wait()

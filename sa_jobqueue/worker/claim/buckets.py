@@ -27,6 +27,8 @@ class Bucket:
         self._clock = clock
         self._rate: Rate | None = None
         self._weight = 1.0
+        self.was_empty = False
+        """Whether the last call of `room` returned none."""
 
     def update(self, rate: Rate | None) -> None:
         """Take the rate of this worker's part, None for none yet. What the bucket holds stays, up to its new burst."""
@@ -35,10 +37,10 @@ class Bucket:
 
     def room(self) -> int:
         """Return how many jobs may start, by what they weighed lately."""
-        if self._rate is None:
-            return 0
-        left = self._as_of(self._rate).left
-        return max(int(left / self._weight), int(left >= 1))
+        left = 0.0 if self._rate is None else self._as_of(self._rate).left
+        room = max(int(left / self._weight), int(left >= 1))
+        self.was_empty = not room
+        return room
 
     def wait(self) -> float:
         """Return in how many seconds a job may start; without a rate, when to check for one again."""

@@ -181,6 +181,7 @@ class Claimer(Component):
         """Limits that notifications have named since a count began; None while nothing is counted."""
         self._is_again = False
         self._connected_at = float("-inf")
+        self._claim_began = float("-inf")
         self.on_reconnected: Callable[[], None] = lambda: None
         """Called when it has a connection again after it lost one, before it claims on it."""
         self.until_idle = False
@@ -340,6 +341,7 @@ class Claimer(Component):
 
     async def claim(self, connection: AsyncConnection) -> int:
         """Claim for every partition with a free slot and start what came; return how many jobs."""
+        self._claim_began = self._loop.time()
         if self._controls() is not self._obeyed:
             self._obey()
         self._exclude()
@@ -610,12 +612,15 @@ class Claimer(Component):
             await asyncio.sleep(_PACE)
 
     def _again_in(self) -> float | None:
-        """Return in how many seconds a limit that left no capacity may leave some; None where none stands in the way."""
+        """Return in how many seconds a limit may leave capacity that left none to the last claim; None without such a limit.
+
+        Zero where that time has passed since that claim began.
+        """
         now, waits = self._loop.time(), []
         for partition in self._lanes.planner.waiting():
-            if partition.full_until > now and not partition.is_refused:
-                waits.append(partition.full_until - now)
-            waits += [wait for bucket in partition.buckets if (wait := bucket.wait())]
+            if partition.full_until > self._claim_began and not partition.is_refused:
+                waits.append(max(partition.full_until - now, 0.0))
+            waits += [bucket.wait() for bucket in partition.buckets if bucket.was_empty]
         return min(waits, default=None)
 
     async def _rest(self) -> None:
@@ -625,7 +630,8 @@ class Claimer(Component):
             seconds, self._glance = self._glance, 2 * self._glance
         else:
             seconds = self._options.poll_interval.total_seconds()
-        times = [self._again_in(), *map(self._quarantine.again_in, (RefusedWrite.START, RefusedWrite.CLAIM))]
+        times = [self._again_in()]
+        times += [self._quarantine.again_in(write, self._claim_began) for write in (RefusedWrite.START, RefusedWrite.CLAIM)]
         times.append(lanes.arrivals.survey_in())
         if (opens_at := lanes.backlog.next_at) is not None:
             times.append(max(opens_at - now, _PACE))
