@@ -133,10 +133,11 @@ class Scheduler(Component):
 
     async def due_in(self) -> float | None:
         """Return the seconds until the next schedule is due; None without schedules."""
+        began = time.monotonic()
         async with self._engine.connect() as connection:
             given = {"excluded": self._quarantine.resting(RefusedWrite.FIRE)}
             found: float | None = (await connection.execute(self._next_due, given)).scalar_one()
-        pauses = [seconds for seconds in (found, self._quarantine.again_in(RefusedWrite.FIRE)) if seconds is not None]
+        pauses = [seconds for seconds in (found, self._quarantine.again_in(RefusedWrite.FIRE, began)) if seconds is not None]
         return min(pauses, default=None)
 
     async def fire(self) -> int:

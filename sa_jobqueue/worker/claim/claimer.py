@@ -225,7 +225,7 @@ class Claimer(Component):
             kind, _, name = limit.partition(" ")
             for partition in self._lanes.partitions.every:
                 if partition.limits is not None and partition.limits.covers((kind == "type", name)):
-                    was_full = partition.full_until > self._loop.time() or partition.selection is not None
+                    was_full = partition.full_until > float("-inf") or partition.selection is not None
                     partition.full_until = float("-inf")
                     if was_full or self._lanes.follow(name, self._loop.time()):
                         self._woken.set()

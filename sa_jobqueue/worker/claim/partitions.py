@@ -49,7 +49,7 @@ class Partition:
         self.buckets = buckets
         self._slots = slots
         self.full_until = float("-inf")
-        """Until when limits across workers are not asked for capacity again, by the worker's clock."""
+        """Until when limits across workers are not asked for capacity again, by the worker's clock; -inf after capacity."""
         self.is_refused = False
         """Whether it rests in quarantine, since its limits could not be read or written."""
 
