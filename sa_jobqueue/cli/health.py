@@ -179,18 +179,18 @@ def _watched(first: Health, read: Any, interval: timedelta, times: int | None) -
 
 def document(report: Health) -> dict[str, Any]:
     """Return a report as a JSON document: its figures, and those that follow from them."""
-    told = asdict(report)
-    told["findings"] = [_finding(finding) for finding in report.findings]
-    told["rates"] |= {
+    document = asdict(report)
+    document["findings"] = [_finding(finding) for finding in report.findings]
+    document["rates"] |= {
         "arrived": report.rates.arrived,
         "completed": report.rates.completed,
         "retry_rate": report.rates.retry_rate,
     }
-    told["workers"] |= {"live": len(report.workers.live), "slots": report.workers.slots}
-    told["workers"] |= {"saturation": report.workers.saturation}
-    told["failures"] |= {"by_age": report.failures.by_age}
-    told["horizon"] |= {"age": report.horizon.age, "held_for": report.horizon.held_for}
-    return {"severity": str(report.severity), "due": report.due, "claim_age": report.claim_age} | told
+    document["workers"] |= {"live": len(report.workers.live), "slots": report.workers.slots}
+    document["workers"] |= {"saturation": report.workers.saturation}
+    document["failures"] |= {"by_age": report.failures.by_age}
+    document["horizon"] |= {"age": report.horizon.age, "held_for": report.horizon.held_for}
+    return {"severity": str(report.severity), "due": report.due, "claim_age": report.claim_age} | document
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

@@ -252,13 +252,15 @@ def holders(model: type[JobMixin[Any]], *, ended: bool) -> Select[Any]:
     Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
     """
     job, given = table(model), _keys()
-    told = ("id", "queue", "fairness_key")
+    columns = ("id", "queue", "fairness_key")
     if not ended:
-        chosen = select(given.c.type_name, given.c.key, *(job.c[name] for name in told)).select_from(given.join(job, true()))
+        chosen = select(given.c.type_name, given.c.key, *(job.c[name] for name in columns)).select_from(
+            given.join(job, true())
+        )
         return chosen.where(*_open(job, given))
     window = _duration("window")
     newest = (
-        select(*(job.c[name] for name in told))
+        select(*(job.c[name] for name in columns))
         .where(
             job.c.chain_type_name == given.c.type_name,
             job.c.deduplication_key == given.c.key,

@@ -215,7 +215,7 @@ def spend(model: type[JobMixin[Any]]) -> Update:
     own: ColumnElement[Any] = literal_column(f"{state.name}.ctid")
     places = cast(array("places", Text()), _Places())
     place: ColumnElement[int] = func.array_position(places, own, type_=Integer)
-    told = {
+    expected = {
         "is_type": element(array("is_types", Boolean()), place),
         "name": element(array("names", Text()), place),
         "fairness_key": element(array("fairness_keys", Text()), place),
@@ -224,7 +224,7 @@ def spend(model: type[JobMixin[Any]]) -> Update:
     }
     return (
         update(state)
-        .where(own == any_(places), *(state.c[name] == value for name, value in told.items()))
+        .where(own == any_(places), *(state.c[name] == value for name, value in expected.items()))
         .values(
             # One written by hand may be the largest value: it is then kept, and only its place distinguishes the row
             # version.

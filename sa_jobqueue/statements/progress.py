@@ -41,7 +41,9 @@ def of_job(model: type[JobMixin[Any]]) -> Select[Any]:
 
 def read(row: Any) -> Progress | None:
     """Return the progress that a row `(progress, heartbeat_at)` shows."""
-    told = row.progress
-    if told is None:
+    progress = row.progress
+    if progress is None:
         return None
-    return Progress(told["done"], told["total"], told["message"], attempt=int(told["attempt"]), as_of=row.heartbeat_at)
+    return Progress(
+        progress["done"], progress["total"], progress["message"], attempt=int(progress["attempt"]), as_of=row.heartbeat_at
+    )

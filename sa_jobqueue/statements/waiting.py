@@ -10,7 +10,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import once_a_model, table
 
-_TOLD = (
+_COLUMNS = (
     *("id", "type_name", "status", "output", "error", "created_at", "completed_at", "length"),
     *("last_job_id", "last_type_name"),
 )
@@ -30,7 +30,7 @@ def standing(model: type[JobMixin[Any]]) -> Select[Any]:
     asked = job.alias("asked")
     chain_id = select(asked.c.chain_id).where(asked.c.id == _parameter(model, "job_id")).scalar_subquery()
     return (
-        select(*(chain.c[name] for name in _TOLD), root.c.has_waiters)
+        select(*(chain.c[name] for name in _COLUMNS), root.c.has_waiters)
         .select_from(chain.join(root, root.c.id == chain.c.id))
         .where(chain.c.id == chain_id)
     )

@@ -78,7 +78,7 @@ async def wait_chain(
     )
     async with AsyncExitStack() as stack:
         steps = stack.enter_context(closing(wait.steps()))
-        told = asyncio.Event()  # never set unless something listens
+        notified = asyncio.Event()  # never set unless something listens
         answer: Answer = None
         while True:
             try:
@@ -90,13 +90,13 @@ async def wait_chain(
                 case Ask():
                     answer = await _ask_async(engine, step)
                 case Listen():
-                    told = await stack.enter_async_context(hearing(engine.url, wait.channel, step.payload))
+                    notified = await stack.enter_async_context(hearing(engine.url, wait.channel, step.payload))
                 case Rest():
                     await asyncio.sleep(step.least)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(step.seconds - step.least):
-                            await told.wait()
-                    told.clear()
+                            await notified.wait()
+                    notified.clear()
 
 
 async def _ask_async(engine: AsyncEngine, ask: Ask) -> Answer:

@@ -133,13 +133,13 @@ async def hearing(url: URL, channel: str, payload: str) -> AsyncIterator[asyncio
     ear = _ears.get(key)
     if ear is None:
         ear = _ears[key] = SharedEar(url, channel)
-    told = asyncio.Event()
-    ear.waiting.setdefault(payload, set()).add(told)
+    notified = asyncio.Event()
+    ear.waiting.setdefault(payload, set()).add(notified)
     try:
         await ear.tried.wait()
-        yield told
+        yield notified
     finally:
-        ear.waiting[payload].remove(told)
+        ear.waiting[payload].remove(notified)
         if not ear.waiting[payload]:
             del ear.waiting[payload]
         if not ear.waiting:

@@ -160,15 +160,15 @@ class Wait:
             self._on_progress(found)
 
     def _result(self, row: Row[Any]) -> ChainResult[Any]:
-        told = row._asdict()
-        del told["has_waiters"]
+        fields = row._asdict()
+        del fields["has_waiters"]
         if row.status is not JobStatus.COMPLETED:
-            raise ChainFailedError(ChainResult(**told))
+            raise ChainFailedError(ChainResult(**fields))
         if self._handler is not None:
-            told["output"] = self._handler.decode_output(row.id, row.type_name, row.last_type_name, row.output)
+            fields["output"] = self._handler.decode_output(row.id, row.type_name, row.last_type_name, row.output)
         elif self._codec is not None:
-            told["output"] = self._codec.decode("output", opened("output", row.output, Codecs()))
-        return ChainResult(**told)
+            fields["output"] = self._codec.decode("output", opened("output", row.output, Codecs()))
+        return ChainResult(**fields)
 
 
 def _model_of(chain: Any) -> type[JobMixin[Any]]:

@@ -388,7 +388,7 @@ class Worker:
             queues=self._identity.queues,
             types=self._identity.job_types,
             on_change=changed,
-            is_told=listener.listening.is_set,
+            is_notified=listener.listening.is_set,
         )
         try:
             schema_version, encoding = await self._check(engine)

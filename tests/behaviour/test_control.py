@@ -81,7 +81,7 @@ async def test_pausing_while_claims_run_stops_them_and_resuming_starts_what_came
     resume: Callable[..., Any],
     name: str,
 ) -> None:
-    for wait in ("TOLD", "ALONE"):
+    for wait in ("READ_EVERY", "READ_EVERY_ALONE"):
         monkeypatch.setattr(controls, wait, 3600.0)  # the notification tells it, and nothing else
     queue, ran = counting()
     first = enqueue(engine, *(queue.job("count", number) for number in range(300)))
@@ -125,7 +125,7 @@ async def test_a_worker_that_starts_does_not_start_what_is_paused(
 async def test_what_is_said_by_hand_or_to_workers_that_do_not_listen_is_read_all_the_same(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, listen: bool
 ) -> None:
-    monkeypatch.setattr(controls, "TOLD" if listen else "ALONE", 0.05)
+    monkeypatch.setattr(controls, "READ_EVERY" if listen else "READ_EVERY_ALONE", 0.05)
     queue, _ = counting()
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         async with working(Worker(queue, engine, options=quick(listen=listen))) as log:
@@ -189,7 +189,7 @@ async def test_a_worker_runs_no_more_handlers_with_sessions_than_the_pool_has_co
 async def test_what_a_queue_says_of_retries_holds_where_neither_handler_nor_error_says_it(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for wait in ("TOLD", "ALONE"):
+    for wait in ("READ_EVERY", "READ_EVERY_ALONE"):
         monkeypatch.setattr(controls, wait, 3600.0)  # the notification tells it, and nothing else
     century, queue = timedelta(days=36_500), JobQueue()
 

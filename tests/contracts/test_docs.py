@@ -232,5 +232,5 @@ def check(script: str) -> None:
 
 def test_the_guide_says_how_long_a_worker_goes_by_what_it_has_read() -> None:
     page = (ROOT / "docs/guides/queues.md").read_text()
-    assert f"; {controls.TOLD:g} s where the notification was lost" in page
-    assert f"(`listen=False`, a pooler) | within {controls.ALONE:g} s |" in page
+    assert f"; {controls.READ_EVERY:g} s where the notification was lost" in page
+    assert f"(`listen=False`, a pooler) | within {controls.READ_EVERY_ALONE:g} s |" in page

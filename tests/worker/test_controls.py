@@ -20,7 +20,7 @@ from sa_jobqueue.events import EventBus
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WorkerFilter, pause_queues, resize_workers, upsert_job_type, upsert_queue
 from sa_jobqueue.settings import QueueSettings, TypeSettings
-from sa_jobqueue.worker.background.settings import UNTOLD, Control, ControlReader, Controls
+from sa_jobqueue.worker.background.settings import DEFAULTS, Control, ControlReader, Controls
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.quarantine import Quarantine
 from tests.fixtures.database import both_servers_swept
@@ -121,7 +121,7 @@ async def test_jobs_of_a_paused_type_are_passed_by_the_cursors_and_found_when_it
     waits, runs = jobs.add(type_name="mail"), jobs.add()
     assert await driven.claim() == {runs}
     assert await driven.claim() == set()
-    driven.tell(types={"mail": UNTOLD})
+    driven.tell(types={"mail": DEFAULTS})
     assert await driven.claim() == {waits}
 
 
@@ -149,7 +149,7 @@ async def test_a_reading_is_kept_until_something_that_concerns_the_worker_is_cha
         queues=["mail"],
         types=["send"],
         on_change=seen.append,
-        is_told=lambda: True,
+        is_notified=lambda: True,
     )
     jobs.add_worker(WORKER)
     await reader.read()
@@ -157,7 +157,7 @@ async def test_a_reading_is_kept_until_something_that_concerns_the_worker_is_cha
         upsert_queue(session, QueueSettings(name="somebody_elses"))
         session.commit()
         await reader.read()
-        assert (seen, reader.current.queue("mail"), reader.current.type("send")) == ([], UNTOLD, UNTOLD)
+        assert (seen, reader.current.queue("mail"), reader.current.type("send")) == ([], DEFAULTS, DEFAULTS)
         minute = timedelta(minutes=1)
         upsert_queue(
             session,

@@ -121,7 +121,7 @@ async def test_an_open_transaction_that_makes_a_row_does_not_keep_a_worker_from_
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "_LOCK_TIMEOUT", text("SET LOCAL lock_timeout = '50ms'"))
-    monkeypatch.setattr(settings, "TOLD", 0.1)
+    monkeypatch.setattr(settings, "READ_EVERY", 0.1)
     waiting = jobs.add(queue="mail")
     with Session(engine) as session:
         get_queue(session, "mail", for_update=True)

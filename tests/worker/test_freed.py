@@ -370,7 +370,7 @@ async def test_a_worker_that_runs_all_that_may_run_does_not_ask_for_more(
 async def test_what_ends_while_a_claim_counts_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(freed, "OWN_TURN", 0.0)
     recounted: list[Counter[limits.Key]] = []
-    slots = freed.Freed(tell=lambda keys: None, recount=lambda under, ended: recounted.append(ended))
+    slots = freed.Freed(notify=lambda keys: None, recount=lambda under, ended: recounted.append(ended))
     under = limits.Limits(Job, "default", None)
     under._most = {(False, "default"): 2}
 

@@ -35,9 +35,9 @@ from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import Quarantine
 
-ALONE: Final = 1.0
+READ_EVERY_ALONE: Final = 1.0
 """Seconds between two reads of a worker that receives no notifications."""
-TOLD: Final = 20.0
+READ_EVERY: Final = 20.0
 """Seconds between two reads of a worker that receives notifications."""
 _LOCKED: Final = "55P03"
 _LOCK_TIMEOUT: Final = text("SET LOCAL lock_timeout = '2s'")
@@ -92,13 +92,13 @@ class Control:
         return Rate(limit=self.rate_limit, period=self.rate_period, burst=self.rate_burst).divided(self.sharers)
 
 
-UNTOLD: Final = Control()
-_TOLD: Final = (
+DEFAULTS: Final = Control()
+_COLUMNS: Final = (
     *("is_paused", "weight", "global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm", "sharers"),
     "concurrency_per_key",
     *RETRY,
 )
-_GLOBAL_CONCURRENCY: Final = _TOLD.index("global_concurrency")
+_GLOBAL_CONCURRENCY: Final = _COLUMNS.index("global_concurrency")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +115,11 @@ class Controls:
 
     def queue(self, name: str) -> Control:
         """Return the settings of a queue."""
-        return self.queues.get(name, UNTOLD)
+        return self.queues.get(name, DEFAULTS)
 
     def type(self, name: str) -> Control:
         """Return the settings of a job type."""
-        return self.types.get(name, UNTOLD)
+        return self.types.get(name, DEFAULTS)
 
     def retry(self, queue: str, fairness_key: str = "") -> Backoff | None:
         """Return the backoff of a queue, or of a fairness key: its own, or that of its queue."""
@@ -128,18 +128,18 @@ class Controls:
     @property
     def paused_queues(self) -> frozenset[str]:
         """The paused queues: none of their jobs may start."""
-        return frozenset(name for name, told in self.queues.items() if told.is_paused)
+        return frozenset(name for name, setting in self.queues.items() if setting.is_paused)
 
     @property
     def paused_types(self) -> frozenset[str]:
         """The paused job types: none of their jobs may start."""
-        return frozenset(name for name, told in self.types.items() if told.is_paused)
+        return frozenset(name for name, setting in self.types.items() if setting.is_paused)
 
     @property
     def limited(self) -> tuple[frozenset[tuple[str, bool, bool]], ...]:
         """The names of the queues and job types that have limits: across all workers, and divided among them."""
-        every = [(name, told.is_limited, told.is_divided) for name, told in self.queues.items()]
-        kinds = [(name, told.is_limited, told.is_divided) for name, told in self.types.items()]
+        every = [(name, setting.is_limited, setting.is_divided) for name, setting in self.queues.items()]
+        kinds = [(name, setting.is_limited, setting.is_divided) for name, setting in self.types.items()]
         return tuple(frozenset(one for one in of if one[1] or one[2]) for of in (every, kinds))
 
 
@@ -164,7 +164,7 @@ class ControlReader(Component):
         queues: list[str],
         types: list[str],
         on_change: Callable[[Controls], None],
-        is_told: Callable[[], bool],
+        is_notified: Callable[[], bool],
     ) -> None:
         self._engine = engine
         self._transactions = engine.execution_options(isolation_level="READ COMMITTED")
@@ -178,7 +178,7 @@ class ControlReader(Component):
         self._statement = compiled(controls.of_worker, model)
         self._parameters = {"worker_id": worker_id, "queues": queues, "types": types}
         self._on_change = on_change
-        self._is_told = is_told
+        self._is_notified = is_notified
         self._woken = asyncio.Event()
         self.current = Controls()
         """The last reading. Replaced as a whole, and only after a change: compare by identity."""
@@ -201,7 +201,8 @@ class ControlReader(Component):
             await asyncio.sleep(_PACE)
             pause = self._quarantine.again_in(RefusedWrite.DECLARE_QUEUE, began)
             with suppress(TimeoutError):
-                async with asyncio.timeout(min(TOLD if self._is_told() else ALONE, TOLD if pause is None else pause)):
+                every = READ_EVERY if self._is_notified() else READ_EVERY_ALONE
+                async with asyncio.timeout(every if pause is None else min(every, pause)):
                     await self._woken.wait()
 
     async def read(self) -> None:
@@ -212,11 +213,11 @@ class ControlReader(Component):
             rows = await self._statement.execute(connection, self._parameters)
         found: dict[str, dict[str, Control]] = {"queue": {}, "type": {}}
         concurrency = None
-        for kind, name, fairness_key, *told in rows:
+        for kind, name, fairness_key, *setting in rows:
             if kind == "worker":
-                concurrency = told[_GLOBAL_CONCURRENCY]
+                concurrency = setting[_GLOBAL_CONCURRENCY]
                 continue
-            found[kind][part_of(name, fairness_key)] = Control(**dict(zip(_TOLD, told, strict=True)))
+            found[kind][part_of(name, fairness_key)] = Control(**dict(zip(_COLUMNS, setting, strict=True)))
         before = self.current
         now = replace(before, queues=found["queue"], types=found["type"], concurrency=concurrency)
         if now != before:
@@ -247,7 +248,7 @@ class ControlReader(Component):
             self._is_declared = state == NO_RIGHT  # which no other try would have
             if state not in {NO_RIGHT, _LOCKED}:
                 raise
-            self._events.emit(ComponentFailed(self.name, error, timedelta(seconds=TOLD)))
+            self._events.emit(ComponentFailed(self.name, error, timedelta(seconds=READ_EVERY)))
             return
         await self._quarantine.written(RefusedWrite.DECLARE_QUEUE, [name for names, _ in parts for name in names])
         differences = {name: of for _, part in parts for name, of in part.items()}

@@ -14,7 +14,7 @@ from sa_jobqueue.worker.background.settings import Controls
 from sa_jobqueue.worker.claim.rates import weight_of
 
 _START: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_UNTOLD: Final = 0.05
+_UNKNOWN: Final = 0.05
 
 
 class Bucket:
@@ -44,7 +44,7 @@ class Bucket:
 
     def wait(self) -> float:
         """Return in how many seconds a job may start; without a rate, when to check for one again."""
-        return _UNTOLD if self._rate is None else self._as_of(self._rate).wait().total_seconds()
+        return _UNKNOWN if self._rate is None else self._as_of(self._rate).wait().total_seconds()
 
     def spend(self, jobs: Sequence[ClaimedJob]) -> None:
         """Take in what has started."""
@@ -68,10 +68,10 @@ class Buckets:
 
     def update(self, controls: Controls) -> None:
         """Take what is said of rates, and among how many workers they are divided."""
-        told = {(False, name): one for name, one in controls.queues.items() if one.is_divided}
-        told |= {(True, name): one for name, one in controls.types.items() if one.is_divided}
-        self._buckets = {key: self._buckets.get(key) or Bucket() for key in told}
-        for key, one in told.items():
+        divided = {(False, name): one for name, one in controls.queues.items() if one.is_divided}
+        divided |= {(True, name): one for name, one in controls.types.items() if one.is_divided}
+        self._buckets = {key: self._buckets.get(key) or Bucket() for key in divided}
+        for key, one in divided.items():
             self._buckets[key].update(one.part_of_rate)
 
     def of(self, queue: str | None, type_name: str | None) -> list[Bucket]:

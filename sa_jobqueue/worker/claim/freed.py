@@ -24,26 +24,26 @@ takes a lock of the whole database."""
 TRUSTED: Final = 0.1
 """Seconds for which a worker trusts its own count of what it runs."""
 
-Tell: TypeAlias = Callable[[Iterable[Key]], None]
+Notify: TypeAlias = Callable[[Iterable[Key]], None]
 Recount: TypeAlias = Callable[[Limits, Counter[Key]], None]
 
 
 class Freed:
     """Jobs that one worker runs under limits, and those of them that have ended since the last count.
 
-    `tell`: notify other workers that these limits have capacity. `recount`: do so if a count shows that they had none.
+    `notify`: notify other workers that these limits have capacity. `recount`: do so if a count shows that they had none.
     A crash loses nothing permanently: other workers find the capacity with their next try.
     """
 
-    def __init__(self, *, tell: Tell, recount: Recount) -> None:
+    def __init__(self, *, notify: Notify, recount: Recount) -> None:
         self._loop = asyncio.get_running_loop()
-        self._tell, self._recount = tell, recount
+        self._notify, self._recount = notify, recount
         self._held: dict[Any, tuple[Limits, str]] = {}
         self._over: dict[tuple[Limits, str], int] = {}
         self._ended: dict[Limits, Counter[Key]] = {}
         self._counting: Limits | None = None
         self._counted: set[tuple[Limits, Key]] = set()
-        self._to_tell: dict[Key, None] = {}
+        self._to_notify: dict[Key, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._has_turn = False
 
@@ -105,7 +105,7 @@ class Freed:
         limits.held += len(jobs)
         limits.asked_at = self._loop.time()
         if left := limits.started(jobs, before):
-            self._to_tell |= dict.fromkeys(left)
+            self._to_notify |= dict.fromkeys(left)
             self._wait()
         ended = self._ended.get(limits)
         if ended is None:
@@ -119,9 +119,9 @@ class Freed:
     def _pass_on(self) -> None:
         self._timer = None
         self._take_in()
-        told, self._to_tell = self._to_tell, {}
-        if told:
-            self._tell(told)
+        names, self._to_notify = self._to_notify, {}
+        if names:
+            self._notify(names)
         ended, self._ended = self._ended, {}
         counted, self._counted = self._counted, set()
         for limits, keys in ended.items():

@@ -25,7 +25,7 @@ _BEGIN = plain("BEGIN ISOLATION LEVEL READ COMMITTED")
 _COMMIT, _ROLLBACK = plain("COMMIT"), plain("ROLLBACK")
 
 
-class Told(NamedTuple):
+class LimitRow(NamedTuple):
     """A row of `limits.lock`."""
 
     is_type: bool
@@ -100,26 +100,26 @@ class Limits:
         own = [name for name in parts if name in self._own]
         keys = [*([""] if self._queue is not None else []), *(split(name)[1] for name in own)]
         asked = {"queue": self._of_parts, "fairness_keys": keys, "type_name": self._type}
-        told = {row.key: row for row in starmap(Told, await self._lock.execute(connection, asked))}
+        rows = {row.key: row for row in starmap(LimitRow, await self._lock.execute(connection, asked))}
         whole = [(False, self._queue)] if self._queue is not None else []
         whole += [(True, self._type)] if self._type is not None else []
         self.again_in = 0.0
         self.counted = {}
-        if any(key not in told for key in whole):
+        if any(key not in rows for key in whole):
             self.again_in = BUSY
             return 0, {}
-        self.rates.read(told)
+        self.rates.read(rows)
         if await self.rates.correct(connection):
             self.again_in = BUSY
             return 0, {}
-        self._most |= {key: row.global_concurrency for key, row in told.items()}
+        self._most |= {key: row.global_concurrency for key, row in rows.items()}
         self._keys.clear()
-        if any(told[key].global_concurrency is not None for key in whole):
+        if any(rows[key].global_concurrency is not None for key in whole):
             in_queue, of_type = await self._running.count(connection)
         else:
             in_queue = of_type = 0
         for key in whole:
-            row = told[key]
+            row = rows[key]
             if row.global_concurrency is not None:
                 self.counted[key] = (of_type if row.is_type else in_queue), row.global_concurrency
                 limit = min(limit, row.global_concurrency - self.counted[key][0])
@@ -132,7 +132,7 @@ class Limits:
             self.again_in, self._full = self._full, min(2 * self._full, SELDOM)
             return 0, {}
         self._full = FULL
-        return limit, await self._room_of_parts(connection, limit, parts, own, told)
+        return limit, await self._room_of_parts(connection, limit, parts, own, rows)
 
     async def _room_of_parts(
         self,
@@ -140,14 +140,14 @@ class Limits:
         limit: int,
         parts: Sequence[str],
         own: Sequence[str],
-        told: Mapping[Key, Told],
+        rows: Mapping[Key, LimitRow],
     ) -> dict[str, int]:
-        of_queue = told.get((False, self._queue or ""))
+        of_queue = rows.get((False, self._queue or ""))
         each = self._each = of_queue.concurrency_per_key if of_queue is not None else None
         self._keys.clear()
         # Held by another claim: no room in this one.
-        rooms = {name: limit if (False, name) in told else 0 for name in own}
-        of_own = {name: row.global_concurrency for name in own if (row := told.get((False, name))) is not None}
+        rooms = {name: limit if (False, name) in rows else 0 for name in own}
+        of_own = {name: row.global_concurrency for name in own if (row := rows.get((False, name))) is not None}
         most = {name: number for name, number in of_own.items() if number is not None}
         if each is not None:
             most = dict.fromkeys(parts, each) | most

@@ -46,15 +46,15 @@ class Rates:
         self._fits: dict[tuple[bool, str], int] = {}
         self._first: dict[tuple[bool, str], tuple[int, float]] = {}
 
-    def read(self, told: Mapping[tuple[bool, str], Any]) -> None:
+    def read(self, rows: Mapping[tuple[bool, str], Any]) -> None:
         """Update the rates from the rows of `limits.lock`, except those that are divided: these belong to the buckets."""
-        rates = {key: Rate.of(row) for key, row in told.items() if row.rate_algorithm != RateAlgorithm.LOCAL_TOKEN_BUCKET}
+        rates = {key: Rate.of(row) for key, row in rows.items() if row.rate_algorithm != RateAlgorithm.LOCAL_TOKEN_BUCKET}
         self._rates = {key: rate for key, rate in rates.items() if rate is not None}
-        self._states = {key: (row.version, row.place) for key, row in told.items() if row.version is not None}
+        self._states = {key: (row.version, row.place) for key, row in rows.items() if row.version is not None}
         # Started by a claim that began after ours, and was faster: by our `now()` that is yet to come.
-        self._late = {key for key, rate in self._rates.items() if rate.is_after(told[key].now)}
+        self._late = {key for key, rate in self._rates.items() if rate.is_after(rows[key].now)}
 
-        self._ahead = {key for key, rate in self._rates.items() if rate.is_ahead(told[key].spent_at)}
+        self._ahead = {key for key, rate in self._rates.items() if rate.is_ahead(rows[key].spent_at)}
 
     async def correct(self, connection: AsyncConnection) -> bool:
         """Write what was started by a clock that was ahead as if it were started now; return whether there was any.

@@ -174,7 +174,7 @@ class Child:
 
 
 def _blockers(outcomes: Iterable[dict[str, Any]], job_type: JobType) -> Blockers[Any]:
-    told = tuple(
+    ended = tuple(
         BlockerOutcome(
             UUID(one["chain_id"]) if one["is_uuid"] else one["chain_id"],
             one["type_name"],
@@ -184,7 +184,7 @@ def _blockers(outcomes: Iterable[dict[str, Any]], job_type: JobType) -> Blockers
         )
         for one in outcomes
     )
-    return Blockers(job_type.decode_blockers([one.output for one in told]), told)
+    return Blockers(job_type.decode_blockers([one.output for one in ended]), ended)
 
 
 def found(app: str | None) -> Callable[[str, str], JobType]:

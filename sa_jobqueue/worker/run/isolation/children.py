@@ -101,8 +101,8 @@ class Children:
         Raises: what the handler raised, as `answers.result_of`; ProcessDiedError, MemoryLimitError; IsolationError when
         no child can be started.
         """
-        told = [] if blockers is None else [_told(one) for one in blockers.outcomes]
-        request = request_of(packed_job(job), worker_id=self._worker_id, place=job_type.place, blockers=told)
+        packed = [] if blockers is None else [_packed(one) for one in blockers.outcomes]
+        request = request_of(packed_job(job), worker_id=self._worker_id, place=job_type.place, blockers=packed)
         child = self._warm(job_type)
         if child is not None and job.timeout is not None:
             begin(job.timeout)
@@ -216,7 +216,7 @@ class Children:
         return child
 
 
-def _told(outcome: Any) -> dict[str, Any]:
+def _packed(outcome: Any) -> dict[str, Any]:
     return {
         "chain_id": str(outcome.chain_id),
         "is_uuid": not isinstance(outcome.chain_id, str),

@@ -271,5 +271,5 @@ def _death(status: int, stack: str) -> ProcessDiedError:
 
 def request_of(job: Mapping[str, Any], *, worker_id: str, place: str, blockers: list[dict[str, Any]]) -> Message:
     """Return the request for an attempt."""
-    told = {"is": "run", "job": job, "worker_id": worker_id, "place": place, "blockers": blockers}
-    return told | {"span": current_traceparent()}
+    request = {"is": "run", "job": job, "worker_id": worker_id, "place": place, "blockers": blockers}
+    return request | {"span": current_traceparent()}
