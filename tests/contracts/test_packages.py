@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import email
+import json
+import os
 import re
 import subprocess
 import sys
 import tarfile
+import threading
 import tomllib
 import zipfile
 from email.message import Message
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +105,48 @@ def test_addresses_of_the_repository_agree(tracked: set[str]) -> None:
     for file in ("pyproject.toml", *(one for one in tracked if one.startswith(".github/ISSUE_TEMPLATE"))):
         found = set(re.findall(r"github(?:usercontent)?\.com/([\w-]+/[\w-]+)", (ROOT / file).read_text(encoding="utf-8")))
         assert found <= {f"{owner}/{name}"}, file
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("vulnerable", ["", "celery"])
+def test_the_audit_fails_for_a_known_vulnerability(vulnerable: str) -> None:
+    pytest.importorskip("pip_audit")
+    asked: set[str] = set()
+
+    class Advisories(BaseHTTPRequestHandler):
+        """Answers as the service of OSV does."""
+
+        def do_POST(self) -> None:
+            name = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["package"]["name"]
+            asked.add(name)
+            affected = [{"package": {"name": name, "ecosystem": "PyPI"}, "versions": [], "ranges": []}]
+            known = {"vulns": [{"id": "TEST-1", "summary": "a test", "aliases": [], "affected": affected}]}
+            body = json.dumps(known if name == vulnerable else {}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Advisories) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        service = ("--vulnerability-service", "osv", "--osv-url", f"http://127.0.0.1:{server.server_port}/v1/query")
+        programs = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        done = subprocess.run(
+            [str(ROOT / "scripts/audit"), *service],
+            env=os.environ | programs,
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        server.shutdown()
+    assert done.returncode == int(bool(vulnerable)), done.stdout + done.stderr
+    assert ("TEST-1" in done.stdout) == bool(vulnerable)
+    pinned = re.findall(r"^([\w.-]+)(?:\[.*\])?==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert {re.sub(r"[._-]+", "-", name.lower()) for name in pinned} == {re.sub(r"[._-]+", "-", name) for name in asked}
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)

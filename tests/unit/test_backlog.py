@@ -111,6 +111,14 @@ def test_a_worker_that_is_woken_scans_lanes_that_were_empty_a_moment_ago(known: 
     assert set(known.cursors.of_lane) == {A, B}
 
 
+def test_a_worker_that_is_woken_scans_few_lanes_whose_next_job_is_not_known(known: Known) -> None:
+    lanes = [Lane("q", str(number), 0) for number in range(3 * LINGERING)]
+    known.found(*lanes)
+    known.backlog.read_to_end(lanes, 0.0)
+    assert known.backlog.open_lingering()
+    assert known.planned == lanes[:LINGERING]
+
+
 def test_a_lane_is_not_forgotten_before_it_was_asked_for_its_next_job(known: Known) -> None:
     lanes = [Lane("q", str(number), 0) for number in range(1000)]
     known.found(*lanes)

@@ -210,3 +210,11 @@ def test_a_plan_as_parameters() -> None:
         "apart": [1, 2, 5],
         "limit": 9,
     }
+
+
+def test_an_arrival_where_the_cursor_is_counts_as_late() -> None:
+    cursors = known(LOW)
+    cursors.claimed(plan_of(LOW, limit=1), [job(LOW, 5, 3)], NOW)
+    assert cursors.of_lane == {LOW: (ago(5), 3)}
+    cursors.caught_up([arrival(LOW, 5, 3), arrival(LOW, 5, 4)], SEEN, NOW, is_cut=False)
+    assert cursors.late == {LOW: {3: "7"}}

@@ -44,14 +44,17 @@ def test_a_handler_reads_the_key_from_the_payload() -> None:
         {"order": "x"},
     ]
     for payload in payloads:
-        with pytest.raises(InvalidJobError, match="fairness_key"):
+        with pytest.raises(InvalidJobError, match=r"the payload.*order\.customer") as refused:
             by_path.job(payload)
+        assert refused.value.field == "fairness_key"
 
 
 @pytest.mark.parametrize("key", ["a\0b", "x" * 101, 1.5, True, b"x"])
 def test_a_key_that_the_column_cannot_hold_is_refused_naming_what_it_may_be(key: Any) -> None:
-    with pytest.raises(InvalidJobError, match=r"fairness_key.*must be text of at most 100 characters without NUL"):
+    with pytest.raises(InvalidJobError, match=r"fairness_key.*must be text of at most 100 characters without NUL") as caught:
         Job("t", fairness_key=key)
+    assert caught.value.field == "fairness_key"
+    assert Job("t", fairness_key="x" * 100).fairness_key == "x" * 100
 
 
 def test_a_queue_may_have_a_slash_in_its_name_wherever_it_is_named() -> None:
@@ -59,5 +62,6 @@ def test_a_queue_may_have_a_slash_in_its_name_wherever_it_is_named() -> None:
     queue = JobQueue()
     queue.handler("t", queue="mail/eu")(lambda: None)
     queue.selector("mail/eu")(lambda candidates, free: candidates)
-    with pytest.raises(InvalidOptionError, match="fairness_by"):
+    with pytest.raises(InvalidOptionError, match=r"must be the path of a field.*'a\.\.b'") as refused:
         queue.handler("u", fairness_by="a..b")
+    assert refused.value.option == "fairness_by"

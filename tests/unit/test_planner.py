@@ -143,6 +143,28 @@ def test_queues_share_by_weight_and_the_keys_of_a_queue_share_its_part() -> None
     assert keys([job for job in started if job.queue == "mail"]) == {"1": 20, "2": 60}
 
 
+def test_keys_of_a_queue_that_is_kept_for_its_selector_have_their_weights() -> None:
+    world = World({"mail": None, "report": None}, weights={part_of("mail", "2"): 3})
+    world.planner.keep(("mail", ""), True)
+    for key in ("1", "2"):
+        world.add(100, key=key)
+    assert keys(world.claim(16)) == {"1": 4, "2": 12}
+    world.planner.keep(("mail", ""), False)
+    assert keys(world.claim(16)) == {"1": 4, "2": 12}
+
+
+def test_late_arrivals_take_half_of_the_quota_of_each_queue() -> None:
+    world = World({"a": None, "b": None})
+    for queue in "ab":
+        lane = world.add(100, queue)
+        world.cursors.late[lane] = {f"{queue}{number}": "7" for number in range(9)}
+    plan = world.plan(16)
+    assert sorted(plan.late) == [f"{queue}{number}" for queue in "ab" for number in range(4)]
+    (turn,) = plan.turns
+    assert [segment.quota for segment in turn.segments] == [4, turn.quota]
+    assert turn.quota == 8
+
+
 NAMES = [str(number) for number in range(6)] + [""]
 
 

@@ -149,3 +149,43 @@ def test_a_clock_that_is_put_back_stops_nothing_for_longer_than_a_period_or_a_mo
         assert again.left == 0
         assert again.as_of(back + PERIOD).left == 5
         assert not replace(rate, at=back + STEPPED_BACK + timedelta(seconds=1)).is_after(back)
+
+
+def test_as_many_jobs_start_as_fit_in_order() -> None:
+    rate = Rate(limit=10, period=PERIOD).as_of(START)
+    assert [rate.fitting(weights) for weights in ([1, 2, 3, 4, 1], [9, 2, 1], [11], [11, 1], [])] == [4, 1, 1, 1, 0]
+
+
+def test_a_worker_has_an_equal_part_of_a_rate_and_at_least_one_job_at_once() -> None:
+    rate = Rate(limit=10, period=PERIOD, burst=7)
+    parts = [rate.divided(count) for count in (1, 3, 20)]
+    assert [(part.most, part.per_second) for part in parts] == [(7, 1.0), (2, 1 / 3), (1, 1 / 20)]
+    assert all(isinstance(part.most, int) for part in parts)
+
+
+def test_a_window_counts_all_that_was_started_in_it_also_after_the_clock_was_put_back() -> None:
+    rate = Rate(limit=20, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW).as_of(START).spent(2)
+    for seconds, weight in ((1, 3), (2, 4)):
+        rate = rate.as_of(START + timedelta(seconds=seconds)).spent(weight)
+    rate = rate.spent(1)
+    assert (rate.left, rate.starts[1::2]) == (10, (2, 3, 5))
+    back = rate.as_of(START - timedelta(hours=1))
+    assert (back.left, back.starts[1::2]) == (10, (10,))
+
+
+def test_only_a_window_of_many_rounds_its_instants_and_up() -> None:
+    begun, slot = START + timedelta(milliseconds=3), PERIOD / SLOTS
+    for limit, leaves in ((SLOTS, begun + PERIOD), (SLOTS + 1, START + slot + PERIOD)):
+        rate = Rate(limit=limit, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW).as_of(begun).spent(1)
+        assert rate.as_of(leaves - timedelta(microseconds=1)).left == limit - 1
+        assert rate.as_of(leaves).left == limit
+        assert all(isinstance(instant, int) for instant in rate.starts)
+
+
+def test_a_claim_that_began_at_the_same_instant_is_not_after_this_one() -> None:
+    rate = Rate(limit=5, period=PERIOD).as_of(START)
+    assert not Rate(limit=5, period=PERIOD).is_after(START)
+    assert not rate.is_after(START)
+    assert rate.is_after(START - timedelta(microseconds=1))
+    assert rate.is_after(START - STEPPED_BACK)
+    assert not rate.is_after(START - STEPPED_BACK - timedelta(microseconds=1))

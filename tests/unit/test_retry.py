@@ -71,6 +71,12 @@ def test_an_option_out_of_bounds_is_named(option: str, given_options: dict[str, 
     with pytest.raises(InvalidOptionError) as caught:
         Backoff(**given_options)
     assert caught.value.option == option
+    assert caught.value.reason.startswith("must ")
+
+
+def test_the_jitter_is_a_part_of_the_bound() -> None:
+    assert Backoff(random=lambda: 0.25)(3, ERROR) == timedelta(seconds=1)
+    assert Backoff(random=lambda: 0.25, jitter=False)(3, ERROR) == timedelta(seconds=4)
 
 
 def test_immediately_waits_for_nothing() -> None:

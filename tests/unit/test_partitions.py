@@ -1,0 +1,128 @@
+"""Which queues and job types share a claim, and how many slots each partition leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from sa_jobqueue import Job
+from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.registry.selectors import Selector
+from sa_jobqueue.worker.background.settings import Control, Controls
+from sa_jobqueue.worker.claim import partitions as module
+from sa_jobqueue.worker.claim.buckets import Buckets
+from sa_jobqueue.worker.claim.cursors import Lane
+from sa_jobqueue.worker.claim.partitions import Partition, Partitions
+from sa_jobqueue.worker.claim.selectors import Selectors
+
+LIMITED = Control(global_concurrency=3)
+DIVIDED = Control(rate_limit=40, rate_period=timedelta(seconds=10), rate_algorithm="local_token_bucket", sharers=2)
+
+
+def partitions(
+    queues: Mapping[str, int | None],
+    *types: str,
+    slots: Mapping[str, int] | None = None,
+    of_queues: Mapping[str, Control] | None = None,
+    of_types: Mapping[str, Control] | None = None,
+    selected: str = "",
+) -> Partitions:
+    """Return the partitions of a worker; its executor has 5 slots free of each queue, and 4 of each type."""
+    controls = Controls(queues=of_queues or {}, types=of_types or {})
+    buckets = Buckets()
+    buckets.update(controls)
+    selectors = {selected: Selector(queue=selected, choose=lambda offered, free: offered)} if selected else {}
+    return Partitions(
+        queues,
+        types,
+        slots or {},
+        executor=cast("Any", SimpleNamespace(free_in=lambda _: 5, free_for=lambda _: 4)),
+        model=Job,
+        controls=controls,
+        buckets=buckets,
+        selectors=Selectors(selectors, Job, worker_id="tester", events=cast("Any", None)),
+    )
+
+
+def shape(found: Partitions) -> list[tuple[list[str], list[str], str | None]]:
+    return [(one.queues, one.types, one.own_type) for one in found.every]
+
+
+def of(found: Partitions, queue: str, type_name: str = "") -> Partition:
+    one = found.of((queue, type_name))
+    assert one is not None
+    return one
+
+
+def test_without_limits_everything_is_one_partition() -> None:
+    found = partitions({"a": None, "b": None}, "t", "u")
+    assert shape(found) == [(["a", "b"], ["t", "u"], None)]
+    (one,) = found.every
+    assert (one.is_plain, one.has_capacity_of_its_own, one.capacity(9)) == (True, False, 9)
+    assert (found.is_limited, found.has_buckets, found.own_types) == (False, False, set())
+    assert (found.of(("a", "")), found.of(("b", "")), found.of(("c", ""))) == (one, one, None)
+    assert (one.full_until, one.is_refused, one.own_type) == (float("-inf"), False, None)
+
+
+def test_a_queue_and_a_type_with_limits_of_this_worker_are_apart_in_each_combination() -> None:
+    found = partitions({"a": None, "b": 5}, "t", "u", slots={"u": 4})
+    assert shape(found) == [(["a"], ["t"], None), (["a"], ["u"], "u"), (["b"], ["t"], None), (["b"], ["u"], "u")]
+    assert [one.capacity(9) for one in found.every] == [9, 4, 5, 4]
+    assert [one.capacity(1) for one in found.every] == [1, 1, 1, 1]
+    assert [one.has_capacity_of_its_own for one in found.every] == [False, True, True, True]
+    assert all(one.is_plain for one in found.every)
+    assert found.own_types == {"u"}
+
+
+def test_limits_across_workers_are_of_the_queue_its_keys_and_the_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Limits", lambda model, *limited: (model, *limited))
+    key, other = part_of("a", "7"), part_of("z", "7")
+    controls = {"b": LIMITED, key: LIMITED, other: LIMITED, part_of("c", "7"): Control(weight=2)}
+    found = partitions({"a": None, "b": None, "c": None}, "t", "u", of_queues=controls, of_types={"u": LIMITED})
+    limits: dict[Any, Any] = {(one.queues[0], one.own_type): one.limits for one in found.every}
+    assert limits == {
+        ("c", None): None,
+        ("c", "u"): (Job, None, "u", []),
+        ("a", None): (Job, None, None, [key]),
+        ("a", "u"): (Job, None, "u", [key]),
+        ("b", None): (Job, "b", None, []),
+        ("b", "u"): (Job, "b", "u", []),
+    }
+    assert [one.is_plain for one in found.every] == [True, False, False, False, False, False]
+    assert found.is_limited
+
+
+def test_a_divided_rate_leaves_what_its_bucket_holds() -> None:
+    found = partitions({"a": None, "b": None}, "t", of_queues={"a": DIVIDED})
+    assert shape(found) == [(["b"], ["t"], None), (["a"], ["t"], None)]
+    limited = of(found, "a")
+    (bucket,) = limited.buckets
+    assert (limited.has_capacity_of_its_own, limited.is_plain, found.has_buckets) == (True, True, True)
+    assert limited.capacity(9) == bucket.room() == 0  # it starts empty
+    assert not of(found, "b").buckets
+
+
+async def test_a_queue_with_a_selector_is_claimed_alone() -> None:
+    found = partitions({"a": None, "b": None}, "t", selected="a")
+    assert shape(found) == [(["b"], ["t"], None), (["a"], ["t"], None)]
+    assert (of(found, "a").is_plain, of(found, "b").is_plain) == (False, True)
+    assert of(found, "b").selection is None
+    assert of(found, "a").selection is not None
+
+
+def test_a_lane_is_of_its_partition_unless_it_is_paused_or_not_served() -> None:
+    paused = Control(is_paused=True)
+    controls = {part_of("a", "7"): paused, "b": paused}
+    found = partitions({"a": None, "b": None}, "t", "u", slots={"u": 4}, of_queues=controls)
+    assert found.lanes("a", "8", 2) == [Lane("a", "8", 2, ""), Lane("a", "8", 2, "u")]
+    assert found.lanes("a", "7", 2) == found.lanes("b", "", 2) == found.lanes("c", "", 2) == []
+    assert found.of_lane(Lane("a", "8", 2, "u")) is found.of(("a", "u"))
+    assert found.of_lane(Lane("a", "8", 2, "")) is found.of(("a", ""))
+    assert found.of_lane(Lane("a", "7", 2, "")) is None
+    assert found.of_lane(Lane("b", "", 0, "")) is None
+    assert found.of_lane(Lane("c", "", 0, "")) is None
+    assert partitions({"a": None}, "t").of_lane(Lane("c", "", 0, "")) is None

@@ -1,0 +1,62 @@
+"""How long ended chains are kept: the ages that are refused, and what the statements are given of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.policies.retention import FOREVER, Retention, RetentionRules
+
+DAY = timedelta(days=1)
+
+
+@pytest.mark.parametrize("name", ["completed", "cancelled", "dead", "dead_letters", "audit"])
+def test_an_age_is_a_duration_from_zero_to_the_longest(name: str) -> None:
+    for age in (timedelta(0), DAY, FOREVER):
+        assert getattr(Retention(**{name: age}), name) == age
+    for wrong, reason in ((7, "must be a timedelta, got 7"), (-DAY, "got -1 day"), (FOREVER + DAY, "from 0 to 36,500 days")):
+        given: Any = {name: wrong}
+        with pytest.raises(InvalidOptionError, match=reason) as refused:
+            Retention(**given)
+        assert refused.value.option == f"retention.{name}"
+
+
+def test_the_shortest_age_of_any_rule_decides_what_may_go() -> None:
+    assert (RetentionRules().shortest, RetentionRules().shortest_of_letters) == (None, None)
+    rules = RetentionRules(
+        default=Retention(completed=9 * DAY, dead_letters=8 * DAY, audit=DAY),
+        queues={"mail": Retention(cancelled=5 * DAY, dead_letters=3 * DAY)},
+        types={"report": Retention(dead=4 * DAY, completed=FOREVER, dead_letters=FOREVER)},
+    )
+    assert (rules.shortest, rules.shortest_of_letters) == (4 * DAY, 3 * DAY)
+    assert Retention(completed=DAY, cancelled=2 * DAY, dead=3 * DAY, dead_letters=4 * DAY).ages == [DAY, 2 * DAY, 3 * DAY]
+    kept = RetentionRules(default=Retention(completed=FOREVER, dead_letters=FOREVER))
+    assert (kept.shortest, kept.shortest_of_letters) == (None, None)
+
+
+def test_statements_are_given_each_rule_under_its_place() -> None:
+    rules = RetentionRules(
+        default=Retention(completed=DAY, dead_letters=6 * DAY),
+        queues={"mail": Retention(cancelled=2 * DAY, dead_letters=7 * DAY)},
+        types={"report": Retention(dead=3 * DAY), "invoice": Retention(completed=4 * DAY)},
+    )
+    places = {"types": ["report", "invoice"], "queues": ["mail"]}
+    assert rules.parameters() == places | {
+        "default_completed": DAY,
+        "default_cancelled": None,
+        "default_dead": None,
+        "queues_completed": [None],
+        "queues_cancelled": [2 * DAY],
+        "queues_dead": [None],
+        "types_completed": [None, 4 * DAY],
+        "types_cancelled": [None, None],
+        "types_dead": [3 * DAY, None],
+    }
+    assert rules.letter_parameters() == places | {
+        "default_dead_letters": 6 * DAY,
+        "queues_dead_letters": [7 * DAY],
+        "types_dead_letters": [None, None],
+    }
