@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import getpass
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +22,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import read_url
+from sa_jobqueue.durations import is_duration, read_duration
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
@@ -36,23 +36,16 @@ FALLBACK_VARIABLE: Final = "DATABASE_URL"
 """Read where the variable above is not set: many platforms set it."""
 APP_VARIABLE: Final = "SA_JOBQUEUE_APP"
 _SIZES: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
-_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])")
-_DURATION: Final = re.compile(rf"(?:{_PART.pattern})+")
 
 
 def duration(given: Any) -> timedelta:
     """Parse a duration such as `30s`, `5m`, `1h30m` or `7d`. Raises: click.BadParameter."""
     if isinstance(given, timedelta):
         return given
-    text = str(given).strip()
-    if not (text == "0" or _DURATION.fullmatch(text)):
-        unit = f"; add a unit: {text}s" if re.fullmatch(r"\d+(\.\d+)?", text) else ""
-        raise click.BadParameter(f"{given!r} is not a duration such as 30s, 5m, 12h or 7d{unit}")
     try:
-        return sum((timedelta(**{_UNITS[unit]: float(number)}) for number, unit in _PART.findall(text)), start=timedelta(0))
-    except OverflowError:
-        raise click.BadParameter(f"{given!r} is too long") from None
+        return read_duration(str(given))
+    except ValueError as error:
+        raise click.BadParameter(f"{given!r} {error}") from None
 
 
 def byte_count(given: Any) -> int:
@@ -79,7 +72,7 @@ def age_or_instant(given: Any) -> timedelta | datetime:
     """Parse an age such as `30d` or `12h`, or a time in ISO 8601. Raises: click.BadParameter."""
     if isinstance(given, timedelta | datetime):
         return given
-    if _DURATION.fullmatch(str(given).strip()):
+    if is_duration(str(given)):
         return duration(given)
     try:
         return instant(given)
@@ -116,6 +109,8 @@ def user_name() -> str:
 by_option: Final[Callable[[F], F]] = click.option(
     "--by", default=user_name, show_default="your name", help="Name to record with the change, see audit."
 )
+
+dry_run_option: Final[Callable[[F], F]] = click.option("--dry-run", is_flag=True, help="Only show how many.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,15 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def print_changed(noun: str, names: Sequence[Any], done: str, *, dry_run: bool, as_json: bool) -> None:
+    """Print what was changed, or with `dry_run` what would be."""
+    done = f"would be {done}" if dry_run else done
+    if as_json:
+        print_json({done.replace(" ", "_"): names})
+    else:
+        echo(f"{counted(len(names), noun)} {done}")
+
+
 def first_line(error: Any, type_name: str | None = None) -> str:
     """Return a stored error on one line, redacted for its job type."""
     error = redacted_error(type_name, error)

@@ -16,6 +16,7 @@ from sa_jobqueue.cli._output import (
     echo,
     echo_traceback,
     first_line,
+    print_changed,
     print_fields,
     print_json,
     print_table,
@@ -193,7 +194,7 @@ def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: st
     with database.session() as session:
         cancelled = cancel_chains(session, given, by=by, dry_run=dry_run, model=database.model).ids
         session.commit()
-    _print_changed(cancelled, "would be cancelled" if dry_run else "cancelled", as_json)
+    print_changed("chain", cancelled, "cancelled", dry_run=dry_run, as_json=as_json)
 
 
 @chains.command()
@@ -214,27 +215,20 @@ def delete(
     given = [database.job_id(one) for one in dict.fromkeys(ids)]
     with database.session() as session:
 
-        def delete_them() -> list[Any]:
-            return delete_chains(session, given, cascade=cascade, by=by, model=database.model).ids
+        def delete_them(*, dry_run: bool = False) -> list[Any]:
+            return delete_chains(session, given, cascade=cascade, by=by, dry_run=dry_run, model=database.model).ids
 
         if dry_run or not yes:
-            found = delete_them()
-            session.rollback()  # hold no lock while the user decides
+            found = delete_them(dry_run=True)
+            session.rollback()
             if dry_run:
-                _print_changed(found, "would be deleted", as_json)
+                print_changed("chain", found, "deleted", dry_run=True, as_json=as_json)
                 return
             also = f", {len(found) - len(given)} of them through --cascade" if len(found) > len(given) else ""
             click.confirm(f"Delete {counted(len(found), 'chain')}{also}?", abort=True, err=True)
         deleted = delete_them()
         session.commit()
-    _print_changed(deleted, "deleted", as_json)
-
-
-def _print_changed(ids: list[Any], done: str, as_json: bool) -> None:
-    if as_json:
-        print_json({done.replace(" ", "_"): ids})
-    else:
-        echo(f"{counted(len(ids), 'chain')} {done}")
+    print_changed("chain", deleted, "deleted", dry_run=False, as_json=as_json)
 
 
 def blockers_of(session: Session, database: Database, job: Any) -> list[Any]:

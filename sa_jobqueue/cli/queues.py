@@ -12,6 +12,7 @@ from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD
 from sa_jobqueue.cli._options import (
     Database,
     by_option,
+    dry_run_option,
     duration,
     json_option,
     load_jobs,
@@ -19,7 +20,7 @@ from sa_jobqueue.cli._options import (
     url_option,
     with_database,
 )
-from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._output import counted, echo, print_changed, print_fields, print_json, print_table, shown
 from sa_jobqueue.observe.shares import Share, shares
 from sa_jobqueue.operations import (
     QueueStatus,
@@ -32,9 +33,8 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.policies.fairness import label_of, part_of
-from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.policies.retry import Backoff
-from sa_jobqueue.registry.settings import LIMITS, RETRY, QueueSettings, retry_of
+from sa_jobqueue.registry.settings import RETRY
 
 _fairness_key: Final = click.option(
     "--fairness-key", default="", metavar="KEY", help="Only this fairness key of the queue. Default: the queue."
@@ -141,7 +141,7 @@ def set_(
     """Change the settings of a queue. Options that are not given keep their value; 'none' removes a limit."""
     with database.session() as session:
         locked = get_queue(session, name, fairness_key=fairness_key, for_update=True, model=database.model)
-        current = _settings(locked)
+        current = locked.settings
         ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
         retained = {outcome: _retention(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
         retry = _retry(current.retry, *map(given.pop, RETRY))
@@ -160,29 +160,35 @@ def set_(
 @queues.command()
 @_names
 @_fairness_key
+@dry_run_option
 @by_option
 @json_option
 @with_database
-def pause(database: Database, /, *, names: tuple[str, ...], fairness_key: str, by: str, as_json: bool) -> None:
+def pause(
+    database: Database, /, *, names: tuple[str, ...], fairness_key: str, dry_run: bool, by: str, as_json: bool
+) -> None:
     """Pause queues: start none of their jobs until they are resumed. Running jobs continue."""
     with database.session() as session:
-        done = pause_queues(session, names, fairness_key=fairness_key, by=by, model=database.model)
+        done = pause_queues(session, names, fairness_key=fairness_key, by=by, dry_run=dry_run, model=database.model)
         session.commit()
-    print_json({"paused": done.ids}) if as_json else echo(f"{counted(done.changed, 'queue')} paused")
+    print_changed("queue", done.ids, "paused", dry_run=dry_run, as_json=as_json)
 
 
 @queues.command()
 @_names
 @_fairness_key
+@dry_run_option
 @by_option
 @json_option
 @with_database
-def resume(database: Database, /, *, names: tuple[str, ...], fairness_key: str, by: str, as_json: bool) -> None:
+def resume(
+    database: Database, /, *, names: tuple[str, ...], fairness_key: str, dry_run: bool, by: str, as_json: bool
+) -> None:
     """Resume paused queues."""
     with database.session() as session:
-        done = resume_queues(session, names, fairness_key=fairness_key, by=by, model=database.model)
+        done = resume_queues(session, names, fairness_key=fairness_key, by=by, dry_run=dry_run, model=database.model)
         session.commit()
-    print_json({"resumed": done.ids}) if as_json else echo(f"{counted(done.changed, 'queue')} resumed")
+    print_changed("queue", done.ids, "resumed", dry_run=dry_run, as_json=as_json)
 
 
 @queues.command()
@@ -210,14 +216,6 @@ def sync(application: str, url: str | None, *, dry_run: bool, by: str, as_json: 
     for name in synced.undeclared:
         echo(f"{name}: not declared, not changed")
     echo(f"{counted(len(synced.unchanged), 'queue')} unchanged")
-
-
-def _settings(status: QueueStatus) -> QueueSettings:
-    limits = {key: getattr(status, key) for key in ("weight", "concurrency_per_key", *LIMITS)}
-    retained = Retention(completed=status.retain_completed, cancelled=status.retain_cancelled, dead=status.retain_dead)
-    return QueueSettings(
-        name=status.name, fairness_key=status.fairness_key, retry=retry_of(status), retention=retained, **limits
-    )
 
 
 def _retry(current: Backoff | None, base: str | None, factor: str | None, cap: str | None) -> Backoff | None:

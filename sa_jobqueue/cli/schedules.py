@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from sa_jobqueue.cli._options import (
     Database,
     by_option,
+    dry_run_option,
     instant,
     json_option,
     load_jobs,
@@ -20,7 +21,7 @@ from sa_jobqueue.cli._options import (
     url_option,
     with_database,
 )
-from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._output import counted, echo, print_changed, print_fields, print_json, print_table, shown
 from sa_jobqueue.operations import (
     ScheduleStatus,
     delete_schedules,
@@ -115,42 +116,60 @@ def next_(database: Database, /, *, name: str, count: int, after: datetime | Non
 
 @schedules.command()
 @_names
+@dry_run_option
 @by_option
 @json_option
 @with_database
-def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
+def pause(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
     """Pause schedules until they are resumed. Jobs that are already enqueued still run."""
     with database.session() as session:
-        done = pause_schedules(session, names, by=by, model=database.model)
+        done = pause_schedules(session, names, by=by, dry_run=dry_run, model=database.model)
         session.commit()
-    print_json({"paused": done.ids}) if as_json else echo(f"{counted(done.changed, 'schedule')} paused")
+    print_changed("schedule", done.ids, "paused", dry_run=dry_run, as_json=as_json)
 
 
 @schedules.command()
 @_names
+@dry_run_option
 @by_option
 @json_option
 @with_database
-def resume(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
+def resume(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
     """Resume paused schedules. They fire next at their first time from now."""
     with database.session() as session:
-        done = resume_schedules(session, names, by=by, model=database.model)
+        done = resume_schedules(session, names, by=by, dry_run=dry_run, model=database.model)
         session.commit()
-    print_json({"resumed": done.ids}) if as_json else echo(f"{counted(done.changed, 'schedule')} resumed")
+    print_changed("schedule", done.ids, "resumed", dry_run=dry_run, as_json=as_json)
 
 
 @schedules.command()
 @click.argument("name")
 @click.option("--since", type=instant, metavar="TIME", help="With --until: run the times in this period that did not fire.")
 @click.option("--until", type=instant, metavar="TIME", help="End of the period; both ends are included.")
+@dry_run_option
 @by_option
 @json_option
 @with_database
-def run(database: Database, /, *, name: str, since: datetime | None, until: datetime | None, by: str, as_json: bool) -> None:
+def run(
+    database: Database,
+    /,
+    *,
+    name: str,
+    since: datetime | None,
+    until: datetime | None,
+    dry_run: bool,
+    by: str,
+    as_json: bool,
+) -> None:
     """Enqueue a schedule's job now, or the jobs of a period. The next regular time does not change."""
     with database.session() as session:
-        made = run_schedule(session, name, since=since, until=until, by=by, model=database.model)
+        made = run_schedule(session, name, since=since, until=until, by=by, dry_run=dry_run, model=database.model)
         session.commit()
+    if dry_run:
+        print_json({"jobs": len(made), "dry_run": True}) if as_json else echo(
+            f"{counted(len(made), 'job')} would be enqueued"
+        )
+        return
     if as_json:
         print_json({"jobs": made})
         return
@@ -161,15 +180,16 @@ def run(database: Database, /, *, name: str, since: datetime | None, until: date
 
 @schedules.command()
 @_names
+@dry_run_option
 @by_option
 @json_option
 @with_database
-def delete(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
+def delete(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
     """Delete schedules that the application no longer declares. Their jobs are kept."""
     with database.session() as session:
-        done = delete_schedules(session, names, by=by, model=database.model)
+        done = delete_schedules(session, names, by=by, dry_run=dry_run, model=database.model)
         session.commit()
-    print_json({"deleted": done.ids}) if as_json else echo(f"{counted(done.changed, 'schedule')} deleted")
+    print_changed("schedule", done.ids, "deleted", dry_run=dry_run, as_json=as_json)
 
 
 @schedules.command()

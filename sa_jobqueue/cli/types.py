@@ -8,11 +8,10 @@ from typing import Final
 import click
 
 from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, rate_text, read_limits
-from sa_jobqueue.cli._options import Database, by_option, json_option, with_database
-from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table
+from sa_jobqueue.cli._options import Database, by_option, dry_run_option, json_option, with_database
+from sa_jobqueue.cli._output import counted, print_changed, print_fields, print_json, print_table
 from sa_jobqueue.operations import get_job_type, list_job_types, pause_job_types, resume_job_types, upsert_job_type
 from sa_jobqueue.operations.pages import every_item
-from sa_jobqueue.registry.settings import LIMITS, TypeSettings
 
 _names: Final = click.argument("names", metavar="TYPE...", nargs=-1, required=True)
 _HEADINGS: Final = ("job type", "paused", "by", "concurrency", "rate", "workers")
@@ -52,8 +51,7 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 def set_(database: Database, /, *, name: str, by: str, as_json: bool, **given: str | None) -> None:
     """Change the limits of a job type. Options that are not given keep their value; 'none' removes a limit."""
     with database.session() as session:
-        found = get_job_type(session, name, for_update=True, model=database.model)
-        current = TypeSettings(type_name=name, **{key: getattr(found, key) for key in LIMITS})
+        current = get_job_type(session, name, for_update=True, model=database.model).settings
         upsert_job_type(session, replace(current, **read_limits(current, given)), by=by, model=database.model)
         session.commit()
         document = asdict(get_job_type(session, name, model=database.model))
@@ -62,25 +60,27 @@ def set_(database: Database, /, *, name: str, by: str, as_json: bool, **given: s
 
 @types.command()
 @_names
+@dry_run_option
 @by_option
 @json_option
 @with_database
-def pause(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
+def pause(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
     """Pause job types: start none of their jobs until they are resumed. Running jobs continue."""
     with database.session() as session:
-        done = pause_job_types(session, names, by=by, model=database.model)
+        done = pause_job_types(session, names, by=by, dry_run=dry_run, model=database.model)
         session.commit()
-    print_json({"paused": done.ids}) if as_json else echo(f"{counted(done.changed, 'job type')} paused")
+    print_changed("job type", done.ids, "paused", dry_run=dry_run, as_json=as_json)
 
 
 @types.command()
 @_names
+@dry_run_option
 @by_option
 @json_option
 @with_database
-def resume(database: Database, /, *, names: tuple[str, ...], by: str, as_json: bool) -> None:
+def resume(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
     """Resume paused job types."""
     with database.session() as session:
-        done = resume_job_types(session, names, by=by, model=database.model)
+        done = resume_job_types(session, names, by=by, dry_run=dry_run, model=database.model)
         session.commit()
-    print_json({"resumed": done.ids}) if as_json else echo(f"{counted(done.changed, 'job type')} resumed")
+    print_changed("job type", done.ids, "resumed", dry_run=dry_run, as_json=as_json)

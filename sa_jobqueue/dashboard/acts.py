@@ -72,7 +72,8 @@ def _audit(act: Act, context: Context, result: str, *, count: int = 0, ids: Sequ
         "result": result,
         "count": count,
         "ids": [str(one) for one in ids[:_LOGGED]],
-        "parameters": context.params.as_dict(),
+        # Without payloads, as in the audit.
+        "parameters": {name: values for name, values in context.params.as_dict().items() if name != "input"},
         "error": error,
     }
     line = " ".join(f"{name}={printable(str(value))}" for name, value in fields.items() if value not in ("", []))

@@ -232,6 +232,10 @@ class _Pages:
         act = ACTS[request.url.path.rpartition("/")[2]]
         found = await run_in_threadpool(perform, act, context)
         back = _back(request, context)
+        if act.deletes_from and isinstance(found, Outcome) and found.changed:
+            listed = context.url(act.deletes_from)
+            page = urlsplit(back)
+            back = back if page.path == listed and "name=" not in page.query else listed
         what = {name: values for name, values in context.params.as_dict().items() if name not in _STEPS}
         if isinstance(found, Outcome) and found.after is not None:
             what["after"] = [str(found.after)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from math import isfinite
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
+from sa_jobqueue.durations import read_duration
 from sa_jobqueue.models import JobMixin
 
 E = TypeVar("E", bound=StrEnum)
@@ -46,18 +47,18 @@ class Params:
         """Return all values by name."""
         return {name: list(values) for name, values in self._values.items()}
 
-    def texts(self, name: str, *, at_most: int = 20) -> list[str]:
+    def texts(self, name: str, *, at_most: int = 20, longest: int = MAX_TEXT) -> list[str]:
         """Return the values of a name, without duplicates."""
         found = list(dict.fromkeys(self._values.get(name, ())))
         if len(found) > at_most:
             raise ParameterError(name, f"may have at most {at_most} values, got {len(found)}")
         for value in found:
-            _check_text(name, value)
+            _check_text(name, value, longest)
         return found
 
-    def text(self, name: str) -> str | None:
+    def text(self, name: str, *, longest: int = MAX_TEXT) -> str | None:
         """Return the value of a name, None if missing."""
-        found = self.texts(name, at_most=1)
+        found = self.texts(name, at_most=1, longest=longest)
         return found[0] if found else None
 
     def choices(self, name: str, kind: type[E]) -> list[E]:
@@ -86,6 +87,29 @@ class Params:
             raise ParameterError(name, f"must be from {low} to {high}")
         return int(value)
 
+    def whole(self, name: str) -> int | None:
+        """Return a whole number of four bytes, None if missing."""
+        return self.number(name, low=-(2**31), high=2**31 - 1, default=0) if name in self else None
+
+    def decimal(self, name: str) -> float | None:
+        """Return a number, None if missing."""
+        value = self.text(name)
+        try:
+            found = None if value is None else float(value)
+        except ValueError:
+            raise ParameterError(name, "must be a number") from None
+        if found is not None and not isfinite(found):
+            raise ParameterError(name, "must be a finite number")
+        return found
+
+    def duration(self, name: str) -> timedelta | None:
+        """Return a duration such as `90s`, None if missing."""
+        value = self.text(name)
+        try:
+            return None if value is None else read_duration(value)
+        except ValueError as error:
+            raise ParameterError(name, str(error)) from None
+
     def instant(self, name: str) -> datetime | None:
         """Return a time in ISO 8601; without an offset it is UTC."""
         value = self.text(name)
@@ -110,16 +134,16 @@ class Params:
         found = self.job_ids(name, model, at_most=1)
         return found[0] if found else None
 
-    def document(self, name: str) -> Any:
+    def document(self, name: str, *, longest: int = MAX_TEXT) -> Any:
         """Return a JSON document, None if missing."""
-        value = self.text(name)
+        value = self.text(name, longest=longest)
         if value is None:
             return None
         try:
             found = json.loads(value)
         except (ValueError, RecursionError):
             raise ParameterError(name, 'must be JSON such as {"order_id": 7}') from None
-        _check_document(name, found)
+        _check_document(name, found, longest)
         return found
 
     @classmethod
@@ -155,26 +179,26 @@ class Params:
         return cls(flat)
 
 
-def _check_text(name: str, value: str) -> None:
-    if len(value) > MAX_TEXT:
-        raise ParameterError(name, f"may have at most {MAX_TEXT} characters")
+def _check_text(name: str, value: str, longest: int) -> None:
+    if len(value) > longest:
+        raise ParameterError(name, f"may have at most {longest:,} characters")
     if "\x00" in value or any("\ud800" <= char <= "\udfff" for char in value):
         raise ParameterError(name, "has a character that PostgreSQL does not store")
 
 
-def _check_document(name: str, document: Any) -> None:
+def _check_document(name: str, document: Any, longest: int) -> None:
     match document:
         case str():
-            _check_text(name, document)
+            _check_text(name, document, longest)
         case float() if not isfinite(document):
             raise ParameterError(name, "has a number that JSON does not have")
         case list():
             for one in document:
-                _check_document(name, one)
+                _check_document(name, one, longest)
         case dict():
             for key, one in document.items():
-                _check_text(name, key)
-                _check_document(name, one)
+                _check_text(name, key, longest)
+                _check_document(name, one, longest)
 
 
 def _job_id(name: str, value: str, model: type[JobMixin[Any]]) -> Any:

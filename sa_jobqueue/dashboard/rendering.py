@@ -16,6 +16,7 @@ from uuid import UUID
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from sa_jobqueue.durations import write_duration
 from sa_jobqueue.printable import printable, printable_json, span
 
 SHOWN: Final = 20_000
@@ -39,6 +40,7 @@ def environment() -> Environment:
         "ago": _ago,
         "clipped": _clipped,
         "count": lambda value: f"{value:,}",
+        "entered": _entered,
         "exact": _exact,
         "instant": _instant,
         "json": as_json,
@@ -108,6 +110,11 @@ def _lines(text: str) -> Markup:
 def _exact(value: Any) -> Markup:
     """Return a value for a form as JSON in ASCII: browsers change line ends in the values of forms."""
     return escape(json.dumps(value, default=str))
+
+
+def _entered(value: Any) -> Any:
+    """Return a value as it is entered in a form; nothing for None."""
+    return "" if value is None else write_duration(value) if isinstance(value, timedelta) else value
 
 
 def _series(points: Sequence[Any], fields: Sequence[tuple[str, str]]) -> str:

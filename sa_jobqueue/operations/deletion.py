@@ -36,13 +36,15 @@ def delete_chains(
     *,
     cascade: bool = False,
     by: str = "",
+    dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
     """Delete chains whatever they are doing, each with all its jobs; the result has the chains deleted, sorted.
 
     `chain_ids`: at most 1,000 a call. `cascade`: delete also every chain that a job among them waits for or waited for,
     and what those wait for; however many they are, it is one transaction. `by`: who does it, for the audit and the
-    dead letters, which otherwise have the database's user.
+    dead letters, which otherwise have the database's user. `dry_run`: change and lock nothing, and return the chains that
+    would be deleted; rows of the application's own that refer to their jobs are not looked for.
     The worker of a running job is notified and stops it; later writes of the handler's session are rolled back. Callers
     that wait for one of the chains are notified. An open dead letter of a deleted job is dismissed by that name; other dead
     letters do not change.
@@ -58,8 +60,13 @@ def delete_chains(
     session.flush()
     if not given:
         return BulkResult([], 0)
-    require_transaction(session.connection(bind_arguments={"mapper": model}), "deleting chains")
     wanted = _connected(session, model, given) if cascade else set(given)
+    if dry_run:
+        roots, jobs = _jobs_of(session, model, wanted)
+        _refuse_missing(session, model, given, roots)
+        _refuse_references(session, model, roots, jobs)
+        return BulkResult(roots, len(roots))
+    require_transaction(session.connection(bind_arguments={"mapper": model}), "deleting chains")
     for _ in range(_TRIES):
         savepoint = session.begin_nested()
         try:
@@ -81,11 +88,8 @@ def _try(
     session: Session, model: type[JobMixin[Any]], given: list[JobId], wanted: set[Any], *, cascade: bool, by: str
 ) -> tuple[list[Any], set[Any]]:
     """Lock chains and delete them, unless by now others are connected with them; return what is gone, and all there are."""
-    roots, jobs = _lock(session, model, wanted)
-    there = set(roots)
-    missing = [chain_id for chain_id in given if chain_id not in there]
-    if missing:
-        raise missing_chains(session, missing, model)
+    roots, jobs = _jobs_of(session, model, wanted, for_update=True)
+    _refuse_missing(session, model, given, roots)
     # Again, in a later statement: what was added before the roots were locked is visible now, and nothing can be added
     # any more.
     found = _connected(session, model, given) if cascade else wanted
@@ -121,13 +125,24 @@ def _connected(session: Session, model: type[JobMixin[Any]], chain_ids: Iterable
     return set(session.scalars(deletion.connected(model), {"ids": list(chain_ids)}))
 
 
-def _lock(session: Session, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> tuple[list[Any], dict[Any, Any]]:
-    """Lock chains; return their ids, sorted, and the chain of each of their jobs."""
-    roots = list(session.scalars(deletion.lock_roots(model), {"ids": list(chain_ids)}))
+def _jobs_of(
+    session: Session, model: type[JobMixin[Any]], chain_ids: Iterable[JobId], *, for_update: bool = False
+) -> tuple[list[Any], dict[Any, Any]]:
+    """Return the ids of the chains that exist, sorted, and the chain of each of their jobs; with `for_update`, lock them."""
+    of_roots, of_others = (
+        (deletion.lock_roots, deletion.lock_continuations) if for_update else (deletion.roots, deletion.continuations)
+    )
+    roots = list(session.scalars(of_roots(model), {"ids": list(chain_ids)}))
     jobs = {chain_id: chain_id for chain_id in roots}
-    for row in session.execute(deletion.lock_continuations(model), {"ids": roots}):
+    for row in session.execute(of_others(model), {"ids": roots}):
         jobs[row.id] = row.chain_id
     return roots, jobs
+
+
+def _refuse_missing(session: Session, model: type[JobMixin[Any]], given: Sequence[JobId], roots: Iterable[JobId]) -> None:
+    there = set(roots)
+    if missing := [chain_id for chain_id in given if chain_id not in there]:
+        raise missing_chains(session, missing, model)
 
 
 def _refuse_references(

@@ -174,6 +174,13 @@ def time_in(job_id: Any) -> datetime | None:
 
 def fire_times(session: Session, schedule: Schedule, times: Sequence[datetime], model: type[JobMixin[Any]]) -> list[Any]:
     """Enqueue a schedule's jobs for some times, each once; return the ids of those that were not there."""
+    return enqueue_many(session, unfired(session, schedule, times, model), model=model)
+
+
+def unfired(
+    session: Session, schedule: Schedule, times: Sequence[datetime], model: type[JobMixin[Any]]
+) -> list[JobMixin[Any]]:
+    """Return a schedule's jobs for those of some times that have none. Raises: InvalidJobError."""
     jobs = [job_of(schedule, time, model, id=id_of(schedule.name, time, model)) for time in times]
     made = set(session.scalars(schedules.made_already(model), {"ids": [job.id for job in jobs]})) if jobs else set()
-    return enqueue_many(session, [job for job in jobs if job.id not in made], model=model)
+    return [job for job in jobs if job.id not in made]

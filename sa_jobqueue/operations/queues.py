@@ -20,7 +20,8 @@ from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
 from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.policies.fairness import label_of, part_of
-from sa_jobqueue.registry.settings import QueueSettings, TypeSettings, check_fairness_key, check_names
+from sa_jobqueue.policies.retention import Retention
+from sa_jobqueue.registry.settings import LIMITS, QueueSettings, TypeSettings, check_fairness_key, check_names, retry_of
 from sa_jobqueue.statements import controls, queues
 
 Differences: TypeAlias = dict[str, dict[str, tuple[Any, Any]]]
@@ -57,6 +58,15 @@ class QueueStatus:
     workers: int
     """How many workers serve the queue; those killed a few minutes ago are among them."""
 
+    @property
+    def settings(self) -> QueueSettings:
+        """What its row says, to be changed with `dataclasses.replace` and written with `upsert_queue`."""
+        retained = Retention(completed=self.retain_completed, cancelled=self.retain_cancelled, dead=self.retain_dead)
+        limits = {name: getattr(self, name) for name in ("weight", "concurrency_per_key", *LIMITS)}
+        return QueueSettings(
+            name=self.name, fairness_key=self.fairness_key, retry=retry_of(self), retention=retained, **limits
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeStatus:
@@ -76,6 +86,11 @@ class TypeStatus:
     updated_at: datetime | None
     workers: int
     """How many workers have a handler for it."""
+
+    @property
+    def settings(self) -> TypeSettings:
+        """What its row says, to be changed with `dataclasses.replace` and written with `upsert_job_type`."""
+        return TypeSettings(type_name=self.type_name, **{name: getattr(self, name) for name in LIMITS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,28 +190,38 @@ def get_job_type(session: Session, name: str, *, for_update: bool = False, model
 
 
 def upsert_queue(
-    session: Session, settings: QueueSettings, *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session,
+    settings: QueueSettings,
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
 ) -> bool:
     """Write all that a queue's row says, but whether it is paused; return whether anything was written.
 
     The next `sync_queues` restores what the code declares. `by`: who does it, for the audit (`list_audit`); without it,
-    nothing is recorded there.
+    nothing is recorded there. `dry_run`: change nothing, and return whether anything would be written.
     Changes: the row, new or in the place of what it said. Locks: it, until the transaction ends.
     Raises: InvalidOptionError.
     """
-    return _put(session, model.Queue, settings.row, model, by)
+    return _put(session, model.Queue, settings.row, model, by, dry_run=dry_run)
 
 
 def upsert_job_type(
-    session: Session, settings: TypeSettings, *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session,
+    settings: TypeSettings,
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
 ) -> bool:
     """Write all that a job type's row says, but whether it is paused; return whether anything was written.
 
-    `by`: as of `upsert_queue`.
+    `by`, `dry_run`: as of `upsert_queue`.
     Changes: the row, new or in the place of what it said. Locks: it, until the transaction ends.
     Raises: InvalidOptionError.
     """
-    return _put(session, model.JobType, settings.row, model, by)
+    return _put(session, model.JobType, settings.row, model, by, dry_run=dry_run)
 
 
 def delete_queues(
@@ -205,27 +230,35 @@ def delete_queues(
     *,
     fairness_key: str = "",
     by: str | None = None,
+    dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Delete the settings of queues, which then have the defaults and are not paused; the result has those that had any.
 
     `fairness_key`: only the settings of this key in them; the settings of keys stay otherwise. Their jobs stay and run. A
     queue that workers serve is still listed. One that code declares gets its settings back with
-    the next `sync_queues`, and from the next worker that starts. `by`: as of `upsert_queue`.
+    the next `sync_queues`, and from the next worker that starts. `by`: as of `upsert_queue`; `dry_run`: as of
+    `pause_queues`.
     Changes: the rows are deleted. Locks, Raises: as `pause_queues`.
     """
-    return _delete(session, model.Queue, names, model, by, fairness_key=fairness_key)
+    return _delete(session, model.Queue, names, model, by, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def delete_job_types(
-    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session,
+    names: Sequence[str],
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Delete the settings of job types, which then have the defaults and are not paused; the result has those that had any.
 
-    Their jobs stay and run. A type that workers have a handler for is still listed. `by`: as of `upsert_queue`.
+    Their jobs stay and run. A type that workers have a handler for is still listed. `by`: as of `upsert_queue`; `dry_run`:
+    as of `pause_queues`.
     Changes: the rows are deleted. Locks, Raises: as `pause_queues`.
     """
-    return _delete(session, model.JobType, names, model, by)
+    return _delete(session, model.JobType, names, model, by, dry_run=dry_run)
 
 
 def pause_queues(
@@ -234,17 +267,18 @@ def pause_queues(
     *,
     fairness_key: str = "",
     by: str | None = None,
+    dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Have no job of these queues started until they are resumed; the result has those that were not paused.
 
     `fairness_key`: only the jobs of this key in them. What runs already goes on, and what is enqueued waits. Workers obey
     within a moment of the commit; the claims that are under way then are the last. `by`: who paused it, for display and
-    the audit.
+    the audit. `dry_run`: change nothing, and return those that would be changed.
     Changes: `paused_at`, `paused_by` of those that are not paused; a queue without a row gets one.
     Locks: their rows, in the order of their names, until the transaction ends. Raises: InvalidOptionError.
     """
-    return _pause(session, model.Queue, names, by, model, fairness_key=fairness_key)
+    return _pause(session, model.Queue, names, by, model, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def resume_queues(
@@ -253,35 +287,46 @@ def resume_queues(
     *,
     fairness_key: str = "",
     by: str | None = None,
+    dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Have the jobs of paused queues started again, whatever came meanwhile; the result has those that were paused.
 
-    `by`: as of `upsert_queue`.
+    `by`: as of `upsert_queue`; `dry_run`: as of `pause_queues`.
     Changes, Locks, Raises: as `pause_queues`.
     """
-    return _resume(session, model.Queue, names, model, by, fairness_key=fairness_key)
+    return _resume(session, model.Queue, names, model, by, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def pause_job_types(
-    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session,
+    names: Sequence[str],
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Have no job of these types started until they are resumed; the result has those that were not paused.
 
-    Changes, Locks, Raises: as `pause_queues`.
+    `by`, `dry_run`, Changes, Locks, Raises: as `pause_queues`.
     """
-    return _pause(session, model.JobType, names, by, model)
+    return _pause(session, model.JobType, names, by, model, dry_run=dry_run)
 
 
 def resume_job_types(
-    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session,
+    names: Sequence[str],
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Have the jobs of paused types started again, whatever came meanwhile; the result has those that were paused.
 
-    `by`: as of `upsert_queue`.
+    `by`: as of `upsert_queue`; `dry_run`: as of `pause_queues`.
     Changes, Locks, Raises: as `pause_queues`.
     """
-    return _resume(session, model.JobType, names, model, by)
+    return _resume(session, model.JobType, names, model, by, dry_run=dry_run)
 
 
 def sync_queues(
@@ -395,14 +440,43 @@ def _put(
     row: dict[str, Any],
     model: type[JobMixin[Any]],
     by: str | None,
+    *,
+    dry_run: bool,
 ) -> bool:
     check_by(by)
+    if dry_run:
+        (found,) = _rows(session, of, [row.get("name") or row["type_name"]], row.get("fairness_key", ""), model) or [None]
+        return found is None or any(getattr(found, name) != value for name, value in row.items())
     is_written = session.execute(queues.put(of), row).first() is not None
     if is_written:
         session.execute(controls.notify_rules(model))
     name = row["name"] if issubclass(of, QueueMixin) else row["type_name"]
     record(session, f"upsert_{_noun(of)}", by=by, ids=[name] if is_written else [], matched=1, model=model, settings=row)
     return is_written
+
+
+def _rows(
+    session: Session,
+    of: type[QueueMixin] | type[JobTypeMixin],
+    names: Sequence[str],
+    fairness_key: str,
+    model: type[JobMixin[Any]],
+) -> list[Any]:
+    """Return the queues or job types that have a row."""
+    check_fairness_key(fairness_key)
+    found: Iterable[Any]
+    if issubclass(of, QueueMixin):
+        found = every_item(
+            lambda after: list_queues(session, names=names, fairness_key=fairness_key, after=after, model=model)
+        )
+    else:
+        found = every_item(lambda after: list_job_types(session, names=names, after=after, model=model))
+    # An empty list of names means any of them.
+    return [one for one in found if one.created_at is not None] if names else []
+
+
+def _name(one: QueueStatus | TypeStatus) -> str:
+    return one.name if isinstance(one, QueueStatus) else one.type_name
 
 
 def _noun(of: type[QueueMixin] | type[JobTypeMixin]) -> str:
@@ -417,11 +491,15 @@ def _pause(
     model: type[JobMixin[Any]],
     *,
     fairness_key: str = "",
+    dry_run: bool,
 ) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
     check_by(by)
     given = list(dict.fromkeys(names))
+    if dry_run:
+        paused = {_name(one) for one in _rows(session, of, given, fairness_key, model) if one.paused_at is not None}
+        return BulkResult(sorted(set(given) - paused), len(given))
     changed = session.scalars(queues.pause(of), {"names": given, "by": by, **_key(of, fairness_key)})
     return _notified(session, f"pause_{_noun(of)}s", changed, given, model, by=by, fairness_key=fairness_key)
 
@@ -434,11 +512,15 @@ def _resume(
     by: str | None,
     *,
     fairness_key: str = "",
+    dry_run: bool,
 ) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
     check_by(by)
     given = list(dict.fromkeys(names))
+    if dry_run:
+        found = _rows(session, of, given, fairness_key, model)
+        return BulkResult(sorted(_name(one) for one in found if one.paused_at is not None), len(given))
     changed = session.scalars(queues.resume(of), {"names": given, **_key(of, fairness_key)})
     return _notified(session, f"resume_{_noun(of)}s", changed, given, model, by=by, fairness_key=fairness_key)
 
@@ -451,11 +533,14 @@ def _delete(
     by: str | None,
     *,
     fairness_key: str = "",
+    dry_run: bool,
 ) -> BulkResult[str]:
     check_lists(names=names)
     check_names("names", names)
     check_by(by)
     given = list(dict.fromkeys(names))
+    if dry_run:
+        return BulkResult(sorted(map(_name, _rows(session, of, given, fairness_key, model))), len(given))
     changed = session.scalars(queues.drop(of), {"names": given, **_key(of, fairness_key)})
     return _notified(session, f"delete_{_noun(of)}s", changed, given, model, by=by, fairness_key=fairness_key)
 

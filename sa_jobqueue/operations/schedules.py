@@ -15,7 +15,7 @@ from sa_jobqueue.errors import InvalidOptionError, ScheduleNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.enqueueing import enqueue_many
-from sa_jobqueue.operations.firing import declared, fire_times, job_of
+from sa_jobqueue.operations.firing import declared, fire_times, job_of, unfired
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_instants, check_limit, check_lists, check_position, page_of
 from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.policies.cron import Cron
@@ -119,12 +119,17 @@ def sync_schedules(
 
 
 def upsert_schedule(
-    session: Session, schedule: Schedule, *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session,
+    schedule: Schedule,
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
 ) -> bool:
     """Write a schedule into the table, new or in the place of what it was; return whether anything was written.
 
     For those that people or an application make at run time; those that code knows are declared with `JobQueue.schedule`.
-    `by`: as of `sync_schedules`.
+    `by`: as of `sync_schedules`. `dry_run`: change and lock nothing, and return whether anything would be written.
     Changes, Locks: as `sync_schedules`, of one.
     Raises: InvalidOptionError when code declares one of that name; InvalidJobError when its jobs could not be enqueued.
     Nothing is written then.
@@ -132,9 +137,11 @@ def upsert_schedule(
     check_by(by)
     now = _now(session)
     job_of(schedule, now, model)
-    found = session.execute(schedules.lock(model), {"names": [schedule.name]}).mappings().first()
+    found = next(iter(_rows(session, [schedule.name], model, for_update=not dry_run)), None)
     if found is not None and found["source"] == "code":
         raise InvalidOptionError("name", f"{schedule.name!r} is declared in code: change it there, or delete it first")
+    if dry_run:
+        return found is None or any(found[column] != getattr(schedule, column) for column in schedules.TOLD)
     is_written = _put(session, schedule, "table", now, model) is not None
     if is_written:
         _tell(session, model)
@@ -154,7 +161,7 @@ def get_schedule(
     Raises: ScheduleNotFoundError.
     """
     if for_update:
-        _lock(session, [name], model)
+        _found(session, [name], model, for_update=True)
     found = list_schedules(session, names=[name], model=model).items
     if not found:
         raise ScheduleNotFoundError([name], reason="")
@@ -183,41 +190,56 @@ def list_schedules(
 
 
 def pause_schedules(
-    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session,
+    names: Sequence[str],
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Pause schedules until they are resumed; the result has those that were not paused.
 
-    `by`: who paused them, for display and the audit.
+    `by`: who paused them, for display and the audit. `dry_run`: change and lock nothing, and return those that would be
+    changed.
     Changes: `paused_at`, `paused_by` of those that are not paused.
     Locks: their rows, in the order of their names, until the transaction ends; one that is being fired is waited for.
     Raises: ScheduleNotFoundError naming all that are missing; InvalidOptionError. Nothing is written then.
     """
     check_by(by)
-    found = _lock(session, names, model)
+    found = _found(session, names, model, for_update=not dry_run)
+    paused = [row["name"] for row in found if row["paused_at"] is None]
+    if dry_run:
+        return BulkResult(paused, len(found))
     session.execute(schedules.pause(model), {"names": list(names), "by": by})
     _tell(session, model)
-    paused = [row["name"] for row in found if row["paused_at"] is None]
     record(session, "pause_schedules", by=by, ids=paused, matched=len(found), model=model, names=names)
     return BulkResult(paused, len(found))
 
 
 def resume_schedules(
-    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session,
+    names: Sequence[str],
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Let paused schedules fire again, first at their next time from now; the result has those that were paused.
 
-    Times that came meanwhile were not missed. `by`: as of `sync_schedules`.
+    Times that came meanwhile were not missed. `by`: as of `sync_schedules`; `dry_run`: as of `pause_schedules`.
     Changes: `paused_at` and `paused_by` to null, `next_fire_at`, of those that are paused. Clock: the database's.
     Locks, Raises: as `pause_schedules`; InvalidOptionError for one that cannot fire.
     """
     check_by(by)
-    found = _lock(session, names, model)
+    found = _found(session, names, model, for_update=not dry_run)
     paused = [row for row in found if row["paused_at"] is not None]
     times = [{"schedule": row["name"], "next": declared(row).times.after(row["now"])} for row in paused]
+    resumed = [row["name"] for row in paused]
+    if dry_run:
+        return BulkResult(resumed, len(found))
     if times:
         session.execute(schedules.resume(model), times)
         _tell(session, model)
-    resumed = [row["name"] for row in paused]
     record(session, "resume_schedules", by=by, ids=resumed, matched=len(found), model=model, names=names)
     return BulkResult(resumed, len(found))
 
@@ -229,13 +251,15 @@ def run_schedule(
     since: datetime | None = None,
     until: datetime | None = None,
     by: str | None = None,
+    dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> list[Any]:
     """Enqueue a schedule's job out of its turn; return the ids of the jobs made. When it fires next stays as it was.
 
     Without times, one job for this moment, each time this is called. With `since` and `until`, aware and both included, a
     job for each of its times between them that was not fired yet, at most 10,000. A paused schedule is run too.
-    `by`: as of `sync_schedules`.
+    `by`: as of `sync_schedules`. `dry_run`: change and lock nothing, and return the ids of the jobs that would be made; the
+    id of a job for this moment is drawn when it is made, and is None here.
     Changes: the jobs; `last_job_id`, where it is run for this moment. Clock: the database's.
     Locks: the schedule's row, until the transaction ends.
     Raises: ScheduleNotFoundError; InvalidOptionError for one that cannot fire, or times out of bounds; InvalidJobError.
@@ -245,10 +269,13 @@ def run_schedule(
         raise InvalidOptionError("since", "give both since and until, or neither")
     check_instants(since=since, until=until)
     check_by(by)
-    (row,) = _lock(session, [name], model)
+    (row,) = _found(session, [name], model, for_update=not dry_run)
     schedule = declared(row)
     if since is None or until is None:
-        ids = enqueue_many(session, [job_of(schedule, row["now"], model)])
+        job = job_of(schedule, row["now"], model)
+        if dry_run:
+            return [None]
+        ids = enqueue_many(session, [job])
         moved = {"to_next_fire_at": row["next_fire_at"], "to_last_fire_at": None, "to_error": row["error"]}
         session.execute(schedules.move(model), [{"schedule": name, "to_last_job_id": ids[0], **moved}])
         record(session, "run_schedule", by=by, ids=ids, model=model, name=name)
@@ -256,22 +283,31 @@ def run_schedule(
     times = schedule.times.latest(since=since, until=until, limit=MAX_CATCH_UP + 1)
     if len(times) > MAX_CATCH_UP:
         raise InvalidOptionError("since", f"more than {MAX_CATCH_UP:,} times lie between; take them in parts")
+    if dry_run:
+        return [job.id for job in unfired(session, schedule, times, model)]
     ids = fire_times(session, schedule, times, model)
     record(session, "run_schedule", by=by, ids=ids, matched=len(times), model=model, name=name, since=since, until=until)
     return ids
 
 
 def delete_schedules(
-    session: Session, names: Sequence[str], *, by: str | None = None, model: type[JobMixin[Any]] = Job
+    session: Session,
+    names: Sequence[str],
+    *,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
     """Delete schedules; the jobs they made stay. One that code declares comes back with the next worker that starts.
 
-    `by`: as of `sync_schedules`. Locks, Raises: as `pause_schedules`.
+    `by`: as of `sync_schedules`; `dry_run`: as of `pause_schedules`. Locks, Raises: as `pause_schedules`.
     """
     check_by(by)
-    found = _lock(session, names, model)
-    session.execute(schedules.drop(model), {"names": list(names)})
+    found = _found(session, names, model, for_update=not dry_run)
     deleted = [row["name"] for row in found]
+    if dry_run:
+        return BulkResult(deleted, len(found))
+    session.execute(schedules.drop(model), {"names": list(names)})
     record(session, "delete_schedules", by=by, ids=deleted, model=model, names=names)
     return BulkResult(deleted, len(found))
 
@@ -289,13 +325,19 @@ def _put(session: Session, schedule: Schedule, source: str, now: datetime, model
     return None if row is None else bool(row.is_new)
 
 
-def _lock(session: Session, names: Sequence[str], model: type[JobMixin[Any]]) -> list[RowMapping]:
+def _found(session: Session, names: Sequence[str], model: type[JobMixin[Any]], *, for_update: bool) -> Sequence[RowMapping]:
+    """Return the rows of schedules, locked with `for_update`. Raises: ScheduleNotFoundError naming all that are missing."""
     check_lists(names=names)
-    found = list(session.execute(schedules.lock(model), {"names": list(names)}).mappings())
+    found = _rows(session, names, model, for_update=for_update)
     missing = set(names) - {row["name"] for row in found}
     if missing:
         raise ScheduleNotFoundError(sorted(missing))
     return found
+
+
+def _rows(session: Session, names: Sequence[str], model: type[JobMixin[Any]], *, for_update: bool) -> Sequence[RowMapping]:
+    statement = (schedules.lock if for_update else schedules.named)(model)
+    return session.execute(statement, {"names": list(names)}).mappings().all()
 
 
 def _tell(session: Session, model: type[JobMixin[Any]]) -> None:

@@ -54,18 +54,40 @@ def connected(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def lock_roots(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Lock chains exclusively: a transaction that would extend one, end it, or start to wait for it has to wait.
+def roots(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name the chains that exist.
 
-    Parameters: `ids`. Shape: `(id,)` of the roots that exist, by id. Locks: the roots, awaited, in the order of their
-    ids, also against foreign keys to them, until the transaction or its savepoint ends. Index: the primary key.
+    Parameters: `ids`. Shape: `(id,)` of the roots that exist, by id. Locks: none. Index: the primary key.
     """
     job = table(model)
     return (
         select(job.c.id)
         .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), job.c.root_id.is_(None))
         .order_by(job.c.id)
-        .with_for_update()
+    )
+
+
+@once_a_model
+def lock_roots(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock chains exclusively: a transaction that would extend one, end it, or start to wait for it has to wait.
+
+    Parameters, Shape, Index: as `roots`. Locks: the roots, awaited, in the order of their ids, also against foreign keys to
+    them, until the transaction or its savepoint ends.
+    """
+    return roots(model).with_for_update()
+
+
+@once_a_model
+def continuations(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Name all other jobs of chains.
+
+    Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by id. Locks: none. Index: `uq_job_chain`.
+    """
+    job = table(model)
+    return (
+        select(job.c.id, job.c.chain_id)
+        .where(job.c.root_id == any_(array("ids", id_parameter(model.__jobqueue__))))
+        .order_by(job.c.id)
     )
 
 
@@ -73,17 +95,10 @@ def lock_roots(model: type[JobMixin[Any]]) -> Select[Any]:
 def lock_continuations(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock all other jobs of chains.
 
-    Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by id. Locks: the rows, awaited, in the order of their ids.
+    Parameters, Shape, Index: as `continuations`. Locks: the rows, awaited, in the order of their ids.
     Obliges: the roots were locked by an earlier statement of the same READ COMMITTED transaction; so none is missing.
-    Index: `uq_job_chain`.
     """
-    job = table(model)
-    return (
-        select(job.c.id, job.c.chain_id)
-        .where(job.c.root_id == any_(array("ids", id_parameter(model.__jobqueue__))))
-        .order_by(job.c.id)
-        .with_for_update()
-    )
+    return continuations(model).with_for_update()
 
 
 @once_a_model

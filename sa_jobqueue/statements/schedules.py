@@ -217,12 +217,11 @@ def page(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def lock(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Lock schedules by name. Parameters: `names`.
+def named(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Read schedules by name. Parameters: `names`.
 
-    Shape: per schedule its name, `TOLD`, `STATE` and `now`, by name.
-    Clock: the database's `now()`. Locks: those rows, in the order of their names, until the transaction ends; waits for
-    a transaction that is firing one of them. Index: the primary key.
+    Shape: per schedule its name, `TOLD`, `STATE` and `now`, by name. Clock: the database's `now()`. Locks: none.
+    Index: the primary key.
     """
     schedule = table(model.Schedule)
     columns = _read(schedule, "name", *TOLD, *STATE)
@@ -230,8 +229,17 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
         select(*columns, func.now().label("now"))
         .where(schedule.c.name == any_(bindparam("names", type_=ARRAY(Text))))
         .order_by(schedule.c.name)
-        .with_for_update()
     )
+
+
+@once_a_model
+def lock(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Lock schedules by name.
+
+    Parameters, Shape, Clock, Index: as `named`. Locks: those rows, in the order of their names, until the transaction ends;
+    waits for a transaction that is firing one of them.
+    """
+    return named(model).with_for_update()
 
 
 @once_a_model

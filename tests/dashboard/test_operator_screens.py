@@ -25,12 +25,13 @@ from sa_jobqueue.operations import (
     pause_queues,
     run_schedule,
     sync_schedules,
+    upsert_job_type,
     upsert_queue,
     upsert_schedule,
 )
 from sa_jobqueue.operations.firing import id_of
 from sa_jobqueue.policies.cron import Cron
-from sa_jobqueue.settings import QueueSettings
+from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.statements.session_names import session_name
 from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.jobs import WORKER, Jobs
@@ -181,11 +182,11 @@ def test_a_schedule_is_deleted_and_a_later_operator_is_told_that_it_is_gone(
     reader = Client(dashboard(engine, operator=engine, authorize=lambda request: Access(user="eve")))
     assert reader.post("delete-schedules", {"name": "weekly"}, confirmed="1").status_code == 403
     assert "delete-schedules" not in reader.page("/queue/schedules")
-    assert client.page("/queue/schedules").count("/acts/delete-schedules") == 2
+    assert client.page("/queue/schedules").count(' action="/admin/jobs/queue/acts/delete-schedules"') == 2
     preview = client.post("delete-schedules", {"name": "weekly"}).text
     assert "<strong>1</strong> row would change" in preview
-    assert "Code declares it" not in preview
-    assert "Code declares it" in client.post("delete-schedules", {"name": "nightly"}).text
+    assert "Code declares" not in preview
+    assert "Code declares nightly" in client.post("delete-schedules", {"name": "nightly"}).text
     delete_schedules(session, ["weekly"], by="bob")  # between the preview and the act
     session.commit()
     late = client.post("delete-schedules", {"name": "weekly"}, confirmed="1")
@@ -275,10 +276,16 @@ ASKED: dict[str, dict[str, Any]] = {
     "resume-queues": {"name": "mail"},
     "pause-job-types": {"name": "test"},
     "resume-job-types": {"name": "test"},
+    "upsert-queue": {"name": "mail", "weight": "3", "rate_limit": "5", "rate_period": "1m"},
+    "delete-queues": {"name": "paid"},
+    "upsert-job-type": {"name": "test", "global_concurrency": "2"},
+    "delete-job-types": {"name": "paid"},
     "cancel-chains": {"id": "pending"},
+    "delete-chains": {"id": "pending"},
     "pause-schedules": {"name": "nightly"},
     "resume-schedules": {"name": "nightly"},
     "run-schedule": {"name": "nightly"},
+    "upsert-schedule": {"name": "weekly", "cron": "0 3 * * 1", "type_name": "report"},
     "delete-schedules": {"name": "nightly"},
     "drain-workers": {"id": WORKER},
     "resize-workers": {"id": WORKER},
@@ -291,6 +298,8 @@ def test_each_act_leaves_one_record_of_its_user_and_a_preview_none(
 ) -> None:
     jobs.add_worker(WORKER)
     sync_schedules(session, [NIGHTLY])
+    upsert_queue(session, QueueSettings(name="paid", weight=2))
+    upsert_job_type(session, TypeSettings(type_name="paid", global_concurrency=2))
     session.commit()
     ids = {"pending": str(jobs.add(due_in=3600)), "dead": str(jobs.add(JobStatus.DEAD))}
     given = {name: ids.get(value, value) for name, value in ASKED[act].items()}

@@ -389,6 +389,8 @@ CASES = [
         guarded=False,
     ),
     Case("connected", lambda: deletion.connected(Job), NONE, of_chains, guarded=False),
+    Case("roots", lambda: deletion.roots(Job), NONE, of_chains, guarded=False),
+    Case("continuations", lambda: deletion.continuations(Job), NONE, of_chains, guarded=False),
     Case("lock_roots", lambda: deletion.lock_roots(Job), NONE, of_chains, guarded=False),
     Case("lock_continuations", lambda: deletion.lock_continuations(Job), NONE, of_chains, guarded=False),
     Case("references", lambda: deletion.references(Job), NONE, of_chains_and_jobs, guarded=False),

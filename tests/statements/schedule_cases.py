@@ -34,6 +34,7 @@ SCHEDULE_CASES = [
     Case("schedules_move", lambda: schedules.move(Job), frozenset(), guarded=False),
     Case("schedules_put", lambda: schedules.put(Job), frozenset(), lambda world: _NIGHTLY, guarded=False),
     Case("schedules_page", lambda: schedules.page(Job), frozenset(), guarded=False),
+    Case("schedules_named", lambda: schedules.named(Job), frozenset(), guarded=False),
     Case("schedules_lock", lambda: schedules.lock(Job), frozenset(), guarded=False),
     Case("schedules_pause", lambda: schedules.pause(Job), frozenset(), guarded=False),
     Case("schedules_resume", lambda: schedules.resume(Job), frozenset(), guarded=False),

@@ -132,6 +132,8 @@ class Act:
     permission: Permission
     preview: Callable[[Context, Session], Preview]
     run: Callable[[Context, Session], Outcome]
+    deletes_from: str | None = None
+    """The screen that lists what it deletes: a page about a deleted row leads back to that list."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from typing import Any, Final
 
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.dashboard import graph
+from sa_jobqueue.dashboard import forms, graph
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen
 from sa_jobqueue.errors import ChainNotFoundError
-from sa_jobqueue.operations import ChainFilter, cancel_chains, list_chain_jobs, list_chains
+from sa_jobqueue.operations import ChainFilter, cancel_chains, delete_chains, list_chain_jobs, list_chains
 from sa_jobqueue.operations.pages import SCAN_LIMIT
 from sa_jobqueue.statements import chains
 from sa_jobqueue.types import ENDED, JobId, JobStatus
@@ -157,6 +157,21 @@ def _cancel(context: Context, session: Session) -> Outcome:
     return Outcome(changed=result.changed, sentence="cancelled", details=details, ids=result.ids)
 
 
+def _preview_delete(context: Context, session: Session) -> Preview:
+    given, cascade = _asked(context), context.params.flag("cascade")
+    result = delete_chains(session, given, cascade=cascade, dry_run=True, model=context.model)
+    what = "Each is deleted with all its jobs and their attempts, in any state. A worker stops a job that is running."
+    if more := result.changed - len(given):
+        what += f" {more:,} of them are chains that those selected wait or waited for."
+    return Preview(count=result.changed, sentence=what, details=forms.cut([str(chain_id) for chain_id in result]))
+
+
+def _delete(context: Context, session: Session) -> Outcome:
+    cascade, by = context.params.flag("cascade"), context.access.user
+    result = delete_chains(session, _asked(context), cascade=cascade, by=by, model=context.model)
+    return Outcome(changed=result.changed, sentence="deleted", ids=result.ids)
+
+
 SCREEN = Screen(name="chains", title="Chains", view=view)
 ONE = Screen(
     name="chain",
@@ -170,6 +185,14 @@ ONE = Screen(
             permission=Permission.CANCEL_CHAINS,
             preview=_preview_cancel,
             run=_cancel,
+        ),
+        Act(
+            name="delete-chains",
+            title="Delete chains",
+            permission=Permission.DELETE_CHAINS,
+            preview=_preview_delete,
+            run=_delete,
+            deletes_from="chains",
         ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Job types: settings, workers with a handler, pause and resume."""
+"""Job types: settings, workers with a handler, pause and resume, change and delete the settings."""
 
 from __future__ import annotations
 
@@ -6,10 +6,19 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
-from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview, Screen
-from sa_jobqueue.operations import list_job_types, pause_job_types, resume_job_types
+from sa_jobqueue.operations import (
+    delete_job_types,
+    get_job_type,
+    list_job_types,
+    pause_job_types,
+    resume_job_types,
+    upsert_job_type,
+)
+from sa_jobqueue.policies.rates import RateAlgorithm
+from sa_jobqueue.registry.settings import TypeSettings
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -18,46 +27,73 @@ def view(context: Context) -> dict[str, Any]:
     names = params.texts("name", at_most=100)
     with context.read() as session:
         page = list_job_types(session, names=names, after=params.text("after"), limit=200, model=context.model)
+    one = page.items[0] if len(names) == 1 and page.items else None
     return {
         "types": page.items,
         "names": names,
+        "one": one,
+        "seen": forms.seen(one.updated_at if one else None),
+        "algorithms": list(RateAlgorithm),
         "next_url": None if page.next is None else context.url("job-types", after=page.next),
     }
 
 
-def _asked(context: Context) -> str:
-    name = context.params.text("name")
-    if name is None:
-        raise ParameterError("name", "is missing: the name of a job type")
-    return name
-
-
 def _preview_pause(context: Context, session: Session) -> Preview:
-    name = _asked(context)
-    found = list_job_types(session, names=[name], model=context.model).items
-    by = [one.paused_by for one in found if one.paused_at is not None]
-    if by:
-        return Preview(count=0, sentence=f"It is already paused, by {by[0] or 'an unknown user'}.")
+    given = forms.names(context, "job type")
+    result = pause_job_types(session, given, dry_run=True, model=context.model)
+    found = list_job_types(session, names=given, model=context.model)
     what = "No worker starts jobs of the type until it is resumed. Running jobs continue, and what is enqueued waits."
-    return Preview(count=1, sentence=what, details=[name])
+    return forms.preview_pause(result, given, {one.type_name: one.paused_by for one in found}, what)
 
 
 def _pause(context: Context, session: Session) -> Outcome:
-    result = pause_job_types(session, [_asked(context)], by=context.access.user, model=context.model)
+    result = pause_job_types(session, forms.names(context, "job type"), by=context.access.user, model=context.model)
     return Outcome(changed=result.changed, sentence="paused", ids=result.ids)
 
 
 def _preview_resume(context: Context, session: Session) -> Preview:
-    name = _asked(context)
-    found = list_job_types(session, names=[name], model=context.model).items
-    if not any(one.paused_at is not None for one in found):
-        return Preview(count=0, sentence="It is not paused.")
-    return Preview(count=1, sentence="Workers start jobs of the type again.", details=[name])
+    given = forms.names(context, "job type")
+    result = resume_job_types(session, given, dry_run=True, model=context.model)
+    return forms.preview_resume(result, given, "Workers start jobs of the type again.")
 
 
 def _resume(context: Context, session: Session) -> Outcome:
-    result = resume_job_types(session, [_asked(context)], by=context.access.user, model=context.model)
+    result = resume_job_types(session, forms.names(context, "job type"), by=context.access.user, model=context.model)
     return Outcome(changed=result.changed, sentence="resumed", ids=result.ids)
+
+
+def _settings(context: Context) -> TypeSettings:
+    return TypeSettings(type_name=forms.name(context, "job type"), **forms.limits(context))
+
+
+def _preview_upsert(context: Context, session: Session) -> Preview:
+    settings = _settings(context)
+    found = list_job_types(session, names=[settings.type_name], model=context.model).items
+    before = {column: getattr(one, column) for one in found for column in settings.row}
+    lines = forms.differences(before or TypeSettings(type_name=settings.type_name).row, settings.row)
+    is_written = upsert_job_type(session, settings, dry_run=True, model=context.model)
+    return Preview(count=int(is_written), sentence="Workers apply the limits from their next claim on.", details=lines)
+
+
+def _upsert(context: Context, session: Session) -> Outcome:
+    settings = _settings(context)
+    existing = list_job_types(session, names=[settings.type_name], model=context.model).items
+    if any(one.created_at is not None for one in existing):
+        existing = [get_job_type(session, settings.type_name, for_update=True, model=context.model)]
+    forms.refuse_if_changed(context, existing[0].updated_at if existing else None)
+    is_written = upsert_job_type(session, settings, by=context.access.user, model=context.model)
+    return Outcome(changed=int(is_written), sentence="set", ids=[settings.type_name] if is_written else [])
+
+
+def _preview_delete(context: Context, session: Session) -> Preview:
+    result = delete_job_types(session, forms.names(context, "job type"), dry_run=True, model=context.model)
+    what = "They have no limits then and are not paused. Their jobs stay and run."
+    return Preview(count=result.changed, sentence=what, details=forms.cut(result.ids))
+
+
+def _delete(context: Context, session: Session) -> Outcome:
+    result = delete_job_types(session, forms.names(context, "job type"), by=context.access.user, model=context.model)
+    return Outcome(changed=result.changed, sentence="deleted", ids=result.ids)
 
 
 SCREEN = Screen(
@@ -67,17 +103,31 @@ SCREEN = Screen(
     acts=(
         Act(
             name="pause-job-types",
-            title="Pause the job type",
+            title="Pause job types",
             permission=Permission.PAUSE_JOB_TYPES,
             preview=_preview_pause,
             run=_pause,
         ),
         Act(
             name="resume-job-types",
-            title="Resume the job type",
+            title="Resume job types",
             permission=Permission.RESUME_JOB_TYPES,
             preview=_preview_resume,
             run=_resume,
+        ),
+        Act(
+            name="upsert-job-type",
+            title="Set the limits",
+            permission=Permission.UPSERT_JOB_TYPE,
+            preview=_preview_upsert,
+            run=_upsert,
+        ),
+        Act(
+            name="delete-job-types",
+            title="Delete the settings",
+            permission=Permission.DELETE_JOB_TYPES,
+            preview=_preview_delete,
+            run=_delete,
         ),
     ),
 )

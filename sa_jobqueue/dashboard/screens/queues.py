@@ -1,4 +1,4 @@
-"""Queues and fairness keys: backlog, settings, pause and resume."""
+"""Queues and fairness keys: backlog, settings, pause and resume, change and delete the settings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,25 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
-from sa_jobqueue.dashboard.parameters import ParameterError
+from sa_jobqueue.dashboard.parameters import ParameterError, Params
 from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview, Screen
-from sa_jobqueue.operations import list_queues, pause_queues, resume_queues
+from sa_jobqueue.operations import (
+    QueueStatus,
+    delete_queues,
+    get_queue,
+    list_queues,
+    pause_queues,
+    resume_queues,
+    upsert_queue,
+)
 from sa_jobqueue.policies.fairness import named, part_of
+from sa_jobqueue.policies.rates import RateAlgorithm
+from sa_jobqueue.policies.retention import Retention
+from sa_jobqueue.policies.retry import Backoff
+from sa_jobqueue.registry.settings import QueueSettings
+from sa_jobqueue.types import MAX_WEIGHT, MIN_WEIGHT
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -25,6 +39,8 @@ def view(context: Context) -> dict[str, Any]:
     depths = {(one.queue, one.fairness_key): one for one in report.queues} if report else {}
     rates = {one.queue: one for one in report.rates.queues} if report else {}
     listed = {(one.name, one.fairness_key) for one in page}
+    key = params.text("fairness_key") or ""
+    one = next((one for one in page if one.fairness_key == key), None) if len(names) == 1 else None
     return {
         "queues": [(one, depths.get((one.name, one.fairness_key)), _rate(one, rates)) for one in page],
         # Jobs wait in them, and they have neither a row nor a worker.
@@ -32,6 +48,10 @@ def view(context: Context) -> dict[str, Any]:
         "report": report,
         "sample": sample,
         "names": names,
+        "key": key,
+        "one": one,
+        "seen": forms.seen(one.updated_at if one else None),
+        "algorithms": list(RateAlgorithm),
         "next_url": None if page.next is None else context.url("queues", after=page.next[0], after_key=page.next[1]),
     }
 
@@ -40,41 +60,104 @@ def _rate(one: Any, rates: dict[str, Any]) -> Any:
     return None if one.fairness_key else rates.get(one.name)
 
 
-def _asked(context: Context) -> tuple[str, str]:
-    name = context.params.text("name")
-    if name is None:
-        raise ParameterError("name", "is missing: the name of a queue")
-    return name, context.params.text("fairness_key") or ""
+def _asked(context: Context) -> tuple[list[str], str]:
+    return forms.names(context, "queue"), context.params.text("fairness_key") or ""
 
 
 def _preview_pause(context: Context, session: Session) -> Preview:
-    name, key = _asked(context)
-    found = list_queues(session, names=[name], fairness_key=key, model=context.model).items
-    by = [one.paused_by for one in found if one.paused_at is not None]
-    if by:
-        return Preview(count=0, sentence=f"It is already paused, by {by[0] or 'an unknown user'}.")
+    given, key = _asked(context)
+    result = pause_queues(session, given, fairness_key=key, dry_run=True, model=context.model)
+    found = list_queues(session, names=given, fairness_key=key, model=context.model)
     what = "No worker starts its jobs until it is resumed. Running jobs continue, and what is enqueued waits."
-    return Preview(count=1, sentence=what, details=[_title(context, name, key)])
+    paused_by = {one.name: one.paused_by for one in found}
+    return forms.preview_pause(result, given, paused_by, what, lambda name: _title(context, name, key))
 
 
 def _pause(context: Context, session: Session) -> Outcome:
-    name, key = _asked(context)
-    result = pause_queues(session, [name], fairness_key=key, by=context.access.user, model=context.model)
+    given, key = _asked(context)
+    result = pause_queues(session, given, fairness_key=key, by=context.access.user, model=context.model)
     return Outcome(changed=result.changed, sentence="paused", ids=result.ids)
 
 
 def _preview_resume(context: Context, session: Session) -> Preview:
-    name, key = _asked(context)
-    found = list_queues(session, names=[name], fairness_key=key, model=context.model).items
-    if not any(one.paused_at is not None for one in found):
-        return Preview(count=0, sentence="It is not paused.")
-    return Preview(count=1, sentence="Workers start its jobs again.", details=[_title(context, name, key)])
+    given, key = _asked(context)
+    result = resume_queues(session, given, fairness_key=key, dry_run=True, model=context.model)
+    return forms.preview_resume(result, given, "Workers start its jobs again.", lambda name: _title(context, name, key))
 
 
 def _resume(context: Context, session: Session) -> Outcome:
-    name, key = _asked(context)
-    result = resume_queues(session, [name], fairness_key=key, by=context.access.user, model=context.model)
+    given, key = _asked(context)
+    result = resume_queues(session, given, fairness_key=key, by=context.access.user, model=context.model)
     return Outcome(changed=result.changed, sentence="resumed", ids=result.ids)
+
+
+def _settings(context: Context) -> QueueSettings:
+    """Return the settings in a form; an empty field is no limit, or the default."""
+    params = context.params
+    ages = {outcome: params.duration(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
+    return QueueSettings(
+        name=forms.name(context, "queue"),
+        fairness_key=params.text("fairness_key") or "",
+        weight=params.number("weight", low=MIN_WEIGHT, high=MAX_WEIGHT, default=1),
+        concurrency_per_key=params.whole("concurrency_per_key"),
+        retry=_retry(params),
+        retention=Retention(**ages),
+        **forms.limits(context),
+    )
+
+
+def _retry(params: Params) -> Backoff | None:
+    base, factor, cap = params.duration("retry_base"), params.decimal("retry_factor"), params.duration("retry_cap")
+    if base is not None:
+        default = Backoff()
+        return Backoff(
+            base=base, factor=default.factor if factor is None else factor, cap=default.cap if cap is None else cap
+        )
+    if (factor, cap) != (None, None):
+        raise ParameterError("retry_base", "is missing: a backoff has an initial wait")
+    return None
+
+
+def _standing(context: Context, session: Session, settings: QueueSettings) -> QueueStatus | None:
+    found = list_queues(session, names=[settings.name], fairness_key=settings.fairness_key, model=context.model).items
+    return found[0] if found else None
+
+
+def _preview_upsert(context: Context, session: Session) -> Preview:
+    settings = _settings(context)
+    one = _standing(context, session, settings)
+    default = QueueSettings(name=settings.name, fairness_key=settings.fairness_key).row
+    before = default if one is None else {column: getattr(one, column) for column in default}
+    is_written = upsert_queue(session, settings, dry_run=True, model=context.model)
+    what = "Workers apply the settings from their next claim on. What code declares comes back with `queues sync`."
+    return Preview(count=int(is_written), sentence=what, details=forms.differences(before, settings.row))
+
+
+def _upsert(context: Context, session: Session) -> Outcome:
+    settings = _settings(context)
+    one = _standing(context, session, settings)
+    if one is not None and one.created_at is not None:
+        key = settings.fairness_key
+        one = get_queue(session, settings.name, fairness_key=key, for_update=True, model=context.model)
+    forms.refuse_if_changed(context, one.updated_at if one else None)
+    is_written = upsert_queue(session, settings, by=context.access.user, model=context.model)
+    return Outcome(changed=int(is_written), sentence="set", ids=[settings.name] if is_written else [])
+
+
+def _preview_delete(context: Context, session: Session) -> Preview:
+    given, key = _asked(context)
+    result = delete_queues(session, given, fairness_key=key, dry_run=True, model=context.model)
+    what = (
+        "The defaults hold for them then, and they are not paused. Their jobs stay and run. What code declares comes back "
+        "with `queues sync`, and with the next worker that starts."
+    )
+    return Preview(count=result.changed, sentence=what, details=forms.cut([_title(context, one, key) for one in result.ids]))
+
+
+def _delete(context: Context, session: Session) -> Outcome:
+    given, key = _asked(context)
+    result = delete_queues(session, given, fairness_key=key, by=context.access.user, model=context.model)
+    return Outcome(changed=result.changed, sentence="deleted", ids=result.ids)
 
 
 def _title(context: Context, name: str, key: str) -> str:
@@ -92,17 +175,31 @@ SCREEN = Screen(
     acts=(
         Act(
             name="pause-queues",
-            title="Pause the queue",
+            title="Pause queues",
             permission=Permission.PAUSE_QUEUES,
             preview=_preview_pause,
             run=_pause,
         ),
         Act(
             name="resume-queues",
-            title="Resume the queue",
+            title="Resume queues",
             permission=Permission.RESUME_QUEUES,
             preview=_preview_resume,
             run=_resume,
+        ),
+        Act(
+            name="upsert-queue",
+            title="Set the queue",
+            permission=Permission.UPSERT_QUEUE,
+            preview=_preview_upsert,
+            run=_upsert,
+        ),
+        Act(
+            name="delete-queues",
+            title="Delete the settings",
+            permission=Permission.DELETE_QUEUES,
+            preview=_preview_delete,
+            run=_delete,
         ),
     ),
 )

@@ -1,14 +1,16 @@
-"""Schedules: their next times in their own zone, whether they are late, broken or paused; pause, resume, run now, delete."""
+"""Schedules: their next times in their own zone, whether they are late, broken or paused; their acts."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import json
+from datetime import UTC, datetime
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview, Screen
@@ -22,12 +24,18 @@ from sa_jobqueue.operations import (
     pause_schedules,
     resume_schedules,
     run_schedule,
+    upsert_schedule,
 )
 from sa_jobqueue.operations.explaining_schedules import last_runs
+from sa_jobqueue.operations.firing import time_in
+from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
+from sa_jobqueue.statements.schedules import TOLD as COLUMNS
 
 _LISTED: Final = 100
 _TIMES: Final = 5
 _RUNS: Final = 5
+MAX_INPUT: Final = 100_000
+"""Maximum number of characters of an input in a form."""
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -45,7 +53,13 @@ def view(context: Context) -> dict[str, Any]:
             if name is None
             else explain_schedule(session, name, heartbeat_timeout=heartbeat_timeout, model=context.model)
         )
+    default = Schedule(name="new", cron="* * * * *", type_name="new")
     return {
+        "form": {column: getattr(one or default, column) for column in COLUMNS}
+        | ({} if one else {"cron": "", "type_name": ""}),
+        "input": _entered(context, one),
+        "seen": forms.seen(one.updated_at if one else None),
+        "policies": list(MisfirePolicy),
         "schedules": [(one, _local(one, one.next_fire_at), runs.get(one.name, [])[:_RUNS]) for one in page],
         "runs": runs.get(name, []) if name is not None else [],
         "one": one,
@@ -54,6 +68,13 @@ def view(context: Context) -> dict[str, Any]:
         "now": now,
         "next_url": None if page.next is None else context.url("schedules", after=page.next),
     }
+
+
+def _entered(context: Context, one: ScheduleStatus | None) -> Any:
+    """Return the input of a schedule for a form; nothing if it is not shown, as one that is too long or redacted."""
+    if one is None or one.input is None or _is_hidden(context, one) or len(json.dumps(one.input)) > MAX_INPUT:
+        return None
+    return one.input
 
 
 def _times(one: ScheduleStatus, now: datetime) -> list[tuple[datetime, str]]:
@@ -73,60 +94,142 @@ def _local(one: ScheduleStatus, time: datetime | None) -> str:
         return ""
 
 
-def _asked(context: Context) -> str:
-    name = context.params.text("name")
-    if name is None:
-        raise ParameterError("name", "is missing: the name of a schedule")
-    return name
-
-
 def _preview_pause(context: Context, session: Session) -> Preview:
-    one = get_schedule(session, _asked(context), model=context.model)
-    if one.paused_at is not None:
-        return Preview(count=0, sentence=f"It is already paused, by {one.paused_by or 'an unknown user'}.")
-    return Preview(
-        count=1, sentence="It does not fire until it is resumed. Jobs that it made still run.", details=[one.name]
-    )
+    given = forms.names(context, "schedule")
+    result = pause_schedules(session, given, dry_run=True, model=context.model)
+    found = list_schedules(session, names=given, model=context.model)
+    what = "It does not fire until it is resumed. Jobs that it made still run."
+    return forms.preview_pause(result, given, {one.name: one.paused_by for one in found}, what)
 
 
 def _pause(context: Context, session: Session) -> Outcome:
-    result = pause_schedules(session, [_asked(context)], by=context.access.user, model=context.model)
+    result = pause_schedules(session, forms.names(context, "schedule"), by=context.access.user, model=context.model)
     return Outcome(changed=result.changed, sentence="paused", ids=result.ids)
 
 
 def _preview_resume(context: Context, session: Session) -> Preview:
-    one = get_schedule(session, _asked(context), model=context.model)
-    if one.paused_at is None:
-        return Preview(count=0, sentence="It is not paused.")
-    return Preview(count=1, sentence="It fires next at its first time from now. What was missed is not caught up.")
+    given = forms.names(context, "schedule")
+    result = resume_schedules(session, given, dry_run=True, model=context.model)
+    what = "It fires next at its first time from now. What was missed is not caught up."
+    return forms.preview_resume(result, given, what)
 
 
 def _resume(context: Context, session: Session) -> Outcome:
-    result = resume_schedules(session, [_asked(context)], by=context.access.user, model=context.model)
+    result = resume_schedules(session, forms.names(context, "schedule"), by=context.access.user, model=context.model)
     return Outcome(changed=result.changed, sentence="resumed", ids=result.ids)
 
 
+def _period(context: Context) -> tuple[datetime | None, datetime | None]:
+    return context.params.instant("since"), context.params.instant("until")
+
+
 def _preview_run(context: Context, session: Session) -> Preview:
-    one = get_schedule(session, _asked(context), model=context.model)
-    what = f"One job of type {one.type_name} is enqueued in queue {one.queue} now. Its next regular time does not change."
-    return Preview(count=1, sentence=what)
+    since, until = _period(context)
+    count, lines = 0, []
+    for name in forms.names(context, "schedule"):
+        one = get_schedule(session, name, model=context.model)
+        ids = run_schedule(session, name, since=since, until=until, dry_run=True, model=context.model)
+        count += len(ids)
+        jobs = f"{len(ids):,} {'job' if len(ids) == 1 else 'jobs'} of type {one.type_name} in queue {one.queue}"
+        times = [time for time in map(time_in, ids) if time is not None] if since else []
+        lines.append(f"{name}: {jobs}" + (f", for times from {_utc(times[0])} to {_utc(times[-1])}" if times else ""))
+    what = "Jobs are enqueued now. The next regular times do not change."
+    if since:
+        what = "A job is enqueued for each time of the period that did not fire. The next regular times do not change."
+    return Preview(count=count, sentence=what, details=forms.cut(lines))
 
 
 def _run(context: Context, session: Session) -> Outcome:
-    ids = run_schedule(session, _asked(context), by=context.access.user, model=context.model)
-    return Outcome(changed=len(ids), sentence="enqueued", details=[f"job {job_id}" for job_id in ids], ids=ids)
+    since, until = _period(context)
+    by = context.access.user
+    ids: list[Any] = []
+    for name in forms.names(context, "schedule"):
+        ids += run_schedule(session, name, since=since, until=until, by=by, model=context.model)
+    return Outcome(changed=len(ids), sentence="enqueued", details=forms.cut([f"job {job_id}" for job_id in ids]), ids=ids)
+
+
+def _utc(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _settings(context: Context, before: ScheduleStatus | None) -> Schedule:
+    """Return the schedule in a form; an empty field has the default, an empty input stays as it is."""
+    params = context.params
+    given: dict[str, Any] = {
+        **{name: params.text(name) for name in ("type_name", "queue", "fairness_key", "time_zone", "fire_time_field")},
+        **{name: params.whole(name) for name in ("priority", "max_attempts", "rate_cost", "input_version", "catch_up")},
+        **{name: params.duration(name) for name in ("timeout", "grace")},
+        "misfire_policy": params.text("misfire_policy"),
+    }
+    if given["type_name"] is None:
+        raise ParameterError("type_name", "is missing: the job type that it enqueues")
+    if "input" in params:
+        given["input"] = params.document("input", longest=MAX_INPUT)
+    elif before is not None:
+        if given["type_name"] != before.type_name and _is_hidden(context, before):
+            raise ParameterError("type_name", "cannot change while the input, which you may not see, stays as it is")
+        given["input"] = before.input
+    set_ = {name: value for name, value in given.items() if value is not None}
+    cron = params.text("cron") or ""
+    return Schedule(name=forms.name(context, "schedule"), cron=cron, overlap=params.flag("overlap"), **set_)
+
+
+def _is_hidden(context: Context, one: ScheduleStatus) -> bool:
+    return bool(context.payload(one.type_name, one.input) != one.input)
+
+
+def _standing(context: Context, session: Session) -> ScheduleStatus | None:
+    found = list_schedules(session, names=[forms.name(context, "schedule")], model=context.model).items
+    return found[0] if found else None
+
+
+def _preview_upsert(context: Context, session: Session) -> Preview:
+    before = _standing(context, session)
+    schedule = _settings(context, before)
+    is_written = upsert_schedule(session, schedule, dry_run=True, model=context.model)
+    now: datetime = session.execute(select(func.now())).scalar_one()
+    lines = (
+        []
+        if before is None
+        else forms.differences(
+            {column: getattr(before, column) for column in COLUMNS},
+            {column: getattr(schedule, column) for column in COLUMNS},
+            hidden=("input",),
+        )
+    )
+    zone = ZoneInfo(schedule.time_zone)
+    times = [f"{time.astimezone(zone):%a %Y-%m-%d %H:%M %Z}" for time in schedule.times.times(now, _TIMES)]
+    what = f"{schedule.times.in_words or 'It fires'}, next at {', '.join(times)}."
+    if before is not None and before.paused_at is not None:
+        what += " It is paused and stays so."
+    return Preview(count=int(is_written), sentence=what, details=lines)
+
+
+def _upsert(context: Context, session: Session) -> Outcome:
+    before = _standing(context, session)
+    if before is not None:
+        before = get_schedule(session, before.name, for_update=True, model=context.model)
+    forms.refuse_if_changed(context, before.updated_at if before else None)
+    schedule = _settings(context, before)
+    is_written = upsert_schedule(session, schedule, by=context.access.user, model=context.model)
+    return Outcome(changed=int(is_written), sentence="set", ids=[schedule.name] if is_written else [])
 
 
 def _preview_delete(context: Context, session: Session) -> Preview:
-    one = get_schedule(session, _asked(context), model=context.model)
+    given = forms.names(context, "schedule")
+    result = delete_schedules(session, given, dry_run=True, model=context.model)
+    declared = [one.name for one in list_schedules(session, names=given, model=context.model) if one.source == "code"]
     sentence = "Its row is deleted and it no longer fires. Jobs that it made stay and still run."
-    if one.source == "code":
-        sentence += " Code declares it: a worker that starts with this declaration creates it again, not paused."
-    return Preview(count=1, sentence=sentence, details=[one.name])
+    if declared:
+        sentence += (
+            f" Code declares {', '.join(declared[: forms.LISTED])}: a worker that starts with this declaration creates it "
+            "again, not paused."
+        )
+    return Preview(count=result.changed, sentence=sentence, details=forms.cut(result.ids))
 
 
 def _delete(context: Context, session: Session) -> Outcome:
-    result = delete_schedules(session, [_asked(context)], by=context.access.user, model=context.model)
+    result = delete_schedules(session, forms.names(context, "schedule"), by=context.access.user, model=context.model)
     return Outcome(changed=result.changed, sentence="deleted", ids=result.ids)
 
 
@@ -137,31 +240,39 @@ SCREEN = Screen(
     acts=(
         Act(
             name="pause-schedules",
-            title="Pause the schedule",
+            title="Pause schedules",
             permission=Permission.PAUSE_SCHEDULES,
             preview=_preview_pause,
             run=_pause,
         ),
         Act(
             name="resume-schedules",
-            title="Resume the schedule",
+            title="Resume schedules",
             permission=Permission.RESUME_SCHEDULES,
             preview=_preview_resume,
             run=_resume,
         ),
         Act(
             name="run-schedule",
-            title="Run the schedule now",
+            title="Run schedules",
             permission=Permission.RUN_SCHEDULE,
             preview=_preview_run,
             run=_run,
         ),
         Act(
+            name="upsert-schedule",
+            title="Set the schedule",
+            permission=Permission.UPSERT_SCHEDULE,
+            preview=_preview_upsert,
+            run=_upsert,
+        ),
+        Act(
             name="delete-schedules",
-            title="Delete the schedule",
+            title="Delete schedules",
             permission=Permission.DELETE_SCHEDULES,
             preview=_preview_delete,
             run=_delete,
+            deletes_from="schedules",
         ),
     ),
 )

@@ -1,0 +1,113 @@
+"""What forms about named rows have in common: the names, pausing and resuming, and settings that are changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+
+from sa_jobqueue.dashboard.parameters import ParameterError
+from sa_jobqueue.dashboard.screens.base import Context, Preview
+from sa_jobqueue.durations import write_duration
+from sa_jobqueue.operations.results import BulkResult
+
+MAX_NAMES: Final = 200
+"""Maximum number of names in one form."""
+LISTED: Final = 20
+"""Maximum number of rows that a preview or an outcome lists."""
+
+
+def names(context: Context, of: str) -> list[str]:
+    """Return the names in a form. Raises: ParameterError without any."""
+    found = context.params.texts("name", at_most=MAX_NAMES)
+    if not found:
+        raise ParameterError("name", f"is missing: the name of a {of}")
+    return found
+
+
+def name(context: Context, of: str) -> str:
+    """Return the one name in a form. Raises: ParameterError."""
+    found = names(context, of)
+    if len(found) > 1:
+        raise ParameterError("name", f"may have one value, got {len(found)}")
+    return found[0]
+
+
+def cut(lines: Sequence[str]) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    more = len(lines) - LISTED
+    return [*lines[:LISTED], f"and {more:,} more"] if more > 0 else list(lines)
+
+
+def preview_pause(
+    result: BulkResult[str],
+    given: Iterable[str],
+    paused_by: Mapping[str, str | None],
+    sentence: str,
+    title: Callable[[str], str] = str,
+) -> Preview:
+    """Return the preview of pausing rows. `result`: of the dry run. `paused_by`: by name, of those that are paused."""
+    already = [
+        f"{title(one)} is already paused, by {paused_by.get(one) or 'an unknown user'}"
+        for one in given
+        if one not in result.ids
+    ]
+    details = cut([*map(title, result.ids), *already])
+    return Preview(count=result.changed, sentence=sentence, details=details)
+
+
+def preview_resume(
+    result: BulkResult[str], given: Iterable[str], sentence: str, title: Callable[[str], str] = str
+) -> Preview:
+    """Return the preview of resuming rows. `result`: of the dry run."""
+    open_ = [f"{title(one)} is not paused" for one in given if one not in result.ids]
+    return Preview(count=result.changed, sentence=sentence, details=cut([*map(title, result.ids), *open_]))
+
+
+def seen(updated_at: datetime | None) -> str:
+    """Return what a form carries about the row that it shows: when that was last changed."""
+    return "" if updated_at is None else updated_at.astimezone(UTC).isoformat()
+
+
+def refuse_if_changed(context: Context, updated_at: datetime | None) -> None:
+    """Refuse a form that shows settings which were changed since. Raises: HTTPException."""
+    if (context.params.text("seen") or "") != seen(updated_at):
+        what = "deleted" if updated_at is None else f"changed at {updated_at.astimezone(UTC):%H:%M:%S} UTC"
+        raise HTTPException(409, f"It was {what}, after this form was opened. Nothing was changed: open the form again.")
+
+
+def limits(context: Context) -> dict[str, Any]:
+    """Return the limits of a queue or job type in a form; an empty field is no limit. Raises: ParameterError."""
+    params = context.params
+    return {
+        "global_concurrency": params.whole("global_concurrency"),
+        "rate_limit": params.whole("rate_limit"),
+        "rate_period": params.duration("rate_period"),
+        "rate_burst": params.whole("rate_burst"),
+        "rate_algorithm": params.text("rate_algorithm"),
+    }
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any], *, hidden: Collection[str] = ()) -> list[str]:
+    """Return what would be changed, one line for each setting. `hidden`: settings whose values are not shown."""
+    return [
+        f"{column.replace('_', ' ')}: {'changed' if column in hidden else f'{_shown(before[column])} → {_shown(value)}'}"
+        for column, value in after.items()
+        if before[column] != value
+    ]
+
+
+def _shown(value: Any) -> str:
+    match value:
+        case None | "":
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case timedelta():
+            return write_duration(value)
+        case Enum():
+            return str(value.value)
+    return str(value)

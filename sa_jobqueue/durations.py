@@ -1,0 +1,37 @@
+"""Durations as people write them: `30s`, `5m`, `1h30m` or `7d`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final
+
+_UNITS: Final = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
+_DURATION: Final = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+
+
+def is_duration(text: str) -> bool:
+    """Return whether a text is a duration with units."""
+    return _DURATION.fullmatch(text.strip()) is not None
+
+
+def read_duration(text: str) -> timedelta:
+    """Parse a duration such as `30s`, `5m`, `1h30m` or `7d`. Raises: ValueError with the rest of a sentence."""
+    text = text.strip()
+    if not (text == "0" or is_duration(text)):
+        unit = f"; add a unit: {text}s" if re.fullmatch(r"\d+(\.\d+)?", text) else ""
+        raise ValueError(f"is not a duration such as 30s, 5m, 12h or 7d{unit}")
+    try:
+        return sum((timedelta(**{_UNITS[unit]: float(number)}) for number, unit in _PART.findall(text)), start=timedelta(0))
+    except OverflowError:
+        raise ValueError("is too long") from None
+
+
+def write_duration(value: timedelta) -> str:
+    """Return a duration, not negative, as `read_duration` reads it."""
+    minutes, seconds = divmod(value.seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    rest = f"{seconds}.{value.microseconds:06}".rstrip("0").rstrip(".") if value.microseconds else str(seconds)
+    parts = ((str(value.days), "d"), (str(hours), "h"), (str(minutes), "m"), (rest, "s"))
+    return "".join(f"{number}{unit}" for number, unit in parts if number != "0") or "0"

@@ -1,0 +1,78 @@
+"""Every command of the command line that changes something has an act in the dashboard, or a reason why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+from sa_jobqueue.cli import main
+from sa_jobqueue.dashboard.screens import ACTS
+
+ACT_OF = {
+    "workers concurrency": ["resize-workers"],
+    "workers drain": ["drain-workers"],
+    "queues pause": ["pause-queues"],
+    "queues resume": ["resume-queues"],
+    "queues set": ["upsert-queue"],
+    "types pause": ["pause-job-types"],
+    "types resume": ["resume-job-types"],
+    "types set": ["upsert-job-type"],
+    "jobs cancel": ["cancel-jobs"],
+    "jobs priority": ["set-priority"],
+    "jobs retry": ["trigger-jobs", "redrive-dead-letters"],
+    "chains cancel": ["cancel-chains"],
+    "chains delete": ["delete-chains"],
+    "schedules delete": ["delete-schedules"],
+    "schedules pause": ["pause-schedules"],
+    "schedules resume": ["resume-schedules"],
+    "schedules run": ["run-schedule"],
+    "dead-letters dismiss": ["dismiss-dead-letters"],
+    "dead-letters redrive": ["redrive-dead-letters"],
+}
+WITHOUT_ACT = {
+    "queues sync": "it reads the declarations of an application, which a dashboard need not have",
+    "schedules sync": "as queues sync",
+    "enqueue": "a payload is checked by its handler, which a dashboard need not have",
+    "dead-letters prune": "retention is the workers' business; it runs for longer than a request",
+    "audit prune": "who can act could remove the trace of it",
+    "writes prune": "as dead-letters prune",
+    "prune": "as dead-letters prune",
+    "archive": "it writes files, and runs for longer than a request",
+    "optimize": "it runs for longer than a request, outside a transaction, as the owner of the tables",
+    "vacuum": "as optimize",
+    "reindex": "as optimize",
+    "migrate downgrade": "the tables belong to their owner, and to a deployment",
+    "migrate prepare": "as migrate downgrade",
+    "migrate upgrade": "as migrate downgrade",
+    "worker": "it is a process, not a change",
+    "demo": "it makes a database of its own",
+}
+READS = {
+    *("workers list", "queues list", "queues shares", "queues show", "types list", "jobs list", "jobs show", "explain"),
+    *("chains list", "chains progress", "chains show", "schedules explain", "schedules list", "schedules next"),
+    *("schedules show", "trace", "health", "top", "dashboard", "exporter", "dashboards", "dead-letters groups"),
+    *("dead-letters list", "dead-letters show", "audit list", "writes list", "writes show", "report", "migrate sql"),
+    *("migrate version", "grants", "doctor"),
+}
+
+
+def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
+
+
+def test_each_command_reads_or_has_an_act_or_a_reason() -> None:
+    found = dict(commands(main))
+    assert sorted([*ACT_OF, *WITHOUT_ACT, *READS]) == sorted(found)
+    assert {act for acts in ACT_OF.values() for act in acts} <= set(ACTS)
+    # What names its actor, or can be tried without a change, changes something.
+    for name, command in found.items():
+        if {"by", "dry_run"} & {option.name for option in command.params}:
+            assert name not in READS, name

@@ -1,0 +1,281 @@
+"""Settings of queues, job types and schedules that are set in a form, chains that are deleted, acts on several rows."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus, Schedule
+from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, dashboard
+from sa_jobqueue.operations import (
+    get_job_type,
+    get_queue,
+    get_schedule,
+    list_audit,
+    list_jobs,
+    list_queues,
+    list_schedules,
+    pause_queues,
+    pause_schedules,
+    run_schedule,
+    sync_schedules,
+    upsert_queue,
+    upsert_schedule,
+)
+from sa_jobqueue.policies.retry import Backoff
+from sa_jobqueue.settings import QueueSettings
+from tests.dashboard.conftest import Client
+from tests.dashboard.test_acts import confirmed, forms
+from tests.fixtures.jobs import Jobs
+
+HOURLY = Schedule(name="hourly", type_name="report", cron="0 * * * *", input={"n": 1})
+
+
+def fields(page: str, act: str) -> dict[str, Any]:
+    """Return the fields of the form of an act as a browser would send them, unchanged."""
+    (form,) = re.findall(rf'(?s)<form method="post" action="[^"]*/acts/{act}".*?</form>', page)
+    found: dict[str, Any] = {
+        name: html.unescape(value) for name, value in re.findall(r'<input name="(\w+)" value="([^"]*)"', form)
+    }
+    found |= dict(re.findall(r'<input type="checkbox" name="(\w+)" value="(1)" checked', form))
+    found |= {name: html.unescape(text) for name, text in re.findall(r'<textarea name="(\w+)"[^>]*>([^<]*)<', form)}
+    for name, options in re.findall(r'(?s)<select name="(\w+)">(.*?)</select>', form):
+        found[name] = next(iter(re.findall(r'value="(\w*)" selected', options)), "")
+    return found
+
+
+def test_the_settings_of_a_queue_are_shown_in_a_form_and_set(client: Client, session: Session) -> None:
+    page = client.page("/queue/queues?name=mail")
+    [what] = forms(page, "upsert-queue")
+    given = fields(page, "upsert-queue") | {
+        **{"weight": "3", "global_concurrency": "20", "concurrency_per_key": "2", "rate_limit": "100"},
+        **{"rate_period": "1m30s", "rate_burst": "7", "rate_algorithm": "token_bucket"},
+        **{"retry_base": "500ms", "retry_cap": "2h", "retain_completed": "30d"},
+    }
+    preview = client.post("upsert-queue", what, **given).text
+    assert "<strong>1</strong> row would change" in preview
+    for line in ("weight: 1 → 3", "rate period: none → 1m30s", "retry base: none → 0.5s", "retain completed: none → 30d"):
+        assert line in preview
+    assert list_queues(session).items == []
+    assert "<strong>1</strong> set" in confirmed(client, preview)
+    session.rollback()
+    one = get_queue(session, "mail").settings
+    expected = QueueSettings(
+        name="mail",
+        weight=3,
+        global_concurrency=20,
+        concurrency_per_key=2,
+        rate_limit=100,
+        rate_period=timedelta(seconds=90),
+        rate_burst=7,
+        rate_algorithm="token_bucket",
+        retry=Backoff(base=timedelta(seconds=0.5), cap=timedelta(hours=2)),
+        retention=one.retention,
+    )
+    assert one == expected
+    assert one.retention.completed == timedelta(days=30)
+    # A form that nobody changed changes nothing.
+    page = client.page("/queue/queues?name=mail")
+    [what] = forms(page, "upsert-queue")
+    assert "<strong>0</strong> rows would change" in client.post("upsert-queue", what, **fields(page, "upsert-queue")).text
+    # An emptied field is no limit; a form that was opened before another change is refused.
+    given = fields(page, "upsert-queue") | {"global_concurrency": ""}
+    preview = client.post("upsert-queue", what, **given).text
+    assert "global concurrency: 20 → none" in preview
+    upsert_queue(session, QueueSettings(name="mail", weight=5), by="bob")
+    session.commit()
+    late = client.post("upsert-queue", what, confirmed="1", **given)
+    assert late.status_code == 409
+    assert "after this form was opened" in late.text
+    session.rollback()
+    assert [(one.operation, one.done_by) for one in list_audit(session)] == [
+        ("upsert_queue", "bob"),
+        ("upsert_queue", "ann"),
+    ]
+    assert get_queue(session, "mail").weight == 5
+
+
+def test_the_settings_of_a_fairness_key_are_set_and_deleted(client: Client, session: Session) -> None:
+    page = client.page("/queue/queues?name=mail&fairness_key=42")
+    [what] = forms(page, "upsert-queue")
+    assert "concurrency_per_key" not in fields(page, "upsert-queue")
+    confirmed(client, client.post("upsert-queue", what, weight="9").text)
+    assert get_queue(session, "mail", fairness_key="42").weight == 9
+    [what] = forms(client.page("/queue/queues"), "delete-queues")[:1]
+    assert "<strong>1</strong> deleted" in confirmed(client, client.post("delete-queues", what).text)
+    session.rollback()
+    assert list_queues(session).items == []
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"weight": "101"}, "weight"),
+        ({"weight": "x"}, "weight"),
+        ({"rate_limit": "5"}, "rate_period"),
+        ({"rate_limit": "5", "rate_period": "60"}, "add a unit: 60s"),
+        ({"rate_limit": "5", "rate_period": "1m", "rate_algorithm": "unknown"}, "rate_algorithm"),
+        ({"retry_factor": "2"}, "retry_base"),
+        ({"retry_base": "1s", "retry_factor": "nan"}, "retry_factor"),
+        ({"retry_base": "1s", "retry_cap": "0"}, "cap"),
+        ({"name": "a b"}, "name"),
+    ],
+)
+def test_settings_that_are_wrong_are_named(client: Client, given: dict[str, Any], named: str) -> None:
+    response = client.post("upsert-queue", **({"name": "mail"} | given))
+    assert response.status_code in {400, 409}
+    assert named in html.unescape(response.text)
+
+
+def test_the_limits_of_a_job_type_are_set_and_deleted(client: Client, session: Session) -> None:
+    page = client.page("/queue/job-types?name=pay")
+    [what] = forms(page, "upsert-job-type")
+    preview = client.post("upsert-job-type", what, **fields(page, "upsert-job-type") | {"global_concurrency": "4"}).text
+    assert "global concurrency: none → 4" in preview
+    confirmed(client, preview)
+    assert get_job_type(session, "pay").global_concurrency == 4
+    assert client.post("upsert-job-type", what, confirmed="1").status_code == 409  # it was opened before there was a row
+    [what] = forms(client.page("/queue/job-types"), "delete-job-types")[:1]
+    assert "<strong>1</strong> deleted" in confirmed(client, client.post("delete-job-types", what).text)
+    assert "<strong>0</strong> rows would change" in client.post("delete-job-types", what).text
+
+
+def test_a_schedule_is_created_and_changed_in_a_form(client: Client, session: Session) -> None:
+    page = client.page("/queue/schedules")
+    given = fields(page, "upsert-schedule") | {"name": "weekly", "cron": "0 3 * * 1", "type_name": "report"}
+    given |= {"time_zone": "Europe/Berlin", "input": '{"big": 12345678901234567890123}', "timeout": "5m"}
+    preview = client.post("upsert-schedule", **given).text
+    assert "At 03:00" in preview
+    assert len(re.findall(r"Mon \d{4}-\d\d-\d\d 03:00 CES?T", preview)) == 5
+    assert "<strong>1</strong> set" in confirmed(client, preview)
+    one = get_schedule(session, "weekly")
+    assert (one.input, one.source, one.overlap) == ({"big": 12345678901234567890123}, "table", True)
+    assert one.timeout == timedelta(minutes=5)
+    assert client.post("upsert-schedule", confirmed="1", **given).status_code == 409  # there is one of that name now
+    page = client.page("/queue/schedules?name=weekly")
+    [what] = forms(page, "upsert-schedule")
+    same = fields(page, "upsert-schedule")
+    assert "<strong>0</strong> rows would change" in client.post("upsert-schedule", what, **same).text
+    preview = client.post("upsert-schedule", what, **same | {"cron": "30 4 * * *", "input": "[1]", "overlap": ""}).text
+    for line in ("cron: 0 3 * * 1 → 30 4 * * *", "input: changed", "overlap: yes → no"):
+        assert line in preview
+    confirmed(client, preview)
+    session.rollback()
+    session.expire_all()
+    assert (get_schedule(session, "weekly").cron, get_schedule(session, "weekly").input) == ("30 4 * * *", [1])
+    wrong: dict[str, Any] = {
+        "cron": "99 * * * *",
+        "time_zone": "Nowhere/There",
+        "input": "{",
+        "type_name": "",
+        "misfire_policy": "x",
+    }
+    for name, value in wrong.items():
+        [what] = forms(client.page("/queue/schedules?name=weekly"), "upsert-schedule")
+        assert client.post("upsert-schedule", what, **same | {name: value}).status_code in {400, 409}, name
+
+
+def test_a_schedule_that_code_declares_is_not_changed_here(client: Client, session: Session) -> None:
+    sync_schedules(session, [HOURLY])
+    session.commit()
+    page = client.page("/queue/schedules?name=hourly")
+    assert "upsert-schedule" not in page
+    given: dict[str, Any] = {"cron": "0 3 * * *", "type_name": "report"}
+    assert client.post("upsert-schedule", {"name": "hourly"}, **given).status_code == 409
+    assert "declared in code" in client.post("upsert-schedule", {"name": "hourly"}, **given).text
+
+
+def test_an_input_that_a_user_may_not_see_is_kept_and_not_shown(engine: Engine, session: Session) -> None:
+    upsert_schedule(session, Schedule(name="secret", type_name="pay", cron="0 * * * *", input={"card": "4111"}))
+    session.commit()
+    access = Access(user="eve", permissions=ALL_PERMISSIONS, payload_types=["mail*"])
+    client = Client(dashboard(engine, operator=engine, authorize=lambda request: access))
+    page = client.page("/queue/schedules?name=secret")
+    assert "4111" not in page
+    [what] = forms(page, "upsert-schedule")
+    same = fields(page, "upsert-schedule")
+    confirmed(client, client.post("upsert-schedule", what, **same | {"cron": "5 * * * *"}).text)
+    assert get_schedule(session, "secret").input == {"card": "4111"}
+    [what] = forms(client.page("/queue/schedules?name=secret"), "upsert-schedule")
+    moved = client.post("upsert-schedule", what, confirmed="1", **same | {"type_name": "mail"})
+    assert moved.status_code == 400
+    assert "which you may not see" in moved.text
+
+
+def test_the_times_of_a_period_that_did_not_fire_are_run(client: Client, session: Session) -> None:
+    upsert_schedule(session, HOURLY)
+    first = datetime(2026, 3, 1, tzinfo=UTC)
+    run_schedule(session, "hourly", since=first, until=first)
+    session.commit()
+    [what] = forms(client.page("/queue/schedules?name=hourly"), "run-schedule")[:1]
+    period: dict[str, Any] = {"since": "2026-03-01", "until": "2026-03-01T05:00"}
+    preview = client.post("run-schedule", what, **period).text
+    assert "<strong>5</strong> rows would change" in preview
+    assert "times from 2026-03-01 01:00 UTC to 2026-03-01 05:00 UTC" in preview
+    assert len(list_jobs(session).items) == 1
+    assert "<strong>5</strong> enqueued" in confirmed(client, preview)
+    assert "<strong>0</strong> rows would change" in client.post("run-schedule", what, **period).text
+    session.rollback()
+    assert len(list_jobs(session).items) == 6
+    assert client.post("run-schedule", what, since="2026-03-01").status_code == 409
+    assert client.post("run-schedule", what, since="2000-01-01", until="2026-01-01").status_code == 409
+
+
+def test_acts_on_several_schedules_queues_and_job_types(client: Client, session: Session) -> None:
+    for name in ("a", "b", "c"):
+        upsert_schedule(session, Schedule(name=name, type_name="report", cron="0 * * * *"))
+        upsert_queue(session, QueueSettings(name=name))
+    pause_schedules(session, ["a"], by="bob")
+    pause_queues(session, ["a"], by="bob")
+    session.commit()
+    page = client.page("/queue/schedules")
+    boxes = [json.loads(html.unescape(one)) for one in re.findall(r'name="ids" form="selection" value="([^"]*)"', page)]
+    assert boxes == [{"name": name} for name in ("a", "b", "c")]
+    for button in ("pause-schedules", "resume-schedules", "run-schedule", "delete-schedules"):
+        assert re.search(rf'formaction="[^"]*/acts/{button}"', page), button
+    every: Any = {"name": ["a", "b", "c"]}
+    for noun in ("schedules", "queues"):
+        preview = client.post(f"pause-{noun}", every).text
+        assert "<strong>2</strong> rows would change" in preview
+        assert re.search("a'? is already paused, by bob", html.unescape(preview))
+        assert "<strong>2</strong> paused" in confirmed(client, preview)
+        assert "<strong>3</strong> resumed" in confirmed(client, client.post(f"resume-{noun}", every).text)
+    assert "<strong>3</strong> enqueued" in confirmed(client, client.post("run-schedule", every).text)
+    assert "<strong>3</strong> deleted" in confirmed(client, client.post("delete-schedules", every).text)
+    session.rollback()
+    assert list_schedules(session).items == []
+    assert len(list_jobs(session).items) == 3
+    assert client.post("pause-schedules", {"name": [str(number) for number in range(201)]}).status_code == 400
+
+
+def test_chains_are_deleted_with_what_they_wait_for_and_never_what_others_wait_for(
+    client: Client, session: Session, jobs: Jobs
+) -> None:
+    first = Job(type_name="first")
+    last = Job(type_name="last", blockers=[first])
+    session.add_all([first, last])
+    session.commit()
+    alone = jobs.add(JobStatus.RUNNING)
+    refused = client.post("delete-chains", {"id": [str(first.id)]})
+    assert refused.status_code == 409
+    assert str(last.id) in refused.text
+    [what] = forms(client.page(f"/queue/chain?id={last.id}"), "delete-chains")
+    preview = client.post("delete-chains", {"id": [what["id"], str(alone)]}, cascade="1").text
+    assert "<strong>3</strong> rows would change" in preview
+    assert "1 of them are chains" in preview
+    session.rollback()
+    assert len(list_jobs(session).items) == 3
+    assert "<strong>3</strong> deleted" in confirmed(client, preview)
+    session.rollback()
+    session.expire_all()
+    assert list_jobs(session).items == []
+    (record,) = list_audit(session)
+    assert (record.operation, record.done_by, record.changed) == ("delete_chains", "ann", 3)
+    assert client.post("delete-chains", what).status_code == 404
