@@ -34,6 +34,8 @@ WITHOUT_ACT = {
     "queues sync": "it reads the declarations of an application, which a dashboard need not have",
     "schedules sync": "as queues sync",
     "enqueue": "a payload is checked by its handler, which a dashboard need not have",
+    "import pgqueuer": "it reads the database of another queue, and runs for longer than a request",
+    "import procrastinate": "as import pgqueuer",
     "dead-letters prune": "retention is the workers' business; it runs for longer than a request",
     "audit prune": "who can act could remove the trace of it",
     "writes prune": "as dead-letters prune",
