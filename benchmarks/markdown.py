@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from benchmarks.peers.catalogue import OURS
+from benchmarks.peers.catalogue import OBJECTS, OURS
 from benchmarks.scenarios.degradation import SECONDS
 from benchmarks.targets import Found, all_targets
 
 _LIMIT = "pgbench, our SQL"
+_OBJECTS = "sa_jobqueue, `session.add` and `enqueue_many`"
 
 
 def write(document: Mapping[str, Any], pictures: Sequence[str]) -> str:
@@ -21,6 +22,8 @@ def write(document: Mapping[str, Any], pictures: Sequence[str]) -> str:
         _systems(document, found),
         "### What it costs a job",
         _costs(document, found),
+        "### What it costs to enqueue a job",
+        _enqueue_costs(document, found),
         *_missing(document),
         "### What they promise",
         _promises(document),
@@ -58,7 +61,24 @@ def _systems(document: Mapping[str, Any], found: Found) -> str:
 
     head = ["system", "drain, jobs/s (min-max)", "ours is times", "enqueue 1 a commit, /s", "bulk 10,000, /s"]
     head += ["commit to start, p50 ms", "p99 ms"]
-    return _table(head, [*_each(document, row), row(_LIMIT, "the limit: `pgbench` with our SQL")], left=1)
+    limit = row(_LIMIT, "the limit: `pgbench` with our SQL")
+    return _table(head, [*_each(document, row), row(OBJECTS.name, _OBJECTS), limit], left=1)
+
+
+def _enqueue_costs(document: Mapping[str, Any], found: Found) -> str:
+    scenarios = ("single enqueue beside peers", "bulk enqueue beside peers")
+    costs = {"client_cpu_us": ",.0f", "server_cpu_us": ",.0f", "commits": ".3f", "wal_bytes": ",.0f"}
+
+    def row(name: str, label: str) -> list[str]:
+        cells = [
+            _number(found.per_job(scenario, name, cost), shape) for scenario in scenarios for cost, shape in costs.items()
+        ]
+        return [label, *cells]
+
+    head = [
+        f"{how}: {what}" for how in ("1 a commit", "bulk") for what in ("client us", "server us", "commits", "WAL bytes")
+    ]
+    return _table(["system", *head], [*_each(document, row), row(OBJECTS.name, _OBJECTS)], left=1)
 
 
 def _costs(document: Mapping[str, Any], found: Found) -> str:

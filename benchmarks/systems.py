@@ -28,10 +28,11 @@ def cases(
     rounds: int = 1_000,
     wanted: Callable[[System], bool] = lambda system: True,
     figure: str | None = None,
+    others: Iterable[System] = (),
 ) -> list[Case]:
     """Return a case a system, each in a database of its own and divided by ours, by the rate or a figure.
 
-    `most`: jobs in a round. `rounds`: most of them.
+    `most`: jobs in a round. `rounds`: most of them. `others`: cases of this question alone.
     """
     compared = rated or figure is not None
     return [
@@ -45,7 +46,7 @@ def cases(
             rated=rated,
             most_rounds=rounds,
         )
-        for system in environments.installed()
+        for system in (*environments.installed(), *others)
         if wanted(system)
     ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 OLDEST_PYTHON: Final = (3, 11)
@@ -67,6 +67,9 @@ _PGQUEUER: Final = Promises(
     kept="a line in a log; payloads are deleted",
     session="its own calls on your driver connection",
 )
+
+OBJECTS: Final = replace(OURS, name="sa_jobqueue, objects", orders={"by": "objects"})
+"""Ours as most applications enqueue: `session.add(job)`, and `enqueue_many` of jobs. Drained as the other."""
 
 PEERS: Final[tuple[System, ...]] = (
     System(
@@ -148,6 +151,51 @@ PEERS: Final[tuple[System, ...]] = (
             fenced="no",
             rescued="after the visibility timeout, an hour",
             kept="nothing",
+            session="not at all",
+            durable="to the last snapshot",
+        ),
+        is_elsewhere=True,
+        most=2_000,
+    ),
+    System(
+        name="rq, Redis",
+        environment="rq",
+        script="rq_adapter.py",
+        settings="Redis as Debian ships it, SimpleWorker (no fork a job), results kept 500 s",
+        promises=Promises(
+            fenced="no",
+            rescued="by any worker, once its heartbeat is old",
+            kept="the job and its result, 500 s",
+            session="not at all",
+            durable="to the last snapshot",
+        ),
+        is_elsewhere=True,
+        most=1_000,
+    ),
+    System(
+        name="dramatiq, Redis",
+        environment="dramatiq",
+        script="dramatiq_adapter.py",
+        settings="Redis as Debian ships it, 8 threads, its default middleware",
+        promises=Promises(
+            fenced="no",
+            rescued="by any worker, once its heartbeat is old",
+            kept="nothing",
+            session="not at all",
+            durable="to the last snapshot",
+        ),
+        is_elsewhere=True,
+        most=2_000,
+    ),
+    System(
+        name="taskiq, Redis",
+        environment="taskiq",
+        script="taskiq_adapter.py",
+        settings="Redis as Debian ships it, a stream, 100 at once, uvloop, results ignored",
+        promises=Promises(
+            fenced="no",
+            rescued="by any worker, 10 minutes after it was fetched",
+            kept="the stream's entries",
             session="not at all",
             durable="to the last snapshot",
         ),

@@ -12,15 +12,22 @@ from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, Worker, WorkerOptions, enqueue_many
+from sa_jobqueue import JobQueue, Worker, WorkerOptions, enqueue_many
 from sa_jobqueue.events import Event, EventBus, JobCompleted
+from sa_jobqueue.operations import enqueue_payloads
 from sa_jobqueue.worker.memory import frozen
 
 TYPE = "no_op"
+_queue = JobQueue()
+
+
+@_queue.handler(TYPE)
+async def no_op(document: dict[str, Any]) -> None:
+    """Do nothing: it is what jobs are enqueued for."""
 
 
 class Ours(Adapter):
-    """A Session that adds and commits; a worker of 100 at once, as the command line runs it."""
+    """`handler.enqueue` and a commit, or with `by` "objects" a job that is added; a worker as the command line runs it."""
 
     new_loop = staticmethod(uvloop)
 
@@ -33,11 +40,14 @@ class Ours(Adapter):
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[Put]:
-        """Add and commit by one synchronous session."""
+        """Enqueue and commit by one synchronous session."""
         with Session(create_engine(self.url)) as session:
 
             async def put(number: int) -> None:
-                session.add(Job(TYPE, payload(number)))
+                if self._by_objects:
+                    session.add(no_op.job(payload(number)))
+                else:
+                    no_op.enqueue(session, payload(number))
                 session.commit()
 
             yield put
@@ -45,8 +55,15 @@ class Ours(Adapter):
     async def enqueue_many(self, numbers: range) -> None:
         """Enqueue all in one transaction."""
         with Session(create_engine(self.url)) as session:
-            enqueue_many(session, [Job(TYPE, payload(number)) for number in numbers])
+            if self._by_objects:
+                enqueue_many(session, [no_op.job(payload(number)) for number in numbers])
+            else:
+                enqueue_payloads(session, no_op, map(payload, numbers))
             session.commit()
+
+    @property
+    def _by_objects(self) -> bool:
+        return bool(self.orders.get("by") == "objects")
 
     async def work(self, seen: Tally, done: asyncio.Event) -> None:
         """Count a job when its completion is written: later than any other system here counts it."""
