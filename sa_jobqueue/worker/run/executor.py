@@ -9,8 +9,9 @@ import asyncio
 import contextvars
 import json
 import logging
+import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -193,7 +194,7 @@ class Executor:
         self._running.add(running)
         self._by_queue[job.queue] += 1
         self._by_type[job.type_name] += 1
-        running.task = self._loop.create_task(self._run(running), name=job.type_name)
+        running.task = _begun(self._loop, self._run(running), job.type_name)
 
     def stop_lost(self, attempts: Collection[tuple[JobId, int]]) -> None:
         """Stop attempts that are no longer this worker's, each for its reason; nothing is written for them."""
@@ -283,6 +284,8 @@ class Executor:
         self._threads.close()
 
     async def _run(self, running: Running) -> None:
+        if (task := asyncio.current_task()) is not None:
+            running.task = task  # who begins it may know it only after the handler has returned
         try:
             await self._end(running)
         except asyncio.CancelledError:
@@ -544,6 +547,16 @@ class Executor:
         task.add_done_callback(self._background.discard)
         task.add_done_callback(_retrieve)
         return task
+
+
+def _begun(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    """Return a task that runs a coroutine, since Python 3.12 up to its first wait already.
+
+    A handler that never waits then costs the loop nothing. A task factory of the application's is used as it is.
+    """
+    if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
+        return asyncio.Task(coroutine, loop=loop, name=name, eager_start=True)
+    return loop.create_task(coroutine, name=name)
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:

@@ -1,0 +1,56 @@
+"""Attempts begin at once since Python 3.12, and in the application's own tasks where it makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from sa_jobqueue.worker.run.executor import _begun
+
+seen: ContextVar[str] = ContextVar("seen", default="nothing")
+
+
+async def test_a_task_begins_at_once_in_a_context_of_its_own() -> None:
+    async def attempt() -> None:
+        seen.set("the attempt")
+        told.append(asyncio.current_task())
+
+    told: list[Any] = []
+    task = _begun(asyncio.get_running_loop(), attempt(), "test")
+    assert len(told) == (sys.version_info >= (3, 12))
+    await task
+    assert told == [task]
+    assert (task.get_name(), seen.get()) == ("test", "nothing")
+
+
+async def test_what_is_raised_at_once_is_the_tasks() -> None:
+    async def attempt() -> None:
+        raise ValueError
+
+    task = _begun(asyncio.get_running_loop(), attempt(), "test")
+    with pytest.raises(ValueError):
+        await task
+
+
+async def test_a_task_factory_of_the_applications_makes_the_task() -> None:
+    made: list[Any] = []
+
+    def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+        task: asyncio.Task[Any] = asyncio.Task(coroutine, loop=loop, **options)
+        made.append(task)
+        return task
+
+    async def attempt() -> None: ...
+
+    loop: Any = asyncio.get_running_loop()
+    loop.set_task_factory(factory)
+    try:
+        task = _begun(loop, attempt(), "test")
+    finally:
+        loop.set_task_factory(None)
+    await task
+    assert made == [task]
