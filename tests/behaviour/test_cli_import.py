@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Deduplicate, Job, JobQueue, enqueue
 from sa_jobqueue.cli import main
 from sa_jobqueue.testing import drain
+from tests.fixtures.hostile import HOSTILE, unsafe
 from tests.fixtures.workers import wait_until
 
 APPLICATION = """
@@ -106,6 +107,16 @@ def our_jobs(engine: Engine) -> list[Any]:
 def count(engine: Engine, table: str) -> int:
     with engine.connect() as connection:
         return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+
+def test_hostile_names_and_payloads_of_the_other_queue_steer_no_terminal(database_url: str, procrastinate: Any) -> None:
+    name = HOSTILE[:128]  # as long as its column
+    for task in (name, "ship"):
+        procrastinate.configure_task(task, allow_unknown=True).defer(order_id=HOSTILE)
+    for arguments in (["--dry-run"], ["--dry-run", "--json"], ["--map", f"{name}={HOSTILE}"]):
+        shown = call(database_url, "procrastinate", *arguments).output
+        assert "owned" in shown
+        assert unsafe(shown) == []
 
 
 def test_procrastinate_jobs_keep_arguments_time_priority_queue_and_locks(

@@ -35,6 +35,8 @@ ELSEWHERE = {
     "exporter": "its output is its figures: below",
     "report": "below; Spark's frames hold nothing else",
     "demo": "it runs its own jobs",
+    "import pgqueuer": "it prints as the next: the same code",
+    "import procrastinate": "tests/behaviour/test_cli_import.py",
     "dashboards": "it writes files that are ours",
     "grants": "it prints SQL and names of roles, checked by their own pattern",
     "migrate downgrade": "it deletes all of this",
