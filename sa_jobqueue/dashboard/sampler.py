@@ -1,6 +1,6 @@
-"""One health report per queue and process, shared by all viewers.
+"""One health report per queue and process, and one of the shares, each shared by all viewers.
 
-A report is measured when a page asks for one and the last is too old, so without an open page there is no statement. How old
+It is measured when a page asks for it and the last is too old, so without an open page there is no statement. How old
 it may be depends on its cost: measuring takes at most a twentieth of one connection's time, whatever the number of viewers.
 """
 
@@ -12,13 +12,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.observe.health.overview import Overview
+
+T = TypeVar("T")
 
 AT_LEAST: Final = timedelta(seconds=2)
 """Minimum age at which a report is replaced."""
@@ -47,10 +49,10 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Generic[T]):
     """The last report, its age, and why there is no newer one."""
 
-    overview: Overview | None
+    value: T | None
     """None if none could be measured yet."""
     age: timedelta
     took: timedelta
@@ -59,34 +61,32 @@ class Sample:
     """Why the last attempt to measure failed, as one sentence."""
 
 
-class Sampler:
+class Sampler(Generic[T]):
     """Measures a report when it is asked for one and the last is too old. Thread-safe.
 
     It measures in a separate thread, one report at a time; callers get the last report, or none, after at most `PATIENCE`.
     """
 
-    def __init__(self, read: Callable[[], Overview], *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, read: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
         self._read = read
         self._clock = clock
         self._lock = threading.Lock()
         self._measured = threading.Event()
         self._measured.set()
-        self._overview: Overview | None = None
+        self._value: T | None = None
         self._error: str | None = None
         self._measured_at = self._tried_at = float("-inf")
         self._took = 0.0
-        self.points: deque[Point] = deque(maxlen=KEPT)
-        """Oldest first."""
 
-    def sample(self) -> Sample:
+    def sample(self) -> Sample[T]:
         """Return the last report; a new one if that is due and measured soon enough."""
         with self._lock:
             if self._is_due() and self._measured.is_set():
                 self._measured.clear()
                 threading.Thread(target=self._measure, name="sa_jobqueue dashboard", daemon=True).start()
         self._measured.wait(PATIENCE)
-        age = timedelta(seconds=max(self._clock() - self._measured_at, 0.0)) if self._overview else timedelta(0)
-        return Sample(self._overview, age, timedelta(seconds=self._took), self._error)
+        age = timedelta(seconds=max(self._clock() - self._measured_at, 0.0)) if self._value is not None else timedelta(0)
+        return Sample(self._value, age, timedelta(seconds=self._took), self._error)
 
     def _is_due(self) -> bool:
         keep = min(max(self._took * SHARE, AT_LEAST.total_seconds()), AT_MOST.total_seconds())
@@ -96,9 +96,9 @@ class Sampler:
         began = self._clock()
         failure: str | None = "the server's log has the details"
         try:
-            overview = self._read()
-            self.points.append(_point(overview))
-            self._overview, self._measured_at, failure = overview, self._clock(), None
+            value = self._read()
+            self._keep(value)
+            self._value, self._measured_at, failure = value, self._clock(), None
         except (DBAPIError, PoolTimeoutError, JobQueueError) as error:
             failure = sentence(error)
         finally:
@@ -106,6 +106,21 @@ class Sampler:
             self._tried_at = self._clock()
             self._took = self._tried_at - began
             self._measured.set()
+
+    def _keep(self, value: T) -> None:
+        """Keep what is needed of a report when the next one has replaced it."""
+
+
+class HealthSampler(Sampler[Overview]):
+    """Keeps the figures of the last reports for charts."""
+
+    def __init__(self, read: Callable[[], Overview], *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(read, clock=clock)
+        self.points: deque[Point] = deque(maxlen=KEPT)
+        """Oldest first."""
+
+    def _keep(self, value: Overview) -> None:
+        self.points.append(_point(value))
 
 
 def sentence(error: Exception) -> str:

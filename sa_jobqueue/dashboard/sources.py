@@ -17,11 +17,12 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.dashboard.sampler import Sampler, sentence
+from sa_jobqueue.dashboard.sampler import HealthSampler, Sampler, sentence
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.overview import overviews
+from sa_jobqueue.observe.shares import Shares, shares
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.registry.job_queue import JobQueue
 
@@ -50,7 +51,9 @@ class Source:
     heartbeat_timeout: timedelta = timedelta(seconds=15)
     """Of the workers."""
     model: type[JobMixin[Any]] = field(init=False, repr=False)
-    sampler: Sampler = field(init=False, repr=False)
+    sampler: HealthSampler = field(init=False, repr=False)
+    shares: Sampler[Shares] = field(init=False, repr=False)
+    """Of the last minute. Counting them reads all jobs that changed lately, so viewers share them as well."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _SOURCE.fullmatch(self.name):
@@ -62,7 +65,8 @@ class Source:
             raise InvalidOptionError("jobs", f"must be a JobQueue or a Job class, got {self.jobs!r}")
         self._set(model=model, _reader=_threaded(self.engine), _checked=[])
         self._set(_writer=None if self.operator is None else _threaded(self.operator))
-        self._set(sampler=Sampler(self._overview), _readiness=(float("-inf"), False), _clock=None, _is_replica=False)
+        self._set(sampler=HealthSampler(self._overview), shares=Sampler(self._shares))
+        self._set(_readiness=(float("-inf"), False), _clock=None, _is_replica=False)
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -144,6 +148,10 @@ class Source:
             self._set(_is_replica=row.is_replica)
         elif row.is_replica:
             raise InvalidOptionError("operator", "is a replica, which accepts no writes; nothing was changed")
+
+    def _shares(self) -> Shares:
+        with self.read() as session:
+            return shares(session, model=self.model)
 
     def _overview(self) -> Any:
         with self.read():

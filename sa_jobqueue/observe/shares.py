@@ -18,7 +18,7 @@ from sa_jobqueue.statements import health
 LANES: Final = 2000
 """Maximum number of queues and fairness keys that are read."""
 SCANNED: Final = 50_000
-"""Maximum number of jobs of the window that are read."""
+"""Maximum number of jobs of the window that are counted."""
 _TRANSACTIONS: Final = 500_000
 
 
@@ -61,7 +61,8 @@ def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model:
 
     Jobs that take long are started less often, so a share of starts is not one of slots. Where nothing was started in the
     window, there are no due shares.
-    Cost: three statements; at most 2,000 lanes and 50,000 jobs of the window are read. Locks: none.
+    Cost: three statements; at most 2,000 lanes and 50,000 jobs of the window are counted, found among all that the last
+    500,000 transactions changed. Locks: none.
     """
     parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": SCANNED}
     rows = session.execute(health.started_lately(model), parameters).all()

@@ -128,8 +128,8 @@ def lately(model: type[JobMixin[Any]]) -> Select[Any]:
 def started_lately(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count the jobs that were started within the last while, by queue and fairness key.
 
-    Parameters: as `lately`. Shape: `(queue, fairness_key, started, looked_at)`; where the sum of `looked_at` reaches the
-    limit, the counts are lower bounds. A job counts once, by its last start. Clock: the database's `now()`. Locks: none.
+    Parameters: as `lately`. Shape: `(queue, fairness_key, started)`; where the sum of `started` reaches the limit, the
+    counts are lower bounds. A job counts once, by its last start. Clock: the database's `now()`. Locks: none.
     Index: `ix_job_history`, as `lately`.
     """
     job = table(model)

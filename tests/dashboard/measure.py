@@ -85,7 +85,7 @@ def main(jobs: int, requests: int) -> None:
             source = Source(name="queue", engine=engine)
             with served(dashboard([source], authorize=everyone)) as url:
                 cold = first_byte(url, path)
-                while source.sampler.sample().overview is None:
+                while None in (source.sampler.sample().value, source.shares.sample().value):
                     pass
                 took = sorted(first_byte(url, path) for _ in range(requests))
             every += took

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, text
 
 from sa_jobqueue.dashboard import Source, dashboard
-from sa_jobqueue.dashboard.sampler import AT_MOST, SHARE, Sampler
+from sa_jobqueue.dashboard.sampler import AT_MOST, SHARE, HealthSampler
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.observe.health import health
@@ -40,9 +40,9 @@ def test_a_report_is_kept_for_a_multiple_of_its_cost(engine: Engine) -> None:
         clock.now += 1.5
         return report
 
-    sampler = Sampler(read, clock=clock)
+    sampler = HealthSampler(read, clock=clock)
     for _ in range(50):
-        assert sampler.sample().overview is report
+        assert sampler.sample().value is report
     assert len(calls) == 1
     assert sampler.sample().took == timedelta(seconds=1.5)
     clock.now += 1.5 * SHARE - 0.1
@@ -68,11 +68,11 @@ def test_a_failure_keeps_the_last_report_and_is_one_sentence(engine: Engine) -> 
         found: Overview = answer
         return found
 
-    sampler = Sampler(read, clock=clock)
+    sampler = HealthSampler(read, clock=clock)
     sampler.sample()
     clock.now += 3
     sample = sampler.sample()
-    assert (sample.overview, sample.error, sample.age) == (report, "it is down", timedelta(seconds=3))
+    assert (sample.value, sample.error, sample.age) == (report, "it is down", timedelta(seconds=3))
     assert sampler.sample().error == "it is down"  # not tried again at once
 
 
@@ -88,12 +88,12 @@ def test_viewers_get_the_last_report_while_one_is_measured(engine: Engine, monke
             assert may_end.wait(20)
         return report
 
-    sampler = Sampler(read, clock=clock)
+    sampler = HealthSampler(read, clock=clock)
     sampler.sample()
     clock.now += 3
     monkeypatch.setattr("sa_jobqueue.dashboard.sampler.PATIENCE", 0.01)
     for _ in range(5):
-        assert sampler.sample().overview is report  # at once
+        assert sampler.sample().value is report  # at once
     assert began.wait(20)
     assert len(calls) == 2
     may_end.set()
@@ -134,6 +134,30 @@ def test_fifty_viewers_cost_what_one_costs(engine: Engine, jobs: Jobs) -> None:
     etag = fragment.headers["etag"]
     again = client.get("/queue/overview", headers={"HX-Request": "true", "If-None-Match": etag})
     assert again.status_code in {200, 304}
+
+
+def test_the_shares_are_counted_once_for_all_viewers_and_without_them_the_limits_are_shown(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.add()
+    counted: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *given: counted.append(given[2]) if "AS seen" in given[2] else None)
+    source = Source(name="queue", engine=engine, timeout=timedelta(milliseconds=200))
+    client = Client(dashboard([source], authorize=everyone))
+    source.shares.__init__(source.shares._read, clock=Clock())  # type: ignore[misc]
+    for _ in range(20):
+        assert "Jobs started within" in client.page("/queue/limits")
+    assert len(counted) == 1
+
+    def slow(session: Any, **options: Any) -> Any:
+        session.execute(text("SELECT pg_sleep(30)"))
+
+    monkeypatch.setattr("sa_jobqueue.dashboard.sources.shares", slow)
+    page = Client(dashboard([Source(name="queue", engine=engine, timeout=source.timeout)], authorize=everyone)).page(
+        "/queue/limits"
+    )
+    assert "The shares could not be measured: canceling statement due to statement timeout" in page
+    assert "Concurrency and rates of queues" in page
 
 
 @pytest.fixture

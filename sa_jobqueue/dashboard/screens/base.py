@@ -16,6 +16,7 @@ from sa_jobqueue.dashboard.rendering import query
 from sa_jobqueue.dashboard.sampler import Sample
 from sa_jobqueue.dashboard.sources import Source
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.observe.health.overview import Overview
 from sa_jobqueue.redaction import REDACTED, redacted, redacted_error
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}.*")
@@ -48,7 +49,7 @@ class Context:
         with self.source.read() as session:
             yield session
 
-    def sample(self) -> Sample:
+    def sample(self) -> Sample[Overview]:
         """Return the cached health report with its age."""
         return self.source.sampler.sample()
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.dashboard.screens.base import Context, Screen
-from sa_jobqueue.observe.shares import shares
 from sa_jobqueue.policies.rates import Rate
 from sa_jobqueue.statements import limits
 
@@ -17,14 +15,14 @@ _HOLDERS: Final = 5000
 def view(context: Context) -> dict[str, Any]:
     """Return the shares of queues and fairness keys, and the limits of queues, fairness keys and job types."""
     model = context.model
-    window = timedelta(seconds=context.params.number("window", low=1, high=3600, default=60))
+    sample = context.source.shares.sample()
     with context.read() as session:
-        found = shares(session, window=window, model=model)
         rows = session.execute(limits.standing(model), {"limit": _LISTED + 1}).all()
         held = session.execute(limits.longest_running(model), {"limit": _HOLDERS}).all()
     now = context.source.now()
     return {
-        "shares": found,
+        "shares": sample.value,
+        "sample": sample,
         "limits": [(row, Rate.of(row), _longest(row, held)) for row in rows[:_LISTED]],
         "now": now,
         "is_cut": len(rows) > _LISTED,

@@ -15,14 +15,14 @@ def view(context: Context) -> dict[str, Any]:
     sample = context.sample()
     points = list(context.source.sampler.points)[-120:]
     variables = {"sample": sample, "points": points, "queues": [], "failures": [], "report": None}
-    if sample.overview is None:
+    if sample.value is None:
         return variables
-    report = sample.overview.health
+    report = sample.value.health
     depths = {label_of(part_of(one.queue, one.fairness_key)): one for one in report.queues}
     rates = {one.queue: one for one in report.rates.queues}
     failures = [
         (one, context.error_line(one.type_name, {"type": one.error_type, "message": one.error_message}))
-        for one in sample.overview.failures
+        for one in sample.value.failures
     ]
     holder = next(iter(report.horizon.holders), None)
     return variables | {
@@ -32,7 +32,7 @@ def view(context: Context) -> dict[str, Any]:
         "findings": [(finding, link(context, finding)) for finding in report.findings],
         "queues": [(name, depths.get(name), rates.get(name)) for name in sorted({*depths, *rates})],
         "failures": failures,
-        "longest": sample.overview.longest,
+        "longest": sample.value.longest,
     }
 
 

@@ -35,7 +35,7 @@ def view(context: Context) -> dict[str, Any]:
     with context.read() as session:
         page = list_queues(session, names=names, after=after, limit=200, model=context.model)
     sample = context.sample()
-    report = sample.overview.health if sample.overview else None
+    report = sample.value.health if sample.value else None
     depths = {(one.queue, one.fairness_key): one for one in report.queues} if report else {}
     rates = {one.queue: one for one in report.rates.queues} if report else {}
     listed = {(one.name, one.fairness_key) for one in page}
@@ -162,7 +162,7 @@ def _delete(context: Context, session: Session) -> Outcome:
 
 def _title(context: Context, name: str, key: str) -> str:
     """Return a queue with the number of its due jobs, by the cached report."""
-    overview = context.sample().overview
+    overview = context.sample().value
     depths = [one for one in overview.health.queues if (one.queue, one.fairness_key) == (name, key)] if overview else []
     due = f", {depths[0].due:,}{' or more' if depths[0].is_capped else ''} jobs due" if depths else ""
     return f"{named(part_of(name, key))}{due}"

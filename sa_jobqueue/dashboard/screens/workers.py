@@ -29,7 +29,7 @@ def view(context: Context) -> dict[str, Any]:
         "workers": list(page),
         "heartbeat_timeout": context.source.heartbeat_timeout,
         "versions": sorted({one.version for one in page}),
-        "unserved": list(sample.overview.health.unserved) if sample.overview else [],
+        "unserved": list(sample.value.health.unserved) if sample.value else [],
         "sample": sample,
         "is_filtered": any(filters.values()),
         "most": MOST_CONCURRENT,
