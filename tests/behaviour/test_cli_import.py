@@ -115,7 +115,7 @@ def test_hostile_names_and_payloads_of_the_other_queue_steer_no_terminal(databas
         procrastinate.configure_task(task, allow_unknown=True).defer(order_id=HOSTILE)
     for arguments in (["--dry-run"], ["--dry-run", "--json"], ["--map", f"{name}={HOSTILE}"]):
         shown = call(database_url, "procrastinate", *arguments).output
-        assert "owned" in shown
+        assert "owned" in shown or "passwd" in shown
         assert unsafe(shown) == []
 
 
