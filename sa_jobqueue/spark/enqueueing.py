@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as all the world calls them
-from pyspark.sql.types import StringType
+from pyspark.sql.types import StringType, StructType
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
@@ -21,10 +21,12 @@ from sa_jobqueue.operations.bulk import WriteResult, find_write
 from sa_jobqueue.progress import ProgressLines
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.spark import writing
-from sa_jobqueue.spark.connections import connect, find_queue
+from sa_jobqueue.spark.connections import connect, find_queue, load_object
 from sa_jobqueue.spark.options import OPTIONS, Options, Use, read_options
 from sa_jobqueue.spark.progress import counted_tasks
+from sa_jobqueue.spark.sampling import check_payload
 from sa_jobqueue.spark.writing import WriteError
 from sa_jobqueue.tracing import current_traceparent
 
@@ -77,6 +79,8 @@ def enqueue(
     nothing and returns the first one's account, unless the option `onRepeat` is `check`; a write of no rows has none.
     `mode`, `on_duplicate`, and `options` by their names: as the data source has them. `url`: as its option.
     `progress`: "lines" prints on standard error what is done, at once and every ten seconds.
+    Before Spark computes a row, options, columns and the tables are checked, and with a handler (or `app`) whether the
+    types of the payload's columns fit its input: with `mode="PERMISSIVE"` every row is then judged separately.
     Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the
     words of what failed in Spark, a bad row among them. Nothing is enqueued then, unless the answer was lost: with a
     `write_id` it is safe to call it again.
@@ -121,7 +125,30 @@ def enqueue(
     ):
         if column is not None:
             columns[name] = F.col(column) if isinstance(column, str) else column
+    kind = _kind_of(target, app)
+    if kind is not None and mode.upper() == "FAILFAST":
+        _check_sample(kind, df, payload)
     return _write(df.select(*(column.alias(name) for name, column in columns.items())), given, progress)
+
+
+def _kind_of(target: Handler[Any, Any, Any] | str, app: str | None) -> JobType | None:
+    """Return the job type, if it is known here."""
+    if isinstance(target, Handler):
+        return target.job_type
+    jobs = load_object(app) if app is not None else None
+    return jobs.registry.get(target) if isinstance(jobs, JobQueue) else None
+
+
+def _check_sample(kind: JobType, df: DataFrame, payload: Ours | Sequence[str] | None) -> None:
+    if payload is None or not isinstance(payload, (str, Column)):
+        check_payload(kind, df.schema if payload is None else df.select(*payload).schema)
+        return
+    schema = df.select(payload).schema
+    own = schema[0].dataType
+    if isinstance(own, StructType) and not schema[0].nullable:  # which Spark makes an object of
+        check_payload(kind, own)
+    elif not isinstance(own, StringType):  # the text of a JSON document: of any type
+        check_payload(kind, schema, schema[0].name)
 
 
 def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> WriteResult:

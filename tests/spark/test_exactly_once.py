@@ -19,6 +19,8 @@ from sqlalchemy import Engine, text
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.spark import enqueue, written
+from sa_jobqueue.spark.columns import InvalidColumnError
+from sa_jobqueue.spark.writing import WriteError
 from tests.fixtures.tallies import show_row
 from tests.spark.faults import FaultySource, write_and_die
 from tests.spark.test_writing_rows import Row, batch, writer
@@ -187,9 +189,23 @@ def test_rows_are_enqueued_by_a_handler_with_its_own_checks_and_settings(
     assert enqueue(people.limit(0), "number", **numbers).staged == 0
     nobody = people.withColumn("to", F.lit(None))
     assert enqueue(nobody, mail, mode="PERMISSIVE", url=database_url).rejected == ROWS
-    with pytest.raises(Exception, match=r"partition \d, row 0: input\.to Input should be a valid string") as failed:
-        enqueue(people.select(F.lit(1).alias("to")), mail, url=database_url)
-    assert type(failed.value).__name__ == "WriteError"
+    with pytest.raises(WriteError, match=r"partition \d, row 0: input\.to Input should be a valid string"):
+        enqueue(people.select(F.lit(None).cast("string").alias("to")), mail, url=database_url)
+    # What no row can be is refused before Spark computes one.
+    tracker = people.sparkSession.sparkContext.statusTracker()
+    started = tracker.getJobIdsForGroup()
+    of = F.struct(F.lit(1).alias("to"))
+    refused: list[tuple[DataFrame, dict[str, Any], str]] = [
+        (people.select(F.lit(1).alias("to")), {}, "^to: is INT, but 'mail' takes Mail.*cast the column"),
+        (people, {"payload": ["copies"]}, "^to: is missing"),
+        (people, {"payload": of}, "^to: is INT"),
+        (people, {"payload": copies}, "^copies: is INT, but 'mail' takes Mail"),
+    ]
+    for frame_of, given, told in refused:
+        for target, app in ((mail, None), ("mail", "tests.spark.writing_app:jobs")):
+            with pytest.raises(InvalidColumnError, match=told):
+                enqueue(frame_of, target, app=app, url=database_url, **given)
+    assert tracker.getJobIdsForGroup() == started
     assert found(engine)[0] == ROWS + 3
 
 
