@@ -1,0 +1,93 @@
+"""A dry run returns what the call would, in a transaction that cannot write, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Schedule
+from sa_jobqueue.errors import InvalidOptionError, ScheduleNotFoundError
+from sa_jobqueue.operations import (
+    BulkResult,
+    delete_job_types,
+    delete_queues,
+    delete_schedules,
+    list_audit,
+    pause_job_types,
+    pause_queues,
+    pause_schedules,
+    resume_job_types,
+    resume_queues,
+    resume_schedules,
+    run_schedule,
+    upsert_job_type,
+    upsert_queue,
+    upsert_schedule,
+)
+from sa_jobqueue.settings import QueueSettings, TypeSettings
+
+HOURLY = Schedule(name="open", type_name="report", cron="0 * * * *")
+PERIOD: dict[str, Any] = {"since": datetime(2026, 3, 1, tzinfo=UTC), "until": datetime(2026, 3, 1, 4, tzinfo=UTC)}
+CALLS: dict[str, Callable[..., Any]] = {
+    "pause queues": lambda session, **more: pause_queues(session, ["open", "paused", "new"], **more),
+    "pause a key": lambda session, **more: pause_queues(session, ["open"], fairness_key="7", **more),
+    "resume queues": lambda session, **more: resume_queues(session, ["open", "paused", "new"], **more),
+    "delete queues": lambda session, **more: delete_queues(session, ["open", "paused", "new"], **more),
+    "delete no queue": lambda session, **more: delete_queues(session, [], **more),
+    "set a queue": lambda session, **more: upsert_queue(session, QueueSettings(name="open", weight=3), **more),
+    "set it as it is": lambda session, **more: upsert_queue(session, QueueSettings(name="open", weight=2), **more),
+    "set a new queue": lambda session, **more: upsert_queue(session, QueueSettings(name="new"), **more),
+    "pause types": lambda session, **more: pause_job_types(session, ["open", "paused", "new"], **more),
+    "resume types": lambda session, **more: resume_job_types(session, ["open", "paused", "new"], **more),
+    "delete types": lambda session, **more: delete_job_types(session, ["open", "paused", "new"], **more),
+    "set a type": lambda session, **more: upsert_job_type(session, TypeSettings(type_name="open"), **more),
+    "pause schedules": lambda session, **more: pause_schedules(session, ["open", "paused"], **more),
+    "resume schedules": lambda session, **more: resume_schedules(session, ["open", "paused"], **more),
+    "delete schedules": lambda session, **more: delete_schedules(session, ["open", "paused"], **more),
+    "run a period": lambda session, **more: run_schedule(session, "open", **PERIOD, **more),
+    "set a schedule as it is": lambda session, **more: upsert_schedule(session, HOURLY, **more),
+}
+
+
+@pytest.fixture
+def told(session: Session) -> Session:
+    """Give a session of a queue with a row of each kind that is open, and one that is paused."""
+    upsert_queue(session, QueueSettings(name="open", weight=2))
+    upsert_job_type(session, TypeSettings(type_name="open", global_concurrency=1))
+    upsert_schedule(session, HOURLY)
+    upsert_schedule(session, Schedule(name="paused", type_name="report", cron="0 * * * *"))
+    for pause in (pause_queues, pause_job_types, pause_schedules):
+        pause(session, ["paused"])
+    run_schedule(session, "open", since=PERIOD["since"], until=PERIOD["since"] + timedelta(hours=1))
+    session.commit()
+    return session
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_dry_run_returns_what_the_call_would(told: Session, engine: Engine, name: str) -> None:
+    call = CALLS[name]
+    with Session(engine) as reader:
+        reader.execute(text("SET TRANSACTION READ ONLY"))
+        expected = call(reader, by="ann", dry_run=True)
+    assert list_audit(told).items == []
+    done = call(told, by="ann")
+    if isinstance(done, BulkResult):
+        assert (sorted(expected.ids), expected.matched) == (sorted(done.ids), done.matched)
+    else:
+        assert expected == done
+
+
+def test_a_dry_run_refuses_what_the_call_refuses(told: Session) -> None:
+    with pytest.raises(ScheduleNotFoundError):
+        delete_schedules(told, ["open", "none"], dry_run=True)
+    with pytest.raises(InvalidOptionError):
+        pause_queues(told, ["a b"], dry_run=True)
+    told.execute(text("UPDATE schedule SET source = 'code'"))
+    with pytest.raises(InvalidOptionError, match="declared in code"):
+        upsert_schedule(told, HOURLY, dry_run=True)
+    assert run_schedule(told, "open", dry_run=True) == [None]
