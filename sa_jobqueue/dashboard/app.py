@@ -17,6 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -133,7 +135,8 @@ class _Pages:
         """Return the routes; nothing else is served."""
         routes = [
             Route("/", self._first, methods=["GET"]),
-            Route("/static/{name}", self._static, methods=["GET"]),
+            # Not the pages: beside texts that a link chooses, their size would give away the token of their forms.
+            Route("/static/{name}", self._static, methods=["GET"], middleware=[Middleware(GZipMiddleware)]),
             Route("/liveness", self._liveness, methods=["GET"]),
             Route("/readiness", self._readiness, methods=["GET"]),
             *(Route(f"/{{source}}/{screen.name}", self._view(screen), methods=["GET"]) for screen in SCREENS),

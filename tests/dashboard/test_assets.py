@@ -48,12 +48,18 @@ def test_a_file_is_served_forever_under_its_hash(client: Client) -> None:
         response = client.get(link.removeprefix(PREFIX))
         assert response.status_code == 200
         assert "immutable" in response.headers["cache-control"]
+        is_small = len(response.content) < 500
+        assert response.headers.get("content-encoding") == (None if is_small else "gzip")
         assert hashlib.sha256(response.content).hexdigest()[:16] in link
     # A page of another release gets this one's file, which no cache keeps.
     other = client.get("/static/dashboard.0000000000000000.js")
     assert (other.status_code, other.headers["cache-control"]) == (200, "no-store")
     assert client.get("/static/unknown.0000000000000000.js").status_code == 404
     assert client.get("/static/dashboard.js").status_code == 404
+
+
+def test_pages_are_not_compressed_beside_the_token_of_their_forms(client: Client) -> None:
+    assert "content-encoding" not in client.get("/queue/jobs?type=" + "a" * 900).headers
 
 
 def test_templates_have_nothing_inline_and_escape_everything() -> None:
