@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -10,8 +12,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
 
+from sa_jobqueue import JobStatus
 from sa_jobqueue.dashboard import Source, dashboard
-from sa_jobqueue.dashboard.sampler import AT_MOST, SHARE, HealthSampler
+from sa_jobqueue.dashboard.sampler import AT_MOST, KEPT, SHARE, HealthSampler
+from sa_jobqueue.dashboard.screens import SCREENS
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.observe.health import health
@@ -223,3 +227,58 @@ def test_a_database_that_is_down_or_has_no_queue_is_a_sentence(engine: Engine) -
     client = Client(dashboard(engine, authorize=everyone))
     assert "Traceback" not in client.page("/queue/overview")
     assert client.get("/queue/jobs").status_code == 503
+
+
+def test_a_role_without_pg_monitor_sees_the_queue_and_is_told_what_it_cannot_see(engine: Engine, jobs: Jobs) -> None:
+    job_id = jobs.add(JobStatus.RUNNING)
+    role = f"plain_{engine.url.database}"
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {role}"))
+        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"))
+    plain = create_engine(engine.url, connect_args={"options": f"-c role={role}"})
+    try:
+        client = Client(dashboard(plain, operator=plain, authorize=everyone))
+        for screen in SCREENS:
+            path = f"?id={job_id}" if screen.name in {"job", "chain"} else ""
+            assert client.get(f"/queue/{screen.name}{path}").status_code == 200, screen.name
+        assert "GRANT pg_monitor" in client.page("/queue/overview")
+        refused = client.post("cancel-jobs", {"id": str(job_id)}, confirmed="1")
+        assert refused.status_code == 503
+        assert "permission denied" in refused.text
+        assert "Traceback" not in refused.text
+        assert "UPDATE" not in refused.text
+    finally:
+        plain.dispose()
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP OWNED BY {role}; DROP ROLE {role}"))
+    assert jobs.status(job_id) is JobStatus.RUNNING
+
+
+def test_updates_leave_no_memory_and_no_thread_behind(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_many(60)
+    source = Source(name="queue", engine=engine)
+    client = Client(dashboard([source], authorize=everyone))
+
+    def update(times: int) -> None:
+        for _ in range(times):
+            for screen in ("overview", "jobs", "limits"):
+                client.get(f"/queue/{screen}", headers={"HX-Request": "true"})
+            # As after an hour: the charts have all the points that they keep.
+            source.sampler.points.extend([source.sampler.points[-1]] * KEPT)
+        gc.collect()
+
+    tracemalloc.start()
+    try:
+        update(3)
+        before, _ = tracemalloc.get_traced_memory()
+        update(8)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 8 * 3 * 3000, f"{before:,} to {after:,} bytes"
+    source.sampler.sample()
+    source.shares.sample()
+    measuring = [thread for thread in threading.enumerate() if thread.name == "sa_jobqueue dashboard"]
+    for thread in measuring:  # none waits for the next page
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in measuring)
