@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from protocol import Adapter, Put, main, payload
 from redis import Redis
 from rq import Queue, SimpleWorker
+from rq.exceptions import StopRequested
 from rq.timeouts import TimerDeathPenalty
 
 CHUNK = 1000
@@ -65,7 +66,8 @@ class Rq(Adapter):
         worker: Any = _Worker([queue], connection=queue.connection)
         threading.Thread(target=lambda: worker.work(logging_level="ERROR"), daemon=True).start()
         await done.wait()
-        worker.request_stop(None, None)
+        with suppress(StopRequested):  # an idle one raises it here, for its own thread
+            worker.request_stop(None, None)
 
 
 if __name__ == "__main__":
