@@ -35,6 +35,7 @@ def cases(
     `most`: jobs in a round. `rounds`: most of them. `others`: cases of this question alone.
     """
     compared = rated or figure is not None
+    ours, *peers = environments.installed()
     return [
         Case(
             name=system.name,
@@ -46,7 +47,7 @@ def cases(
             rated=rated,
             most_rounds=rounds,
         )
-        for system in (*environments.installed(), *others)
+        for system in (ours, *others, *peers)
         if wanted(system)
     ]
 
