@@ -55,6 +55,13 @@ def test_a_lane_with_late_arrivals_left_stays_open(known: Known) -> None:
     assert known.backlog.asks() == []
 
 
+def test_other_lanes_are_closed_beside_one_with_late_arrivals_left(known: Known) -> None:
+    known.found(A, B)
+    known.cursors.late[A] = {1: "7"}
+    known.backlog.read_to_end([A, B], 1.0)
+    assert known.planned == [A]
+
+
 def test_a_lane_whose_next_job_is_for_later_opens_then(known: Known) -> None:
     known.found(A)
     known.backlog.read_to_end([A], 0.0)

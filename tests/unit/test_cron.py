@@ -142,3 +142,18 @@ def test_what_cannot_be_is_refused_with_its_name(expression: str, zone: str, opt
         Cron(expression, zone)
     assert refused.value.option == option
     assert told in refused.value.reason
+
+
+@pytest.mark.parametrize("expression", ["*/20 2 * * *", "30 2 * * *", "15 * * * *"])
+@pytest.mark.parametrize("day", [datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)])
+def test_counted_back_the_times_are_the_same_when_the_clocks_are_set(expression: str, day: datetime) -> None:
+    cron = Cron(expression, PRAGUE)
+    since = day - timedelta(hours=1)
+    ahead = cron.times(since - timedelta(microseconds=1), 12)
+    assert all(instant.tzinfo is UTC for instant in ahead)
+    for minutes in range(0, 300, 5):
+        until = since + timedelta(minutes=minutes)
+        behind = cron.latest(since=since, until=until, limit=100)
+        assert behind == [instant for instant in ahead if instant <= until]
+        assert cron.latest(since=until, until=until, limit=1) == behind[-1:] * (behind[-1:] == [until])
+        assert all(instant.tzinfo is UTC for instant in behind)

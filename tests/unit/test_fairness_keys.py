@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, WorkerOptions
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.operations import enqueue_payloads
+from sa_jobqueue.policies.fairness import SEPARATOR, as_arguments, label_of, named, part_of, split, whole
 
 
 def test_a_key_is_a_column_beside_the_queue() -> None:
@@ -65,3 +66,16 @@ def test_a_queue_may_have_a_slash_in_its_name_wherever_it_is_named() -> None:
     with pytest.raises(InvalidOptionError, match=r"must be the path of a field.*'a\.\.b'") as refused:
         queue.handler("u", fairness_by="a..b")
     assert refused.value.option == "fairness_by"
+
+
+def test_a_key_may_contain_what_separates_it_from_its_queue() -> None:
+    part = part_of("mail", f"a{SEPARATOR}b")
+    assert (whole(part), split(part)) == ("mail", ("mail", f"a{SEPARATOR}b"))
+
+
+def test_a_queue_and_a_key_of_it_are_named_for_people_and_for_the_shell() -> None:
+    assert (label_of("mail"), named("mail"), as_arguments("mail")) == ("mail", "queue 'mail'", "mail")
+    part = part_of("mail", "it's")
+    assert label_of(part) == """mail (fairness key "it's")"""
+    assert named(part) == """fairness key "it's" of queue 'mail'"""
+    assert as_arguments(part) == """mail --fairness-key 'it'"'"'s'"""

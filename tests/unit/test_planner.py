@@ -153,6 +153,24 @@ def test_keys_of_a_queue_that_is_kept_for_its_selector_have_their_weights() -> N
     assert keys(world.claim(16)) == {"1": 4, "2": 12}
 
 
+def test_partitions_that_were_just_tried_get_no_slots() -> None:
+    world = World({"a": 9, "b": 9})
+    for queue in "ab":
+        world.add(100, queue)
+    tried = world.partitions.of(("a", ""))
+    assert tried is not None
+    shares = world.planner.share(8, world.now, without=[tried])
+    assert {partition.queues[0]: shares[partition][0].quota for partition in shares} == {"b": 8}
+
+
+def test_queues_with_limits_take_from_the_same_slots_of_a_type() -> None:
+    world = World({"a": 9, "b": 9}, slots={"u": 4})
+    for queue in "ab":
+        world.add(100, queue, type_name="u")
+    assert sum(turn.quota for turn in world.plan(16).turns) == 4
+    assert Counter(job.type_name for job in world.claim(16)) == {"u": 4}
+
+
 def test_late_arrivals_take_half_of_the_quota_of_each_queue() -> None:
     world = World({"a": None, "b": None})
     for queue in "ab":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given
@@ -189,3 +190,27 @@ def test_a_claim_that_began_at_the_same_instant_is_not_after_this_one() -> None:
     assert rate.is_after(START - timedelta(microseconds=1))
     assert rate.is_after(START - STEPPED_BACK)
     assert not rate.is_after(START - STEPPED_BACK - timedelta(microseconds=1))
+
+
+def test_a_rate_is_read_from_its_row_as_of_now_unless_a_later_claim_was_faster() -> None:
+    row = SimpleNamespace(
+        rate_limit=10,
+        rate_period=PERIOD,
+        rate_burst=None,
+        rate_algorithm="sliding_window",
+        tokens=None,
+        starts=[int(START.timestamp()) * 10**6, 4],
+        spent_at=START,
+        now=START + PERIOD / 2,
+    )
+    window = Rate.of(row)
+    assert window is not None
+    assert (window.at, window.left, window.period, window.algorithm) == (row.now, 6, PERIOD, RateAlgorithm.SLIDING_WINDOW)
+    row.now = START - timedelta(milliseconds=1)
+    assert (faster := Rate.of(row)) is not None
+    assert faster.at == START
+    row.rate_algorithm, row.starts, row.rate_burst, row.tokens, row.now = None, None, 5, 2.5, START + PERIOD / 10
+    assert (bucket := Rate.of(row)) is not None
+    assert (bucket.algorithm, bucket.most, bucket.left, bucket.starts) == (RateAlgorithm.TOKEN_BUCKET, 5, 3.5, ())
+    row.rate_limit = None
+    assert Rate.of(row) is None
