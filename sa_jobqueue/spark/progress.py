@@ -42,7 +42,7 @@ class WorkersReport:
     completed: int = 0
     """Number of completed jobs."""
     failed: int = 0
-    """Number of attempts that ended without success; the history has each."""
+    """Number of attempts that failed, timed out, died or were cancelled; snoozed and released ones are not counted."""
     lost: int = 0
     """Number of attempts whose lease was lost before they ended."""
     elapsed: timedelta = timedelta(0)

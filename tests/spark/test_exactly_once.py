@@ -6,6 +6,8 @@ The suite's run ends with the table of them: the fault, the rows expected, the r
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from multiprocessing import get_context
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from sqlalchemy import Engine, text
@@ -100,6 +103,55 @@ def test_whatever_fails_in_a_batch_write_each_row_is_a_job_once(
         # The caller does what callers do, and writes again under the same name.
         frame.write.format("jobqueue").mode("append").options(**options).save()
         count_up(f"batch write: {fault}, then again", again)
+
+
+@pytest.mark.long
+def test_a_write_that_was_empty_at_first_and_one_repeated_with_other_rows_are_made_once(
+    frame: DataFrame, database_url: str, engine: Engine, count_up: CountUp
+) -> None:
+    def write(rows: DataFrame, **options: str) -> None:
+        named = {"url": database_url, "type": "t", "writeId": "nightly", **options}
+        rows.write.format("jobqueue").mode("append").options(**named).save()
+
+    write(frame.where("input = 'none'"))
+    count_up("batch write: no rows at first", 0)
+    write(frame)
+    count_up("batch write: no rows at first, then again", ROWS)
+    half = frame.where(f"CAST(input AS INT) < {ROWS // 2}")
+    write(half)
+    count_up("batch write: other rows when repeated", ROWS)
+    with pytest.raises(PySparkException, match=f"{ROWS:,}"):
+        write(half, onRepeat="check")
+    count_up("batch write: other rows when repeated, checked", ROWS)
+
+
+CLIENT = """
+import sys
+from pyspark.sql import SparkSession
+from tests.spark.faults import FaultySource
+
+remote, url, marks = sys.argv[1:]
+spark = SparkSession.builder.remote(remote).getOrCreate()
+spark.dataSource.register(FaultySource)
+rows = spark.range(0, 2_000, 1, 4).selectExpr("CAST(id AS STRING) AS input")
+options = {"url": url, "type": "t", "writeId": "nightly", "fault": "kill", "marks": marks}
+for _ in range(2):
+    rows.write.format("faulty").mode("append").options(**options).save()
+spark.stop()
+"""
+
+
+@pytest.mark.long
+def test_a_write_through_connect_whose_tasks_are_killed_is_made_once(
+    spark: SparkSession, database_url: str, tmp_path: Path, count_up: CountUp
+) -> None:
+    pytest.importorskip("grpc", reason='a client of Spark Connect: pip install "sa-jobqueue[spark-connect]"')
+    remote = f"sc://127.0.0.1:{spark.conf.get('spark.connect.grpc.binding.port')}"
+    client = [sys.executable, "-c", CLIENT, remote, database_url, str(tmp_path)]
+    done = subprocess.run(client, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=290, check=False)
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert len(list(tmp_path.iterdir())) == TASKS // 2
+    count_up("batch write through Connect: kill, then again", ROWS)
 
 
 @pytest.mark.parametrize(("where", "at_once"), [("before", 0), ("in", 0), ("after", 100)])

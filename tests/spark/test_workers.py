@@ -17,10 +17,14 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
+from sa_jobqueue.events import AttemptLost, JobCancelled, JobCompleted, JobDied, JobRescheduled, JobStarted
+from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WorkerFilter, drain_workers, list_workers
 from sa_jobqueue.spark.errors import WorkersFailedError
 from sa_jobqueue.spark.progress import WorkersEnd, WorkersProgress, WorkersReport, print_lines, show_bar
+from sa_jobqueue.spark.slots import SlotCounts
 from sa_jobqueue.spark.workers import WorkerSet, run_workers
+from sa_jobqueue.types import AttemptOutcome, DeadReason
 from tests.fixtures.jobs import Jobs
 from tests.spark import workers_app
 
@@ -251,6 +255,21 @@ def test_what_is_wrong_is_said_before_anything_starts(
     with pytest.raises(InvalidOptionError) as refused:
         WorkerSet(spark, given.pop("app"), **given)
     assert refused.value.option == named
+
+
+def test_only_attempts_that_failed_count_as_failed() -> None:
+    counts = SlotCounts()
+    of: dict[str, Any] = {"job_id": uuid7(), "type_name": "t", "attempt": 1}
+    for outcome in AttemptOutcome:
+        if outcome not in {AttemptOutcome.CANCELLED, AttemptOutcome.SUPERSEDED}:  # after which a job does not run again
+            counts.count(JobRescheduled(**of, outcome=outcome, delay=timedelta(0), error=None))
+    assert counts.failed == 3  # failed, timed out and lost, but neither snoozed nor released
+    counts.count(JobDied(**of, reason=DeadReason.EXHAUSTED, error=None))
+    counts.count(JobCancelled(**of))
+    counts.count(JobStarted(**of))
+    counts.count(JobCompleted(**of, ran=timedelta(0)))
+    counts.count(AttemptLost(**of))
+    assert (counts.started, counts.completed, counts.failed, counts.lost) == (1, 1, 5, 1)
 
 
 def test_progress_is_told_in_lines_and_as_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
