@@ -42,8 +42,6 @@ import os, signal, subprocess, sys
 from contextlib import suppress
 from pathlib import Path
 
-from tests.behaviour.test_examples import ADVANCED_ALCHEMY
-
 def write_file(path, text):
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text)
