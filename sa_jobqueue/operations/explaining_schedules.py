@@ -161,7 +161,7 @@ def _left_out(
     session: Session, one: ScheduleStatus, now: datetime, evidence: dict[str, Any], model: type[JobMixin[Any]]
 ) -> str:
     """Count its times since it last fired or was changed that created no job; return a sentence if there are any."""
-    schedule = declared({name: getattr(one, name) for name in ("name", *schedules.TOLD)})
+    schedule = declared({name: getattr(one, name) for name in ("name", *schedules.SETTINGS)})
     since = max(one.last_fire_at or one.updated_at, one.updated_at) + timedelta(microseconds=1)
     until = min(now, one.next_fire_at - timedelta(microseconds=1)) if one.next_fire_at is not None else now
     times = schedule.times.latest(since=since, until=until, limit=COUNTED)

@@ -127,7 +127,7 @@ def _plan(row: RowMapping, model: type[JobMixin[Any]]) -> _Plan:
 
 def declared(row: Mapping[Any, Any]) -> Schedule:
     """Return the schedule defined by a row. Raises: InvalidOptionError if it is invalid."""
-    return Schedule(name=row["name"], **{column: row[column] for column in schedules.TOLD})
+    return Schedule(name=row["name"], **{column: row[column] for column in schedules.SETTINGS})
 
 
 def job_of(schedule: Schedule, fire_time: datetime, model: type[JobMixin[Any]], **more: Any) -> JobMixin[Any]:

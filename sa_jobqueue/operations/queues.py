@@ -393,8 +393,8 @@ def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model
         part = part_of(status.name, status.fairness_key)
         if status.created_at is None or part not in declared or part in made:
             continue
-        told = ((key, getattr(status, key), now) for key, now in declared[part].items())
-        if different := {key: (said, now) for key, said, now in told if said != now}:
+        compared = ((key, getattr(status, key), now) for key, now in declared[part].items())
+        if different := {key: (said, now) for key, said, now in compared if said != now}:
             found[label_of(part)] = different
     return found
 

@@ -141,11 +141,11 @@ def upsert_schedule(
     if found is not None and found["source"] == "code":
         raise InvalidOptionError("name", f"{schedule.name!r} is declared in code: change it there, or delete it first")
     if dry_run:
-        return found is None or any(found[column] != getattr(schedule, column) for column in schedules.TOLD)
+        return found is None or any(found[column] != getattr(schedule, column) for column in schedules.SETTINGS)
     is_written = _put(session, schedule, "table", now, model) is not None
     if is_written:
         _tell(session, model)
-    settings = {column: getattr(schedule, column) for column in schedules.TOLD}
+    settings = {column: getattr(schedule, column) for column in schedules.SETTINGS}
     done = [schedule.name] if is_written else []
     record(session, "upsert_schedule", by=by, ids=done, matched=1, model=model, name=schedule.name, settings=settings)
     return is_written
@@ -318,7 +318,7 @@ def _now(session: Session) -> datetime:
 
 
 def _put(session: Session, schedule: Schedule, source: str, now: datetime, model: type[JobMixin[Any]]) -> bool | None:
-    given = {column: getattr(schedule, column) for column in schedules.TOLD}
+    given = {column: getattr(schedule, column) for column in schedules.SETTINGS}
     given |= {"name": schedule.name, "source": source, "misfire_policy": str(schedule.misfire_policy)}
     given["next_fire_at"] = schedule.times.after(now)
     row = session.execute(schedules.put(model), given).first()

@@ -37,7 +37,7 @@ from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.registry.settings import RETRY
 from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
 
-TOLD: Final = (
+SETTINGS: Final = (
     *("weight", "concurrency_per_key", "global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
     *RETRY,
     *("retain_completed", "retain_cancelled", "retain_dead"),
@@ -50,20 +50,20 @@ _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 def put(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
     """Write the settings of a queue or type, unless its row already has them.
 
-    Parameters: the name, as its column is called, `fairness_key`, and those of `TOLD` that the table has.
+    Parameters: the name, as its column is called, `fairness_key`, and those of `SETTINGS` that the table has.
     Shape: `(name, is_new)` of a row that was written; no row if nothing changed.
     Changes: those columns, `updated_at`. It stays paused. Clock: the database's.
     Locks: its row, until the transaction ends; waits for a concurrent writer of it. Index: the primary key.
     """
     row, key = table(of), _key(of)
-    told = [name for name in TOLD if name in row.c]
-    names = (*row.primary_key.columns.keys(), *told)
+    own = [name for name in SETTINGS if name in row.c]
+    names = (*row.primary_key.columns.keys(), *own)
     statement = insert(row).values({name: bindparam(name, type_=row.c[name].type) for name in names})
     new = statement.excluded
     return statement.on_conflict_do_update(
         index_elements=list(row.primary_key.columns),
-        set_={name: new[name] for name in told} | {"updated_at": func.now()},
-        where=or_(*(row.c[name].is_distinct_from(new[name]) for name in told)),
+        set_={name: new[name] for name in own} | {"updated_at": func.now()},
+        where=or_(*(row.c[name].is_distinct_from(new[name]) for name in own)),
     ).returning(key.label("name"), (row.c.created_at == row.c.updated_at).label("is_new"))
 
 
@@ -137,12 +137,12 @@ def make(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
 def add_missing(model: type[JobMixin[Any]]) -> Insert:
     """Insert rows with their settings for those of some queues and fairness keys that have none.
 
-    Parameters: arrays of one length, each called as its column: `name`, `fairness_key` and those of `TOLD`.
+    Parameters: arrays of one length, each called as its column: `name`, `fairness_key` and those of `SETTINGS`.
     Shape: `(name, fairness_key)` of each row that was inserted, unordered. Changes: new rows. Index: the primary key.
     Locks: the new rows, until the transaction ends; waits for a transaction that inserts one of them.
     """
     row = table(model.Queue)
-    names = (*row.primary_key.columns.keys(), *TOLD)
+    names = (*row.primary_key.columns.keys(), *SETTINGS)
     given = func.unnest(*(array(name, row.c[name].type) for name in names))
     each = given.table_valued(*(column(name, row.c[name].type) for name in names)).render_derived("declared")
     chosen = select(*each.c).order_by(each.c.name, each.c.fairness_key)  # two that insert the same do not deadlock
@@ -179,7 +179,7 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
 
     Parameters: `names`, or null for all; of queues `of_key`, or null for any; `after`, the name that the page follows, or
     null, with `after_key` of queues; `limit`.
-    Shape: the name, of queues `fairness_key`, those of `TOLD` that the table has, since when it is paused, by whom,
+    Shape: the name, of queues `fairness_key`, those of `SETTINGS` that the table has, since when it is paused, by whom,
     `created_at`, `updated_at`: null where there is no row; and `workers`: how many have it, of a fairness key how many have
     its queue.
     Locks: none. Index: all of both tables, which are small.
@@ -208,7 +208,7 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
         # A full join takes conditions that hash: the rows of keys have an empty text in the place of their name.
         own_name = case((row.c.fairness_key == no_key, key), else_=no_key)
         joined = row.outerjoin(by, by.c.name == own_name, full=True).outerjoin(of_whole, of_whole.c.name == key)
-    own = [row.c[name] for name in (*TOLD, *_STATE) if name in row.c]
+    own = [row.c[name] for name in (*SETTINGS, *_STATE) if name in row.c]
     others = [clamped(one).label(one.name) if isinstance(one.type, TIMESTAMP | INTERVAL) else one for one in own]
     return (
         select(name.label(key.name), *keys, *others, func.coalesce(*workers, 0).label("workers"))

@@ -34,7 +34,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, insert
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import array, clamped, excluded, once_a_model, table
 
-TOLD: Final = (
+SETTINGS: Final = (
     "type_name",
     "queue",
     "fairness_key",
@@ -63,7 +63,7 @@ def due(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: `limit`; `at`, an instant in the place of the database's clock, or null; `names`, to take none but those, or
     null; `excluded`, names to leave out, none unless given.
-    Shape: per schedule its name, `TOLD`, `next_fire_at`, `last_fire_at`, then `is_open` (whether the chain of the job it
+    Shape: per schedule its name, `SETTINGS`, `next_fire_at`, `last_fire_at`, then `is_open` (whether the chain of the job it
     made last is), and `now`; the one that is due first comes first.
     Clock: the database's `now()`, the start of the caller's transaction.
     Locks: the rows returned, until that transaction ends; rows that another transaction fires or changes are skipped.
@@ -80,7 +80,7 @@ def due(model: type[JobMixin[Any]]) -> Select[Any]:
         .correlate(schedule)
         .scalar_subquery()
     )
-    columns = _read(schedule, "name", *TOLD, "next_fire_at", "last_fire_at")
+    columns = _read(schedule, "name", *SETTINGS, "next_fire_at", "last_fire_at")
     return (
         select(*columns, func.coalesce(is_open, false()).label("is_open"), now.label("now"))
         .where(*_due(schedule, now), or_(names.is_(None), schedule.c.name == any_(names)))
@@ -164,21 +164,21 @@ _KEPT: Final = {"source", "paused_at", "paused_by"}
 def put(model: type[JobMixin[Any]]) -> Insert:
     """Write the definition of a schedule, unless its row already has it.
 
-    Parameters: `name`, `TOLD`, `source`, `next_fire_at`.
+    Parameters: `name`, `SETTINGS`, `source`, `next_fire_at`.
     Shape: `(name, is_new)` of a row that was written; no row if nothing changed.
-    Changes: `TOLD`, `source`, `updated_at`; `error` to null; `next_fire_at` where it fires at other times now, or was null.
+    Changes: `SETTINGS`, `source`, `updated_at`; `error` to null; `next_fire_at` where the times change, or it was null.
     It stays paused.
     Clock: the database's. Locks: its row. Index: the primary key.
     """
     schedule = table(model.Schedule)
-    names = ("name", *TOLD, "source", "next_fire_at")
+    names = ("name", *SETTINGS, "source", "next_fire_at")
     statement = insert(schedule).values({name: bindparam(name, type_=schedule.c[name].type) for name in names})
     new = statement.excluded
-    told = ("source", *TOLD)
+    written = ("source", *SETTINGS)
     same_times = tuple_(schedule.c.cron, schedule.c.time_zone) == tuple_(new.cron, new.time_zone)
     return statement.on_conflict_do_update(
         index_elements=["name"],
-        set_={name: new[name] for name in told}
+        set_={name: new[name] for name in written}
         | {
             "updated_at": func.now(),
             "error": null(),
@@ -188,7 +188,7 @@ def put(model: type[JobMixin[Any]]) -> Insert:
         },
         where=or_(
             schedule.c.error.is_not(None),
-            *(schedule.c[name].is_distinct_from(new[name]) for name in told),
+            *(schedule.c[name].is_distinct_from(new[name]) for name in written),
         ),
     ).returning(schedule.c.name, (schedule.c.created_at == schedule.c.updated_at).label("is_new"))
 
@@ -198,7 +198,7 @@ def page(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return schedules by name.
 
     Parameters: `names`, or null for all; `after`, the name that the page follows, or null; `limit`.
-    Shape: per schedule its name, `TOLD`, `STATE`, `created_at`, `updated_at` and `overdue`: for how long it is due, null
+    Shape: per schedule its name, `SETTINGS`, `STATE`, `created_at`, `updated_at` and `overdue`: for how long it is due, null
     while it is not, is paused or cannot fire.
     Clock: the database's. Locks: none. Index: the primary key.
     """
@@ -207,7 +207,7 @@ def page(model: type[JobMixin[Any]]) -> Select[Any]:
     late = cast(func.clock_timestamp() - clamped(schedule.c.next_fire_at), Interval)
     is_late = schedule.c.next_fire_at < func.clock_timestamp()
     overdue = case((is_late & schedule.c.paused_at.is_(None) & schedule.c.error.is_(None), late))
-    columns = _read(schedule, "name", *TOLD, *STATE, "created_at", "updated_at")
+    columns = _read(schedule, "name", *SETTINGS, *STATE, "created_at", "updated_at")
     return (
         select(*columns, overdue.label("overdue"))
         .where(or_(names.is_(None), schedule.c.name == any_(names)), or_(after.is_(None), schedule.c.name > after))
@@ -220,11 +220,11 @@ def page(model: type[JobMixin[Any]]) -> Select[Any]:
 def named(model: type[JobMixin[Any]]) -> Select[Any]:
     """Read schedules by name. Parameters: `names`.
 
-    Shape: per schedule its name, `TOLD`, `STATE` and `now`, by name. Clock: the database's `now()`. Locks: none.
+    Shape: per schedule its name, `SETTINGS`, `STATE` and `now`, by name. Clock: the database's `now()`. Locks: none.
     Index: the primary key.
     """
     schedule = table(model.Schedule)
-    columns = _read(schedule, "name", *TOLD, *STATE)
+    columns = _read(schedule, "name", *SETTINGS, *STATE)
     return (
         select(*columns, func.now().label("now"))
         .where(schedule.c.name == any_(bindparam("names", type_=ARRAY(Text))))

@@ -55,7 +55,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 
 @pytest.fixture
-def told(session: Session) -> Session:
+def filled(session: Session) -> Session:
     """Give a session of a queue with a row of each kind that is open, and one that is paused."""
     upsert_queue(session, QueueSettings(name="open", weight=2))
     upsert_job_type(session, TypeSettings(type_name="open", global_concurrency=1))
@@ -69,25 +69,25 @@ def told(session: Session) -> Session:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_dry_run_returns_what_the_call_would(told: Session, engine: Engine, name: str) -> None:
+def test_a_dry_run_returns_what_the_call_would(filled: Session, engine: Engine, name: str) -> None:
     call = CALLS[name]
     with Session(engine) as reader:
         reader.execute(text("SET TRANSACTION READ ONLY"))
         expected = call(reader, by="ann", dry_run=True)
-    assert list_audit(told).items == []
-    done = call(told, by="ann")
+    assert list_audit(filled).items == []
+    done = call(filled, by="ann")
     if isinstance(done, BulkResult):
         assert (sorted(expected.ids), expected.matched) == (sorted(done.ids), done.matched)
     else:
         assert expected == done
 
 
-def test_a_dry_run_refuses_what_the_call_refuses(told: Session) -> None:
+def test_a_dry_run_refuses_what_the_call_refuses(filled: Session) -> None:
     with pytest.raises(ScheduleNotFoundError):
-        delete_schedules(told, ["open", "none"], dry_run=True)
+        delete_schedules(filled, ["open", "none"], dry_run=True)
     with pytest.raises(InvalidOptionError):
-        pause_queues(told, ["a b"], dry_run=True)
-    told.execute(text("UPDATE schedule SET source = 'code'"))
+        pause_queues(filled, ["a b"], dry_run=True)
+    filled.execute(text("UPDATE schedule SET source = 'code'"))
     with pytest.raises(InvalidOptionError, match="declared in code"):
-        upsert_schedule(told, HOURLY, dry_run=True)
-    assert run_schedule(told, "open", dry_run=True) == [None]
+        upsert_schedule(filled, HOURLY, dry_run=True)
+    assert run_schedule(filled, "open", dry_run=True) == [None]

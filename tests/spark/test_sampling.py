@@ -87,7 +87,7 @@ def columns(*fields: tuple[str, DataType], nullable: bool = True) -> StructType:
 
 
 @pytest.mark.parametrize(
-    ("declared", "schema", "column", "told"),
+    ("declared", "schema", "column", "message"),
     [
         (Bill, columns(("customer", TEXT)), None, "^amount: is missing: 'bill' takes Bill, .*; the columns are customer"),
         (Bill, columns(("customer", TEXT), ("amuont", INT)), None, "^amount: is missing.*rename 'amuont'"),
@@ -102,9 +102,9 @@ def columns(*fields: tuple[str, DataType], nullable: bool = True) -> StructType:
     ],
 )
 def test_columns_that_fit_no_row_are_named_with_what_to_do(
-    declared: Any, schema: StructType, column: str | None, told: str
+    declared: Any, schema: StructType, column: str | None, message: str
 ) -> None:
-    with pytest.raises(InvalidColumnError, match=told):
+    with pytest.raises(InvalidColumnError, match=message):
         check_payload(kind_of(declared), schema, column)
 
 

@@ -8,7 +8,7 @@ from sa_jobqueue import Job
 from sa_jobqueue.statements import schedules
 from tests.statements.shapes import PK, Case
 
-_NIGHTLY = dict.fromkeys(schedules.TOLD) | {
+_NIGHTLY = dict.fromkeys(schedules.SETTINGS) | {
     "name": "nightly",
     "cron": "@daily",
     "time_zone": "UTC",

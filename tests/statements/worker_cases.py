@@ -16,7 +16,7 @@ _REFUSED: dict[str, Any] = {"subject": "a", "statement": "complete", "sqlstate":
 _REFUSED |= {"pause": timedelta(seconds=2)}
 _ACT: dict[str, Any] = {"done_by": "ann", "operation": "cancel_jobs", "arguments": {}, "ids": [], "matched": 1, "changed": 0}
 _MAIL = {"name": "mail", "fairness_key": "", "weight": 1}
-_DECLARED = {name: [None] for name in queues.TOLD} | {name: [value] for name, value in _MAIL.items()}
+_DECLARED = {name: [None] for name in queues.SETTINGS} | {name: [value] for name, value in _MAIL.items()}
 
 WORKER_CASES = [
     Case(

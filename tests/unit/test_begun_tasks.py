@@ -17,13 +17,13 @@ seen: ContextVar[str] = ContextVar("seen", default="nothing")
 async def test_a_task_begins_at_once_in_a_context_of_its_own() -> None:
     async def attempt() -> None:
         seen.set("the attempt")
-        told.append(asyncio.current_task())
+        begun.append(asyncio.current_task())
 
-    told: list[Any] = []
+    begun: list[Any] = []
     task = _begun(asyncio.get_running_loop(), attempt(), "test")
-    assert len(told) == (sys.version_info >= (3, 12))
+    assert len(begun) == (sys.version_info >= (3, 12))
     await task
-    assert told == [task]
+    assert begun == [task]
     assert (task.get_name(), seen.get()) == ("test", "nothing")
 
 
