@@ -27,8 +27,8 @@ FLOOD: Final = 500
 """Late arrivals of one lane that are kept by id; with more of them the cursor is lowered, and the lane is scanned."""
 
 RECENT: Final = timedelta(milliseconds=100)
-"""How far a cursor stays behind the clock at its lane's end. A job is due when its transaction begins: one that commits
-within this time lies ahead of the cursor, and the next claim finds it without a catch-up."""
+"""How far a cursor stays behind the clock at its lane's end, unless a later job was started. A job is due when its
+transaction begins: one that commits within this time is usually ahead of the cursor, and needs no catch-up."""
 
 Key: TypeAlias = tuple[datetime, Any]
 
