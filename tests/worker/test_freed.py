@@ -318,25 +318,18 @@ async def test_a_worker_that_uses_its_slots_itself_tells_nobody(
     assert [payload for topic, payload in notifications.seen() if topic == "freed"] == ["queue default"]
 
 
-async def test_a_worker_counts_for_others_only_where_they_may_find_no_room(
-    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+async def test_a_worker_notifies_others_only_where_they_may_find_no_room(
+    engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freed, "OWN_TURN", 0.0)  # so that it never waits for its own claim to count
-    counted, recount = [], limits.Limits.recount
-
-    async def watched(self: limits.Limits, *given: Any) -> Any:
-        counted.append(self)
-        return await recount(self, *given)
-
-    monkeypatch.setattr(limits.Limits, "recount", watched)
-    for most, at_all in ((100, False), (1, True)):
+    for most, seen in ((100, []), (1, ["queue below-1"])):
         run(engine, f"INSERT INTO queue (name, global_concurrency) VALUES ('below-{most}', {most})")
         gate = Gate()
         jobs.add(input="only", queue=f"below-{most}")
         gate.let_go("only")
         async with at_work(engine, gate, f"below-{most}"):
             await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="the job completes")
-        assert bool(counted) is at_all
+        assert [payload for topic, payload in notifications.seen() if topic == "freed"] == seen
 
 
 async def test_a_worker_that_runs_all_that_may_run_does_not_ask_for_more(
@@ -369,8 +362,8 @@ async def test_a_worker_that_runs_all_that_may_run_does_not_ask_for_more(
 
 async def test_what_ends_while_a_claim_counts_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(freed, "OWN_TURN", 0.0)
-    recounted: list[Counter[limits.Key]] = []
-    slots = freed.Freed(notify=lambda keys: None, recount=lambda under, ended: recounted.append(ended))
+    notified: list[limits.Key] = []
+    slots = freed.Freed(notified.extend)
     under = limits.Limits(Job, "default", None)
     under._most = {(False, "default"): 2}
 
@@ -385,8 +378,8 @@ async def test_what_ends_while_a_claim_counts_is_left_to_it(monkeypatch: pytest.
         for job in started:
             assert slots.end(job.id) == "default"
         await turns()
-        assert recounted == []
+        assert notified == []
         slots.claimed(under, before, [])  # it counted neither, for both ended after it had begun
         await turns()
-    assert recounted == [Counter({(False, "default"): 2})]
+    assert notified == [(False, "default")]
     assert under.held == 0

@@ -166,7 +166,7 @@ class Claimer(Component):
         self._held = compiled(leases.held, model)
         self._model = model
         self._ordered = False
-        self._freed = Freed(notify=unblocker.notify_freed, recount=unblocker.recount_freed)
+        self._freed = Freed(unblocker.notify_freed)
         self._controls = controls
         self._obeyed = Controls()
         self._buckets = Buckets()

@@ -34,22 +34,19 @@ class Running:
         self._queue, self._type, self._whole = queue, type_name, whole
         self._since = self._since_of_parts = START
 
-    async def count(self, connection: AsyncConnection, *, remembers: bool = True) -> tuple[int, int]:
-        """Return how many of the queue run and how many of the type, zero for None.
+    async def count(self, connection: AsyncConnection) -> tuple[int, int]:
+        """Return how many of the queue run and how many of the type, zero for None. Always on the same connection.
 
-        `remembers`: whether the next count begins where this one says. Only on the claimer's own connection: another one
-        may lead to another server, whose transactions are not comparable.
+        Another one may lead to another server, whose transactions are not comparable.
         """
         given = {"queue": self._queue, "type_name": self._type, "since": self._since}
-        ((in_queue, of_type, since),) = await self._all.execute(connection, given)
-        if remembers:
-            self._since = since
+        ((in_queue, of_type, self._since),) = await self._all.execute(connection, given)
         return in_queue, of_type
 
-    async def count_parts(self, connection: AsyncConnection, *, remembers: bool = True) -> Counter[str]:
-        """Return how many of each part of the queue run. `remembers`: as `count`."""
+    async def count_parts(self, connection: AsyncConnection) -> Counter[str]:
+        """Return how many of each part of the queue run. As `count`, always on the same connection."""
         given = {"queue": self._whole, "since": self._since_of_parts}
         rows = await self._by_part.execute(connection, given)
-        if rows and remembers:
+        if rows:
             self._since_of_parts = str(min(int(since) for _, _, since in rows))
         return Counter({part_of(self._whole or "", fairness_key): n for fairness_key, n, _ in rows})

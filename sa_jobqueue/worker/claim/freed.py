@@ -1,9 +1,9 @@
 """Notifies other workers of capacity that this worker freed under limits, if they may be waiting for it.
 
 Another worker that found no capacity tries again after half a second at the latest. It is notified earlier where a limit was
-reached until a job of this worker ended, and this worker, which may use the slot first, leaves it to others. Usually this
-costs nothing: the claim that follows the end has counted what runs. Where none follows, as in a worker that is stopping or
-has no free slot, a count is run for this, unless the last one showed plenty of capacity.
+reached until a job of this worker ended, and this worker, which may use the slot first, leaves it to others. Where a claim
+follows the end, its count shows this. Where none follows, as in a worker that is stopping or has no free slot, others are
+notified unless the last count showed plenty of capacity.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ TRUSTED: Final = 0.1
 """Seconds for which a worker trusts its own count of what it runs."""
 
 Notify: TypeAlias = Callable[[Iterable[Key]], None]
-Recount: TypeAlias = Callable[[Limits, Counter[Key]], None]
 
 
 class Freed:
     """Jobs that one worker runs under limits, and those of them that have ended since the last count.
 
-    `notify`: notify other workers that these limits have capacity. `recount`: do so if a count shows that they had none.
+    `notify`: notify other workers that these limits may have capacity.
     A crash loses nothing permanently: other workers find the capacity with their next try.
     """
 
-    def __init__(self, *, notify: Notify, recount: Recount) -> None:
+    def __init__(self, notify: Notify) -> None:
         self._loop = asyncio.get_running_loop()
-        self._notify, self._recount = notify, recount
+        self._notify = notify
         self._held: dict[Any, tuple[Limits, str]] = {}
         self._over: dict[tuple[Limits, str], int] = {}
         self._ended: dict[Limits, Counter[Key]] = {}
@@ -120,8 +119,6 @@ class Freed:
         self._timer = None
         self._take_in()
         names, self._to_notify = self._to_notify, {}
-        if names:
-            self._notify(names)
         ended, self._ended = self._ended, {}
         counted, self._counted = self._counted, set()
         for limits, keys in ended.items():
@@ -131,8 +128,9 @@ class Freed:
             if later:
                 self._ended[limits] = later
                 self._wait()
-            if near := Counter({key: n for key, n in (keys - later).items() if limits.may_be_reached(key, n)}):
-                self._recount(limits, near)
+            names |= dict.fromkeys(key for key, n in (keys - later).items() if limits.may_be_reached(key, n))
+        if names:
+            self._notify(names)
 
     def _wait(self) -> None:
         if self._timer is None:

@@ -207,17 +207,6 @@ class Limits:
         self._after = {key: (n + used[key], most) for key, (n, most) in self.counted.items()}
         return [key for key, (n, most) in counts.items() if n + used[key] < most <= n + ended[key]]
 
-    async def recount(self, connection: AsyncConnection, ended: Mapping[Key, int]) -> list[Key]:
-        """Count again, under no lock, and return which were reached until so many `ended`, and have room."""
-        counts: dict[Key, int] = {}
-        if ended.keys() & {(False, self._queue), (True, self._type)}:
-            in_queue, of_type = await self._running.count(connection, remembers=False)
-            counts = {(False, self._queue or ""): in_queue, (True, self._type or ""): of_type}
-        if parts := [name for is_type, name in ended if not is_type and SEPARATOR in name]:
-            found = await self._running.count_parts(connection, remembers=False)
-            counts |= {(False, name): found[name] for name in parts}
-        return [key for key, n in ended.items() if counts[key] < (self._may_run(key) or 0) <= counts[key] + n]
-
     def _may_run(self, key: Key) -> int | None:
         most = self._most.get(key)
         return self._each if most is None and not key[0] and SEPARATOR in key[1] else most

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.db.splitting import in_parts, is_of_a_row
 from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
@@ -32,13 +31,6 @@ _LONGEST_REST = 0.32
 
 LimitKey: TypeAlias = tuple[bool, str]
 """A limit across all workers: whether it is of a job type, and the name of the job type or queue."""
-
-
-class Recountable(Protocol):
-    """Limits across all workers, whose running jobs can be counted."""
-
-    async def recount(self, connection: AsyncConnection, ended: Mapping[LimitKey, int], /) -> Iterable[LimitKey]:
-        """Return the limits that were reached until these jobs ended."""
 
 
 class Unblocker(Component):
@@ -73,7 +65,6 @@ class Unblocker(Component):
         self._due: set[str] = set()
         self._notified_at: dict[str, float] = {}
         self._freed: dict[LimitKey, None] = {}
-        self._recounts: dict[Recountable, Counter[LimitKey]] = {}
         self._chains_to_unblock = blockers.chains_to_unblock(model)
         self._searches = self._notifies = False
         self._held_rest = _HELD_REST
@@ -99,14 +90,8 @@ class Unblocker(Component):
             self._arrived.set()
 
     def notify_freed(self, limits: Iterable[LimitKey]) -> None:
-        """Wake other workers that were held up by limits that now have capacity."""
+        """Wake other workers that were held up by limits that may have capacity now."""
         self._freed |= dict.fromkeys(limits)
-        self._empty.clear()
-        self._arrived.set()
-
-    def recount_freed(self, limits: Recountable, ended: Counter[LimitKey]) -> None:
-        """Do so for limits whose count shows that they were exhausted until these jobs ended."""
-        self._recounts.setdefault(limits, Counter()).update(ended)
         self._empty.clear()
         self._arrived.set()
 
@@ -134,11 +119,11 @@ class Unblocker(Component):
     async def run(self) -> None:
         """Process what arrives until cancelled."""
         while True:
-            if not (self._chains or self._due or self._freed or self._recounts or self._searches or self._notifies):
+            if not (self._chains or self._due or self._freed or self._searches or self._notifies):
                 self._empty.set()
                 self._arrived.clear()
                 await self._idle()
-            if self._freed or self._recounts or self._notifies:
+            if self._freed or self._notifies:
                 await self._flush_freed()
             if self._searches:
                 await self._find()
@@ -163,13 +148,10 @@ class Unblocker(Component):
     async def _flush_freed(self) -> None:
         """Notify of limits that have capacity again. A failure is ignored, because other workers poll anyway."""
         freed, self._freed = self._freed, {}
-        recounts, self._recounts = self._recounts, {}
         notifies, self._notifies = self._notifies, False
         async with self._engine.begin() as connection:
             if notifies:
                 await connection.execute(notifications.notify_unblock(self._model))
-            for limits, ended in recounts.items():
-                freed |= dict.fromkeys(await limits.recount(connection, ended))
             if freed:
                 ids = [f"{'type' if is_type else 'queue'} {name}" for is_type, name in freed]
                 await connection.execute(notifications.notify_each(self._model, "freed"), {"ids": ids})
