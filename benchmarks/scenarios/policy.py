@@ -68,9 +68,10 @@ LOADS: Final[Mapping[str, Load]] = {
     "100 queues that share": Load(queues=100),
     "every priority": Load(priorities=range(MIN_PRIORITY, MAX_PRIORITY + 1)),
     "two types": Load(types=(rows.JOB_TYPE, _SECOND_TYPE)),
-    "two types, slots for one": Load(types=(rows.JOB_TYPE, _SECOND_TYPE), slots={_SECOND_TYPE: CONCURRENCY}),
+    "two types, slots for one": Load(types=(rows.JOB_TYPE, _SECOND_TYPE), slots={_SECOND_TYPE: CONCURRENCY - 1}),
     "100 types": Load(types=_TYPES),
     "100 types, slots for each": Load(types=_TYPES, slots=dict.fromkeys(_TYPES, CONCURRENCY)),
+    "100 types, a tenth of the slots for each": Load(types=_TYPES, slots=dict.fromkeys(_TYPES, CONCURRENCY // 10)),
     "global_concurrency": Load(settings={"global_concurrency": 2 * CONCURRENCY}),
     "global_concurrency, as many as slots": Load(settings={"global_concurrency": CONCURRENCY}),
     "rate": Load(settings={"rate_limit": 1_000_000, "rate_period": timedelta(seconds=1)}),
@@ -86,6 +87,7 @@ _AGAINST: Final[Mapping[str, str]] = {
     "20 queues that share": "20 queues, priorities over all",
     "two types, slots for one": "two types",
     "100 types, slots for each": "100 types",
+    "100 types, a tenth of the slots for each": "100 types",
     "10 fair keys, global_concurrency of each": "10 fair keys",
 } | dict.fromkeys(
     (

@@ -21,6 +21,7 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WorkerFilter, pause_queues, resize_workers, upsert_job_type, upsert_queue
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.worker.background.settings import DEFAULTS, Control, ControlReader, Controls
+from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.quarantine import Quarantine
 from tests.fixtures.database import both_servers_swept
@@ -28,15 +29,15 @@ from tests.fixtures.jobs import WORKER, Jobs
 
 pytestmark = both_servers_swept
 PAUSED = Control(is_paused=True)
+NARROW = 15
+"""How many jobs of a third type a worker may run at once."""
 
 
 class Slots:
     """Stands for the executor: takes what is claimed and runs nothing."""
 
-    free = concurrency = 10
-    running = 0
-
     def __init__(self) -> None:
+        self.concurrency, self.running = 10, 0
         self.started: list[ClaimedJob] = []
         self.changed = asyncio.Event()
 
@@ -47,7 +48,11 @@ class Slots:
         return self.free
 
     def free_for(self, type_name: str) -> int:
-        return self.free
+        return min(self.free, NARROW - self.running) if type_name == "narrow" else self.free
+
+    @property
+    def free(self) -> int:
+        return self.concurrency - self.running
 
 
 class Driven:
@@ -62,12 +67,13 @@ class Driven:
         queue = JobQueue()
         for name in ("test", "mail"):
             queue.handler(name)(lambda: None)
+        queue.handler("narrow", concurrency=NARROW)(lambda: None)
         self._claimer = Claimer(
             self.engine,
             Job,
             executor=cast("Any", self.slots),
             completer=unused,
-            unblocker=cast("Any", SimpleNamespace(notify_freed=unused, recount_freed=unused)),
+            unblocker=cast("Any", SimpleNamespace(notify_freed=unused)),
             worker_id=WORKER,
             jobs=queue,
             events=EventBus(),
@@ -123,6 +129,28 @@ async def test_jobs_of_a_paused_type_are_passed_by_the_cursors_and_found_when_it
     assert await driven.claim() == set()
     driven.tell(types={"mail": DEFAULTS})
     assert await driven.claim() == {waits}
+
+
+async def test_a_limit_that_the_slots_of_a_worker_do_not_reach_holds_when_it_is_resized_during_a_claim(
+    driven: Driven, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a type shares its lanes with others. When there are more slots, it is claimed by itself."""
+    keep_up = Arrivals.keep_up
+
+    async def keep_up_late(self: Arrivals, connection: AsyncConnection) -> None:
+        await keep_up(self, connection)
+        driven.slots.concurrency = 40  # after the claim has begun, before it asks how many slots are free
+
+    for _ in range(45):
+        jobs.add(type_name="narrow")
+    mail = jobs.add(type_name="mail")
+    with monkeypatch.context() as patched:
+        patched.setattr(Arrivals, "keep_up", keep_up_late)
+        assert len(await driven.claim()) == 10
+    driven.slots.running = 10
+    claimed = await driven.claim()
+    assert mail in claimed
+    assert len(claimed) == NARROW - 10 + 1
 
 
 async def test_with_everything_paused_nothing_is_claimed_and_everything_comes_back(driven: Driven, jobs: Jobs) -> None:

@@ -172,6 +172,8 @@ class Claimer(Component):
         self._buckets = Buckets()
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
         self._selectors = Selectors(jobs.selectors, model, worker_id=worker_id, events=events)
+        self._concurrency = 0
+        """Of the worker, when its lanes were made: limits of this worker that are not below it have no partitions."""
         self._lanes = self._new_lanes()
         self._woken = asyncio.Event()
         self._was_notified = True
@@ -308,12 +310,17 @@ class Claimer(Component):
 
     def _new_lanes(self) -> _Lanes:
         """Return the lanes of what is not paused, none of them known yet."""
-        limits = {queue: limit for queue, limit in self._options.limits.items() if not self._obeyed.queue(queue).is_paused}
+        most = self._concurrency = self._executor.concurrency
+
+        def binding(limit: int | None) -> int | None:
+            return limit if limit is not None and limit < most else None
+
+        limits = {queue: binding(n) for queue, n in self._options.limits.items() if not self._obeyed.queue(queue).is_paused}
         types = [name for name in self._types if not self._obeyed.type(name).is_paused]
         partitions = Partitions(
             limits,
             types,
-            self._slots,
+            {name: n for name, n in self._slots.items() if binding(n) is not None},
             executor=self._executor,
             model=self._model,
             controls=self._obeyed,
@@ -334,7 +341,7 @@ class Claimer(Component):
         """Apply settings that have changed since the last claim. Never during one: its cursors would be gone."""
         before, self._obeyed = self._obeyed, self._controls()
         self._buckets.update(self._obeyed)
-        if _partitions_of(before) != _partitions_of(self._obeyed):
+        if _partitions_of(before) != _partitions_of(self._obeyed) or self._concurrency != self._executor.concurrency:
             self._lanes = self._new_lanes()
         else:
             self._lanes.planner.reweigh()
@@ -342,7 +349,7 @@ class Claimer(Component):
     async def claim(self, connection: AsyncConnection) -> int:
         """Claim for every partition with a free slot and start what came; return how many jobs."""
         self._claim_began = self._loop.time()
-        if self._controls() is not self._obeyed:
+        if self._controls() is not self._obeyed or self._concurrency != self._executor.concurrency:
             self._obey()
         self._exclude()
         lanes = self._lanes
@@ -414,7 +421,9 @@ class Claimer(Component):
 
         What the former leave is divided again among the others.
         """
-        free, planner, now = min(self._executor.free, _MOST), self._lanes.planner, self._loop.time()
+        # No more than it had slots when its lanes were made: a limit that did not bind then may bind now.
+        free = min(self._executor.free, self._concurrency - self._executor.running, _MOST)
+        planner, now = self._lanes.planner, self._loop.time()
         started: Counter[Queue] = Counter()
         tried: set[Partition] = set()
         while (left := free - started.total()) > 0 and (shares := planner.share(left, now, tried)):
