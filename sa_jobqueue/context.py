@@ -126,7 +126,7 @@ class AttemptContext:
         self,
         job: ClaimedJob,
         worker_id: str,
-        extend: Callable[[timedelta], None],
+        extend: Callable[[AttemptContext, timedelta], None],
         report: Callable[[float, float | None, str | None], None] | None = None,
     ) -> None:
         self.job = job
@@ -208,7 +208,7 @@ class AttemptContext:
         """
         if not timedelta(0) < timeout <= LONGEST:
             raise InvalidOptionError("timeout", f"must be above zero and at most {LONGEST.days} days, got {timeout}")
-        self._extend(timeout)
+        self._extend(self, timeout)
 
     def progress(self, done: float, total: float | None = None, *, message: str | None = None) -> None:
         """Report how far the attempt is, for people who watch it.

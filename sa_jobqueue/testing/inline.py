@@ -84,7 +84,7 @@ class Inline:
 
     async def _run(self, job: ClaimedJob) -> None:
         job_type = self._jobs.registry.get(job.type_name)
-        context = AttemptContext(job, INLINE, lambda timeout: None)
+        context = AttemptContext(job, INLINE, lambda *_: None)
         enter_attempt(context)
         self._events.begin(context)
         self._events.emit(JobStarted(job.id, job.type_name, job.attempt))

@@ -58,7 +58,7 @@ def perform(
         "scheduled_at": now,
         "started_at": now,
     }
-    context = AttemptContext(ClaimedJob(**known), INLINE, lambda timeout: None)
+    context = AttemptContext(ClaimedJob(**known), INLINE, lambda *_: None)
     given: dict[str, Any] = {}
     if kind.session_argument is not None:
         if session is None:
@@ -146,7 +146,7 @@ def _make(  # noqa: PLR0917 - `on_session` gives it a session alone
     elif status in {JobStatus.RUNNING, JobStatus.DEAD, JobStatus.CANCELLED} or error is not None:
         claimed = start(session, model, job.id)
         if status is not JobStatus.RUNNING:
-            context = AttemptContext(claimed, INLINE, lambda timeout: None)
+            context = AttemptContext(claimed, INLINE, lambda *_: None)
             ended = Cancel("by make_job") if status is JobStatus.CANCELLED else (error or Discard("by make_job"))
             if status is JobStatus.DEAD:
                 context.job = claimed._replace(max_attempts=claimed.attempt)

@@ -16,7 +16,7 @@ def attempt_context(attempt: int = 1) -> AttemptContext:
     job = ClaimedJob(
         job_id, "test", "default", "", 0, job_id, "test", 0, None, 1, attempt, 20, None, now, now, now, None, None
     )
-    return AttemptContext(job, "tester:1", lambda timeout: None)
+    return AttemptContext(job, "tester:1", lambda *_: None)
 
 
 def test_whoever_asked_is_told_once_and_the_first_reason_stays() -> None:

@@ -36,7 +36,7 @@ def logger() -> Iterator[logging.Logger]:
 
 
 def attempt() -> AttemptContext:
-    return AttemptContext(job(2), "w:1", lambda timeout: None)
+    return AttemptContext(job(2), "w:1", lambda *_: None)
 
 
 def within(entered: AttemptContext, call: Any) -> None:

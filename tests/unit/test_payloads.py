@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, computed_field
 from typing_extensions import TypedDict
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
-from sa_jobqueue.payloads import MAX_BYTES, Codec, check_json
+from sa_jobqueue.payloads import MAX_BYTES, Codec, Unreadable, check_json, read_json
 
 
 class Colour(StrEnum):
@@ -181,6 +181,21 @@ def test_whatever_is_accepted_comes_back_equal(value: Any) -> None:
         assert "\\u0000" in json.dumps(value)  # st.text() makes no surrogates
     else:
         assert Codec(Any).decode("input", json.loads(json.dumps(value))) == value
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), st.lists))
+def test_json_text_is_read_as_the_standard_library_reads_it(value: Any) -> None:
+    for document in (json.dumps(value), f" {json.dumps(value)}\n"):
+        assert read_json(document) == read_json(document.encode()) == json.loads(document)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [b"", b" ", b"nul", b"1 2", b"[1,", b'"\\ud', b"\xff", b"[" * 100_000, b"1" * 5_000],
+    ids=["empty", "blank", "cut off", "two values", "open array", "cut escape", "not UTF-8", "deep", "long number"],
+)
+def test_json_that_python_cannot_read_is_a_value_of_its_own(document: bytes) -> None:
+    assert isinstance(read_json(document), Unreadable)
 
 
 @pytest.mark.parametrize(

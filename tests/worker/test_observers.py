@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -22,6 +25,11 @@ from tests.fixtures.workers import PATIENCE, quick, until
 
 NEVER = timedelta(minutes=10)
 """A poll interval that no test waits for."""
+
+
+@dataclass
+class Payload:
+    number: int
 
 
 class Silent(EventBus):
@@ -199,3 +207,20 @@ async def test_capacity_that_one_worker_frees_is_used_by_another(engine: Engine,
     await until(lambda: jobs.status(second) is JobStatus.COMPLETED, what="the second job completes")
     other.stop()
     await asyncio.wait_for(asyncio.gather(run, run_of_other), PATIENCE)
+
+
+async def test_what_an_attempt_held_is_freed_without_the_garbage_collector(engine: Engine, jobs: Jobs) -> None:
+    queue, held = JobQueue(), list[weakref.ref[Any]]()
+
+    @queue.handler("one")
+    async def one(payload: Payload, ctx: AttemptContext) -> None:
+        held.extend([weakref.ref(ctx), weakref.ref(payload)])
+
+    enqueue(engine, *(one.job(Payload(number)) for number in range(20)))
+    gc.disable()  # cycles would be found by it sooner or later, for a tenth of the worker's CPU time
+    try:
+        await Worker(queue, engine, options=quick()).run_until_idle()
+        assert len(held) == 40
+        assert [one() for one in held if one() is not None] == []
+    finally:
+        gc.enable()

@@ -82,7 +82,7 @@ class Ours(Adapter):
                 seen(0)
 
         if not stamps:
-            events.subscribe(on_event)
+            events.subscribe(on_event, kinds=[JobCompleted])
         engine = create_async_engine(self.url, pool_size=100)
         worker = Worker(queue, engine, options=WorkerOptions(concurrency=100), events=events)
         with frozen():  # as `sa-jobqueue worker` does

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -286,7 +287,9 @@ class Completer(Component):
         for end in ends:
             self._on_ended(end.job.id)
         if ends and self._events.has_subscribers(JobCompleted):
-            events = [JobCompleted(end.job.id, end.job.type_name, end.job.attempt, end.ran) for end in ends]
+            events = [
+                JobCompleted(end.job.id, end.job.type_name, end.job.attempt, timedelta(seconds=end.seconds)) for end in ends
+            ]
             self._events.emit_many(events)
 
     def _report(self, end: Finished) -> None:

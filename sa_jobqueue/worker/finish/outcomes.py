@@ -44,7 +44,8 @@ class Completed:
 
     job: ClaimedJob
     result: str | JobMixin[Any]
-    ran: timedelta
+    seconds: float
+    """How long the attempt ran."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import contextvars
 import json
 import logging
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from datetime import timedelta
@@ -49,6 +50,8 @@ from sa_jobqueue.worker.run.span_links import Linker
 from sa_jobqueue.worker.run.threads import Threads
 
 _log: Final = logging.getLogger("sa_jobqueue.worker")
+
+_IS_EAGER: Final = sys.version_info >= (3, 12)
 
 Result: TypeAlias = str | JobMixin[Any]
 """What a handler returned: JSON text, or a continuation of its chain."""
@@ -190,7 +193,7 @@ class Executor:
     def start(self, job: ClaimedJob) -> None:
         """Run a claimed job in a task of its own."""
         running = Running(job)
-        running.context = AttemptContext(job, self._worker_id, partial(self._request_extension, running))
+        running.context = AttemptContext(job, self._worker_id, self._request_extension)
         self._running.add(running)
         self._by_queue[job.queue] += 1
         self._by_type[job.type_name] += 1
@@ -284,48 +287,45 @@ class Executor:
         self._threads.close()
 
     async def _run(self, running: Running) -> None:
-        if (task := asyncio.current_task()) is not None:
+        """Run the attempt and pass its result on to be written."""
+        if _IS_EAGER and (task := asyncio.current_task()) is not None:
             running.task = task  # who begins it may know it only after the handler has returned
+        job = running.job
+        job_type: JobType | None = None
         try:
-            await self._end(running)
+            try:
+                running.begun = True
+                if running.stopping is not None:
+                    raise asyncio.CancelledError
+                running.started = time.monotonic()
+                enter_attempt(running.context)
+                self._events.begin(running.context)
+                job_type = self._registry.get(job.type_name)
+                if job.timeout is not None and not job_type.isolated:  # whose time begins when a child has it
+                    self._set_deadline(running, job.timeout)
+                if tracing.is_recording():
+                    await self._linker.link(job, job_type)
+                result = await (self._surrounded if job_type.middleware else self._attempt)(running, job_type)
+            # User code ends here, and so does everything that it can raise.
+            except BaseException as error:
+                self._end_by(running, error, job_type)
+            else:
+                if result is None:
+                    self._report_ended(running)
+                else:
+                    self._completer.put(Completed(job, result, time.monotonic() - running.started))
         except asyncio.CancelledError:
             raise  # the worker itself is being cancelled, which must pass
         except BaseException as error:  # a bug of ours: it must neither lose the attempt nor end the loop
-            _log.exception("the end of an attempt could not be decided job_id=%s", running.job.id)
-            self._completer.put(broken(running.job, error))
+            _log.exception("the end of an attempt could not be decided job_id=%s", job.id)
+            self._completer.put(broken(job, error))
         finally:
             if running.deadline is not None:
                 running.deadline.cancel()
             self._running.discard(running)
-            self._by_queue[running.job.queue] -= 1
-            self._by_type[running.job.type_name] -= 1
+            self._by_queue[job.queue] -= 1
+            self._by_type[job.type_name] -= 1
             self.changed.set()
-
-    async def _end(self, running: Running) -> None:
-        """Run the attempt and pass its result on to be written."""
-        job = running.job
-        job_type: JobType | None = None
-        try:
-            running.begun = True
-            if running.stopping is not None:
-                raise asyncio.CancelledError
-            running.started = self._loop.time()
-            enter_attempt(running.context)
-            self._events.begin(running.context)
-            job_type = self._registry.get(job.type_name)
-            if job.timeout is not None and not job_type.isolated:  # whose time begins when a child has it
-                self._set_deadline(running, job.timeout)
-            if tracing.is_recording():
-                await self._linker.link(job, job_type)
-            result = await (self._surrounded if job_type.middleware else self._attempt)(running, job_type)
-        # User code ends here, and so does everything that it can raise.
-        except BaseException as error:
-            self._end_by(running, error, job_type)
-        else:
-            if result is None:
-                self._report_ended(running)
-            else:
-                self._completer.put(Completed(job, result, self._ran(running)))
 
     def _end_by(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
         """End an attempt by what was raised. Everything but a stop is a failure, which counts; the fence decides on it."""
@@ -358,7 +358,8 @@ class Executor:
         self._events.emit(kind(job.id, job.type_name, job.attempt, self._ran(running)))
 
     def _ran(self, running: Running) -> timedelta:
-        return timedelta(seconds=self._loop.time() - running.started)
+        # Not the loop's clock: uvloop's counts milliseconds.
+        return timedelta(seconds=time.monotonic() - running.started)
 
     def _fail(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
         running.context.error = original(error)
@@ -536,9 +537,16 @@ class Executor:
             raise InvalidOutputError(f"the handler's return value is not usable: output {fault}")
         return json.dumps(output)
 
-    def _request_extension(self, running: Running, timeout: timedelta) -> None:
+    def _request_extension(self, context: AttemptContext, timeout: timedelta) -> None:
         # From the handler's thread or task: everything that matters happens on the loop.
-        self._loop.call_soon_threadsafe(self._keep, self._extender.extend(running, timeout))
+        self._loop.call_soon_threadsafe(self._extend, context, timeout)
+
+    def _extend(self, context: AttemptContext, timeout: timedelta) -> None:
+        # Searched for, because a context that knew its attempt would be garbage that only the collector frees.
+        for running in self._running:
+            if running.context is context:
+                self._keep(self._extender.extend(running, timeout))
+                return
 
     def _keep(self, coroutine: Any) -> asyncio.Task[Any]:
         # The loop holds tasks weakly; a task that is not awaited is held here until it is done.

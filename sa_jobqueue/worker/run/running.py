@@ -21,7 +21,7 @@ class Running:
     begun: bool = False
     """Whether its task has started: a task cancelled before that would end silently."""
     started: float = 0.0
-    """When it started, by the loop's clock."""
+    """When it started, by the monotonic clock."""
     deadline: asyncio.TimerHandle | None = None
     timeout: timedelta | None = None
     """Its timeout, in total or since the last extension; None: no timeout."""

@@ -138,7 +138,7 @@ class Child:
             reports.close()
             self._stopped_by(None)
 
-    def _extend(self, timeout: timedelta) -> None:
+    def _extend(self, _: AttemptContext, timeout: timedelta) -> None:
         self._channel.send({"is": "extend", "seconds": timeout.total_seconds()})
 
     def _stopped_by(self, stop: Callable[[CancelReason], None] | None) -> None:
