@@ -107,6 +107,7 @@ class Executor:
         self._by_queue: Counter[str] = Counter()
         self._by_type: Counter[str] = Counter()
         self._stuck_threads = 0
+        self._is_shutting_down = False
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
         self._doubtful: set[str] = set()
@@ -194,6 +195,8 @@ class Executor:
         """Run a claimed job in a task of its own."""
         running = Running(job)
         running.context = AttemptContext(job, self._worker_id, self._request_extension)
+        if self._is_shutting_down:  # by an attempt of the same claim, which has begun already
+            running.stopping = CancelReason.SHUTDOWN
         self._running.add(running)
         self._by_queue[job.queue] += 1
         self._by_type[job.type_name] += 1
@@ -257,7 +260,8 @@ class Executor:
             return set(await connection.scalars(self._standing, given | {"worker_id": self._worker_id}))
 
     def release_all(self, reason: CancelReason) -> None:
-        """Stop every attempt and release its job, not counted."""
+        """Stop every attempt and release its job, not counted; at a shutdown also those of a claim that start after it."""
+        self._is_shutting_down = self._is_shutting_down or reason is CancelReason.SHUTDOWN
         for running in list(self._running):
             self.stop(running, reason)
 
