@@ -1,11 +1,20 @@
 """The fixtures of this suite, by topic. Where PostgreSQL comes from is `sa_jobqueue.testing.plugin`'s business."""
 
 import os
+import shutil
 import sys
+import tempfile
+from pathlib import Path
 
 # Where it is off, each of the hundreds of processes that tests start would compile the package again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Temporary files, the servers' data above all, in memory where there is enough of it.
+MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 8 * 2**30
+if "TMPDIR" not in os.environ and MEMORY.exists() and shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES:
+    os.environ["TMPDIR"] = str(MEMORY)
+    tempfile.tempdir = None
 
 pytest_plugins = [
     "tests.fixtures.database",
