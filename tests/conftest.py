@@ -23,6 +23,7 @@ pytest_plugins = [
     "tests.fixtures.chains",
     "tests.fixtures.notifications",
     "tests.fixtures.poolers",
+    "tests.fixtures.programs",
     "tests.fixtures.spark",
     "tests.fixtures.tallies",
     "tests.fixtures.workers",

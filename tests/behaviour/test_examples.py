@@ -6,37 +6,28 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
 
-from sa_jobqueue.testing.databases import ThrowAwayDatabase
-from sa_jobqueue.testing.servers import URL_VARIABLE, PostgresServer
+from sa_jobqueue.testing.servers import URL_VARIABLE
+from tests.fixtures.programs import PYTHON, Ended, Programs
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path for path in EXAMPLES.rglob("*.py") if "# Output:" in path.read_text())
 REPORTS = [EXAMPLES / "build_graph.py", EXAMPLES / "flights" / "walkthrough.py"]
 """Examples at real size: what they print is measured, and depends on the interpreter."""
-ADVANCED_ALCHEMY = "The declarative_mixin decorator"
-"""A warning at its import, by Litestar too: it uses a decorator that SQLAlchemy 2.1 deprecates."""
 NEEDS = {"sending_email.py": "aiosmtpd", "outbox_to_kafka.py": "confluent_kafka"}
 """Packages that an example alone needs; without them it is skipped."""
 APPLICATIONS = sorted(path.parent for path in EXAMPLES.glob("*/alembic.ini"))
 
 
-@pytest.fixture
-def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
-    with ThrowAwayDatabase(jobqueue_server.url) as database:
-        yield database.url
-
-
 def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50) -> str:
     """Run Python with these arguments, its warnings errors; return what it printed."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-W", f"ignore:{ADVANCED_ALCHEMY}", *arguments],
+        [*PYTHON, *arguments],
         cwd=cwd,
         env=os.environ | {URL_VARIABLE: url},
         capture_output=True,
@@ -44,11 +35,16 @@ def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50) -> str:
         timeout=timeout_seconds,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    return printed(Ended(done.returncode, done.stdout, done.stderr))
+
+
+def printed(ended: Ended) -> str:
+    """Return what a program printed that ended well."""
+    assert ended.code == 0, ended.stdout + ended.stderr
     # Errors of handlers are logged; these end no program, and nobody would see them.
     for unseen in ("Exception ignored", "never retrieved", "never awaited", "Exception during reset", "Warning"):
-        assert unseen not in done.stderr, done.stderr
-    return done.stdout
+        assert unseen not in ended.stderr, ended.stderr
+    return ended.stdout
 
 
 def promised_output(script: Path) -> str:
@@ -71,19 +67,45 @@ def test_every_example_says_what_it_prints() -> None:
     [pytest.param(one, marks=[pytest.mark.long] if one.parent.name == "fastapi_app" else []) for one in SCRIPTS],
     ids=lambda script: str(script.relative_to(EXAMPLES)),
 )
-def test_example_prints_what_its_last_comment_says(script: Path, empty_database_url: str) -> None:
+def test_example_prints_what_its_last_comment_says(
+    script: Path, empty_database_url: str, programs: Programs, tmp_path: Path
+) -> None:
     if script.name in NEEDS:
         pytest.importorskip(NEEDS[script.name])
+    env = {URL_VARIABLE: empty_database_url}
+    ended = programs.run(script, cwd=EXAMPLES.parent, env=env, into=tmp_path, timeout_seconds=50)
+    assert printed(ended) == promised_output(script)
+
+
+def test_an_example_prints_the_same_in_an_interpreter_of_its_own(empty_database_url: str) -> None:
+    script = EXAMPLES / "plain_script.py"
     assert run(str(script), url=empty_database_url, cwd=EXAMPLES.parent) == promised_output(script)
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "said"),
+    [
+        ("raise SystemExit(3)", 3, ""),
+        ("import warnings; warnings.warn('x')", 1, "UserWarning: x"),
+        ("import nothing_", 1, "No"),
+    ],
+)
+def test_a_program_that_fails_is_seen_to_fail(
+    program: str, code: int, said: str, programs: Programs, tmp_path: Path
+) -> None:
+    (tmp_path / "fails.py").write_text(program)
+    ended = programs.run(tmp_path / "fails.py", cwd=tmp_path, env={}, into=tmp_path, timeout_seconds=50)
+    assert ended.code == code
+    assert said in ended.stderr
 
 
 @pytest.mark.long
 def test_the_build_graph_is_built_in_order_and_notices_when_it_was_not(
     empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    printed = run(str(REPORTS[0]), "--limit", "100", url=empty_database_url, cwd=EXAMPLES.parent)
-    assert "modules        100\n" in printed
-    assert "verified       every module was built once, none before all it imports had completed" in printed
+    output = run(str(REPORTS[0]), "--limit", "100", url=empty_database_url, cwd=EXAMPLES.parent)
+    assert "modules        100\n" in output
+    assert "verified       every module was built once, none before all it imports had completed" in output
     monkeypatch.syspath_prepend(EXAMPLES)
     example = importlib.import_module("build_graph")
     graph = example.untangle(example.Library().graph(100)).graph
@@ -110,12 +132,12 @@ def test_the_flights_of_a_month_come_out_as_they_are_counted_directly(empty_data
     except JavaNotFoundError as error:
         pytest.skip(str(error))
     part = ("--month", "2", "--archive", str(tmp_path))
-    printed = run(str(REPORTS[1]), *part, url=empty_database_url, cwd=EXAMPLES.parent, timeout_seconds=1480)
-    assert "enqueued   25,036 jobs" in printed  # 24,951 flights, 84 days of airports, and one after all of them
-    assert "again      0 more" in printed
-    assert "flights             24,872 by pandas       24,872 by jobs       24,872 in the archive\n" in printed
-    assert "diverted                79 by pandas           79 by jobs           79 in the archive\n" in printed
-    assert "verified   every flight was measured once, and every total is what pandas says" in printed
+    output = run(str(REPORTS[1]), *part, url=empty_database_url, cwd=EXAMPLES.parent, timeout_seconds=1480)
+    assert "enqueued   25,036 jobs" in output  # 24,951 flights, 84 days of airports, and one after all of them
+    assert "again      0 more" in output
+    assert "flights             24,872 by pandas       24,872 by jobs       24,872 in the archive\n" in output
+    assert "diverted                79 by pandas           79 by jobs           79 in the archive\n" in output
+    assert "verified   every flight was measured once, and every total is what pandas says" in output
     assert len(list(tmp_path.glob("jobs/completed_date=*"))) >= 1  # for whoever wants to look at it afterwards
 
 

@@ -12,7 +12,6 @@ A page is run as one program, its lines where they are in the page, on an empty 
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shlex
 import subprocess
@@ -23,10 +22,9 @@ from pathlib import Path
 import click
 import pytest
 
-from sa_jobqueue.testing.databases import ThrowAwayDatabase
-from sa_jobqueue.testing.servers import URL_VARIABLE, PostgresServer
+from sa_jobqueue.testing.servers import URL_VARIABLE
 from sa_jobqueue.worker.background import settings as controls
-from tests.behaviour.test_examples import ADVANCED_ALCHEMY
+from tests.fixtures.programs import Programs
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -105,12 +103,6 @@ def program_of(page: str) -> str:
     return "\n".join(program) + "\n"
 
 
-@pytest.fixture
-def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
-    with ThrowAwayDatabase(jobqueue_server.url) as database:
-        yield database.url
-
-
 @pytest.mark.parametrize(
     "page",
     [
@@ -120,20 +112,14 @@ def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
     ],
     ids=relative,
 )
-def test_code_of_a_page_runs(page: Path, tmp_path: Path, empty_database_url: str) -> None:
+def test_code_of_a_page_runs(page: Path, tmp_path: Path, empty_database_url: str, programs: Programs) -> None:
+    program = tmp_path / page.name.replace(".md", "_page.py")
     (tmp_path / "doc_steps.py").write_text(STEPS)
-    (tmp_path / page.name.replace(".md", "_page.py")).write_text(program_of(page.read_text()))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-W", f"ignore:{ADVANCED_ALCHEMY}", page.name.replace(".md", "_page.py")],
-        cwd=tmp_path,
-        env=os.environ | {URL_VARIABLE: empty_database_url},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "ResourceWarning" not in done.stderr, done.stderr
+    program.write_text(program_of(page.read_text()))
+    env = {URL_VARIABLE: empty_database_url}
+    ended = programs.run(Path(program.name), cwd=tmp_path, env=env, into=tmp_path, timeout_seconds=240)
+    assert ended.code == 0, ended.stdout + ended.stderr
+    assert "ResourceWarning" not in ended.stderr, ended.stderr
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
