@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -17,9 +17,12 @@ from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import for_psycopg, read_url
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.statements import archiving
+
+_LOCKED: Final = "55P03"
 
 
 @contextmanager
@@ -28,7 +31,8 @@ def opened(
 ) -> Iterator[Connection]:
     """Connect, apart from every pool; `alone` with the lock on the queue's archive, which goes with the connection.
 
-    Raises: DatabaseUnavailableError, SchemaError, ServerTooOldError; ArchiveBusyError when another archiver has it.
+    Raises: DatabaseUnavailableError, SchemaError, ServerTooOldError; ArchiveBusyError when another archiver has it for
+    longer than `options.lock_timeout`.
     """
     engine = _engine(database)
     try:
@@ -46,10 +50,13 @@ def opened(
         connection.rollback()
         bounded(connection, options, guarded=True)
         if alone:
-            with connection.begin():
-                has_it = connection.execute(archiving.lock(model)).scalar_one()
-            if not has_it:
-                raise ArchiveBusyError()
+            try:
+                with connection.begin():
+                    connection.execute(archiving.lock(model))
+            except DBAPIError as error:
+                if diagnose(error).sqlstate != _LOCKED:
+                    raise
+                raise ArchiveBusyError() from error
         yield connection
 
 

@@ -34,7 +34,7 @@ class ArchiveOptions:
     statement_timeout: timedelta = timedelta(minutes=5)
     """Timeout of each statement, and of an idle transaction of the archiver."""
     lock_timeout: timedelta = timedelta(seconds=5)
-    """Maximum time to wait for a lock; locked chains are tried again later, or stay."""
+    """Maximum time to wait for a lock, of another archiver or of a row; locked chains are tried again later, or stay."""
 
     def __post_init__(self) -> None:
         for name in ("max_jobs", "part_jobs", "batch_jobs", "scan_jobs", "max_runs"):

@@ -69,14 +69,14 @@ def settings(*, statement_timeout: timedelta, lock_timeout: timedelta, guarded: 
 
 
 def lock(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Acquire the archive lock of a queue for this session, unless another session holds it. Shape: one boolean.
+    """Acquire the archive lock of a queue for this session, waiting for at most `lock_timeout` while another one holds it.
 
+    It waits because the session of an archiver that has just ended, or was killed, ends a moment later.
     Locks: an advisory lock, by the table's own number, until the session ends.
     """
     job = func.to_regclass(model.__jobqueue__.qualified("job"))
-    return select(
-        func.pg_try_advisory_lock(func.hashtextextended(func.concat("sa_jobqueue archive of ", cast(job, Text)), 0))
-    )
+    name = func.concat("sa_jobqueue archive of ", cast(job, Text))
+    return select(func.pg_advisory_lock(func.hashtextextended(name, 0)))
 
 
 def cutoff() -> Select[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Engine, text
 
+from sa_jobqueue import Job
 from sa_jobqueue.archive import (
     ArchiveBusyError,
     ArchiveElsewhereError,
@@ -26,8 +28,10 @@ from sa_jobqueue.archive import (
 )
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.history import DATASETS, SCHEMA_VERSION
+from sa_jobqueue.statements import archiving
 from tests.archive.worlds import chain, chains_in, fill, in_archive, in_tables, states, together
 from tests.fixtures.database import both_servers_swept
+from tests.fixtures.workers import PATIENCE, until
 
 pytestmark = both_servers_swept
 
@@ -208,12 +212,25 @@ def test_a_preview_says_what_would_go_and_writes_nothing(engine: Engine, tmp_pat
 # Other queues, other archivers.
 
 
+async def test_the_session_of_an_archiver_that_has_just_ended_is_waited_for(engine: Engine, tmp_path: Path) -> None:
+    """A session ends a moment after its client: an archiver that was started at once again found it still there."""
+    fill(engine)
+    waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+    with engine.connect() as ending, engine.connect() as looking:
+        ending.execute(archiving.lock(Job))
+        async with asyncio.TaskGroup() as group:
+            report = group.create_task(asyncio.to_thread(run, engine, tmp_path, lock_timeout=timedelta(seconds=PATIENCE)))
+            await until(lambda: looking.execute(waiting).scalar_one() == 1, what="the next one waits")
+            ending.invalidate()
+        assert report.result().jobs == 9
+
+
 def test_a_second_archiver_is_told_that_there_is_one(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
 
     def disturb(progress: Progress) -> None:
         with pytest.raises(ArchiveBusyError):
-            archive(engine, tmp_path, before=MONTH)
+            archive(engine, tmp_path, before=MONTH, options=ArchiveOptions(lock_timeout=timedelta(milliseconds=1)))
 
     before = in_tables(engine)
     archive(engine, tmp_path, before=MONTH, on_progress=disturb)
