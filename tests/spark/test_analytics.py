@@ -247,11 +247,12 @@ def test_dead_letters_are_counted_by_age_and_time_to_resolution(history: History
 
 
 @pytest.mark.long
-def test_the_diamond_has_its_critical_path_and_straggler(history: History, rows: Rows) -> None:
+@pytest.mark.parametrize("driver_jobs", [0, 1000], ids=["on the cluster", "by the driver"])
+def test_the_diamond_has_its_critical_path_and_straggler(driver_jobs: int, history: History, rows: Rows) -> None:
     from sa_jobqueue.spark.analytics import critical_paths, workflows
 
     ids = rows.ids
-    measured = workflows(history).cache()
+    measured = workflows(history, driver_jobs=driver_jobs).cache()
     found = collected(measured, "workflow_id")
     path = [ids[name] for name in ("a", "b", "b next", "d")]
     assert found == {

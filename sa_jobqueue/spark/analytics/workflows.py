@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,10 +25,12 @@ _MEASURED: Final = (
     " critical_seconds double, critical_share double, critical_path array<string>, stragglers array<string>,"
     " is_cyclic boolean"
 )
+DRIVER_JOBS: Final = 100_000
+"""Up to so many jobs are measured by the driver, in 4 s and 200 MB: less than Spark's Python workers take to start."""
 _ENDED: Final = sorted(status.value for status in ENDED)
 
 
-def workflows(history: History, *, driver_edges: int = DRIVER_EDGES) -> DataFrame:
+def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs: int = DRIVER_JOBS) -> DataFrame:
     """Measure each workflow of two jobs or more: chains that blockers join, directly or through others.
 
     Shape: `workflow_id` (the smallest id of its chains), `type_name` (of the job that ended last, or else was enqueued
@@ -40,12 +43,19 @@ def workflows(history: History, *, driver_edges: int = DRIVER_EDGES) -> DataFram
     each other: they never run).
     The critical path is of the sequences of jobs that each wait for the one before the one whose run times add up to most:
     making any other job faster does not make the whole end sooner, as long as there are workers enough.
-    Cost: components as `chain_components` says, which runs when this is called; then one shuffle of the jobs by workflow.
-    A workflow is measured by one task in Python, in time linear in its jobs and edges, and must fit into its memory; a
-    million jobs of one workflow take about 1 GB. Lone jobs are left out before that.
+    Cost: components as `chain_components` says, which runs when this is called. Lone jobs are left out. Up to `driver_jobs`
+    others are measured by the driver, at once; more of them after one shuffle by workflow, each by one task in Python, in
+    time linear in its jobs and edges. A workflow must fit into its memory: a million jobs take about 1 GB.
     Source: as `graphs.shape_of`.
     """
-    return _nodes(history, driver_edges).groupBy("workflow_id").applyInArrow(measured, _MEASURED)
+    nodes = _nodes(history, driver_edges)
+    few = nodes.limit(driver_jobs + 1).toArrow()
+    if few.num_rows > driver_jobs:
+        return nodes.groupBy("workflow_id").applyInArrow(measured, _MEASURED)
+    of_workflow: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for job in few.to_pylist():
+        of_workflow[job["workflow_id"]].append(job)
+    return nodes.sparkSession.createDataFrame(_table(list(map(measure, of_workflow.values()))))
 
 
 def critical_paths(measured_workflows: DataFrame, history: History) -> DataFrame:
@@ -125,10 +135,13 @@ def _nodes(history: History, driver_edges: int) -> DataFrame:
 
 def measured(table: pyarrow.Table) -> pyarrow.Table:
     """Measure the jobs of one workflow, as Arrow."""
+    return _table([measure(table.to_pylist())])
+
+
+def _table(rows: list[dict[str, Any]]) -> pyarrow.Table:
     import pyarrow as pa
 
-    row = measure(table.to_pylist())
-    return pa.table({name: pa.array([row[name]], kind) for name, kind in _arrow_kinds(pa).items()})
+    return pa.Table.from_pylist(rows, schema=pa.schema(_arrow_kinds(pa)))
 
 
 def measure(jobs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -174,7 +187,7 @@ def measure(jobs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _arrow_kinds(pa: Any) -> dict[str, Any]:
+def _arrow_kinds(pa: Any) -> list[tuple[str, Any]]:
     plain: dict[str, Callable[[], Any]] = {
         "string": pa.string,
         "int": pa.int32,
@@ -183,4 +196,4 @@ def _arrow_kinds(pa: Any) -> dict[str, Any]:
     }
     of = {name: kind() for name, kind in plain.items()}
     of |= {"timestamp": pa.timestamp("us", tz="UTC"), "array<string>": pa.list_(pa.string())}
-    return {name: of[kind] for name, kind in (column.split() for column in _MEASURED.split(","))}
+    return [(name, of[kind]) for name, kind in (column.split() for column in _MEASURED.split(","))]
