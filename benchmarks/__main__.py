@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 import click
 from rich.console import Console
@@ -81,11 +82,20 @@ def _is_chosen(name: str, chosen: tuple[str, ...]) -> bool:
     return name in chosen or ("pipeline" in chosen and name.startswith("pipeline"))
 
 
+_INTO: Final = click.option(
+    "--into",
+    "page",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Page whose table is replaced, docs/benchmarks.md; its pictures lie in `images` beside it.",
+)
+
+
 @main.command("table")
 @_on_a_server
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where to write.")
 @click.option("--quick", is_flag=True, help="Run only 100 jobs per case, to check that it runs; the figures mean nothing.")
-def write_table(url: str | None, server: str, out: Path, quick: bool) -> None:
+@_INTO
+def write_table(url: str | None, server: str, out: Path, quick: bool, page: Path | None) -> None:
     """Measure everything that the table of the documentation shows, and write it: 20 minutes on an idle machine.
 
     Writes `result.json`, `table.md`, and with a browser at hand `claims.png` and `depth.png`.
@@ -103,8 +113,32 @@ def write_table(url: str | None, server: str, out: Path, quick: bool) -> None:
 
     with serve(url or server) as running, console.status("starting") as status, places.templates(running):
         found = table.run(running, is_quick=quick, tell=tell, keep=keep)
-    (out / "table.md").write_text(markdown.write(found, plots.draw(found, out)))
+    _write_table(found, out, page)
+
+
+@main.command("page")
+@click.option("--from", "document", required=True, type=click.File(), help="The `result.json` of a run.")
+@click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where to write.")
+@_INTO
+def write_page(document: TextIO, out: Path, page: Path | None) -> None:
+    """Write the table of a run again from its `result.json`, without measuring."""
+    out.mkdir(parents=True, exist_ok=True)
+    _write_table(json.load(document), out, page)
+
+
+def _write_table(found: dict[str, Any], out: Path, page: Path | None) -> None:
+    pictures = plots.draw(found, out)
+    table = markdown.write(found, pictures)
+    (out / "table.md").write_text(table)
     click.echo(out / "table.md")
+    if page is not None:
+        images = page.parent / "images"
+        for name in pictures:
+            images.mkdir(exist_ok=True)
+            shutil.copyfile(out / name, images / f"benchmark-{name}")
+        named = markdown.write(found, [f"images/benchmark-{name}" for name in pictures])
+        page.write_text(markdown.into_page(page.read_text(), named))
+        click.echo(page)
 
 
 @main.command("profile")

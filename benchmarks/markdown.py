@@ -9,6 +9,10 @@ from benchmarks.peers.catalogue import OBJECTS, OURS
 from benchmarks.scenarios.degradation import SECONDS
 from benchmarks.targets import Found, all_targets
 
+BEGIN = "<!-- measured: written by python -m benchmarks table -->"
+END = "<!-- end of measured -->"
+"""Between them lies the table of `docs/benchmarks.md`."""
+_COSTS = ("client us", "server us", "statements", "commits", "WAL bytes")
 _LIMIT = "pgbench, our SQL"
 _OBJECTS = "sa_jobqueue, `session.add` and `enqueue_many`"
 
@@ -35,6 +39,15 @@ def write(document: Mapping[str, Any], pictures: Sequence[str]) -> str:
         *(f"![{path.rpartition('/')[2].partition('.')[0]} over time]({path})" for path in pictures),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def into_page(page: str, table: str) -> str:
+    """Return a page with the table in the place of what a run before it wrote. Raises: ValueError without that place."""
+    before, start, rest = page.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        raise ValueError(f"the page has no lines {BEGIN!r} and {END!r}")
+    return f"{before}{BEGIN}\n\n{table.strip()}\n\n{END}{after}"
 
 
 def _setting(document: Mapping[str, Any]) -> Iterator[str]:
@@ -67,7 +80,7 @@ def _systems(document: Mapping[str, Any], found: Found) -> str:
 
 def _enqueue_costs(document: Mapping[str, Any], found: Found) -> str:
     scenarios = ("single enqueue beside peers", "bulk enqueue beside peers")
-    costs = {"client_cpu_us": ",.0f", "server_cpu_us": ",.0f", "commits": ".3f", "wal_bytes": ",.0f"}
+    costs = {"client_cpu_us": ",.0f", "server_cpu_us": ",.0f", "round_trips": ".3f", "commits": ".3f", "wal_bytes": ",.0f"}
 
     def row(name: str, label: str) -> list[str]:
         cells = [
@@ -75,9 +88,7 @@ def _enqueue_costs(document: Mapping[str, Any], found: Found) -> str:
         ]
         return [label, *cells]
 
-    head = [
-        f"{how}: {what}" for how in ("1 a commit", "bulk") for what in ("client us", "server us", "commits", "WAL bytes")
-    ]
+    head = [f"{how}: {what}" for how in ("1 a commit", "bulk") for what in _COSTS]
     return _table(["system", *head], [*_each(document, row), row(OBJECTS.name, _OBJECTS)], left=1)
 
 
@@ -90,6 +101,7 @@ def _costs(document: Mapping[str, Any], found: Found) -> str:
             label,
             cost("client_cpu_us", ".1f"),
             cost("server_cpu_us", ".1f"),
+            cost("round_trips", ".3f"),
             cost("commits", ".3f"),
             cost("wal_bytes", ",.0f"),
             cost("row_versions", ".2f"),
@@ -98,7 +110,7 @@ def _costs(document: Mapping[str, Any], found: Found) -> str:
             _number(found.figure("idle worker", name, "client_core_percent"), ".2f"),
         ]
 
-    head = ["system", "client us", "server us", "commits", "WAL bytes", "row versions", "dead tuples"]
+    head = ["system", *_COSTS, "row versions", "dead tuples"]
     head += ["idle: statements/s", "idle: % of a core"]
     return _table(head, [*_each(document, row), row(_LIMIT, "the limit: `pgbench` with our SQL")], left=1)
 

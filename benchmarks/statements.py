@@ -50,20 +50,27 @@ class Statements:
         self._connection.execute(statement.encode())
 
 
+def enable(place: Place) -> bool:
+    """Have the server count what later sessions of a database send, and return whether it does. That writes some WAL."""
+    if "pg_stat_statements" not in place.scalar("SHOW shared_preload_libraries"):
+        return False
+    if place.scalar("SELECT count(*) FROM pg_extension WHERE extname = 'pg_stat_statements'"):
+        return True
+    name = make_url(place.url).database
+    try:
+        place.run("CREATE EXTENSION pg_stat_statements", f"ALTER DATABASE {name} SET pg_stat_statements.track = 'top'")
+    except DBAPIError:  # only superusers may
+        return False
+    return True
+
+
 @contextmanager
 def counting(place: Place) -> Iterator[Statements | None]:
     """Count every statement that later sessions send; None on a server that does not count, or not for us."""
+    if not enable(place):
+        yield None
+        return
     url = make_url(place.url).set(drivername="postgresql")
-    if "pg_stat_statements" not in place.scalar("SHOW shared_preload_libraries"):
-        yield None
-        return
-    try:
-        place.run(
-            "CREATE EXTENSION pg_stat_statements", f"ALTER DATABASE {url.database} SET pg_stat_statements.track = 'top'"
-        )
-    except DBAPIError:  # only superusers may
-        yield None
-        return
     with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as connection:
         connection.execute("SET pg_stat_statements.track = 'none'")
         place.held += 1

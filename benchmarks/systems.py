@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from benchmarks.harness import Case, Comparison
@@ -10,19 +11,21 @@ from benchmarks.meter import Stopwatch
 from benchmarks.peers import environments, places, running
 from benchmarks.peers.catalogue import OURS, System
 from benchmarks.place import Place
+from benchmarks.statements import counting, enable
 
 Run = Callable[[System, Place, Stopwatch, int], int]
 Prepare = Callable[[System, Place, int], None]
 
 
-def nothing(system: System, place: Place, jobs: int) -> None:
+def empty(system: System, place: Place, jobs: int) -> None:
     """Begin with empty tables: those of a place that was just opened."""
+    _count_statements(place)
 
 
 def cases(
     run: Run,
     *,
-    prepare: Prepare = nothing,
+    prepare: Prepare = empty,
     most: Callable[[System], int] = lambda system: system.most,
     rated: bool = True,
     rounds: int = 1_000,
@@ -58,14 +61,37 @@ def fill(system: System, place: Place, jobs: int) -> None:
         process.expect("ready")
         process.tell("go")
         process.expect("gone")
+    _count_statements(place)
     place.run("VACUUM")
+
+
+def _count_statements(place: Place) -> None:
+    if place.broker is None:
+        enable(place)  # before the case: what this writes is none of its WAL
+        place.checkpoint()
+
+
+@contextmanager
+def counting_round_trips(place: Place, watch: Stopwatch) -> Iterator[None]:
+    """Count the statements of a case as its round trips; nothing for jobs of another broker.
+
+    They are what pg_stat_statements counts, `BEGIN` and `COMMIT` included: the same for every driver. A batch that a driver
+    pipelines counts as many as it has.
+    """
+    if place.broker is not None:
+        yield
+        return
+    with counting(place) as statements:
+        before = statements.read().count if statements else 0.0
+        yield
+        watch.round_trips = None if statements is None else round(statements.read().count - before)
 
 
 def clock(watch: Stopwatch, processes: Iterable[running.Running]) -> None:
     """Measure from the first `begin` to the first `end` of processes that answer together, which are the client."""
     pids = [process.pid for process in processes]
     watch.beside = lambda: pids
-    watch.round_trips = None  # those of another process are not counted
+    watch.round_trips = None  # those of another process are not seen here
     first = next(iter(processes))
     began = first.expect("begin")
     with watch:

@@ -61,6 +61,7 @@ def two_workers() -> Scenario:
 def _drain(processes: int) -> systems.Run:
     def run(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
         with ExitStack() as stack, tempfile.NamedTemporaryFile() as counters:
+            stack.enter_context(systems.counting_round_trips(place, watch))
             counters.write(bytes(8 * processes))
             counters.flush()
             shared: dict[str, Any] = {"counters": counters.name} if processes > 1 else {}

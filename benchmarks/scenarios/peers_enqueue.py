@@ -32,7 +32,10 @@ def bulk() -> Scenario:
 
 def _enqueue(verb: str) -> systems.Run:
     def run(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
-        with running.start(system, place, do=verb, jobs=jobs) as process:
+        with (
+            systems.counting_round_trips(place, watch),
+            running.start(system, place, do=verb, jobs=jobs) as process,
+        ):
             process.expect("ready")
             process.tell("go")
             systems.clock(watch, [process])

@@ -17,6 +17,7 @@ FIGURES = {
     "held-back horizon": {"p50_ms", "p99_ms", "buffers", "dead"},
     "kinds of open transactions": {"p50_ms", "p99_ms", "buffers", "dead"},
     "deep backlog": {"p50_ms", "p99_ms", "buffers"},
+    "finished jobs": {"p50_ms", "buffers", "enqueue_ms", "list_ms", "list_dead_ms", "prune_ms"},
     "memory": {"MiB_at_a_tenth", "MiB_at_the_end", "growth_percent"},
 }
 CHANGING = {"pipeline read": ("commits",), "pipeline archive": ("commits", "wal_bytes")}
@@ -127,6 +128,18 @@ def test_drain_keeps_to_its_budget_of_round_trips_commits_and_row_versions(jobqu
     # Two updates a job; the worker's own row is what little there is above that.
     assert 2 <= drained["per_job"]["row_versions"] <= 2.05
     assert drained["per_job"]["dead_tuples"] <= 2.05
+
+
+def test_the_table_of_a_run_takes_the_place_of_the_one_before_it_in_the_page() -> None:
+    from benchmarks import markdown
+
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    first = markdown.into_page(page, "| run 1 |\n")
+    assert "| run 1 |" in first
+    assert "### Beside other systems" not in first
+    assert markdown.into_page(first, "| run 2 |") == first.replace("| run 1 |", "| run 2 |")
+    with pytest.raises(ValueError, match="measured"):
+        markdown.into_page("a page without a place for it", "| run 1 |")
 
 
 def test_percentile_is_a_value_that_was_seen() -> None:
