@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from benchmarks import pgbench, rows
 from benchmarks.harness import Case, Comparison, Scenario
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 
-_SLOTS = 10
+_SLOTS: Final = 10
+_CLAIMS: Final = 5
+"""Fewest of each worker."""
+_OTHERS: Final = 10
+"""Connections of the benchmark, and those that a server reserves."""
 
 
 def scenario() -> Scenario:
@@ -29,9 +34,12 @@ def scenario() -> Scenario:
 
 def _run(workers: int) -> Callable[[Place, Stopwatch, int], int]:
     def run(place: Place, watch: Stopwatch, jobs: int) -> int:
-        transactions = max(1, jobs // (_SLOTS * workers))
+        # No more than the server takes, nor than there are jobs for.
+        clients = max(1, min(workers, int(place.scalar("SHOW max_connections")) - _OTHERS, jobs // (_SLOTS * _CLAIMS)))
+        transactions = max(1, jobs // (_SLOTS * clients))
         script = pgbench.claim() + pgbench.complete()
-        pgbench.run(place, watch, script, transactions=transactions, batch=_SLOTS, clients=workers)
+        pgbench.run(place, watch, script, transactions=transactions, batch=_SLOTS, clients=clients)
+        watch.figures["workers"] = clients
         return pgbench.completed(place)
 
     return run
