@@ -47,9 +47,17 @@ QUICK_PEERS: Final = 2
 
 
 def run(
-    server: PostgresServer, *, is_quick: bool, tell: Callable[[str], None], keep: Callable[[dict[str, Any]], None]
+    server: PostgresServer,
+    *,
+    is_quick: bool,
+    tell: Callable[[str], None],
+    keep: Callable[[dict[str, Any]], None],
+    most_rounds: int | None = None,
 ) -> dict[str, Any]:
-    """Run every part and return the document; `keep` is given it after each of them, in case the next is cut short."""
+    """Run every part and return the document; `keep` is given it after each of them, in case the next is cut short.
+
+    `most_rounds`: of each part, instead of its own where that is more.
+    """
     named = {one.name: _few_peers(one) if is_quick else one for one in all_scenarios()}
     described = describe(server)
     failed: dict[str, str] = {}
@@ -59,7 +67,7 @@ def run(
     load = os.getloadavg()[0]
     for part in PARTS:
         scenarios = [named[name] for name in part.scenarios]
-        jobs, rounds = (QUICK_JOBS, 1) if is_quick else (part.jobs, part.rounds)
+        jobs, rounds = (QUICK_JOBS, 1) if is_quick else (part.jobs, min(part.rounds, most_rounds or part.rounds))
         results += harness.run(
             server, scenarios, jobs=jobs, rounds=rounds, tell=tell, failed=failed, most_seconds=part.minutes * 60
         )
