@@ -22,6 +22,7 @@ from sa_jobqueue import Backoff, Job, JobStatus
 from sa_jobqueue.cli import _serving, _supervisor, main
 from sa_jobqueue.cli._supervisor import Supervisor
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.programs import Programs
 from tests.fixtures.workers import PATIENCE, is_running, wait_until
 
 APPLICATION = """
@@ -243,8 +244,16 @@ def test_an_unreachable_database_is_told_without_any_password(start_worker: Star
         (["--processes", "2"], "app:nothing"),
     ],
 )
-def test_what_it_does_not_understand_is_status_2(start_worker: StartWorker, arguments: list[str], registry: str) -> None:
-    assert ended(start_worker(*arguments, registry=registry)) == 2
+def test_what_it_does_not_understand_is_status_2(
+    database_url: str, programs: Programs, tmp_path: Path, arguments: list[str], registry: str
+) -> None:
+    (tmp_path / "app.py").write_text(APPLICATION)
+    words = ["worker", registry, *QUICK, *arguments]
+    (tmp_path / "command.py").write_text(f"from sa_jobqueue.cli import main\nmain({words!r}, prog_name='sa-jobqueue')")
+    env = {"SA_JOBQUEUE_URL": database_url, "APPLICATION_URL": database_url}
+    command = programs.run(Path("command.py"), cwd=tmp_path, env=env, into=tmp_path, timeout_seconds=60)
+    assert command.code == 2, command.stderr
+    assert command.stderr.startswith(("Usage: ", "Error: ")), command.stderr
 
 
 @pytest.mark.long
