@@ -32,6 +32,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_US: Final = LONGEST // _MICROSECOND
 _LATEST_US: Final = int(LATEST.timestamp()) * 1_000_000
 _UUID: Final = "^(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$"
+_TRACEPARENT: Final = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-|$)"
+"""Source: W3C Trace Context, section 3.2; later versions may add fields."""
 _SUSPECT: Final = r"\\u(?:0000|[dD][89a-fA-F])|[eE]\+?[0-9]{3}|[0-9]{309}"
 """In JSON text: what PostgreSQL cannot store, and numbers that Python would not read, or as infinite."""
 _SURELY_SMALL: Final = payloads.MAX_BYTES // 6
@@ -128,12 +130,17 @@ class Checker:
             ("queue", partial(check_name, "queue")),
             ("fairness_key", check_fairness_key),
             ("on_failure", _check_policy),
-            ("trace_context", None),
         ):
             if name in given:
                 checked.columns[name] = _texts(given[name])
-                if check is not None:
-                    checked.check_distinct(checked.columns[name], check)
+                checked.check_distinct(checked.columns[name], check)
+        if "trace_context" in given:
+            traces = checked.columns["trace_context"] = _texts(given["trace_context"])
+            checked.blame(
+                _true(pc.invert(pc.match_substring_regex(traces, _TRACEPARENT))),
+                "trace_context",
+                "is not a W3C traceparent, such as 00-<32 hex digits>-<16 hex digits>-01",
+            )
 
     @staticmethod
     def _check_numbers(checked: Checked, given: dict[str, pa.Array]) -> None:

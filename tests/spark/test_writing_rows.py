@@ -41,7 +41,7 @@ from sa_jobqueue.spark.source import JobQueueSource
 from sa_jobqueue.spark.staging import BadRowError
 from sa_jobqueue.spark.writing import BatchWriter
 from sa_jobqueue.testing.plugin import MakeDatabase
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers_swept, one_server_swept
 
 TEXT, INT, LONG, TIME, SECONDS = StringType(), IntegerType(), LongType(), TimestampType(), DoubleType()
 KINDS: dict[str, DataType] = {
@@ -248,6 +248,16 @@ def test_times_that_no_job_can_have_are_refused(database_url: str, session: Sess
         "delay",
         "expires_at",
     ]
+
+
+@one_server_swept
+def test_a_trace_context_that_is_none_is_refused_by_name(database_url: str, session: Session) -> None:
+    good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    bad = ["hello", "", f"{good[:-1]}\x00", good.upper(), f"{good}1"]
+    rows: list[Row] = [{"trace_context": value} for value in (*bad, good, f"{good}-later", None)]
+    result = write(database_url, rows, type="t", mode="PERMISSIVE")
+    assert (result.enqueued, result.rejected) == (3, len(bad))
+    assert {rejects(session)[place][0] for place in range(len(bad))} == {"trace_context"}
 
 
 POISON = {
