@@ -268,6 +268,8 @@ class _Pages:
         """Return the variables of `base.html`."""
         access: Access | None = getattr(request.state, "access", None)
         root = _root(request)
+        sources = [name for name in self._sources if access and access.may_open(name)]
+        named = request.scope.get("path_params", {}).get("source")
         return {
             "title": self._title,
             "heading": heading,
@@ -277,7 +279,8 @@ class _Pages:
             "url": context.url if context else None,
             "screen": screen,
             "screens": [one for one in SCREENS if one.in_menu],
-            "sources": [name for name in self._sources if access and access.may_open(name)],
+            "sources": sources,
+            "source_name": named if named in sources else None,
             "root": root,
             "access": access,
             "here": quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else ""),

@@ -21,6 +21,7 @@ from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.overview import Overview
 from tests.dashboard.conftest import Client, everyone
+from tests.dashboard.test_cost import buffers
 from tests.fixtures.jobs import Jobs
 
 
@@ -162,6 +163,48 @@ def test_the_shares_are_counted_once_for_all_viewers_and_without_them_the_limits
     )
     assert "The shares could not be measured: canceling statement due to statement timeout" in page
     assert "Concurrency and rates of queues" in page
+
+
+def test_a_look_at_a_measured_report_reads_little_and_no_viewer_costs_nothing(engine: Engine, jobs: Jobs) -> None:
+    """A page's own statements read at most 5,000 buffers, and nothing is read that nobody looks at."""
+    jobs.add()
+    source, clock = Source(name="queue", engine=engine), Clock()
+    source.sampler.__init__(source.sampler._read, clock=clock)  # type: ignore[misc]
+    client = Client(dashboard([source], authorize=everyone))
+    client.page("/queue/overview")
+    statements: list[tuple[str, Any]] = []
+    event.listen(engine, "before_cursor_execute", lambda *given: statements.append((given[2], given[3])))
+    client.get("/queue/overview", headers={"HX-Request": "true"})
+    looked_at = list(statements)
+    assert buffers(engine, looked_at) <= 5_000
+    statements.clear()
+    clock.now += timedelta(hours=1).total_seconds()
+    assert statements == []
+    client.get("/queue/overview", headers={"HX-Request": "true"})
+    assert len(statements) > len(looked_at)  # a whole report, since the last one is old
+
+
+def test_statements_that_do_not_end_leave_each_page_usable(engine: Engine, jobs: Jobs) -> None:
+    """Nobody can read the jobs: each page answers soon, says why, and leads to the others."""
+    job_id = jobs.add()
+    source = Source(name="queue", engine=engine, timeout=timedelta(milliseconds=100))
+    client = Client(dashboard([source], authorize=everyone))
+    client.page("/queue/jobs")
+    pages = {screen.name: screen.name for screen in SCREENS}
+    pages |= {name: f"{name}?id={job_id}" for name in ("job", "chain")}
+    with engine.connect() as holder:
+        holder.execute(text("LOCK TABLE job IN ACCESS EXCLUSIVE MODE"))
+        for path in pages.values():
+            answer = client.get(f"/queue/{path}")
+            assert answer.status_code in {200, 503}, path
+            if answer.status_code == 503 or "could not be measured" in answer.text:
+                assert "statement timeout" in answer.text, path
+            assert "/queue/workers" in answer.text, path  # the way on
+        assert client.get("/queue/jobs").status_code == 503
+        assert "statement timeout" in client.page("/queue/overview")
+        assert client.get("/queue/audit").status_code == 200
+    for path in pages.values():
+        client.page(f"/queue/{path}")
 
 
 @pytest.fixture
