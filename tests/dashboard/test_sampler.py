@@ -179,6 +179,7 @@ def test_a_look_at_a_measured_report_reads_little_and_no_viewer_costs_nothing(en
     assert buffers(engine, looked_at) <= 5_000
     statements.clear()
     clock.now += timedelta(hours=1).total_seconds()
+    assert [one.name for one in threading.enumerate() if one.name == "sa_jobqueue dashboard"] == []  # nothing is polled
     assert statements == []
     client.get("/queue/overview", headers={"HX-Request": "true"})
     assert len(statements) > len(looked_at)  # a whole report, since the last one is old

@@ -36,6 +36,7 @@ def view(url: str, pipe: Connection) -> None:
     """Serve a dashboard and look at it, from the first message of a pipe to the second."""
     engine = create_engine(url)
     ended = threading.Event()
+    looked = [0] * VIEWERS
 
     def look(place: int, root: str) -> None:
         page = Request(f"{root}/queue/{PAGES[place % len(PAGES)]}", headers={"HX-Request": "true"})
@@ -43,7 +44,9 @@ def view(url: str, pipe: Connection) -> None:
         while not ended.is_set():
             with urlopen(page, timeout=60) as answer:
                 answer.read()
+            looked[place] += 1
             ended.wait(EVERY_SECONDS)
+        looked[place] = -looked[place]  # it has come to its end, and not failed
 
     with served(dashboard([Source(name="queue", engine=engine)], authorize=everyone)) as root:
         viewers = [threading.Thread(target=look, args=(place, root)) for place in range(VIEWERS)]
@@ -55,6 +58,7 @@ def view(url: str, pipe: Connection) -> None:
         for viewer in viewers:
             viewer.join()
     engine.dispose()
+    pipe.send(all(number < 0 for number in looked))
 
 
 async def drain(url: str, jobs: int) -> tuple[float, float]:
@@ -87,13 +91,15 @@ def measured(server_url: str, jobs: int, *, viewed: bool) -> tuple[float, float]
             )
         engine.dispose()
         mine, theirs = multiprocessing.get_context("spawn").Pipe()
-        dashboards = multiprocessing.get_context("spawn").Process(target=view, args=(database.url, theirs))
+        dashboards = multiprocessing.get_context("spawn").Process(target=view, args=(database.url, theirs), daemon=True)
         if viewed:
             dashboards.start()
             mine.recv()
         found = asyncio.run(drain(database.url, jobs))
         if viewed:
             mine.send("close")
+            if not mine.recv():
+                raise SystemExit("a viewer got no answer")
             dashboards.join()
         return found
 
