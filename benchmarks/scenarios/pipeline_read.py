@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from benchmarks import rows, spark
@@ -26,7 +27,10 @@ def scenario() -> Scenario:
         cases=(
             Case(name=_COPY, run=_copy, prepare=_filled),
             Case(name="Spark", run=_read, prepare=_warm, against=limit),
-            Case(name="Spark, one part", run=_read_whole, prepare=_warm, against=limit),
+            *(
+                Case(name=f"Spark, {name}", run=partial(_loaded, parts=parts), prepare=_warm, against=limit)
+                for name, parts in (("one part", 1), ("4 parts", 4), ("200 parts", 200))
+            ),
         ),
     )
 
@@ -53,14 +57,10 @@ def _copy(place: Place, watch: Stopwatch, jobs: int) -> int:
 
 
 def _read(place: Place, watch: Stopwatch, jobs: int) -> int:
-    return _loaded(place, watch, parts=spark.TASKS)
+    return _loaded(place, watch, jobs, parts=spark.TASKS)
 
 
-def _read_whole(place: Place, watch: Stopwatch, jobs: int) -> int:
-    return _loaded(place, watch, parts=1)
-
-
-def _loaded(place: Place, watch: Stopwatch, *, parts: int) -> int:
+def _loaded(place: Place, watch: Stopwatch, jobs: int, *, parts: int) -> int:
     watch.beside = spark.pids
     with watch:
         spark.read(place.url, parts=parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,6 +34,7 @@ def scenario() -> Scenario:
             Case(name=_COPY, run=_copy),
             Case(name=_SPARK, run=_written, prepare=_warm_up(_write), against=limit),
             Case(name="Spark, checked by a handler", run=_enqueued, prepare=_warm_up(_enqueue), against=limit),
+            *(_in_parts(parts, limit) for parts in (4, 200)),
             Case(name="session.add, a commit each", run=_add, against=Comparison(case=_SPARK), most=500),
         ),
     )
@@ -47,11 +48,18 @@ def _text(jobs: int) -> str:
     return text.getvalue()
 
 
+def _in_parts(parts: int, limit: Comparison) -> Case:
+    write = partial(_write, parts=parts)
+    return Case(
+        name=f"Spark, {parts} partitions", run=partial(_measured, write), prepare=_warm_up(write, parts), against=limit
+    )
+
+
 @cache
-def _frame(jobs: int) -> DataFrame:
+def _frame(jobs: int, parts: int) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
-    numbers = spark.session().range(0, jobs, 1, spark.TASKS)
+    numbers = spark.session().range(0, jobs, 1, parts)
     order_id = F.concat(F.lit("order-"), F.lpad(F.col("id").cast("string"), 8, "0"))
     frame = numbers.select(F.col("id").cast("int").alias("number"), order_id.alias("order_id"))
     frame = frame.withColumn("input", F.to_json(F.struct("number", "order_id"))).cache()
@@ -74,21 +82,21 @@ def _copy(place: Place, watch: Stopwatch, jobs: int) -> int:
     return rows.count(place)
 
 
-def _write(place: Place, jobs: int) -> None:
+def _write(place: Place, jobs: int, *, parts: int = spark.TASKS) -> None:
     options = {"url": place.url, "type": rows.JOB_TYPE}
-    _frame(jobs).select("input").write.format("jobqueue").mode("append").options(**options).save()
+    _frame(jobs, parts).select("input").write.format("jobqueue").mode("append").options(**options).save()
 
 
 def _enqueue(place: Place, jobs: int) -> None:
     from benchmarks.spark_app import checked
     from sa_jobqueue.spark import enqueue
 
-    enqueue(_frame(jobs), checked, payload=["number", "order_id"], url=place.url)
+    enqueue(_frame(jobs, spark.TASKS), checked, payload=["number", "order_id"], url=place.url)
 
 
-def _warm_up(act: Callable[[Place, int], None]) -> Callable[[Place, int], None]:
+def _warm_up(act: Callable[[Place, int], None], parts: int = spark.TASKS) -> Callable[[Place, int], None]:
     def prepare(place: Place, jobs: int) -> None:
-        _frame(jobs)
+        _frame(jobs, parts)
         act(place, min(jobs, 10_000))  # each round: Spark ends Python workers that stood idle for a minute
         place.clear()
 
