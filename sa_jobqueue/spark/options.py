@@ -6,6 +6,7 @@ kind of read or write, is an error, because an ignored option is a trap.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -84,6 +85,11 @@ class Option:
     default: Any = None
 
 
+TRACEPARENT: Final = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-|$)"
+"""Source: W3C Trace Context, section 3.2; later versions may add fields."""
+NO_TRACEPARENT: Final = "is not a W3C traceparent, such as 00-<32 hex digits>-<16 hex digits>-01"
+
+
 def text(name: str, given: str) -> str:
     """Read a non-empty text."""
     return given.strip() or _refuse(name, "must not be empty")
@@ -132,6 +138,11 @@ def one_of(name: str, given: str, *, known: tuple[str, ...]) -> str:
     """Read one of several words, in any case."""
     found = {word.lower(): word for word in known}.get(given.strip().lower())
     return found or _refuse(name, f"must be one of {', '.join(known)}, got {given!r}{_meant(given, known)}")
+
+
+def traceparent(name: str, given: str) -> str:
+    """Read a W3C traceparent."""
+    return given if re.match(TRACEPARENT, given) else _refuse(name, f"{NO_TRACEPARENT}, got {given!r}")
 
 
 def _url(name: str, given: str) -> Secret:

@@ -26,14 +26,13 @@ from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.policies.fairness import check_fairness_key
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.spark.ids import Ids
+from sa_jobqueue.spark.options import NO_TRACEPARENT, TRACEPARENT
 from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_US: Final = LONGEST // _MICROSECOND
 _LATEST_US: Final = int(LATEST.timestamp()) * 1_000_000
 _UUID: Final = "^(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$"
-_TRACEPARENT: Final = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-|$)"
-"""Source: W3C Trace Context, section 3.2; later versions may add fields."""
 _SUSPECT: Final = r"\\u(?:0000|[dD][89a-fA-F])|[eE]\+?[0-9]{3}|[0-9]{309}"
 """In JSON text: what PostgreSQL cannot store, and numbers that Python would not read, or as infinite."""
 _SURELY_SMALL: Final = payloads.MAX_BYTES // 6
@@ -137,9 +136,9 @@ class Checker:
         if "trace_context" in given:
             traces = checked.columns["trace_context"] = _texts(given["trace_context"])
             checked.blame(
-                _true(pc.invert(pc.match_substring_regex(traces, _TRACEPARENT))),
+                _true(pc.invert(pc.match_substring_regex(traces, TRACEPARENT))),
                 "trace_context",
-                "is not a W3C traceparent, such as 00-<32 hex digits>-<16 hex digits>-01",
+                NO_TRACEPARENT,
             )
 
     @staticmethod

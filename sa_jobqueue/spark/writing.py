@@ -34,7 +34,7 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.spark.columns import check_columns
 from sa_jobqueue.spark.connections import Queue, connect, find_queue, load_object, sanitised
 from sa_jobqueue.spark.errors import ReadError
-from sa_jobqueue.spark.options import WRITING, Option, Options, Use, one_of, text, whole
+from sa_jobqueue.spark.options import WRITING, Option, Options, Use, one_of, text, traceparent, whole
 from sa_jobqueue.spark.staging import Part, Stager, new_task_id
 from sa_jobqueue.spark.validation import Rules
 from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
@@ -110,7 +110,7 @@ OPTIONS: Final = (
         "Cost of an attempt against rate limits, for rows without one. Default: as the type in `app` declares, or 1.",
         partial(whole, low=1, high=MAX_RATE_COST),
     ),
-    Option("traceContext", WRITING, "The W3C traceparent of rows that have none.", text),
+    Option("traceContext", WRITING, "The W3C traceparent of rows that have none.", traceparent),
     Option("writtenBy", WRITING, "Who writes, for the ledger; the host's name unless given.", text),
 )
 """Those that only a writer takes."""

@@ -350,6 +350,7 @@ def test_options_that_a_write_cannot_have_are_refused() -> None:
         ({"type": "two words"}, "type: must be 1 to 100"),
         ({"write_id": ""}, "writeId: must be text of 1 to 500"),
         ({"priority": "10"}, "priority: must be from -9 to 9"),
+        ({"traceContext": "hello"}, "traceContext: is not a W3C traceparent"),
     ]:
         with pytest.raises(InvalidOptionError, match=told):
             JobQueueSource({"url": "postgresql://u@h/d", **options}).writer(StructType(), False)
