@@ -10,9 +10,10 @@ from pathlib import Path
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Temporary files, the servers' data above all, in memory where there is enough of it.
+# Temporary files, the servers' data above all, in memory, where there is enough of it and programs may be run from it.
 MEMORY, ENOUGH_BYTES = Path("/dev/shm"), 8 * 2**30
-if "TMPDIR" not in os.environ and MEMORY.exists() and shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES:
+_HAS_ROOM = MEMORY.exists() and shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES
+if "TMPDIR" not in os.environ and _HAS_ROOM and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
     os.environ["TMPDIR"] = str(MEMORY)
     tempfile.tempdir = None
 
