@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -58,12 +58,30 @@ async def _give_up(connection: psycopg.AsyncConnection[Any]) -> None:
     hang_up(connection)
 
 
+def _resumed(gen: Any, asked: Any) -> Generator[Any, Any, Any]:
+    """Go on with a generator that has yielded once."""
+    while True:
+        answer = yield asked
+        try:
+            asked = gen.send(answer)
+        except StopIteration as end:
+            return end.value
+
+
 class QuietConnection(psycopg.AsyncConnection[Any]):
     """A connection that waits for the server without waking up in between."""
 
     async def wait(self, gen: Any, interval: float = _SELDOM, *args: Any, **kwargs: Any) -> Any:
-        """Wait for the server, as psycopg does. `timeout` exists since psycopg 3.3.6."""
-        return await super().wait(gen, interval, *args, **kwargs)
+        """Wait for the server, as psycopg does; if nothing has to be waited for, do not let another task run either.
+
+        SQLAlchemy sets an engine's isolation level on a connection that nobody holds yet, so that a cancellation meanwhile
+        would lose it to its pool. That asks nothing of the server, but psycopg 3.3.6 and later sometimes yield there.
+        """
+        try:
+            asked = next(gen)
+        except StopIteration as end:
+            return end.value
+        return await super().wait(_resumed(gen, asked), interval, *args, **kwargs)  # `timeout` exists since psycopg 3.3.6
 
 
 class AnsweredConnection(QuietConnection):

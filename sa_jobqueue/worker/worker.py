@@ -21,7 +21,7 @@ from sa_jobqueue.db.connections import Connections, unavailable
 from sa_jobqueue.db.encodings import Encoding, encoding_of
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import read_url
-from sa_jobqueue.errors import InvalidOptionError, JobQueueError, WorkerRunningError
+from sa_jobqueue.errors import InvalidOptionError, WorkerRunningError
 from sa_jobqueue.events import (
     DrainRequested,
     EventBus,
@@ -395,8 +395,8 @@ class Worker:
             executor.encoding = completer.encoding = encoding
             await children.start()
             await reader.read()  # before the first claim, so that nothing paused is started
-            await asyncio.to_thread(heartbeat.start)
-        except (DBAPIError, JobQueueError) as error:
+            await _registered(heartbeat)
+        except BaseException as error:  # a cancellation as well
             await children.close()
             await engine.dispose()
             await connections.close(timedelta(seconds=1))
@@ -492,6 +492,18 @@ class Worker:
 def _serving(options: WorkerOptions, jobs: JobQueue[Any]) -> WorkerOptions:
     given = {f.name: getattr(options, f.name) for f in fields(options) if f.init}
     return replace(options, **given | {"queues": jobs.queues})
+
+
+async def _registered(heartbeat: Heartbeat) -> None:
+    """Send the first heartbeat and start its thread; a cancellation meanwhile waits for its end and takes it back."""
+    starting = asyncio.create_task(asyncio.to_thread(heartbeat.start))
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.wait({starting})
+        if starting.exception() is None:
+            await asyncio.to_thread(heartbeat.stop)
+        raise
 
 
 async def _within(work: Awaitable[None], limit: timedelta) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine
+from psycopg import waiting
+from sqlalchemy import Engine, text
 
+from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.db.connections import Connections
-from tests.fixtures.workers import PATIENCE, until
+from sa_jobqueue.worker.background.heartbeat import Heartbeat
+from tests.fixtures.workers import PATIENCE, quick, until
 
 MOMENT = timedelta(seconds=PATIENCE)
 
@@ -69,3 +73,67 @@ async def test_a_worker_that_has_stopped_opens_no_more_connections(held: Held) -
     with pytest.raises(psycopg.OperationalError, match="the worker has stopped"):
         await held.listen()
     assert held.made == []
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_cancellation_while_the_isolation_level_is_set_loses_no_connection(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    monkeypatch.setattr(waiting, "MAX_BUSY_TIME", 0.0, raising=False)  # psycopg yields to the loop wherever it may
+    connections = Connections(engine.url, worker_name="tester", patience=timedelta(seconds=15))
+    own = connections.engine(1)
+    async with own.connect():
+        pass  # is open
+
+    async def use() -> None:
+        async with own.execution_options(isolation_level="READ COMMITTED").begin() as connection:
+            await connection.execute(text("SELECT 1"))
+
+    using = asyncio.create_task(use())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    using.cancel()
+    (ended,) = await asyncio.gather(using, return_exceptions=True)  # kept: the error would keep what was lost
+    assert (isinstance(ended, asyncio.CancelledError), own.pool.checkedout()) == (True, 0)  # type: ignore[attr-defined]
+    await own.dispose()
+    await connections.close(MOMENT)
+
+
+def _worker(engine: Engine) -> Worker:
+    queue = JobQueue()
+    queue.handler("one")(lambda: None)
+    return Worker(queue, engine, options=quick())
+
+
+def _of_workers(engine: Engine) -> int:
+    """Return how many connections of workers there are."""
+    with engine.connect() as connection:
+        statement = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE 'sa_jobqueue%'"
+        )
+        return connection.execute(text(statement)).scalar_one()
+
+
+async def test_a_worker_that_is_cancelled_during_its_first_heartbeat_is_registered_no_longer(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beating, go_on = threading.Event(), threading.Event()
+    start = Heartbeat.start
+
+    def held(heartbeat: Heartbeat) -> None:
+        start(heartbeat)
+        beating.set()
+        assert go_on.wait(PATIENCE)
+
+    monkeypatch.setattr(Heartbeat, "start", held)
+    starting = asyncio.create_task(_worker(engine).run())
+    assert await asyncio.to_thread(beating.wait, PATIENCE)
+    starting.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    (ended,) = await asyncio.gather(starting, return_exceptions=True)
+    with engine.connect() as connection:
+        registered = connection.scalar(text("SELECT count(*) FROM worker"))
+    assert (isinstance(ended, asyncio.CancelledError), registered) == (True, 0)
+    await until(lambda: _of_workers(engine) == 0, what="its connections are closed")
