@@ -112,7 +112,7 @@ def _of_workers(engine: Engine) -> int:
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE datname = current_database() AND application_name LIKE 'sa_jobqueue%'"
         )
-        return connection.execute(text(statement)).scalar_one()
+        return int(connection.execute(text(statement)).scalar_one())
 
 
 async def test_a_worker_that_is_cancelled_during_its_first_heartbeat_is_registered_no_longer(
