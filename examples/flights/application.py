@@ -89,7 +89,9 @@ def measure_flights(flights: list[Flight], session: Session) -> list[str | Excep
     """Measure flights, up to 200 at once. Their rows and their completions are one commit."""
     arrived = [flight for flight in flights if not is_diverted(flight)]
     if arrived:
-        session.execute(insert(Measured), [measured(flight) for flight in arrived])
+        rows = [measured(flight) for flight in arrived]
+        # Without render_nulls, each other set of missing values is a statement of its own: 45 a batch instead of one.
+        session.execute(insert(Measured), rows, execution_options={"render_nulls": True})
     diverted = Discard("diverted: it left, and did not arrive where it should")
     return [diverted if is_diverted(flight) else flight.flight for flight in flights]
 
