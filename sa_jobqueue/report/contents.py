@@ -145,13 +145,10 @@ def collect(
         latency = computed(_rows(analytics.latency_percentiles(kept, ["type_name"])))
         retries = computed(_rows(analytics.retry_rate(kept)))
         letters = computed(_rows(analytics.dead_letter_ageing(kept, as_of=now)))
-        busy = computed(
-            _rows(
-                analytics.capacity(
-                    kept, every=capacity_every, target_wait=target_wait, slots=slots, as_of=min(now, until or now)
-                )
-            )
+        measured_load = analytics.capacity(
+            kept, every=capacity_every, target_wait=target_wait, slots=slots, as_of=min(now, until or now)
         )
+        busy = computed(_with_needed(measured_load, target_wait))
         summary = computed(_summary(kept, retries, letters, now))
         throughput = computed(_filled(_rows(analytics.throughput(kept, every=every)), every))
         errors = computed(_rows(analytics.error_groups(kept, every=max(every, timedelta(hours=1)))))
@@ -175,6 +172,18 @@ def collect(
 def _rows(frame: DataFrame) -> list[Row]:
     """Return a DataFrame's rows as plain Python, with aware datetimes in UTC."""
     return [_plain(row) for row in frame.collect()]
+
+
+def _with_needed(capacity: DataFrame, target_wait: timedelta) -> list[Row]:
+    """Return the rows of `capacity`. The workers needed are computed here: for them alone Spark would start Python."""
+    from sa_jobqueue.spark.analytics import workers_needed
+
+    rows = _rows(capacity.drop("workers_needed"))
+    for row in rows:
+        mean = row["mean_run_seconds"]
+        load = max(row["busy_workers"], row["arrivals_per_second"] * (mean or 0))
+        row["workers_needed"] = None if mean is None else workers_needed(load, mean, target_wait=target_wait)
+    return rows
 
 
 def _plain(value: Any) -> Any:

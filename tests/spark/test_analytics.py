@@ -352,6 +352,29 @@ def test_busy_workers_are_the_time_that_attempts_ran_in_each_hour(history: Histo
 
 
 @pytest.mark.long
+def test_a_report_runs_few_spark_jobs_and_no_python_in_them(plainly: SparkSession, history: History) -> None:
+    from sa_jobqueue.report import collect
+    from sa_jobqueue.spark.analytics import capacity, workflows
+
+    context = plainly.sparkContext
+    context.setJobGroup("report", "the report of a small history")
+    try:
+        contents = collect(history, sources=["here"], target_wait=timedelta(seconds=5), now=AS_OF)
+    finally:
+        context.setJobGroup("other", "what other tests run")
+    assert 10 < len(context.statusTracker().getJobIdsForGroup("report")) < 50
+    assert "Python" not in workflows(history)._jdf.queryExecution().toString()
+    load = capacity(history, every=contents.capacity_every, target_wait=timedelta(seconds=5), as_of=AS_OF)
+    assert "Python" in load._jdf.queryExecution().executedPlan().toString()
+    assert "Python" not in load.drop("workers_needed")._jdf.queryExecution().executedPlan().toString()
+    # The workers needed are the same where Spark computes them.
+    by = ("bucket_start", "type_name")
+    computed = {tuple(row[name] for name in by): row["workers_needed"] for row in contents.busy}
+    assert computed == {key: row["workers_needed"] for key, row in plain(load, *by).items()}
+    assert any(computed.values())
+
+
+@pytest.mark.long
 def test_live_and_archive_are_the_same_history_and_together_have_no_double_rows(
     spark: SparkSession, database_url: str, engine: Engine, rows: Rows, history: History
 ) -> None:

@@ -26,16 +26,26 @@ def intervals(history: History) -> DataFrame:
     `ended_at` (null while it runs). An attempt of a job that was deleted is there when it was unsuccessful: the history
     has no other trace of it.
     """
-    jobs = history.jobs
+    return intervals_of(history, [])
+
+
+def intervals_of(history: History, names: Sequence[str]) -> DataFrame:
+    """Return the same with columns of the attempts' jobs, and `last_attempt`; null where the job is not in the history."""
+    jobs = history.jobs.withColumn("last_attempt", sf.col("attempt"))
+    of_job = jobs.select(sf.col("id").alias("job_id"), *names)
     by_worker = (sf.col("status") == JobStatus.COMPLETED.value) & sf.col("completed_by").isNotNull()
-    successful = jobs.where(by_worker).select(
-        sf.col("id").alias("job_id"), "attempt", sf.lit(COMPLETED).alias("outcome"), "started_at", "completed_at"
-    )
-    running = jobs.where(sf.col("status") == JobStatus.RUNNING.value).select(
-        sf.col("id").alias("job_id"), "attempt", sf.lit(RUNNING).alias("outcome"), "started_at", sf.lit(None)
+    is_running = sf.col("status") == JobStatus.RUNNING.value
+    last = jobs.where(by_worker | is_running).select(
+        sf.col("id").alias("job_id"),
+        sf.col("attempt"),
+        sf.when(is_running, sf.lit(RUNNING)).otherwise(sf.lit(COMPLETED)).alias("outcome"),
+        "started_at",
+        sf.when(by_worker, sf.col("completed_at")).alias("ended_at"),
+        *names,
     )
     unsuccessful = history.attempts.select("job_id", "attempt", "outcome", "started_at", "ended_at")
-    return unsuccessful.unionAll(successful).unionAll(running)
+    # Successful attempts, which are most of all, are rows of jobs already: only the others are joined.
+    return (unsuccessful.join(of_job, "job_id", "left") if names else unsuccessful).unionAll(last)
 
 
 def throughput(history: History, *, every: timedelta = HOUR, by: Sequence[str] = ()) -> DataFrame:
@@ -81,27 +91,25 @@ def retry_rate(history: History, by: Sequence[str] = ("type_name",)) -> DataFram
     Raises: InvalidOptionError when `by` names something else.
     """
     names = check_groups(by, GROUPS)
-    jobs = history.jobs.where("attempt > 0").select("id", *names, sf.col("attempt").alias("claims"))
-    ended = intervals(history).where(sf.col("outcome") != RUNNING)
-    of_job = ended.join(jobs.withColumnRenamed("id", "job_id"), "job_id", "inner").groupBy("job_id")
+    by_worker = (sf.col("status") == JobStatus.COMPLETED.value) & sf.col("completed_by").isNotNull()
+    jobs = history.jobs.where("attempt > 0").select("id", *names, "attempt", sf.when(by_worker, 1).alias(COMPLETED))
     wrong = sf.col("outcome").isin(list(FAILURES))
-    counted = of_job.agg(
-        sf.count("*").alias("ended"),
-        *(sf.count_if(sf.col("outcome") == outcome).alias(outcome) for outcome in (COMPLETED, *_OUTCOMES)),
-        sf.coalesce(sf.bool_or(wrong & (sf.col("attempt") < sf.col("claims"))), sf.lit(False)).alias("was_retried"),
+    unsuccessful = history.attempts.groupBy(sf.col("job_id").alias("id")).agg(
+        *(sf.count_if(sf.col("outcome") == outcome).alias(outcome) for outcome in _OUTCOMES),
+        sf.min(sf.when(wrong, sf.col("attempt"))).alias("first_wrong"),
     )
-    outcomes = (COMPLETED, *_OUTCOMES)
     summed = (
-        jobs.join(counted.withColumnRenamed("job_id", "id"), "id", "left")
+        jobs.join(unsuccessful, "id", "left")
         .groupBy(*names)
         .agg(
             sf.count("*").alias("jobs"),
-            sf.coalesce(sf.sum("ended"), sf.lit(0)).alias("attempts"),
-            *(sf.coalesce(sf.sum(outcome), sf.lit(0)).alias(outcome) for outcome in outcomes),
-            sf.count_if("was_retried").alias("retried_jobs"),
+            *(sf.coalesce(sf.sum(outcome), sf.lit(0)).alias(outcome) for outcome in (COMPLETED, *_OUTCOMES)),
+            sf.count_if(sf.col("first_wrong") < sf.col("attempt")).alias("retried_jobs"),
         )
         .where("jobs > 0")
     )
+    ended = sum((sf.col(outcome) for outcome in (COMPLETED, *_OUTCOMES)), sf.lit(0))
+    summed = summed.select(*names, "jobs", ended.alias("attempts"), COMPLETED, *_OUTCOMES, "retried_jobs")
     failures = sum((sf.col(outcome) for outcome in FAILURES), sf.lit(0))
     return summed.withColumn("retry_rate", sf.col("retried_jobs") / sf.col("jobs")).withColumn(
         "failure_rate", sf.try_divide(failures, sf.col("attempts"))

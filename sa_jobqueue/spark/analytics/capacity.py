@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from sa_jobqueue.errors import InvalidOptionError
@@ -18,9 +18,8 @@ from sa_jobqueue.spark.analytics._expressions import (
     percentiles,
     seconds,
     width_of,
-    with_jobs,
 )
-from sa_jobqueue.spark.analytics.attempts import intervals
+from sa_jobqueue.spark.analytics.attempts import intervals_of
 from sa_jobqueue.spark.analytics.history import History
 
 
@@ -84,8 +83,7 @@ def capacity(
     _check_target(target_wait, quantile)
     if slots is not None and slots < 1:
         raise InvalidOptionError("slots", f"must be at least 1, or None, got {slots!r}")
-    of_job: list[str | Column] = [*names, "scheduled_at", sf.col("attempt").alias("last_attempt")]
-    ran = with_jobs(intervals(history).where("started_at IS NOT NULL"), history.jobs, of_job)
+    ran = intervals_of(history, [*names, "scheduled_at", "last_attempt"]).where("started_at IS NOT NULL")
     begin = sf.unix_micros("started_at")
     end = sf.greatest(begin, sf.unix_micros(sf.coalesce("ended_at", instant_or_now(as_of))))
     is_last = (sf.col("attempt") == sf.col("last_attempt")) & (sf.col("started_at") >= sf.col("scheduled_at"))

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
 from sa_jobqueue.spark.analytics._expressions import micros, percentiles, seconds
-from sa_jobqueue.spark.analytics.attempts import intervals
 from sa_jobqueue.spark.analytics.components import DRIVER_EDGES, chain_components
-from sa_jobqueue.spark.analytics.graphs import Node, shape_of
+from sa_jobqueue.spark.analytics.graphs import Node, components, shape_of
 from sa_jobqueue.spark.analytics.history import History
-from sa_jobqueue.types import ENDED
+from sa_jobqueue.types import ENDED, JobStatus
 
 if TYPE_CHECKING:
     import pyarrow
@@ -27,6 +27,8 @@ _MEASURED: Final = (
 )
 DRIVER_JOBS: Final = 100_000
 """Up to so many jobs are measured by the driver, in 4 s and 200 MB: less than Spark's Python workers take to start."""
+_SLOW: Final = 0.95
+"""A job took long when it took longer than this part of the ended jobs of its type."""
 _ENDED: Final = sorted(status.value for status in ENDED)
 
 
@@ -43,19 +45,18 @@ def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs
     each other: they never run).
     The critical path is of the sequences of jobs that each wait for the one before the one whose run times add up to most:
     making any other job faster does not make the whole end sooner, as long as there are workers enough.
-    Cost: components as `chain_components` says, which runs when this is called. Lone jobs are left out. Up to `driver_jobs`
-    others are measured by the driver, at once; more of them after one shuffle by workflow, each by one task in Python, in
-    time linear in its jobs and edges. A workflow must fit into its memory: a million jobs take about 1 GB.
+    Lone jobs are left out. Cost: a history of up to `driver_jobs` jobs and `driver_edges` blockers is measured by the
+    driver, when this is called. In a larger one, components are found as `chain_components` says; then, after one shuffle
+    by workflow, each is measured by one task in Python, in time linear in its jobs and edges. A workflow must fit into the
+    memory of a task: a million jobs take about 1 GB.
     Source: as `graphs.shape_of`.
     """
-    nodes = _nodes(history, driver_edges)
-    few = nodes.limit(driver_jobs + 1).toArrow()
-    if few.num_rows > driver_jobs:
-        return nodes.groupBy("workflow_id").applyInArrow(measured, _MEASURED)
-    of_workflow: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for job in few.to_pylist():
-        of_workflow[job["workflow_id"]].append(job)
-    return nodes.sparkSession.createDataFrame(_table(list(map(measure, of_workflow.values()))))
+    timed = _timed(history)
+    jobs = timed.limit(driver_jobs + 1).toArrow()
+    blockers = history.blockers.limit(driver_edges + 1).toArrow() if jobs.num_rows <= driver_jobs else None
+    if blockers is None or blockers.num_rows > driver_edges:
+        return _nodes(timed, history, driver_edges).groupBy("workflow_id").applyInArrow(measured, _MEASURED)
+    return timed.sparkSession.createDataFrame(_table([measure(several) for several in _joined(jobs, blockers)]))
 
 
 def critical_paths(measured_workflows: DataFrame, history: History) -> DataFrame:
@@ -67,69 +68,83 @@ def critical_paths(measured_workflows: DataFrame, history: History) -> DataFrame
     exploded = measured_workflows.select(
         "workflow_id", "stragglers", sf.posexplode("critical_path").alias("place", "job_id")
     )
-    claimed = sf.col("started_at") >= sf.col("scheduled_at")
-    jobs = history.jobs.select(
-        sf.col("id").alias("job_id"),
+    jobs = _timed(history).withColumnRenamed("id", "job_id")
+    return exploded.join(jobs, "job_id", "left").select(
+        "workflow_id",
+        (sf.col("place") + 1).alias("position"),
+        "job_id",
         "type_name",
         "status",
+        (sf.coalesce("run_micros", sf.lit(0)) / sf.lit(1e6)).alias("run_seconds"),
+        "wait_seconds",
+        sf.array_contains("stragglers", sf.col("job_id")).alias("is_straggler"),
+    )
+
+
+def _timed(history: History) -> DataFrame:
+    """Return each job with what its attempts took, of those that ended: `run_micros`."""
+
+    def took(until: str) -> Column:
+        return sf.greatest(micros("started_at", until), sf.lit(0))
+
+    earlier = history.attempts.groupBy("job_id").agg(sf.sum(took("ended_at")).alias("earlier_micros"))
+    by_worker = (sf.col("status") == JobStatus.COMPLETED.value) & sf.col("completed_by").isNotNull()
+    last = sf.when(by_worker, took("completed_at")).otherwise(sf.lit(0))
+    claimed = sf.col("started_at") >= sf.col("scheduled_at")
+    return history.jobs.join(earlier.withColumnRenamed("job_id", "id"), "id", "left").select(
+        "id",
+        "type_name",
+        "chain_id",
+        "chain_index",
+        "status",
+        (last + sf.coalesce("earlier_micros", sf.lit(0))).alias("run_micros"),
+        sf.col("status").isin(_ENDED).alias("is_ended"),
+        "created_at",
+        sf.when(claimed, sf.col("started_at")).alias("started_at"),
+        sf.col("completed_at").alias("ended_at"),
         sf.when(claimed, seconds("scheduled_at", "started_at")).alias("wait_seconds"),
     )
-    return (
-        exploded.join(jobs, "job_id", "left")
-        .join(_run_times(history), "job_id", "left")
-        .select(
-            "workflow_id",
-            (sf.col("place") + 1).alias("position"),
-            "job_id",
-            "type_name",
-            "status",
-            (sf.coalesce("run_micros", sf.lit(0)) / sf.lit(1e6)).alias("run_seconds"),
-            "wait_seconds",
-            sf.array_contains("stragglers", sf.col("job_id")).alias("is_straggler"),
-        )
-    )
 
 
-def _run_times(history: History) -> DataFrame:
-    """Return what all attempts of a job took, of those that ended: `job_id`, `run_micros`."""
-    took = sf.greatest(micros("started_at", "ended_at"), sf.lit(0))
-    return intervals(history).groupBy("job_id").agg(sf.coalesce(sf.sum(took), sf.lit(0)).alias("run_micros"))
+def _joined(jobs: pyarrow.Table, blockers: pyarrow.Table) -> list[list[dict[str, Any]]]:
+    """Return the jobs of each workflow of two jobs or more, as `_nodes` does on the cluster."""
+    rows = {job["id"]: job for job in jobs.to_pylist()}
+    waits: dict[str, list[str]] = defaultdict(list)
+    for job_id, chain_id in zip(*(blockers[name].to_pylist() for name in ("job_id", "blocked_by_chain_id")), strict=True):
+        waits[job_id].append(chain_id)
+    edges = ((rows[job]["chain_id"], chain) for job, chains in waits.items() if job in rows for chain in chains)
+    workflow_of = components(edges)
+    by_type: dict[str, list[int]] = defaultdict(list)
+    for row in rows.values():
+        if row["is_ended"] and row["run_micros"] > 0:
+            by_type[row["type_name"]].append(row["run_micros"])
+    usual = {name: sorted(values)[math.ceil(_SLOW * len(values)) - 1] for name, values in by_type.items()}
+    found: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for job_id, row in rows.items():
+        workflow_id = workflow_of.get(row["chain_id"], row["chain_id"])
+        is_slow = row["type_name"] in usual and row["run_micros"] > usual[row["type_name"]]
+        found[workflow_id].append(row | {"workflow_id": workflow_id, "waits_for": waits.get(job_id), "is_slow": is_slow})
+    return [several for several in found.values() if len(several) > 1]
 
 
-def _nodes(history: History, driver_edges: int) -> DataFrame:
-    jobs = history.jobs
-    chain_of = jobs.select(sf.col("id").alias("job_id"), sf.col("chain_id").alias("a"))
+def _nodes(timed: DataFrame, history: History, driver_edges: int) -> DataFrame:
+    chain_of = timed.select(sf.col("id").alias("job_id"), sf.col("chain_id").alias("a"))
     edges = history.blockers.join(chain_of, "job_id").select("a", sf.col("blocked_by_chain_id").alias("b"))
     joined = chain_components(edges, driver_edges=driver_edges)
-    belonging = jobs.join(joined, "chain_id", "left").withColumn("workflow_id", sf.coalesce("workflow_id", "chain_id"))
+    belonging = timed.join(joined, "chain_id", "left").withColumn("workflow_id", sf.coalesce("workflow_id", "chain_id"))
     several = belonging.groupBy("workflow_id").agg(sf.count("*").alias("jobs")).where("jobs > 1").select("workflow_id")
     waits = history.blockers.groupBy("job_id").agg(sf.collect_list("blocked_by_chain_id").alias("waits_for"))
-    timed = belonging.join(_run_times(history).withColumnRenamed("job_id", "id"), "id", "left")
-    ended = sf.col("status").isin(_ENDED)
     usual = (
-        timed.where(ended & (sf.col("run_micros") > 0))
+        timed.where(sf.col("is_ended") & (sf.col("run_micros") > 0))
         .groupBy("type_name")
-        .agg(percentiles("run_micros", (0.95,))[0].alias("usual_micros"))
+        .agg(percentiles("run_micros", (_SLOW,))[0].alias("usual_micros"))
     )
-    claimed = sf.col("started_at") >= sf.col("scheduled_at")
     return (
-        timed.join(several, "workflow_id", "left_semi")
+        belonging.join(several, "workflow_id", "left_semi")
         .join(waits.withColumnRenamed("job_id", "id"), "id", "left")
         .join(usual, "type_name", "left")
-        .select(
-            "workflow_id",
-            "id",
-            "type_name",
-            "chain_id",
-            "chain_index",
-            "waits_for",
-            sf.coalesce("run_micros", sf.lit(0)).alias("run_micros"),
-            (sf.col("run_micros") > sf.col("usual_micros")).alias("is_slow"),
-            ended.alias("is_ended"),
-            "created_at",
-            sf.when(claimed, sf.col("started_at")).alias("started_at"),
-            sf.col("completed_at").alias("ended_at"),
-        )
+        .withColumn("is_slow", sf.col("run_micros") > sf.col("usual_micros"))
+        .drop("usual_micros", "status", "wait_seconds")
     )
 
 
