@@ -118,8 +118,8 @@ async def test_a_limit_of_a_queue_has_capacity_again_when_a_job_ends(engine: Eng
         running -= 1
 
     execute(engine, "INSERT INTO queue (name, global_concurrency) VALUES ('default', 1)")
-    # A worker that is not told of the end of a job tries again after half a second: 100 s for all of these.
-    enqueue(engine, *(queue.job("one") for _ in range(200)))
+    # A worker that is not told of the end of a job tries again after half a second: 40 s for all of these.
+    enqueue(engine, *(queue.job("one") for _ in range(80)))
     await complete_all(engine, jobs, [Worker(queue, engine, options=quick(poll_interval=NEVER), events=events)])
     assert most == 1
 
