@@ -74,7 +74,7 @@ class QuietConnection(psycopg.AsyncConnection[Any]):
     async def wait(self, gen: Any, interval: float = _SELDOM, *args: Any, **kwargs: Any) -> Any:
         """Wait for the server, as psycopg does; if nothing has to be waited for, do not let another task run either.
 
-        SQLAlchemy sets an engine's isolation level on a connection that nobody holds yet, so that a cancellation meanwhile
+        SQLAlchemy sets an engine's isolation level on a connection that has no owner yet, so that a cancellation meanwhile
         would lose it to its pool. That asks nothing of the server, but psycopg 3.3.6 and later sometimes yield there.
         """
         try:

@@ -495,7 +495,7 @@ def _serving(options: WorkerOptions, jobs: JobQueue[Any]) -> WorkerOptions:
 
 
 async def _registered(heartbeat: Heartbeat) -> None:
-    """Send the first heartbeat and start its thread; a cancellation meanwhile waits for its end and takes it back."""
+    """Send the first heartbeat and start its thread; a cancellation meanwhile waits for its end and undoes it."""
     starting = asyncio.create_task(asyncio.to_thread(heartbeat.start))
     try:
         await asyncio.shield(starting)
