@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import graphlib
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -97,6 +98,7 @@ def commit_write(
     defaults: RowDefaults = RowDefaults(),
     on_duplicate: Literal["skip", "fail"] = "skip",
     on_repeat: Literal["skip", "check"] = "skip",
+    on_taken_id: Literal["fail", "reject"] = "fail",
     written_by: str | None = None,
     model: type[JobMixin[Any]] = Job,
 ) -> WriteResult:
@@ -104,7 +106,8 @@ def commit_write(
 
     `tasks`: how many rows each task has staged, by `task_id`; those of no other task count. Without a row nothing is
     entered in the ledger, so that the rows may still come. `on_repeat`: "check" fails where the write has committed another
-    number of rows. `session`: READ COMMITTED, with nothing done in its transaction yet.
+    number of rows. `on_taken_id`: "reject" rejects a row whose id a job has, and all but one of those that share an id.
+    `session`: READ COMMITTED, with nothing done in its transaction yet.
     Changes: a row in the ledger, one a job, an edge a blocker, one a rejected row; the staged rows of this write are
     deleted, and all that are older than a day.
     Locks: the ledger's row, first: who commits the same write meanwhile waits, and then does nothing. The chains waited
@@ -125,14 +128,21 @@ def commit_write(
             raise RepeatedWriteError(write_id, found.staged, sum(tasks.values()))
         session.execute(bulk.clear_stage(model), meant)
         return found
-    counted = session.execute(bulk.count_staged(model), staged).all() if tasks else []
-    rows, rejected, keyed, waiting = (sum(row[place] for row in counted) for place in (1, 2, 3, 4))
-    if rows != sum(tasks.values()):
-        raise StagedRowsLostError(write_id, sum(tasks.values()), rows)
-    enqueued = 0
-    if rows:
+    parameters = staged | asdict(defaults)
+    while True:
+        counted = session.execute(bulk.count_staged(model), staged).all()
+        rows, rejected, keyed, waiting = (sum(row[place] for row in counted) for place in (1, 2, 3, 4))
+        if rows != sum(tasks.values()):
+            raise StagedRowsLostError(write_id, sum(tasks.values()), rows)
         modes = {"keyed": bool(keyed), "skip": on_duplicate == "skip"}
-        enqueued = _enqueue(session, staged | asdict(defaults), model, modes=modes, waiting=bool(waiting))
+        try:
+            with session.begin_nested() if on_taken_id == "reject" else nullcontext():
+                enqueued = _enqueue(session, parameters, model, modes=modes, waiting=bool(waiting))
+            break
+        except ConflictError:
+            # Looked for only now, because a search of the queue for each row would make every other write slower.
+            if on_taken_id == "fail" or not _reject_taken_ids(session, staged, model):
+                raise
     if rejected:
         session.execute(bulk.reject_staged(model), staged)
     numbers = {"staged": rows, "enqueued": enqueued, "duplicates": rows - rejected - enqueued, "rejected": rejected}
@@ -162,6 +172,12 @@ def _enqueue(
             return int(session.scalars(bulk.enqueue_waiting(model, **modes), parameters | edges).one())
     except ConflictError as error:
         raise _explained(error) from error
+
+
+def _reject_taken_ids(session: Session, staged: dict[str, Any], model: type[JobMixin[Any]]) -> int:
+    statement = bulk.reject_taken_ids(model).execution_options(preserve_rowcount=True, synchronize_session=False)
+    result: Any = session.execute(statement, {f"of_{name}": value for name, value in staged.items()})
+    return int(result.rowcount)
 
 
 def _explained(error: ConflictError) -> ConflictError:

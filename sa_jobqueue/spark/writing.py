@@ -90,7 +90,8 @@ OPTIONS: Final = (
     Option(
         "mode",
         WRITING,
-        "What becomes of a row that cannot be a job: `FAILFAST` ends the write, `PERMISSIVE` keeps it in `job_bulk_reject`.",
+        "What becomes of a row that cannot be a job: `FAILFAST` ends the write, `PERMISSIVE` keeps it in `job_bulk_reject`. "
+        "The same for an `id` that is taken.",
         partial(one_of, known=("FAILFAST", "PERMISSIVE")),
         "FAILFAST",
     ),
@@ -190,6 +191,7 @@ class _Writing:
                 defaults=defaults,
                 on_duplicate=options["onDuplicate"],
                 on_repeat=on_repeat,
+                on_taken_id="reject" if options["mode"] == "PERMISSIVE" else "fail",
                 written_by=options["writtenBy"] or gethostname(),
                 model=self._queue.model,
             )

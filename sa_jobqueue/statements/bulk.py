@@ -7,6 +7,7 @@ transaction, for the statistics of a table that is filled and emptied are never 
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from sqlalchemy import (
@@ -291,6 +292,39 @@ def reject_staged(model: type[JobMixin[Any]]) -> Insert:
 
 
 @once_a_model
+def reject_taken_ids(model: type[JobMixin[Any]]) -> Update:
+    """Mark staged rows as rejected whose id a job has, and all but one of those that share an id.
+
+    Parameters: `of_write_id`, `of_sequence`, `of_task_ids`. Shape: none; the count of rows is that of rows marked.
+    Locks: the staged rows. Index: `ix_job_bulk_staging_write`; it reads the whole queue, after a conflict only.
+    """
+    job, stage, each = table(model), table(model.Stage), table(model.Stage).alias("each")
+    place = func.row_number().over(partition_by=each.c.id, order_by=(each.c.task_id, each.c.row))
+    found = (
+        select(each.c.task_id, each.c.row, place.label("place"), job.c.id.label("job_id"))
+        .select_from(each.outerjoin(job, job.c.id == each.c.id))
+        .where(*_of_write(each, "of_"), each.c.rejected_reason.is_(None))
+        .subquery("found")
+    )
+    kept = [name for name in STAGED[STAGED.index("id") : STAGED.index("rejected_field")] if name != "input"]
+    pairs = chain.from_iterable((literal_column(f"'{name}'"), stage.c[name]) for name in kept)
+    # Nulls are left out of the row, but not of its input.
+    record = func.jsonb_strip_nulls(func.jsonb_build_object(*pairs)).op("||")(
+        func.jsonb_build_object(literal_column("'input'"), stage.c.input)
+    )
+    return (
+        update(stage)
+        .where(*_of_write(stage, "of_"), stage.c.task_id == found.c.task_id, stage.c.row == found.c.row)
+        .where((found.c.place > literal_column("1")) | found.c.job_id.is_not(None))
+        .values(
+            rejected_field=literal_column("'id'"),
+            rejected_reason=literal_column("'is that of another job, in the queue or in this write'"),
+            record=cast(record, Text),
+        )
+    )
+
+
+@once_a_model
 def clear_stage(model: type[JobMixin[Any]]) -> Delete:
     """Delete what a write has staged, in this part of it and in those before, by whatever task.
 
@@ -309,11 +343,12 @@ def clear_left_over(model: type[JobMixin[Any]]) -> Delete:
     return delete(stage).where(stage.c.staged_at < func.now() - bindparam("age", type_=Interval))
 
 
-def _of_write(stage: FromClause) -> list[ColumnElement[bool]]:
+def _of_write(stage: FromClause, prefix: str = "") -> list[ColumnElement[bool]]:
+    # An UPDATE sets each column that a parameter is named as.
     return [
-        stage.c.write_id == bindparam("write_id", type_=Text),
-        stage.c.sequence == bindparam("sequence", type_=BigInteger),
-        stage.c.task_id == any_(array("task_ids", BigInteger())),
+        stage.c.write_id == bindparam(f"{prefix}write_id", type_=Text),
+        stage.c.sequence == bindparam(f"{prefix}sequence", type_=BigInteger),
+        stage.c.task_id == any_(array(f"{prefix}task_ids", BigInteger())),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from sa_jobqueue.operations.bulk import (
 )
 from sa_jobqueue.spark import writing
 from sa_jobqueue.spark.connections import connect
-from sa_jobqueue.spark.staging import new_task_id
+from sa_jobqueue.spark.staging import BadRowError, new_task_id
 from sa_jobqueue.statements import bulk
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
@@ -111,6 +112,42 @@ def test_who_repeats_a_write_that_is_rolled_back_does_it(
         session.rollback()
     assert not errors
     assert session.scalars(select(Job.priority)).all() == [2] * 4
+
+
+@both_servers_swept
+def test_a_taken_id_rejects_its_row_alone_where_bad_rows_are_left_out(database_url: str, session: Session) -> None:
+    taken, twice, fresh = (str(uuid7()) for _ in range(3))
+    session.add(Job("before", id=UUID(taken)))
+    session.commit()
+    rows: list[Row] = [
+        {"id": taken, "input": '{"n": null}', "priority": 1},
+        {"id": twice, "input": "1", "blockers": [taken]},
+        {"id": twice, "input": "2", "blockers": [taken]},
+        {"id": fresh, "input": "3", "deduplication_key": "k"},
+        {"id": str(uuid7()), "input": "4", "deduplication_key": "k"},
+        {"input": "5", "blockers": [twice]},
+        {"input": "bad"},
+    ]
+    with pytest.raises(BadRowError):
+        write(database_url, rows, type="t")
+    with pytest.raises(ConflictError, match="a job has this id already"):
+        write(database_url, rows[:-1], type="t")
+    assert count(session) == 1
+    session.rollback()
+    result = write(database_url, rows, type="t", mode="PERMISSIVE")
+    assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (7, 3, 1, 3)
+    found = session.scalars(select(Job).where(Job.type_name == "t").order_by(Job.input)).all()
+    assert [job.input for job in found] == [1, 3, 5]
+    assert [job.open_blockers for job in found] == [1, 0, 1]
+    rejected = session.scalars(select(Job.Reject).order_by(Job.Reject.row)).all()
+    assert [(one.row, one.field) for one in rejected] == [(0, "id"), (2, "id"), (6, "input")]
+    assert rejected[0].reason == "is that of another job, in the queue or in this write"
+    assert json.loads(rejected[0].record or "") == {"id": taken, "priority": 1, "input": {"n": None}}
+    # A key that is taken is no id: with onDuplicate=fail, it still refuses the write.
+    with pytest.raises(ConflictError, match="onDuplicate is fail"):
+        write(database_url, [{"deduplication_key": "k"}, {"id": twice}], type="t", mode="PERMISSIVE", onDuplicate="fail")
+    session.rollback()
+    assert count(session) == 4
 
 
 @both_servers_swept

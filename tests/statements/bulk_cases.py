@@ -77,6 +77,13 @@ BULK_CASES = [
     ),
     Case("bulk_chains_waited_for", lambda: bulk.chains_waited_for(Job), NONE, staged, guarded=False),
     Case("bulk_circular_edges", lambda: bulk.circular_edges(Job), NONE, staged, guarded=False),
+    Case(
+        "bulk_reject_taken_ids",
+        lambda: bulk.reject_taken_ids(Job),
+        NONE,
+        lambda world: {"of_write_id": "nightly", "of_sequence": 0, "of_task_ids": [1, 2]},
+        guarded=False,
+    ),
     Case("bulk_reject_staged", lambda: bulk.reject_staged(Job), NONE, staged, guarded=False),
     Case("bulk_clear_stage", lambda: bulk.clear_stage(Job), NONE, write, guarded=False),
     Case(
