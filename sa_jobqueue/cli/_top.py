@@ -229,12 +229,15 @@ def summary(report: Health) -> Text:
     text = Text()
     text.append(f"{str(report.severity).upper()}  {at}", style=STYLES[report.severity])
     rates, workers = report.rates, report.workers
-    text.append(
-        f"   {report.due:,} due, the oldest waits for {span(report.claim_age)}; "
-        f"{rates.per_second(rates.arrived):,.1f}/s in, {rates.per_second(rates.completed):,.1f}/s out; "
-        f"{report.running.running:,} running, {workers.saturation:.0%} of {workers.slots} slots; "
-        f"{report.failures.unresolved:,} dead letters; horizon {report.horizon.age:,}"
-    )
+    figures = {
+        "queues": f"{report.due:,} due, the oldest waits for {span(report.claim_age)}",
+        "rates": f"{rates.per_second(rates.arrived):,.1f}/s in, {rates.per_second(rates.completed):,.1f}/s out",
+        "running": f"{report.running.running:,} running",
+        "workers": f"{workers.saturation:.0%} of {workers.slots} slots",
+        "failures": f"{report.failures.unresolved:,} dead letters",
+        "horizon": f"horizon {report.horizon.age:,}",
+    }
+    text.append("   " + "; ".join(told for name, told in figures.items() if name not in report.missing))
     for finding in report.findings[:_FINDINGS]:
         text.append(f"\n{finding.severity!s:8} ", style=STYLES[finding.severity])
         text.append(f"{finding.code}: {shown(finding.summary)}")

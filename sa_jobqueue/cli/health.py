@@ -136,6 +136,7 @@ def health(
 ) -> None:
     """Report problems of the queue and what to do about them, what holds back the xmin horizon, and all figures.
 
+    Figures that take longer than --timeout are left out and named: a warning.
     Exit status: 0 ok, 1 warning, 2 critical, 3 unknown (could not measure).
     """
     if options["window"] <= timedelta(0) or options["timeout"] < timedelta(milliseconds=1):
@@ -149,7 +150,7 @@ def health(
     engine = own_engine(database.url)
 
     def read() -> Health:
-        return measure(engine, thresholds=thresholds, model=database.model, **options)
+        return measure(engine, thresholds=thresholds, partial=True, model=database.model, **options)
 
     last = read()
     if not watch:
@@ -238,8 +239,25 @@ def _summary(report: Health) -> Table:
         + (f", {span(report.horizon.held_for)}" if report.horizon.held_for else ""),
     }
     for name, value in rows.items():
-        grid.add_row(name, Text(shown(value)))
+        is_missing = not _NEEDS.get(name, set()).isdisjoint(report.missing)
+        grid.add_row(name, Text(_NOT_MEASURED if is_missing else shown(value)))
     return grid
+
+
+_NOT_MEASURED: Final = "not measured"
+_NEEDS: Final = {
+    "depth": {"queues"},
+    "claim age": {"queues"},
+    "rates": {"rates"},
+    "retry rate": {"rates"},
+    "workers": {"workers"},
+    "running": {"running"},
+    "dead letters": {"failures"},
+    "blocked by dead chains": {"failures"},
+    "bulk writes": {"bulk_writes"},
+    "horizon": {"horizon"},
+}
+"""The figures of the report that each row shows."""
 
 
 def _ages(dead: Failures) -> str:
@@ -253,11 +271,12 @@ def _queues(report: Health) -> Table:
     rates = {queue.queue: queue for queue in report.rates.queues}
     table = _table("queues", "queue", "due", "claim age", "later", "arrived", "completed", "died")
     depths = {label_of(part_of(queue.queue, queue.fairness_key)): queue for queue in report.queues}
+    none, nothing = ("-" if part in report.missing else "0" for part in ("queues", "rates"))
     for name in sorted({*depths, *rates}):
         depth, rate = depths.get(name), rates.get(name)
         more = "+" if depth and depth.is_capped else ""
-        waits = [f"{depth.due:,}{more}", span(depth.claim_age), f"{depth.later:,}{more}"] if depth else ["0", "-", "0"]
-        happened = [f"{n:,}" for n in (rate.arrived, rate.completed, rate.died)] if rate else ["0", "0", "0"]
+        waits = [f"{depth.due:,}{more}", span(depth.claim_age), f"{depth.later:,}{more}"] if depth else [none, "-", none]
+        happened = [f"{n:,}" for n in (rate.arrived, rate.completed, rate.died)] if rate else [nothing] * 3
         table.add_row(*(Text(shown(cell)) for cell in [name, *waits, *happened]))
     return table
 

@@ -36,7 +36,7 @@ def link(context: Context, finding: Finding) -> str:
             return context.url("jobs", status="blocked", order="oldest")
         case Code.QUARANTINED:
             return _screen(context, "quarantine", anchor="findings")
-        case Code.BULK_UNFINISHED | Code.BULK_REJECTED:
+        case Code.BULK_UNFINISHED | Code.BULK_REJECTED | Code.NOT_MEASURED:
             return context.url("overview") + "#findings"
         case Code.HORIZON if seen.get("job_id") is not None:
             return context.url("job", id=seen["job_id"])

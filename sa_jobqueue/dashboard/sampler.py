@@ -120,13 +120,17 @@ class HealthSampler(Sampler[Overview]):
         """Oldest first."""
 
     def _keep(self, value: Overview) -> None:
-        self.points.append(_point(value))
+        if _PLOTTED.isdisjoint(value.health.missing):  # what is not known is not 0
+            self.points.append(_point(value))
 
 
 def sentence(error: Exception) -> str:
     """Return a database's or the library's error as one line, without its statement and parameters."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return next(iter(str(cause).strip().splitlines()), type(cause).__name__)
+
+
+_PLOTTED: Final = {"queues", "rates", "running"}
 
 
 def _point(overview: Overview) -> Point:

@@ -157,8 +157,7 @@ class Source:
         with self.read():
             pass  # an unreachable database or another schema version, as one sentence
         reader: Engine = self._reader  # type: ignore[attr-defined]
-        options = {"timeout": self.timeout, "heartbeat_timeout": self.heartbeat_timeout}
-        with overviews(reader, model=self.model, **options) as read:
+        with overviews(reader, timeout=self.timeout, heartbeat_timeout=self.heartbeat_timeout, model=self.model) as read:
             return read()
 
 

@@ -54,6 +54,8 @@ class Code(StrEnum):
     CONNECTIONS = "connections"
     OUTGROWN = "outgrown"
     """The load may need a broker, or a separate database for the queue."""
+    NOT_MEASURED = "not_measured"
+    """A statement of the report was cancelled, by its timeout or by an operator."""
     CANNOT_SEE = "cannot_see"
     """The role cannot see all sessions. Always OK."""
 
@@ -117,10 +119,10 @@ class Rates:
     """Counts within the window. With `is_partial` not all rows were scanned, and they are lower bounds."""
 
     window: timedelta
-    queues: Sequence[QueueRates]
-    unsuccessful: Mapping[AttemptOutcome, int]
+    queues: Sequence[QueueRates] = ()
+    unsuccessful: Mapping[AttemptOutcome, int] = field(default_factory=dict)
     """Attempts that did not succeed, by outcome."""
-    is_partial: bool
+    is_partial: bool = False
 
     @property
     def arrived(self) -> int:
@@ -182,37 +184,37 @@ class Workers:
 class Running:
     """The running jobs."""
 
-    running: int
-    orphaned: int
+    running: int = 0
+    orphaned: int = 0
     """Jobs of dead workers; live workers rescue them."""
-    overdue: int
+    overdue: int = 0
     """Past their timeout and not yet rescued."""
-    longest_job_id: Any
-    longest_type_name: str | None
-    longest_worker_id: str | None
-    longest_for: timedelta | None
+    longest_job_id: Any = None
+    longest_type_name: str | None = None
+    longest_worker_id: str | None = None
+    longest_for: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
     """Unresolved dead letters, and jobs blocked by dead chains. Counts stop at the limit of the report."""
 
-    unresolved: int
-    last_hour: int
-    last_day: int
-    last_week: int
-    last_month: int
+    unresolved: int = 0
+    last_hour: int = 0
+    last_day: int = 0
+    last_week: int = 0
+    last_month: int = 0
     """Thirty days."""
-    oldest_for: timedelta | None
+    oldest_for: timedelta | None = None
     """Age of the oldest unresolved dead letter."""
-    waiting: int
+    waiting: int = 0
     """Jobs blocked by a dead chain."""
-    dead_chains: int
+    dead_chains: int = 0
     """Dead chains that block jobs."""
-    example_chain_id: Any
-    chains_to_unblock: int
+    example_chain_id: Any = None
+    chains_to_unblock: int = 0
     """Ended chains whose blocked jobs are not unblocked yet."""
-    to_unblock_for: timedelta | None
+    to_unblock_for: timedelta | None = None
 
     @property
     def by_age(self) -> dict[str, int]:
@@ -397,6 +399,8 @@ class Health:
     quarantined: Sequence[Quarantined] = ()
     """Rows that cannot be written, oldest first; at most 1,000."""
     bulk_writes: BulkWrites = BulkWrites()
+    missing: Sequence[str] = ()
+    """Names of the figures above that could not be measured, and are empty here; only in a partial report."""
     findings: Sequence[Finding] = ()
     """Most severe first."""
 

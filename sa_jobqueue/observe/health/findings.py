@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sa_jobqueue.observe.health.figures import Code, Finding, Health, Holder, HolderKind, Severity
+from sa_jobqueue.observe.health.figures import Code, Finding, Health, Holder, HolderKind, IndexHealth, Severity, TableHealth
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.policies.fairness import as_arguments, named, part_of
 from sa_jobqueue.printable import span
@@ -17,26 +17,24 @@ OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
 
 
 def judge(figures: Health, thresholds: Thresholds) -> Health:
-    """Return the report with its findings, the most severe first."""
-    findings = [
-        *_workers(figures),
-        *_paused(figures),
-        *_schedules(figures, thresholds),
-        *_quarantined(figures),
-        *_bulk_writes(figures, thresholds),
-        *_waiting(figures, thresholds),
-        *_attempts(figures, thresholds),
-        *_failures(figures, thresholds),
-        *_horizon(figures, thresholds),
-        *_storage(figures, thresholds),
-        *_server(figures, thresholds),
-    ]
+    """Return the report with its findings, the most severe first: none that depends on a figure that is missing."""
+    findings = [*_missing(figures)]
+    for find, needs in _FINDINGS:
+        if needs.isdisjoint(figures.missing):
+            findings += find(figures, thresholds)
     return replace(figures, findings=sorted(findings, key=lambda finding: -finding.severity))
 
 
-def _workers(of: Health) -> Iterator[Finding]:
-    live, silent = of.workers.live, of.workers.silent
-    if of.due and not live:
+def _missing(of: Health) -> Iterator[Finding]:
+    if of.missing:
+        names = ", ".join(MEASURED.get(name, name) for name in of.missing)
+        summary = f"Not measured, because the server cancelled the statement: {names}."
+        advice = "Give it more time (--timeout), or find out what it waits for: pg_stat_activity, pg_locks."
+        yield _found(Code.NOT_MEASURED, WARNING, summary, advice, missing=list(of.missing))
+
+
+def _served(of: Health, _: Thresholds) -> Iterator[Finding]:
+    if of.due and not of.workers.live:
         summary = f"{_many(of.due, 'job')} due, and no worker is alive."
         yield _found(Code.NO_WORKER, CRITICAL, summary, "Start a worker: sa-jobqueue worker MODULE:REGISTRY.", due=of.due)
     elif of.unserved:
@@ -49,7 +47,10 @@ def _workers(of: Health) -> Iterator[Finding]:
             "Start a worker that serves the queue: sa-jobqueue worker --queues.",
             queues=list(of.unserved),
         )
-    if silent:
+
+
+def _workers(of: Health, _: Thresholds) -> Iterator[Finding]:
+    if silent := of.workers.silent:
         longest = max(worker.silent_for for worker in silent)
         summary = (
             f"{_many(len(silent), 'worker')} without a heartbeat, the longest for {span(longest)}: killed or disconnected."
@@ -58,7 +59,7 @@ def _workers(of: Health) -> Iterator[Finding]:
         yield _found(Code.WORKERS_SILENT, WARNING, summary, advice, workers=[worker.id for worker in silent])
 
 
-def _paused(of: Health) -> Iterator[Finding]:
+def _paused(of: Health, _: Thresholds) -> Iterator[Finding]:
     due = {part_of(queue.queue, queue.fairness_key): queue.due for queue in of.queues}
     for one in of.paused:
         part = part_of(one.name, one.fairness_key)
@@ -92,7 +93,7 @@ _NAMED: Final = 5
 """Number of quarantined rows with a separate finding; one more finding counts the rest."""
 
 
-def _quarantined(of: Health) -> Iterator[Finding]:
+def _quarantined(of: Health, _: Thresholds) -> Iterator[Finding]:
     for one in of.quarantined[:_NAMED]:
         noun = NOUNS[one.statement]
         summary = (
@@ -154,6 +155,9 @@ def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
             advice = "Find a job with sa-jobqueue jobs list --queue, then run sa-jobqueue explain ID."
             seen = {"due": queue.due, "threshold": at.claim_age_warning}
             yield _found(Code.CLAIM_AGE, bad, summary, advice, queue=queue.queue, claim_age=queue.claim_age, **seen)
+
+
+def _backlog(of: Health, at: Thresholds) -> Iterator[Finding]:
     arrived, completed = of.rates.arrived, of.rates.completed
     if of.workers.saturation >= at.saturation and of.due > of.workers.slots and arrived > completed:
         summary = (
@@ -165,7 +169,7 @@ def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
         yield _found(Code.FALLING_BEHIND, WARNING, summary, advice, **seen)
 
 
-def _attempts(of: Health, at: Thresholds) -> Iterator[Finding]:
+def _retries(of: Health, at: Thresholds) -> Iterator[Finding]:
     ended = of.rates.completed + of.rates.failed_attempts
     bad = _grade(of.rates.retry_rate, at.retry_rate_warning, at.retry_rate_critical)
     if bad and ended >= at.retry_minimum:
@@ -173,6 +177,9 @@ def _attempts(of: Health, at: Thresholds) -> Iterator[Finding]:
         advice = "Find the error: sa-jobqueue dead-letters groups, or the workers' logs."
         seen = {"retry_rate": of.rates.retry_rate, "by_outcome": dict(of.rates.unsuccessful)}
         yield _found(Code.RETRIES, bad, summary, advice, **seen)
+
+
+def _running(of: Health, at: Thresholds) -> Iterator[Finding]:
     if of.running.orphaned:
         bad = WARNING if of.workers.live else CRITICAL
         summary = f"{_many(of.running.orphaned, 'running job')} leased by a dead worker."
@@ -278,7 +285,7 @@ def remedy(holder: Holder) -> str:
             return f"Wait for it, or SELECT pg_cancel_backend({holder.pid}); long queries belong on a replica."
 
 
-def _storage(of: Health, at: Thresholds) -> Iterator[Finding]:
+def _tables(of: Health, at: Thresholds) -> Iterator[Finding]:
     for table in of.tables:
         if not table.is_vacuumed:
             advice = f"Turn it on: autovacuum of the server, and autovacuum_enabled of table {table.name}."
@@ -288,14 +295,24 @@ def _storage(of: Health, at: Thresholds) -> Iterator[Finding]:
             summary = f"{table.name} has {table.dead:,} dead rows, and autovacuum starts at {table.vacuum_at:,.0f}; {doing}."
             advice = "Check the xmin horizon first, then whether autovacuum workers are free; or VACUUM the table."
             yield _found(Code.DEAD_TUPLES, WARNING, summary, advice, table=table.name, dead=table.dead)
-    relations = [(table.name, table.bytes, table.wasted_bytes, "VACUUM FULL at a quiet time") for table in of.tables]
-    relations += [(one.name, one.bytes, one.wasted_bytes, f"REINDEX INDEX CONCURRENTLY {one.name}") for one in of.indexes]
-    for name, size, wasted, cure in relations:
-        if wasted is not None and wasted >= at.bloat_bytes and wasted >= size * at.bloat_share:
-            summary = f"About {_bytes(wasted)} of the {_bytes(size)} of {name} is bloat."
-            advice = f"When the cause is resolved: {cure}. PostgreSQL also reuses the space over time."
-            yield _found(Code.BLOAT, WARNING, summary, advice, name=name, bytes=size, wasted_bytes=wasted)
+        yield from _bloat(table, "VACUUM FULL at a quiet time", at)
+    size = sum(table.bytes + table.index_bytes for table in of.tables)
+    if size >= at.outgrown_bytes:
+        summary = f"The queue's tables take {_bytes(size)}, more than the threshold of {_bytes(at.outgrown_bytes)}."
+        yield _found(Code.OUTGROWN, WARNING, summary, _OUTGROWN, bytes=size)
+
+
+def _bloat(of: TableHealth | IndexHealth, cure: str, at: Thresholds) -> Iterator[Finding]:
+    wasted = of.wasted_bytes
+    if wasted is not None and wasted >= at.bloat_bytes and wasted >= of.bytes * at.bloat_share:
+        summary = f"About {_bytes(wasted)} of the {_bytes(of.bytes)} of {of.name} is bloat."
+        advice = f"When the cause is resolved: {cure}. PostgreSQL also reuses the space over time."
+        yield _found(Code.BLOAT, WARNING, summary, advice, name=of.name, bytes=of.bytes, wasted_bytes=wasted)
+
+
+def _indexes(of: Health, at: Thresholds) -> Iterator[Finding]:
     for index in of.indexes:
+        yield from _bloat(index, f"REINDEX INDEX CONCURRENTLY {index.name}", at)
         if not index.is_valid:
             summary = f"Index {index.name} is invalid: every write maintains it, and no query uses it."
             advice = f"REINDEX INDEX CONCURRENTLY {index.name}; drop it if its name ends in _ccnew or _ccold."
@@ -315,18 +332,54 @@ def _server(of: Health, at: Thresholds) -> Iterator[Finding]:
         advice = "Use smaller pools or a pooler; a worker needs three connections more than its concurrency."
         seen = {"connections": server.connections, "max_connections": server.max_connections}
         yield _found(Code.CONNECTIONS, WARNING, summary, advice, **seen)
-    rate = of.rates.per_second(of.rates.completed)
-    size = sum(table.bytes + table.index_bytes for table in of.tables)
-    advice = "Archive or prune ended chains; then consider a separate database for the queue, or a broker."
-    if rate >= at.outgrown_per_second:
-        summary = f"{rate:,.0f} jobs complete per second, more than the threshold of {at.outgrown_per_second:,.0f}."
-        yield _found(Code.OUTGROWN, WARNING, summary, advice, per_second=rate)
-    if size >= at.outgrown_bytes:
-        summary = f"The queue's tables take {_bytes(size)}, more than the threshold of {_bytes(at.outgrown_bytes)}."
-        yield _found(Code.OUTGROWN, WARNING, summary, advice, bytes=size)
     if not server.sees_all:
         summary = "This role cannot see the queries and transactions of other users' sessions."
         yield _found(Code.CANNOT_SEE, OK, summary, "GRANT pg_monitor to the role that runs the report.")
+
+
+_OUTGROWN: Final = "Archive or prune ended chains; then consider a separate database for the queue, or a broker."
+
+
+def _throughput(of: Health, at: Thresholds) -> Iterator[Finding]:
+    rate = of.rates.per_second(of.rates.completed)
+    if rate >= at.outgrown_per_second:
+        summary = f"{rate:,.0f} jobs complete per second, more than the threshold of {at.outgrown_per_second:,.0f}."
+        yield _found(Code.OUTGROWN, WARNING, summary, _OUTGROWN, per_second=rate)
+
+
+MEASURED: Final = {
+    "queues": "depth of the queues",
+    "unserved": "queues that no worker serves",
+    "running": "running jobs",
+    "failures": "dead letters and blocked jobs",
+    "horizon": "xmin horizon",
+    "paused": "pauses",
+    "quarantined": "quarantine",
+    "bulk_writes": "bulk writes",
+    "longest": "longest running jobs",
+    "latest": "latest failures",
+}
+"""The figures of a report by their names, where these are not the words."""
+
+_FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]], set[str]]]] = (
+    (_served, {"queues", "workers", "unserved"}),
+    (_workers, {"workers"}),
+    (_paused, {"paused", "queues"}),
+    (_schedules, {"schedules"}),
+    (_quarantined, {"quarantined"}),
+    (_bulk_writes, {"bulk_writes"}),
+    (_waiting, {"queues", "paused"}),
+    (_backlog, {"queues", "rates", "workers"}),
+    (_retries, {"rates"}),
+    (_running, {"running", "workers"}),
+    (_failures, {"failures"}),
+    (_horizon, {"horizon"}),
+    (_tables, {"tables"}),
+    (_indexes, {"indexes"}),
+    (_server, set()),
+    (_throughput, {"rates"}),
+)
+"""What finds something, and the figures that it needs."""
 
 
 def _found(code: Code, severity: Severity, summary: str, advice: str, **evidence: Any) -> Finding:

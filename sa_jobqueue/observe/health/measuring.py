@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, Executable, RowMapping, func, select
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.session_settings import GUARDS, SETTINGS
+from sa_jobqueue.db.splitting import sqlstate
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
 from sa_jobqueue.observe.health.figures import (
@@ -36,11 +40,13 @@ from sa_jobqueue.observe.health.figures import (
 )
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.health.thresholds import Thresholds
-from sa_jobqueue.operations import list_job_types, list_queues, list_schedules, list_workers
+from sa_jobqueue.operations import WorkerStatus, list_job_types, list_queues, list_schedules, list_workers
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, storage
 from sa_jobqueue.statements.session_names import PREFIX
 from sa_jobqueue.types import AttemptOutcome, RefusedWrite
+
+T = TypeVar("T")
 
 COUNTED: Final = 10_000
 """Limit of the counts of a lane's jobs, of dead letters and of blocked jobs."""
@@ -51,6 +57,8 @@ _HOLDERS: Final = 10
 _QUARANTINED: Final = 1000
 _WRITES: Final = 1000
 _TIMEOUT: Final = timedelta(seconds=10)
+_CANCELLED: Final = {"57014", "55P03"}
+"""SQLSTATEs of a statement that ran out of its time, or was cancelled; and of a lock that was."""
 _SETTINGS: Final = {
     # The workers' guards, as a plan from the statistics of an empty table would read the whole backlog; except bitmap
     # scans, which block range indexes need.
@@ -72,23 +80,69 @@ def health(
     window: timedelta = timedelta(minutes=1),
     heartbeat_timeout: timedelta = timedelta(seconds=15),
     timeout: timedelta = _TIMEOUT,
+    partial: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> Health:
     """Measure the health of a queue: figures, findings, and what holds back the xmin horizon.
 
     `source`: an engine, of which one connection is used and then closed; or a session, whose transaction is used. With an
     async engine: `await connection.run_sync(lambda sync: health(Session(sync)))`. `window`: the period of the rates.
-    `heartbeat_timeout`: that of the workers. `timeout`: of each statement, with an engine.
+    `heartbeat_timeout`: that of the workers. `timeout`: of each statement, with an engine. `partial`: with an engine,
+    leave out figures whose statement takes longer, and name them in `missing`; findings that depend on them are left out
+    as well. After the first, the others have a tenth of the time each.
 
     Cost: a dozen statements, each bounded by a limit or by the concurrency of the workers; counts stop at 10,000 per lane
     and are then marked as capped. With an engine no snapshot is held between them. Locks: none.
     Privileges: SELECT on the queue's tables; pg_monitor to see other users' sessions, else the report has a finding.
-    Raises: exceptions of the driver, also if a statement takes longer than `timeout`.
+    Raises: exceptions of the driver, also if a statement takes longer than `timeout`, unless `partial`; InvalidOptionError
+    for a partial report in a session, whose transaction would have failed.
     """
-    if isinstance(source, Session):
-        return _measure(source, thresholds, window, heartbeat_timeout, model)
-    with reading(source, timeout) as session:
-        return _measure(session, thresholds, window, heartbeat_timeout, model)
+    if not isinstance(source, Session):
+        with reading(source, timeout) as session:
+            return measured(
+                Parts(session, timeout=timeout if partial else None), thresholds, window, heartbeat_timeout, model
+            )
+    if partial:
+        raise InvalidOptionError("partial", "needs an engine: a statement that is cancelled ends a session's transaction")
+    return measured(Parts(source), thresholds, window, heartbeat_timeout, model)
+
+
+class Parts:
+    """Reads the parts of a report. A partial one leaves out those whose statement the server cancels.
+
+    `timeout`: of each statement of a partial report, in whose `session` each statement is its own transaction.
+    """
+
+    def __init__(self, session: Session, *, timeout: timedelta | None = None) -> None:
+        self.session = session
+        self._timeout = timeout
+        self.missing: list[str] = []
+        """Names of the parts that were left out."""
+
+    def read(self, name: str, part: Callable[[Session], T], otherwise: T) -> T:
+        """Return a part, or `otherwise` if its statement was cancelled."""
+        try:
+            return part(self.session)
+        except DBAPIError as error:
+            if self._timeout is None or sqlstate(error) not in _CANCELLED:
+                raise
+            if not self.missing:  # a dozen others may wait for the same
+                self._limit(self._timeout / 10)
+            self.missing.append(name)
+            return otherwise
+
+    def end(self) -> Sequence[str]:
+        """Return the names of the parts that were left out; from now on statements have their whole time again."""
+        if self.missing and self._timeout is not None:
+            self._limit(self._timeout)
+        return tuple(self.missing)
+
+    def _limit(self, timeout: timedelta) -> None:
+        self.session.execute(select(func.set_config("statement_timeout", _milliseconds(timeout), False)))
+
+
+def _milliseconds(timeout: timedelta) -> str:
+    return f"{max(1, round(timeout.total_seconds() * 1000))}ms"
 
 
 @contextmanager
@@ -97,31 +151,37 @@ def reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
     # Autocommit: within a transaction, the portal of the last SELECT keeps its snapshot until the next statement.
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.detach()  # closed at the end, so that the pool does not keep its settings
-        settings = _SETTINGS | {"statement_timeout": f"{timeout.total_seconds() * 1000:.0f}ms"}
+        settings = _SETTINGS | {"statement_timeout": _milliseconds(timeout)}
         connection.execute(select(*(func.set_config(name, value, False) for name, value in settings.items())))
         with Session(connection) as session:
             yield session
 
 
-def _measure(
-    session: Session, thresholds: Thresholds, window: timedelta, heartbeat_timeout: timedelta, model: type[JobMixin[Any]]
+def measured(
+    parts: Parts, thresholds: Thresholds, window: timedelta, heartbeat_timeout: timedelta, model: type[JobMixin[Any]]
 ) -> Health:
-    server = session.execute(storage.server()).mappings().one()
+    """Return a report; what `parts` has left out before is among what is missing of it. Raises: as `health`."""
+    server = parts.session.execute(storage.server()).mappings().one()
     now: datetime = server["now"]
-    indexes = session.execute(storage.indexes(model)).mappings().all()
+
+    def rows(name: str, statement: Executable) -> Sequence[RowMapping]:
+        return parts.read(name, lambda session: session.execute(statement).mappings().all(), ())
+
+    indexes = rows("indexes", storage.indexes(model))
     claim = model.__jobqueue__.name("ix_job_claim")
     estimates = [int(index["tuples"]) for index in indexes if index["name"] == claim and index["tuples"] >= 0]
+    workers: Sequence[WorkerStatus] = parts.read("workers", lambda session: list_workers(session, model=model).items, [])
     figures = Health(
         measured_at=now,
-        queues=_queues(session, model, now),
+        queues=parts.read("queues", lambda session: _queues(session, model, now), []),
         pending_estimate=estimates[0] if estimates else None,
-        rates=_rates(session, model, window),
-        workers=Workers(heartbeat_timeout=heartbeat_timeout, workers=list_workers(session, model=model).items),
-        running=_running(session, model, now, heartbeat_timeout),
-        failures=_failures(session, model, now),
-        tables=[_table(row, server) for row in session.execute(storage.tables(model)).mappings()],
+        rates=parts.read("rates", lambda session: _rates(session, model, window), Rates(window=window)),
+        workers=Workers(heartbeat_timeout=heartbeat_timeout, workers=workers),
+        running=parts.read("running", lambda session: _running(session, model, now, heartbeat_timeout), Running()),
+        failures=parts.read("failures", lambda session: _failures(session, model, now), Failures()),
+        tables=[_table(row, server) for row in rows("tables", storage.tables(model))],
         indexes=[_index(row) for row in indexes],
-        horizon=Horizon(holders=_holders(session, model)),
+        horizon=Horizon(holders=parts.read("horizon", lambda session: _holders(session, model), [])),
         server=Server(
             version=server["server_version"],
             is_replica=server["is_replica"],
@@ -131,13 +191,17 @@ def _measure(
             autovacuum=server["autovacuum"],
             sees_all=server["sees_all"],
         ),
-        unserved=list(session.scalars(jobs.unserved_queues(model), {"ttl": heartbeat_timeout})),
-        paused=list(_paused(session, model, now)),
-        schedules=list(_late(session, model)),
-        quarantined=list(_quarantined(session, model, now)),
-        bulk_writes=_bulk_writes(session, model, now),
+        unserved=parts.read("unserved", lambda session: _unserved(session, model, heartbeat_timeout), []),
+        paused=parts.read("paused", lambda session: list(_paused(session, model, now)), []),
+        schedules=parts.read("schedules", lambda session: list(_late(session, model)), []),
+        quarantined=parts.read("quarantined", lambda session: list(_quarantined(session, model, now)), []),
+        bulk_writes=parts.read("bulk_writes", lambda session: _bulk_writes(session, model, now), BulkWrites()),
     )
-    return judge(figures, thresholds)
+    return judge(replace(figures, missing=parts.end()), thresholds)
+
+
+def _unserved(session: Session, model: type[JobMixin[Any]], heartbeat_timeout: timedelta) -> list[str]:
+    return list(session.scalars(jobs.unserved_queues(model), {"ttl": heartbeat_timeout}))
 
 
 def _paused(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Paused]:

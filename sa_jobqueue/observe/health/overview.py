@@ -9,10 +9,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import Engine, Row
+from sqlalchemy.orm import Session
 
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.figures import Health
-from sa_jobqueue.observe.health.measuring import health, reading
+from sa_jobqueue.observe.health.measuring import Parts, measured, reading
+from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.statements import progress, recent
 from sa_jobqueue.types import AttemptOutcome, JobStatus, Progress
 
@@ -51,7 +53,7 @@ class FailedAttempt:
     ago: timedelta
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Overview:
     """A health report with single jobs."""
 
@@ -69,23 +71,32 @@ def _running(row: Row[Any]) -> RunningJob:
 
 @contextmanager
 def overviews(
-    engine: Engine, *, timeout: timedelta = timedelta(seconds=10), model: type[JobMixin[Any]] = Job, **options: Any
+    engine: Engine,
+    *,
+    thresholds: Thresholds = Thresholds(),
+    window: timedelta = timedelta(minutes=1),
+    heartbeat_timeout: timedelta = timedelta(seconds=15),
+    timeout: timedelta = timedelta(seconds=10),
+    model: type[JobMixin[Any]] = Job,
 ) -> Iterator[Callable[[], Overview]]:
     """Yield a function that reads an overview, on a connection that is held while the block runs.
 
-    Each statement is a separate transaction, bounded as those of `health`, whose other `options` it takes.
-    Raises: what the driver raises; the connection may be lost then.
+    Each statement is a separate transaction, bounded as those of a partial `health`, whose other options it takes.
+    Raises: what the driver raises, unless the server has cancelled a statement; the connection may be lost then.
     """
     with reading(engine, timeout) as session:
 
+        def longest(session: Session) -> list[RunningJob]:
+            return [_running(row) for row in session.execute(recent.longest(model), {"limit": SHOWN})]
+
+        def failures(session: Session) -> list[FailedAttempt]:
+            found = session.execute(recent.failures(model), {"limit": SHOWN, "scan": _SCANNED})
+            return [FailedAttempt(*row) for row in found]
+
         def read() -> Overview:
-            report = health(session, model=model, **options)
-            longest = session.execute(recent.longest(model), {"limit": SHOWN})
-            failures = session.execute(recent.failures(model), {"limit": SHOWN, "scan": _SCANNED})
-            return Overview(
-                health=report,
-                longest=[_running(row) for row in longest],
-                failures=[FailedAttempt(*row) for row in failures],
-            )
+            parts = Parts(session, timeout=timeout)
+            running: Sequence[RunningJob] = parts.read("longest", longest, [])
+            failed: Sequence[FailedAttempt] = parts.read("latest", failures, [])
+            return Overview(measured(parts, thresholds, window, heartbeat_timeout, model), running, failed)
 
         yield read

@@ -1,0 +1,152 @@
+"""A report of which the server cancels a statement: the rest is told, and what is missing is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.cli import main
+from sa_jobqueue.cli._top import summary
+from sa_jobqueue.dashboard import Source, dashboard
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.observe.health import Code, Health, Thresholds, health
+from sa_jobqueue.observe.health.findings import _FINDINGS, MEASURED
+from sa_jobqueue.observe.health.measuring import Parts
+from sa_jobqueue.observe.health.overview import overviews
+from tests.dashboard.conftest import Client, everyone
+from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.workers import wait_until
+from tests.health.test_sicknesses import SICK, Patient
+
+SHORT = timedelta(seconds=2)
+
+
+@contextmanager
+def locked(engine: Engine, *tables: str) -> Iterator[None]:
+    """Make every statement that reads these tables wait."""
+    with engine.connect() as connection:
+        connection.execute(text(f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE"))
+        yield
+        connection.rollback()
+
+
+def test_what_can_be_measured_is_told_and_the_rest_is_named(engine: Engine, jobs: Jobs) -> None:
+    jobs.add(due_in=-120)
+    with locked(engine, "dead_letter"):
+        report = health(engine, timeout=SHORT, partial=True)
+        with pytest.raises(DBAPIError, match="statement timeout"):
+            health(engine, timeout=SHORT)
+    assert (report.due, report.missing) == (1, ("failures", "tables"))  # whose sizes cannot be read either
+    found = {finding.code: finding for finding in report.findings}
+    assert found.keys() == {Code.NO_WORKER, Code.CLAIM_AGE, Code.NOT_MEASURED}
+    assert "dead letters and blocked jobs, tables." in found[Code.NOT_MEASURED].summary
+    assert health(engine, timeout=SHORT, partial=True).missing == ()
+
+
+def test_nothing_is_found_by_figures_that_are_missing(engine: Engine, jobs: Jobs) -> None:
+    """Where the jobs cannot be read, there is no queue, and nothing is said to be fine or not."""
+    jobs.add(due_in=-120)
+    with locked(engine, "job"):
+        report = health(engine, timeout=SHORT, partial=True)
+    assert {"queues", "rates", "running", "unserved"} <= set(report.missing)
+    assert [finding.code for finding in report.findings] == [Code.NOT_MEASURED]
+
+
+def test_after_a_cancelled_statement_the_others_have_less_time_and_the_next_report_all_of_it(engine: Engine) -> None:
+    timeout = timedelta(seconds=10)
+    with overviews(engine, timeout=SHORT) as read:
+        with locked(engine, "job"):
+            seen = read()
+        assert {"longest", "queues", "rates"} <= set(seen.health.missing)
+        assert read().health.missing == ()
+    asked: list[Any] = []
+    with engine.connect() as connection:
+        parts = Parts(Session(connection.execution_options(isolation_level="AUTOCOMMIT")), timeout=timeout)
+
+        def cancelled(session: Session) -> None:
+            asked.append(session.scalar(text("SHOW statement_timeout")))
+            session.execute(text("SELECT pg_cancel_backend(pg_backend_pid()), pg_sleep(9)"))
+
+        for name in ("one", "another"):
+            parts.read(name, cancelled, None)
+        assert parts.end() == ("one", "another")
+        asked.append(parts.session.scalar(text("SHOW statement_timeout")))
+        parts.session.close()
+    assert asked[1:] == ["1s", "10s"]
+
+
+def test_a_session_gives_the_whole_report_or_none(engine: Engine) -> None:
+    with Session(engine) as session, pytest.raises(InvalidOptionError, match="partial: needs an engine"):
+        health(session, partial=True)
+
+
+def test_the_command_line_says_what_was_not_measured(engine: Engine, database_url: str, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER)
+    with locked(engine, "job_attempt"):
+
+        def call(*more: str) -> Any:
+            return CliRunner().invoke(main, ["health", "--timeout", "2s", *more], env={"SA_JOBQUEUE_URL": database_url})
+
+        told, document = call(), json.loads(call("--json").output)
+        with overviews(engine, timeout=SHORT) as read:
+            line = str(summary(read().health))
+    assert told.exit_code == 1, told.output
+    assert "not_measured: Not measured, because the server cancelled the statement: rates, tables." in " ".join(
+        told.output.split()
+    )
+    rows = {line.strip("│ ").split("  ")[0].split(" │")[0].strip(): line for line in told.output.splitlines()}
+    assert "not measured" in rows["rates"]
+    assert "not measured" in rows["retry rate"]
+    assert "0 due" in rows["depth"]
+    assert document["missing"] == ["rates", "tables"]
+    assert "0 due" in line
+    assert "/s in" not in line
+
+
+def test_the_dashboard_says_what_was_not_measured_and_draws_no_zero(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER)
+    source = Source(name="queue", engine=engine, timeout=SHORT)
+    client = Client(dashboard([source], authorize=everyone))
+    with locked(engine, "job_attempt"):
+        wait_until(lambda: "first report is being" not in client.page("/queue/overview"), what="a report")
+        page = client.page("/queue/overview")
+    assert "because the server cancelled the statement: latest failures, rates, tables." in page
+    assert "<dt>Due</dt><dd>0" in page
+    assert "<dt>Completed per second</dt><dd>not measured" in page
+    assert '<td colspan="6">Not measured.</td>' in page
+    assert "No attempt failed lately" not in page
+    assert list(source.sampler.points) == []
+
+
+@pytest.mark.parametrize("sickness", [sickness for sickness, _ in SICK], ids=lambda given: given.__name__)
+def test_what_finds_something_reads_no_other_figures_than_it_says(
+    sickness: Callable[[Patient], None], engine: Engine, jobs: Jobs
+) -> None:
+    jobs.add_worker(WORKER)
+    sickness(Patient(engine, jobs))
+    report = health(engine)
+
+    class Noted:
+        def __init__(self) -> None:
+            self.read: set[str] = set()
+
+        def __getattr__(self, name: str) -> Any:
+            self.read.add({"due": "queues", "claim_age": "queues"}.get(name, name))
+            return getattr(report, name)
+
+    for find, needs in _FINDINGS:
+        of: Any = Noted()
+        list(find(of, Thresholds(bloat_bytes=100_000)))
+        assert of.read - {"server"} <= needs, find
+    names = {field.name for field in fields(Health)}
+    assert set(MEASURED) - names == {"longest", "latest"}  # of an overview
