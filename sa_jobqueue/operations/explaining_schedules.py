@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -96,7 +96,7 @@ def explain_schedule(
             return ScheduleExplanation(name=name, cause=ScheduleCause.NO_WORKER, sentence=sentence, evidence=evidence)
         sentence = f"{since}: a worker is about to fire it."
         return ScheduleExplanation(name=name, cause=ScheduleCause.ABOUT_TO_FIRE, sentence=sentence, evidence=evidence)
-    due = f"in {span(one.next_fire_at - now)}, at {one.next_fire_at}"
+    due = f"in {span(one.next_fire_at - now)}, at {one.next_fire_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
     if is_open and not one.overlap:
         sentence = f"Its last job {one.last_job_id} has not ended, and without overlap its times are skipped until then; the"
         sentence += f" next one is {due}."
