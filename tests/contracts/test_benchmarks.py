@@ -13,7 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PER_JOB = {"commits", "round_trips", "wal_bytes", "row_versions", "dead_tuples", "client_cpu_us", "server_cpu_us"}
 FIGURES = {
-    "latency": {"p50_ms", "p95_ms", "p99_ms", "max_ms"},
+    "latency": {
+        *("p50_ms", "p95_ms", "p99_ms", "p99.9_ms", "max_ms"),
+        *("late_busy_ms", "late_wake_ms", "late_claim_ms", "late_start_ms"),
+    },
     "held-back horizon": {"p50_ms", "p99_ms", "buffers", "dead"},
     "kinds of open transactions": {"p50_ms", "p99_ms", "buffers", "dead"},
     "deep backlog": {"p50_ms", "p99_ms", "buffers"},
@@ -159,3 +162,20 @@ def test_the_clients_cost_of_claims_and_of_starts_is_told(jobqueue_database_url:
     figures = [float(figure.replace(",", "")) for line in told for figure in line.rpartition(": ")[2].split(", ")]
     assert len(figures) == 5
     assert min(figures) > 0
+
+
+@pytest.mark.parametrize(
+    ("committed", "started", "expected"),
+    [
+        (1.0, 6.0, {"busy": 1.0, "wake": 2.0, "claim": 1.0, "start": 1.0}),  # a claim was under way, the next one found it
+        (2.5, 6.0, {"busy": 0.0, "wake": 1.5, "claim": 1.0, "start": 1.0}),  # the worker was idle
+        (4.5, 6.0, {"busy": 0.0, "wake": 0.0, "claim": 0.5, "start": 1.0}),  # committed before the claim's snapshot
+        (1.0, 4.5, {"busy": 1.0, "wake": 2.0, "claim": 0.5, "start": 0.0}),  # started before the last lane was claimed
+    ],
+)
+def test_what_a_job_waited_for_adds_up(committed: float, started: float, expected: dict[str, float]) -> None:
+    from benchmarks.scenarios.latency import phases
+
+    found = phases(committed, started, [(0.0, 2.0), (4.0, 5.0)])
+    assert found == expected
+    assert sum(found.values()) == started - committed
