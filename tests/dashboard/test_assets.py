@@ -41,7 +41,7 @@ def test_scripts_and_styles_are_small() -> None:
 
 
 def test_a_file_is_served_forever_under_its_hash(client: Client) -> None:
-    page = client.page("/queue/jobs")
+    page = client.page("/queue/overview")
     links = re.findall(r'(?:src|href)="([^"]*/static/[^"]+)"', page)
     assert len(links) == len(assets().contents)
     for link in links:

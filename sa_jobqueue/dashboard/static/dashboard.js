@@ -18,7 +18,14 @@
 
   // Times: in the chosen zone or relative to now, with all of them in the title. "Now" is by the database's clock.
   const zones = byId("zone");
-  for (const name of Intl.supportedValuesOf?.("timeZone") ?? []) zones.add(new Option(name, name));
+  const zoneNames = () => Intl.supportedValuesOf?.("timeZone") ?? [];
+  const addZones = (names) => {
+    const there = new Set([...zones.options].map((one) => one.value));
+    for (const name of names) if (!there.has(name)) zones.add(new Option(name, name));
+  };
+  if (stored.get("zone")) addZones(zoneNames().filter((name) => name === stored.get("zone")));
+  // All of the four hundred when one may be chosen, which keeps pages quick to open.
+  byId("settings").addEventListener("toggle", () => addZones(zoneNames()), { once: true });
   const ahead = Date.parse(document.body.dataset.now) - Date.now();
   const relative = new Intl.RelativeTimeFormat("en", { numeric: "always" });
   const UNITS = [["day", 86400], ["hour", 3600], ["minute", 60], ["second", 1]];
@@ -80,6 +87,7 @@
   // Charts: lines of different colours and dashes, drawn again when data, size or theme change.
   const plots = new Map();
   const draw = () => {
+    if (!window.uPlot) return;  // drawn when it is there
     for (const [place, plot] of plots) if (!place.isConnected) { plot.destroy(); plots.delete(place); }
     for (const place of document.querySelectorAll(".plot")) {
       const [times, ...values] = JSON.parse(place.dataset.series);
@@ -107,6 +115,7 @@
       }, data, place));
     }
   };
+  byId("charts")?.addEventListener("load", draw);
   let width = innerWidth;
   addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
