@@ -234,7 +234,7 @@ def summary(report: Health) -> Text:
         "rates": f"{rates.per_second(rates.arrived):,.1f}/s in, {rates.per_second(rates.completed):,.1f}/s out",
         "running": f"{report.running.running:,} running",
         "workers": f"{workers.saturation:.0%} of {workers.slots} slots",
-        "failures": f"{report.failures.unresolved:,} dead letters",
+        "failures": f"{report.failures.unresolved:,}{'+' if report.failures.is_capped else ''} dead letters",
         "horizon": f"horizon {report.horizon.age:,}",
     }
     text.append("   " + "; ".join(told for name, told in figures.items() if name not in report.missing))

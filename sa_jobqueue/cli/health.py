@@ -230,7 +230,7 @@ def _summary(report: Health) -> Table:
         f"{report.workers.saturation:.0%} of {report.workers.slots} slots used",
         "running": f"{running.running:,}"
         + (f", the longest {running.longest_type_name} for {span(running.longest_for)}" if running.longest_for else ""),
-        "dead letters": f"{dead.unresolved:,} unresolved" + _ages(dead),
+        "dead letters": f"{dead.unresolved:,}{' or more' if dead.is_capped else ''} unresolved" + _ages(dead),
         "blocked by dead chains": f"{dead.waiting:,} jobs",
         "bulk writes": f"{bulk.unfinished:,} unfinished"
         + (f", the oldest for {span(bulk.oldest_for)}" if bulk.oldest_for is not None else "")

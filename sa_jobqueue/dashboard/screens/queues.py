@@ -46,6 +46,8 @@ def view(context: Context) -> dict[str, Any]:
         # Jobs wait in them, and they have neither a row nor a worker.
         "others": [] if names or after or page.next else [one for key, one in depths.items() if key not in listed],
         "report": report,
+        # Without a count, a queue that has none is not known to be empty.
+        "is_counted": report is not None and "queues" not in report.missing,
         "sample": sample,
         "names": names,
         "key": key,

@@ -23,13 +23,14 @@ def view(context: Context) -> dict[str, Any]:
     with context.read() as session:
         page = list_workers(session, where=where, after=after, limit=_LISTED, model=context.model)
     sample = context.sample()
+    report = sample.value.health if sample.value else None
     filters = {"id": list(where.ids), "name": list(where.names), "queue": list(where.queues)}
     following = {} if page.next is None else {"after": page.next[0], "after_id": page.next[1]}
     return {
         "workers": list(page),
         "heartbeat_timeout": context.source.heartbeat_timeout,
         "versions": sorted({one.version for one in page}),
-        "unserved": list(sample.value.health.unserved) if sample.value else [],
+        "unserved": None if report is None or "unserved" in report.missing else list(report.unserved),
         "sample": sample,
         "is_filtered": any(filters.values()),
         "most": MOST_CONCURRENT,

@@ -200,6 +200,8 @@ class Failures:
     """Unresolved dead letters, and jobs blocked by dead chains. Counts stop at the limit of the report."""
 
     unresolved: int = 0
+    is_capped: bool = False
+    """Whether the count of unresolved dead letters stopped at the limit: it and those by age are lower bounds."""
     last_hour: int = 0
     last_day: int = 0
     last_week: int = 0

@@ -202,8 +202,9 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
     dead = of.failures
     if dead.unresolved and dead.oldest_for is not None:
         bad = CRITICAL if dead.last_hour >= at.dead_letters_hour_critical else WARNING
+        at_least = "at least " if dead.is_capped else ""
         summary = (
-            f"{_many(dead.unresolved, 'dead letter')} unresolved: {dead.last_hour:,} from the last hour, "
+            f"{at_least}{_many(dead.unresolved, 'dead letter')} unresolved: {dead.last_hour:,} from the last hour, "
             f"{dead.last_day:,} from the last day, the oldest {span(dead.oldest_for)} old."
         )
         advice = "Group them by error, then redrive or dismiss: sa-jobqueue dead-letters groups."

@@ -310,6 +310,7 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
     chains_to_unblock = session.execute(statements.chains_to_unblock(model), {"limit": COUNTED}).mappings().one()
     return Failures(
         unresolved=dead_letters["unresolved"],
+        is_capped=dead_letters["unresolved"] >= COUNTED,
         last_hour=dead_letters["last_hour"],
         last_day=dead_letters["last_day"],
         last_week=dead_letters["last_week"],

@@ -1,0 +1,100 @@
+"""Each figure is what it claims to be: a count that stopped is "at least", and what was not measured is never 0."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import Engine
+
+from sa_jobqueue import JobStatus
+from sa_jobqueue.cli import main
+from sa_jobqueue.dashboard import Source, dashboard
+from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.observe.health import health, measuring
+from sa_jobqueue.observe.health.overview import Overview
+from tests.dashboard.conftest import Client, everyone
+from tests.fixtures.jobs import WORKER, Jobs
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+
+
+def words(page: str) -> str:
+    """Return a page's text in one line, cells apart."""
+    text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page[page.index("<h1>") :]))
+    return re.sub(r" ([,.])", r"\1", text)
+
+
+def cells(page: str, queue: str) -> list[str]:
+    """Return the text of the row of a queue, from its first figure on."""
+    row = re.findall(rf'(?s)<th scope="row"><a href="[^"]*">{queue}</a>.*?</tr>', page)[0]
+    return [words(f"<h1>{cell}").strip() for cell in re.findall("(?s)<td[^>]*>(.*?)</td>", row)]
+
+
+def test_a_figure_that_was_not_measured_is_not_zero(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER, queues=["mail"])
+    given: list[Any] = [JobQueueError("it is down")]
+
+    def read() -> Overview:
+        if isinstance(given[0], Exception):
+            raise given[0]
+        measured: Overview = given[0]
+        return measured
+
+    source = Source(name="queue", engine=engine)
+    client = Client(dashboard([source], authorize=everyone))
+
+    def measure(value: Any) -> None:
+        given[0] = value
+        source.sampler.__init__(read)  # type: ignore[misc]
+
+    measured = Overview(health=health(engine), longest=[], failures=[])
+    measure(measured)
+    assert cells(client.page("/queue/queues"), "mail")[:3] == ["0", "-", "0"]
+    assert "is not known" not in client.page("/queue/workers")
+    partly = replace(measured.health, missing=("queues", "rates", "unserved"), queues=[], unserved=[])
+    for value in (JobQueueError("it is down"), replace(measured, health=partly)):
+        measure(value)
+        assert cells(client.page("/queue/queues"), "mail")[:5] == ["-"] * 5
+        assert "Whether each queue is served is not known" in client.page("/queue/workers")
+        shown = client.page("/queue/overview")
+        assert not re.findall(r"<dt>(Due|Oldest due for|Enqueued per second)</dt><dd>\s*[\d,.]+", shown)
+    # A report that failed leaves the figures of the last one, with their age.
+    measure(measured)
+    client.page("/queue/overview")
+    source.sampler._tried_at = float("-inf")
+    given[0] = JobQueueError("it is down")
+    shown = words(client.page("/queue/overview"))
+    assert re.search(r"it is down Below is the last one, .+ old\.", shown), shown
+    assert "Due 0" in shown
+
+
+def test_counts_that_stopped_are_lower_bounds_and_all_have_their_time(
+    engine: Engine, database_url: str, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "COUNTED", 5)
+    monkeypatch.setattr(measuring, "LOOKED_AT", 8)
+    jobs.add_worker(WORKER, queues=["default"])
+    jobs.add_many(12)
+    for _ in range(6):
+        jobs.add(JobStatus.DEAD)
+    client = Client(dashboard(engine, authorize=everyone))
+    shown = client.page("/queue/overview")
+    assert cells(shown, "default")[0] == "5+"
+    text = words(shown)
+    assert re.search(rf"Health \w+ at {TIME}, measured in .+ Rates are those of the last .+, at least\.", text), text
+    assert "Due 5+" in text
+    assert "Dead letters unresolved 5+" in text
+    assert "at least 5 dead letters are unresolved" in text
+    queues = client.page("/queue/queues")
+    assert cells(queues, "default")[0] == "5+"
+    assert re.search(rf"Backlog and rates as of {TIME}\. Rates .+, at least\.", words(queues))
+    assert re.search(rf"Measured at {TIME}\. Rows, sizes and waste are estimates", words(client.page("/queue/storage")))
+    assert re.search(r"Measured .+ ago, in ", words(client.page("/queue/limits")))
+    for page in ("jobs", "chains", "workers", "dead-letters", "schedules", "audit", "job-types"):
+        assert re.search(rf"Rendered {TIME}, by the database's clock", words(client.page(f"/queue/{page}"))), page
+    told = CliRunner().invoke(main, ["health", "--url", database_url])
+    assert "5 or more unresolved" in told.output, told.output
