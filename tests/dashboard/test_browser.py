@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from starlette.routing import Mount
 from sa_jobqueue import Job, JobStatus, Schedule
 from sa_jobqueue.cli.dashboard import served
 from sa_jobqueue.dashboard import Source, dashboard
+from sa_jobqueue.observe.health import Code, Finding, Severity, health
+from sa_jobqueue.observe.health.overview import Overview
 from sa_jobqueue.operations import sync_schedules, upsert_job_type, upsert_queue
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.dashboard.conftest import PREFIX, everyone
@@ -182,6 +185,63 @@ def test_a_live_update_keeps_selection_and_focus_and_costs_304(browser: Browser,
         assert not opened.logged
         opened.context.close()
     assert sorted(jobs.statuses().values()) == sorted([JobStatus.CANCELLED, JobStatus.PENDING])
+
+
+def test_updates_move_no_selection_focus_or_scroll_to_another_row(browser: Browser, engine: Engine) -> None:
+    jobs = Jobs(engine)
+    ids = [str(one) for one in jobs.add_many(40)]
+    opened = Opened(browser, viewport={"width": 1000, "height": 500})
+    page = opened.page
+    with served(dashboard(engine, operator=engine, authorize=everyone)) as url:
+        page.goto(f"{url}/queue/jobs")
+        page.get_by_label(f"Select {ids[30]}").check()
+        page.get_by_role("link", name=ids[25]).focus()
+        page.evaluate("scrollTo(0, 300)")
+        added = str(jobs.add())
+        page.keyboard.press("r")
+        page.get_by_role("link", name=added).wait_for()
+        assert page.evaluate("document.activeElement.textContent") == ids[25]
+        assert page.evaluate("scrollY") == 300
+        checked = page.evaluate("[...document.querySelectorAll('tbody input:checked')].map((one) => JSON.parse(one.value))")
+        assert checked == [ids[30]]
+        assert not opened.logged
+        opened.context.close()
+
+
+def test_updates_are_announced_at_most_every_ten_seconds(browser: Browser, engine: Engine) -> None:
+    measured = health(engine)
+    given = [measured]
+    source = Source(name="queue", engine=engine)
+    source.sampler.__init__(lambda: Overview(health=given[0], longest=[], failures=[]))  # type: ignore[misc]
+    opened = Opened(browser)
+    page = opened.page
+    page.add_init_script("{ const now = Date.now; window.later = 0; Date.now = () => now() + window.later; }")
+    with served(dashboard([source], authorize=everyone)) as url:
+
+        def update(findings: int) -> str:
+            found = [
+                Finding(code=Code.BLOAT, severity=Severity.WARNING, summary=str(number), advice="", evidence={})
+                for number in range(findings)
+            ]
+            given[0] = replace(measured, findings=found)
+            source.sampler._tried_at = float("-inf")
+            page.evaluate("htmx.trigger('#live', 'refresh')")
+            page.locator(f"[data-announce^='Health warning, {findings} ']").wait_for()
+            return page.inner_text("#announced")
+
+        page.goto(f"{url}/queue/overview")
+        assert page.get_attribute("#announced", "aria-live") == "polite"
+        assert update(1) == ""  # it is read with the page
+        page.evaluate("window.later = 11_000")
+        assert update(2) == "Health warning, 2 findings"
+        assert update(3) == "Health warning, 2 findings"
+        page.evaluate("window.later = 22_000")
+        assert update(4) == "Health warning, 4 findings"
+        assert update(5) == "Health warning, 4 findings"
+        page.evaluate("window.later = 33_000")
+        assert update(1) == "Health warning, 1 finding"
+        assert not opened.logged
+        opened.context.close()
 
 
 def test_charts_times_keys_and_details_survive_updates(browser: Browser, engine: Engine) -> None:

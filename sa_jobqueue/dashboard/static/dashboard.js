@@ -150,6 +150,16 @@
 
   const shown = () => { showTimes(); draw(); addSelectAll(); announce(); };
 
+  // Rows stay selected wherever an update moves them, and no row is selected in the place of another.
+  const rows = () => [...live.querySelectorAll("tbody input[name=ids]")];
+  let selected = [];
+  document.addEventListener("htmx:beforeSwap", () => {
+    selected = rows().filter((box) => box.checked).map((box) => box.value);
+  });
+  document.addEventListener("htmx:afterSwap", () => {
+    for (const box of rows()) box.checked = selected.includes(box.value);
+  });
+
   // What a user has opened or selected stays as it is.
   const isBusy = () => live.querySelector("input:checked") !== null
     || live.contains(document.activeElement?.closest("form input, form select, form textarea") ?? null);
