@@ -23,7 +23,16 @@ _SERIES: Final = ("#2b6cb0", "#2f855a", "#dd8a00", "#805ad5", "#c53030", "#0f8b8
 _MARKS: Final = {"p50": ("circle", _SERIES[0]), "p95": ("diamond", _SERIES[2]), "p99": ("square", _SERIES[4])}
 _UNITS: Final = ((0.9995, 0.001, "ms"), (119.5, 1, "s"), (7170, 60, "min"), (172_000, 3600, "h"))
 """Upper limit in seconds, divisor and name of each unit; the limits are where three digits would round up."""
+_DECADES: Final = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3600, 36_000, 86_400, 864_000)
+_STEPS: Final = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30),
+    *(60, 120, 300, 600, 1200, 1800, 3600, 7200, 18_000, 36_000, 86_400, 172_800, 432_000, 864_000),
+)
+_STACKED: Final[Row] = {"barmode": "stack", "xaxis": {"tickangle": 0}}
+"""Bars over time. Fewer labels on a narrow screen, instead of slanted ones that reach out of the plot."""
 _MOST_TYPES: Final = 12
+_SPIKE: Final = 4
+"""If so many times more jobs were enqueued in a bucket than ended in any, on one axis the bars would be too low to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,12 @@ def _throughput(contents: Contents) -> Figure | None:
         f"{total['enqueued']:,} jobs enqueued, {total['completed']:,} completed, {total['failed']:,} attempts failed, "
         f"{total['dead']:,} dead letters; most completed at {_words(most['bucket_start'])}: {most['completed']:,}."
     )
-    layout = {"barmode": "stack", "yaxis": {"title": {"text": "per bucket"}, "rangemode": "tozero"}}
+    layout = _STACKED | {"yaxis": {"title": {"text": "per bucket"}, "rangemode": "tozero"}}
+    highest = max(sum(row[name] for name in ended) for row in rows)
+    if ended and max(row["enqueued"] for row in rows) > _SPIKE * highest:
+        traces[-1] |= {"name": "enqueued, right axis", "yaxis": "y2"}
+        right = {"overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False, "zeroline": False}
+        layout |= {"yaxis2": right | {"title": {"text": "enqueued"}, "automargin": True}}
     return _figure("throughput", "Throughput over time", alt, traces, layout)
 
 
@@ -107,16 +121,15 @@ def _latency(contents: Contents, measure: str) -> Figure | None:
             | {"x": [_drawn(value) for value in values], "text": text, "hoverinfo": "text"}
         )
     slowest = max(rows, key=lambda row: row["p95_seconds"])
-    quickest, slowest_of_all = min(row["p50_seconds"] for row in rows), max(row["p99_seconds"] for row in rows)
+    ticks = _ticks(min(_drawn(row["p50_seconds"]) for row in rows), max(_drawn(row["p99_seconds"]) for row in rows))
     title = {"wait": "Waiting time, due until claimed", "run": "Run time, claimed until completed"}[measure]
     alt = f"By job type, {len(rows)} shown; the highest 95th percentile is {shown_seconds(slowest['p95_seconds'])}, "
     layout = {
         "xaxis": {
             "type": "log",
-            "title": {"text": "seconds, in powers of ten", "standoff": 10},
-            "exponentformat": "none",
-            # A label for each power of ten; if there are few, also for 2 and 5 times it.
-            "dtick": 1 if _drawn(slowest_of_all) > 30 * _drawn(quickest) else "D2",
+            "title": {"text": "logarithmic scale", "standoff": 10},
+            "tickvals": ticks,
+            "ticktext": [shown_seconds(value) for value in ticks],
         },
         "yaxis": {"type": "category", "automargin": True},
         "height": 150 + 28 * len(rows),
@@ -131,7 +144,9 @@ def _busy(contents: Contents) -> Figure | None:
     for row in contents.busy:
         total[row["type_name"]] += row["busy_workers"]
     largest = sorted(total, key=lambda name: (-total[name], name or ""))[:6]
-    buckets = sorted({row["bucket_start"] for row in contents.busy})
+    first, last = (end(row["bucket_start"] for row in contents.busy) for end in (min, max))
+    # All of them: plotly makes bars as wide as the smallest distance between two.
+    buckets = [first + n * contents.capacity_every for n in range((last - first) // contents.capacity_every + 1)]
     series: dict[str, dict[datetime, float]] = defaultdict(lambda: defaultdict(float))
     for row in contents.busy:
         series[_label(row["type_name"]) if row["type_name"] in largest else "others"][row["bucket_start"]] += row[
@@ -147,7 +162,7 @@ def _busy(contents: Contents) -> Figure | None:
     loads = {bucket: sum(of[bucket] for of in series.values()) for bucket in buckets}
     peak = max(buckets, key=lambda bucket: loads[bucket])
     alt = f"At most {loads[peak]:.2f} workers were busy on average, in the bucket of {_words(peak)}."
-    layout = {"barmode": "stack", "yaxis": {"title": {"text": "busy workers"}, "rangemode": "tozero"}}
+    layout = _STACKED | {"yaxis": {"title": {"text": "busy workers"}, "rangemode": "tozero"}}
     return _figure("busy", "Busy workers over time", alt, traces, layout)
 
 
@@ -176,6 +191,15 @@ def _label(name: Any) -> str:
 def _drawn(value: float) -> float:
     """Return a duration for a logarithmic axis, which has no zero."""
     return max(value, 0.001)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return the durations that are labels of a logarithmic axis: three or more round ones, or the ends."""
+    for round_ones in (_DECADES, _STEPS):
+        found = [value for value in round_ones if 0.9 * low <= value <= 1.1 * high]
+        if len(found) >= 3:
+            return found
+    return [low, high] if low < 0.9 * high else [high]
 
 
 def _period(every: timedelta, first: str) -> Row:

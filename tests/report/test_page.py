@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from sa_jobqueue.report import render
-from sa_jobqueue.report.charts import shown_seconds
+from sa_jobqueue.report.charts import figures, shown_seconds
 from sa_jobqueue.report.contents import Contents
 from tests.fixtures.histories import AS_OF, HOSTILE
 from tests.report.contents import filled
@@ -115,6 +117,44 @@ def test_a_plot_is_drawn_anew_when_the_window_gets_wider(browser: Browser, tmp_p
     }).map((one) => one.textContent.slice(-90))"""
     assert page.evaluate(over) == []
     page.close()
+
+
+def test_a_bulk_write_does_not_flatten_the_bars_of_what_ended() -> None:
+    rows = [row | {"enqueued": 0} for row in filled().throughput]
+    for count, axis in ((44, None), (45, "y2")):  # eleven ended in each bucket
+        spike = replace(filled(), throughput=[rows[0] | {"enqueued": count}, *rows[1:]])
+        plot = json.loads(figures(spike)["throughput"].plot)
+        assert [trace.get("yaxis") for trace in plot["data"]] == [None, None, None, None, axis]
+        assert ("yaxis2" in plot["layout"]) is (axis is not None)
+        assert plot["data"][-1]["name"] == ("enqueued" if axis is None else "enqueued, right axis")
+    nothing_ended = [row | dict.fromkeys(("completed", "cancelled", "failed", "dead"), 0) for row in rows]
+    assert "yaxis2" not in figures(replace(filled(), throughput=nothing_ended))["throughput"].plot
+
+
+def test_the_bars_of_busy_workers_are_as_wide_as_their_buckets() -> None:
+    row, every = filled().busy[0], timedelta(minutes=1)
+    rows = [row | {"bucket_start": row["bucket_start"] + n * every} for n in (0, 2, 5)]
+    bars = json.loads(figures(replace(filled(), busy=rows, capacity_every=every))["busy"].plot)["data"]
+    assert [bar["y"] for bar in bars] == [[row["busy_workers"], 0, row["busy_workers"], 0, 0, row["busy_workers"]]]
+    assert len(set(bars[0]["x"])) == 6
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"),
+    [
+        (0.0, 90.0, ["1 ms", "10 ms", "100 ms", "1 s", "10 s", "60 s"]),
+        (0.02, 0.5, ["20 ms", "50 ms", "100 ms", "200 ms", "500 ms"]),
+        (100.0, 900.0, ["2 min", "5 min", "10 min"]),
+        (2.51, 4.95, ["2.51 s", "4.95 s"]),
+        (4.73, 4.74, ["4.74 s"]),
+        (3.0, 9e5, ["10 s", "60 s", "10 min", "60 min", "10 h", "24 h", "10 d"]),
+    ],
+)
+def test_the_axis_of_times_has_labels_that_say_a_time(low: float, high: float, labels: list[str]) -> None:
+    [row, *_] = filled().latency
+    times = row | {"p50_seconds": low, "p95_seconds": high, "p99_seconds": high}
+    axis = json.loads(figures(replace(filled(), latency=[times]))["wait"].plot)["layout"]["xaxis"]
+    assert [text.replace("\u00a0", " ") for text in axis["ticktext"]] == labels
 
 
 def test_an_empty_history_has_a_page_that_says_so(browser: Browser, tmp_path: Path) -> None:
