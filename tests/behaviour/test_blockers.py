@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,10 +34,12 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import ChainMixin, WaitFor
 from sa_jobqueue.operations import cancel_chains, complete_job, enqueue_unique, redrive_dead_letters
 from sa_jobqueue.types import DeadReason
+from sa_jobqueue.worker.finish.unblocker import Unblocker
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.behaviour.test_chains import FLAVOURS, HOUR, chain_of, handle
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import until
 
 pytestmark = both_servers_swept
 
@@ -312,6 +316,39 @@ async def test_many_are_enqueued_with_what_they_wait_for(engine: Engine, jobs: J
         ids = enqueue_many(session, [*merges, *pages])
     await drain(types.queue, engine)
     assert [jobs.get(job_id)["output"] for job_id in ids[:5]] == [[*range(n), 5] for n in range(5)]
+
+
+async def test_a_search_for_ended_chains_unblocks_each_page_before_it_reads_the_next(
+    engine: Engine, jobs: Jobs, types: Types, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages = [types.page.job(n) for n in range(20)]
+    with Session(engine) as session, session.begin():
+        merge, *waited_for = enqueue_many(session, [types.merge.job(blockers=pages), *pages])
+    with monkeypatch.context() as patch:  # a worker that is lost as soon as its jobs have ended
+        patch.setattr(Unblocker, "put", lambda *_: None)
+        patch.setattr(Unblocker, "search", lambda *_: None)
+        lost = asyncio.create_task(drain(types.queue, engine))
+        await until(lambda: all(jobs.get(page)["status"] == DONE for page in waited_for), what="the ends of all pages")
+        lost.cancel()
+        await asyncio.wait({lost})
+    assert jobs.get(merge)["status"] == BLOCKED
+    steps: list[str] = []
+
+    def noted(name: str) -> Callable[[Unblocker], Awaitable[None]]:
+        step = getattr(Unblocker, name)
+
+        async def call(unblocker: Unblocker) -> None:
+            steps.append(name)
+            await step(unblocker)
+
+        return call
+
+    monkeypatch.setattr("sa_jobqueue.worker.finish.unblocker.BATCH", 4)
+    for name in ("_find", "flush"):
+        monkeypatch.setattr(Unblocker, name, noted(name))
+    await drain(types.queue, engine)
+    assert jobs.get(merge)["output"] == [*range(20)]
+    assert steps[:10] == ["_find", "flush"] * 5
 
 
 async def test_a_deduplicated_job_waits_unless_it_is_there_already(engine: Engine, jobs: Jobs, types: Types) -> None:

@@ -67,6 +67,8 @@ class Unblocker(Component):
         self._freed: dict[LimitKey, None] = {}
         self._chains_to_unblock = blockers.chains_to_unblock(model)
         self._searches = self._notifies = False
+        self._found: JobId | None = None
+        """The last chain of the page before, while a search is under way."""
         self._held_rest = _HELD_REST
         self._arrived = asyncio.Event()
         self._empty = asyncio.Event()
@@ -119,29 +121,32 @@ class Unblocker(Component):
     async def run(self) -> None:
         """Process what arrives until cancelled."""
         while True:
-            if not (self._chains or self._due or self._freed or self._searches or self._notifies):
+            searches = self._searches or self._found is not None
+            if not (self._chains or self._due or self._freed or searches or self._notifies):
                 self._empty.set()
                 self._arrived.clear()
                 await self._idle()
             if self._freed or self._notifies:
                 await self._flush_freed()
-            if self._searches:
+            if searches:
                 await self._find()
             if self._chains or self._due:
                 await self.flush()
 
     async def _find(self) -> None:
-        self._searches = False
+        """Read one page. The next is read after a flush: a large backlog takes longer to read than a page to process."""
+        begins = self._found is None
+        if begins:
+            self._searches = False
+        given = {"limit": BATCH} if begins else {"limit": BATCH, "after": self._found}
         try:
             async with self._engine.begin() as connection:
-                page = found = list(await connection.scalars(self._chains_to_unblock, {"limit": BATCH}))
-                while len(page) == BATCH:
-                    page = list(await connection.scalars(self._chains_to_unblock, {"limit": BATCH, "after": page[-1]}))
-                    found += page
+                page = list(await connection.scalars(self._chains_to_unblock, given))
         except BaseException:
-            self._searches = True
+            self._searches = self._searches or begins
             raise
-        for chain_id in found:
+        self._found = page[-1] if len(page) == BATCH else None
+        for chain_id in page:
             if chain_id not in self._later:
                 self._chains.setdefault(chain_id)
 
