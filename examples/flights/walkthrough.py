@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -59,6 +59,13 @@ def start_spark() -> SparkSession:
         .config("spark.sql.execution.arrow.pyspark.enabled", "true")
         .getOrCreate()
     )
+
+
+def written_rows(engine: Engine) -> int:
+    """Return how many rows Spark has sent so far, or jobs its commit has made of them."""
+    with Session(engine) as session:
+        counts = [select(func.count()).select_from(model).scalar_subquery() for model in (Job.Stage, Job)]
+        return max(session.execute(select(*counts)).one())
 
 
 @contextmanager
@@ -141,15 +148,20 @@ def main() -> int:
     parser.add_argument("--report", type=Path, help="write the page of figures here")
     given = parser.parse_args()
     console = Console(highlight=False, soft_wrap=True)
-    with ProgressLines("flights") as lines, open_server() as server, tempfile.TemporaryDirectory() as passing:
-        lines.begin("starting Spark")
+    with ExitStack() as stack:
+        lines = stack.enter_context(ProgressLines("flights"))
+        lines.begin("starting a server, and Spark")
+        server = stack.enter_context(open_server())
+        passing = stack.enter_context(tempfile.TemporaryDirectory())
         spark = start_spark()
         folder = given.archive or passing
         engine = create_engine(server.url)
         Base.metadata.create_all(engine)
 
+        expected = pipeline.computed_directly(given.month, given.days)
+        total = expected.flights + expected.diverted + expected.days + 1
         started = time.monotonic()
-        lines.begin("enqueueing")
+        lines.begin("enqueueing", measure=lambda: (written_rows(engine), total))
         jobs = pipeline.jobs_of(pipeline.tables(spark, given.month, given.days)).persist()
         to_queue = jobs.write.format("jobqueue").mode("append").options(url=server.url, app=pipeline.APP, writeId="flights")
         to_queue.save()
@@ -171,6 +183,7 @@ def main() -> int:
         seconds = time.monotonic() - started
         console.print(f"worked     {account.enqueued:,} jobs in {seconds:.1f} s, {account.enqueued / seconds:,.0f} jobs/s")
 
+        lines.begin("dismissing dead letters")
         dismissed, after, ended = 0, None, False
         while not ended:
             with Session(engine) as session, session.begin():
@@ -196,7 +209,6 @@ def main() -> int:
         engine.dispose()
         spark.stop()
 
-    expected = pipeline.computed_directly(given.month, given.days)
     for name, value in vars(expected).items():
         found = f"{getattr(by_jobs, name):>12,} by jobs {getattr(by_archive, name):>12,} in the archive"
         console.print(f"{name:14}{value:>12,} by pandas {found}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +25,8 @@ NEEDS = {"sending_email.py": "aiosmtpd", "outbox_to_kafka.py": "confluent_kafka"
 APPLICATIONS = sorted(path.parent for path in EXAMPLES.glob("*/alembic.ini"))
 
 
-def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50) -> str:
-    """Run Python with these arguments, its warnings errors; return what it printed."""
+def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50, errors: list[str] | None = None) -> str:
+    """Run Python with these arguments, its warnings errors; return what it printed, and add the lines of its errors."""
     done = subprocess.run(
         [*PYTHON, *arguments],
         cwd=cwd,
@@ -35,6 +36,8 @@ def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50) -> str:
         timeout=timeout_seconds,
         check=False,
     )
+    if errors is not None:
+        errors += done.stderr.splitlines()
     return printed(Ended(done.returncode, done.stdout, done.stderr))
 
 
@@ -132,7 +135,22 @@ def test_the_flights_of_a_month_come_out_as_they_are_counted_directly(empty_data
     except JavaNotFoundError as error:
         pytest.skip(str(error))
     part = ("--month", "2", "--archive", str(tmp_path))
-    output = run(str(REPORTS[1]), *part, url=empty_database_url, cwd=EXAMPLES.parent, timeout_seconds=1480)
+    lines: list[str] = []
+    output = run(str(REPORTS[1]), *part, url=empty_database_url, cwd=EXAMPLES.parent, timeout_seconds=1480, errors=lines)
+    told = [line.removeprefix("flights: ") for line in lines if line.startswith("flights: ")]
+    steps = [line for line in told if "," not in line.removeprefix("starting a server, ")]
+    assert [step.partition(" after")[0] for step in steps] == [
+        "starting a server, and Spark",
+        "enqueueing",
+        "working",
+        "dismissing dead letters",
+        "archiving",
+        "counting the archive",
+        "done",
+    ]
+    assert any(
+        re.fullmatch(r"(enqueueing|working), [\d,]+ of 25,036 \(\d+%\), .+ s(, about .+ left)?", line) for line in told
+    )
     assert "enqueued   25,036 jobs" in output  # 24,951 flights, 84 days of airports, and one after all of them
     assert "again      0 more" in output
     assert "flights             24,872 by pandas       24,872 by jobs       24,872 in the archive\n" in output
