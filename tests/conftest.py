@@ -1,10 +1,13 @@
 """The fixtures of this suite, by topic. Where PostgreSQL comes from is `sa_jobqueue.testing.plugin`'s business."""
 
+import gc
 import os
 import shutil
 import sys
 import tempfile
 from pathlib import Path
+
+from tests.fixtures.compiled import share_compiled_statements
 
 # Where it is off, each of the hundreds of processes that tests start would compile the package again.
 sys.dont_write_bytecode = False
@@ -16,6 +19,8 @@ _HAS_ROOM = MEMORY.exists() and shutil.disk_usage(MEMORY).free >= ENOUGH_BYTES
 if "TMPDIR" not in os.environ and _HAS_ROOM and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
     os.environ["TMPDIR"] = str(MEMORY)
     tempfile.tempdir = None
+
+share_compiled_statements()
 
 pytest_plugins = [
     "tests.fixtures.database",
@@ -32,3 +37,9 @@ pytest_plugins = [
     "tests.fixtures.examples",
     "tests.fixtures.reports",
 ]
+
+
+def pytest_collection_finish() -> None:
+    """Leave the modules and the thousands of tests out of every later search for garbage."""
+    gc.collect()
+    gc.freeze()

@@ -11,6 +11,10 @@ from sqlalchemy.schema import CreateSchema
 
 _PREFIX = "jobqueue"
 _MAINTENANCE_DATABASE = "postgres"
+# Half the work of the other strategy, which writes each page to the log, where the checkpoints it makes wait for no disk.
+_IS_QUICKER_BY_FILE = """
+SELECT current_setting('fsync') = 'off' AND current_setting('server_version_num')::integer >= 150000
+"""
 
 
 def create_database(server_url: str, template: str | None = None) -> str:
@@ -21,6 +25,8 @@ def create_database(server_url: str, template: str | None = None) -> str:
     name = f"{_PREFIX}_{secrets.token_hex(6)}"
     with _server(server_url) as connection:
         copied = f" TEMPLATE {_quoted(connection, template)}" if template is not None else ""
+        if copied and connection.scalar(text(_IS_QUICKER_BY_FILE)):
+            copied += " STRATEGY file_copy"
         connection.execute(text(f"CREATE DATABASE {_quoted(connection, name)}{copied}"))
     return make_url(server_url).set(database=name).render_as_string(hide_password=False)
 

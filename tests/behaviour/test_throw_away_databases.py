@@ -1,6 +1,9 @@
 """Each test has a database of its own, a copy of one template, on any of the servers at hand."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine, inspect, text
@@ -8,6 +11,7 @@ from sqlalchemy.exc import OperationalError
 
 from sa_jobqueue.testing.databases import DatabaseTemplate, ThrowAwayDatabase, create_database, drop_database
 from sa_jobqueue.testing.servers import TEST_SETTINGS, ExternalServer, PostgresServer, ServerOptions, open_server
+from tests.fixtures.database import extreme
 
 METADATA = MetaData(schema="work")
 NUMBERS = Table("numbers", METADATA, Column("number", Integer, primary_key=True))
@@ -85,3 +89,17 @@ def test_a_url_given_is_used_as_it_is_and_never_stopped(newest_server: PostgresS
         assert server.url == database_url
         assert server.version == newest_server.version
     drop_database(database_url)
+
+
+class OneServer:
+    """A request for fixtures where one release is at hand."""
+
+    def getfixturevalue(self, _name: str) -> OneServer:
+        return self
+
+
+def test_where_one_release_is_at_hand_the_default_run_is_on_it() -> None:
+    request: Any = OneServer()
+    with pytest.raises(pytest.skip.Exception):
+        extreme(request, "oldest")
+    assert extreme(request, "newest") is request

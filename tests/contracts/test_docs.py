@@ -17,6 +17,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
@@ -156,12 +157,16 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
 
 
+@cache
+def functions(path: str) -> set[str]:
+    module = ast.parse((ROOT / path).read_text())
+    return {node.name for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=relative)
 def test_tests_that_a_page_names_exist(page: Path) -> None:
     for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text()):
-        module = ast.parse((ROOT / path).read_text())
-        found = {node.name for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-        assert not name or name in found, f"{path}::{name}"
+        assert not name or name in functions(path), f"{path}::{name}"
 
 
 def test_each_defect_has_its_mechanism_and_its_tests() -> None:

@@ -17,7 +17,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import check_jsonschema  # type: ignore[import-untyped]
 import pytest
+from click.testing import CliRunner
 
 from tests.contracts.packages import ROOT
 
@@ -153,7 +155,8 @@ def test_the_audit_fails_for_a_known_vulnerability(vulnerable: str) -> None:
 def test_files_of_the_forge_match_their_schema(schema: str) -> None:
     files = SCHEMAS[schema]
     assert files
-    output_of(sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *files)
+    done = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", schema, *map(str, files)])
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

@@ -58,6 +58,7 @@ def test_a_directory_is_checked_whole(tmp_path: Path) -> None:
     assert f"{planted}:1: " in found.stdout
 
 
+@pytest.mark.long  # a step of `scripts/check`
 def test_the_repository_has_no_banned_phrases() -> None:
     found = check()
     assert found.returncode == 0, found.stdout

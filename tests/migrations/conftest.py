@@ -14,6 +14,7 @@ from sqlalchemy.schema import CreateSchema, DropSchema
 from sa_jobqueue.migrations import versions
 from sa_jobqueue.testing.databases import create_database, drop_database
 from sa_jobqueue.testing.servers import PostgresServer
+from tests.fixtures.database import extreme
 
 MakeEngine = Callable[[], Engine]
 
@@ -24,10 +25,7 @@ _SCHEMAS = "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname
 @pytest.fixture(params=[pytest.param("oldest", marks=pytest.mark.long), "newest"])
 def server(request: pytest.FixtureRequest) -> PostgresServer:
     """Give the oldest server at hand, then the newest."""
-    chosen: PostgresServer = request.getfixturevalue(f"{request.param}_server")
-    if request.param == "newest" and chosen is request.getfixturevalue("oldest_server"):
-        pytest.skip("the newest PostgreSQL at hand is also the oldest")
-    return chosen
+    return extreme(request, request.param)
 
 
 @pytest.fixture(scope="session")

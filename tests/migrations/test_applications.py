@@ -91,8 +91,15 @@ def test_the_first_revision_has_one_line_a_queue_before_what_refers_to_it(make_a
     assert make_application(MODELS).autogenerate() == FIRST_REVISION
 
 
-@pytest.mark.parametrize("models", [MODELS, NAMED_MODELS], ids=["stock names", "naming convention"])
-@pytest.mark.parametrize("configure", ["", "include_schemas=True"], ids=["default schema only", "all schemas"])
+@pytest.mark.parametrize(
+    ("models", "configure"),
+    [
+        pytest.param(MODELS, "", id="stock names-default schema only", marks=pytest.mark.long),
+        pytest.param(MODELS, "include_schemas=True", id="stock names-all schemas"),
+        pytest.param(NAMED_MODELS, "", id="naming convention-default schema only"),
+        pytest.param(NAMED_MODELS, "include_schemas=True", id="naming convention-all schemas", marks=pytest.mark.long),
+    ],
+)
 def test_up_check_down_and_up_again(make_application: MakeApplication, models: str, configure: str) -> None:
     application = make_application(models, configure=configure)
     with application.engine.connect() as connection:
