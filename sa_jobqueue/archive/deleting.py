@@ -106,27 +106,27 @@ def _delete_unchanged(
         jobs[row.chain_id].append(row.id)
     whole = {chain_id: ids for chain_id, ids in jobs.items() if len(ids) == contents.chains[str(chain_id)].jobs}
     connection.execute(archived.lock_letters(model), {"job_ids": _all(whole.values())})
-    doomed = set()
+    to_delete = set()
     for row in connection.execute(archived.fingerprints(model), {"ids": list(whole)}):
         in_files = contents.chains[str(row.chain_id)]
         if (row.rows, int(row.checksum)) == (in_files.rows, in_files.checksum):
-            doomed.add(row.chain_id)
-    while doomed:
-        referred = set(connection.scalars(archived.referred_to(model), {"ids": list(doomed)}))
+            to_delete.add(row.chain_id)
+    while to_delete:
+        referred = set(connection.scalars(archived.referred_to(model), {"ids": list(to_delete)}))
         if not referred:
             break
-        doomed -= referred
-    if not doomed:
-        return doomed
-    given = {"job_ids": _all(whole[chain_id] for chain_id in doomed)}
+        to_delete -= referred
+    if not to_delete:
+        return to_delete
+    given = {"job_ids": _all(whole[chain_id] for chain_id in to_delete)}
     connection.execute(deletion.delete_edges(model), given)
     connection.execute(deletion.delete_attempts(model), given)
     connection.execute(archived.delete_letters(model), given)
     connection.execute(archived.delete_jobs(model), given)
-    connection.execute(archived.forget(model), {"run_id": run_id, "ids": list(doomed)})
-    written = {"statement": RefusedWrite.ARCHIVE.value, "subjects": [str(chain_id) for chain_id in doomed]}
+    connection.execute(archived.forget(model), {"run_id": run_id, "ids": list(to_delete)})
+    written = {"statement": RefusedWrite.ARCHIVE.value, "subjects": [str(chain_id) for chain_id in to_delete]}
     connection.execute(quarantine.drop(model), written)
-    return doomed
+    return to_delete
 
 
 def _record(connection: Connection, model: type[JobMixin[Any]], chain_id: Any, error: DBAPIError) -> None:

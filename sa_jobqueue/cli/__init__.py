@@ -5,6 +5,7 @@ Exit status: 0 success; 1 an error, or a failed check; 2 a usage error.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -48,6 +49,10 @@ _COMMANDS: Final = {
     "doctor": ("sa_jobqueue.cli.doctor:doctor", "Check an installation, and print what to change."),
     "demo": ("sa_jobqueue.cli.demo.command:demo", "Run a demo: a database, workers, and a kill -9."),
 }
+
+# Up to the last @: a password may contain one that should have been quoted.
+_PASSWORD: Final = re.compile(r"(://[^\s:/'\"]*:)[^\s'\"]*@")
+_PASSWORD_PARAMETER: Final = re.compile(r"((?:ssl)?password=)[^\s&'\"]+")
 
 
 class LazyGroup(click.Group):
@@ -93,11 +98,12 @@ class LazyGroup(click.Group):
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Escape control characters in the messages of Click's errors."""
+    """Escape control characters in the messages of Click's errors, and hide passwords of URLs that they quote."""
     try:
         yield
     except click.ClickException as error:
-        error.message = printable(error.message, newline="\n  ")  # type: ignore[misc]
+        shown = _PASSWORD_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", error.message))
+        error.message = printable(shown, newline="\n  ")  # type: ignore[misc]
         raise
 
 

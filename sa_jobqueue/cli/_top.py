@@ -237,7 +237,7 @@ def summary(report: Health) -> Text:
         "failures": f"{report.failures.unresolved:,}{'+' if report.failures.is_capped else ''} dead letters",
         "horizon": f"horizon {report.horizon.age:,}",
     }
-    text.append("   " + "; ".join(told for name, told in figures.items() if name not in report.missing))
+    text.append("   " + "; ".join(line for name, line in figures.items() if name not in report.missing))
     for finding in report.findings[:_FINDINGS]:
         text.append(f"\n{finding.severity!s:8} ", style=STYLES[finding.severity])
         text.append(f"{finding.code}: {shown(finding.summary)}")

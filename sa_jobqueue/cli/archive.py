@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from sa_jobqueue.cli._options import Database, age_or_instant, json_option, with_database
-from sa_jobqueue.cli._output import counted, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
 from sa_jobqueue.cli._spark import spark_session
+from sa_jobqueue.operations import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.progress import ProgressLines
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _DOING: Final = {
     **{"abandoned files": "selecting chains", "abandoned": "selecting chains"},
 }
 """What an archiver does after each step."""
+_COUNTED: Final = 1_000
+"""Unresolved dead letters that a preview counts at most."""
 
 
 @click.command()
@@ -72,7 +75,8 @@ def archive(
         raise click.UsageError("--before and --to are required, such as --before 30d --to PATH")
     options = ArchiveOptions(include_dead=include_dead, max_jobs=max_jobs, max_runs=max_runs)
     if dry_run or path is None:
-        _print_preview(preview(database.url, before=before, model=database.model, options=options), as_json=as_json)
+        found = preview(database.url, before=before, model=database.model, options=options)
+        _print_preview(found, 0 if include_dead else _unresolved(database, found.cutoff), as_json=as_json)
         return
     with _listener() as listener:
         given = {"before": before, "model": database.model, "options": options, "on_progress": listener}
@@ -114,15 +118,25 @@ def _listener() -> Iterator[Callable[[Progress], None]]:
         yield show
 
 
-def _print_preview(found: ArchivePreview, *, as_json: bool) -> None:
+def _unresolved(database: Database, cutoff: datetime) -> int:
+    """Return how many unresolved dead letters there are from before a time, counted up to `_COUNTED`."""
+    where = DeadLetterFilter(resolved=False, died_before=cutoff)
+    with database.session() as session:
+        return len(list_dead_letters(session, where=where, limit=_COUNTED, model=database.model).items)
+
+
+def _print_preview(found: ArchivePreview, unresolved: int, *, as_json: bool) -> None:
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(found) | {"unresolved_dead_letters": unresolved})
         return
     rows = [(one.type_name, one.month, one.chains, one.jobs) for one in found.months]
     count = f"{counted(found.chains, 'chain')} of {counted(found.jobs, 'job')}"
     title = f"{count} that ended before {shown(found.cutoff)} would be archived"
     print_table(title, ["type", "month", "chains", "jobs"], rows)
     _print_held(found)
+    if unresolved:
+        many = f"{'at least ' if unresolved == _COUNTED else ''}{counted(unresolved, 'dead letter')}"
+        echo(f"Chains with unresolved dead letters are kept: {many}. Redrive or dismiss them, or pass --include-dead.")
 
 
 def _print_report(report: ArchiveReport, *, as_json: bool) -> None:

@@ -119,7 +119,7 @@ def prune_letters(session: Session, rules: RetentionRules, *, dry_run: bool, mod
     while not is_last:
         with session.begin():
             page = prune_dead_letters(session, rules, after=after, scan=MAX_SCAN, dry_run=dry_run, model=model)
-        letters, after = letters + page.letters, page.next
+        letters, after = letters + page.dead_letters, page.next
         is_last = after is None
     return letters
 

@@ -103,7 +103,7 @@ def _latency(contents: Contents, measure: str) -> Figure | None:
     rows.reverse()  # the first on top
     labels = [_label(row["type_name"]) for row in rows]
     ends = [[_drawn(row["p50_seconds"]), _drawn(row["p99_seconds"]), None] for row in rows]
-    names = [[label, label, None] for label in labels]
+    places = list(range(len(rows)))  # long names can have the same label
     lines: Row = {
         "type": "scatter",
         "mode": "lines",
@@ -111,17 +111,18 @@ def _latency(contents: Contents, measure: str) -> Figure | None:
         "hoverinfo": "skip",
         "line": {"color": COLORS["enqueued"]},
     }
-    traces = [lines | {"x": [x for pair in ends for x in pair], "y": [name for pair in names for name in pair]}]
+    traces = [lines | {"x": [x for pair in ends for x in pair], "y": [place for place in places for _ in range(3)]}]
     for point, (symbol, color) in _MARKS.items():
         values = [row[f"{point}_seconds"] for row in rows]
         marker = {"color": color, "size": 10, "symbol": symbol}
         text = [f"{point} {label}: {shown_seconds(value)}" for label, value in zip(labels, values, strict=True)]
         traces.append(
-            {"type": "scatter", "mode": "markers", "name": point, "y": labels, "marker": marker}
+            {"type": "scatter", "mode": "markers", "name": point, "y": places, "marker": marker}
             | {"x": [_drawn(value) for value in values], "text": text, "hoverinfo": "text"}
         )
     slowest = max(rows, key=lambda row: row["p95_seconds"])
     ticks = _ticks(min(_drawn(row["p50_seconds"]) for row in rows), max(_drawn(row["p99_seconds"]) for row in rows))
+    few = ticks[::2] if len(ticks) > 3 else ticks
     title = {"wait": "Waiting time, due until claimed", "run": "Run time, claimed until completed"}[measure]
     alt = f"By job type, {len(rows)} shown; the highest 95th percentile is {shown_seconds(slowest['p95_seconds'])}, "
     layout = {
@@ -131,8 +132,19 @@ def _latency(contents: Contents, measure: str) -> Figure | None:
             "tickvals": ticks,
             "ticktext": [shown_seconds(value) for value in ticks],
         },
-        "yaxis": {"type": "category", "automargin": True},
+        "yaxis": {
+            "tickvals": places,
+            "ticktext": labels,
+            "range": [-0.5, len(rows) - 0.5],
+            "zeroline": False,
+            "automargin": True,
+        },
         "height": 150 + 28 * len(rows),
+        # The page applies these where the plot is narrow, so that names leave room for the times.
+        "meta": {
+            "xaxis": {"tickvals": few, "ticktext": [shown_seconds(value) for value in few]},
+            "yaxis": {"ticktext": [_label(row["type_name"], 16) for row in rows]},
+        },
     }
     return _figure(measure, title, alt + f"of {slowest['type_name']}.", traces, layout)
 
@@ -147,17 +159,17 @@ def _busy(contents: Contents) -> Figure | None:
     first, last = (end(row["bucket_start"] for row in contents.busy) for end in (min, max))
     # All of them: plotly makes bars as wide as the smallest distance between two.
     buckets = [first + n * contents.capacity_every for n in range((last - first) // contents.capacity_every + 1)]
-    series: dict[str, dict[datetime, float]] = defaultdict(lambda: defaultdict(float))
+    places = {name: place for place, name in enumerate(largest)}  # long names can have the same label
+    series: dict[int, dict[datetime, float]] = defaultdict(lambda: defaultdict(float))
     for row in contents.busy:
-        series[_label(row["type_name"]) if row["type_name"] in largest else "others"][row["bucket_start"]] += row[
-            "busy_workers"
-        ]
+        series[places.get(row["type_name"], len(largest))][row["bucket_start"]] += row["busy_workers"]
     x = [_instant(bucket) for bucket in buckets]
     traces = [
-        {"type": "bar", "name": name, "x": x, "y": [round(series[name][bucket], 4) for bucket in buckets]}
-        | {"marker": {"color": _SERIES[number % len(_SERIES)]}}
+        {"type": "bar", "name": name, "x": x, "y": [round(series[place][bucket], 4) for bucket in buckets]}
+        | {"marker": {"color": _SERIES[place]}}
         | _period(contents.capacity_every, x[0])
-        for number, name in enumerate([*(_label(name) for name in largest), *(["others"] if "others" in series else [])])
+        for place, name in enumerate([*map(_label, largest), "others"])
+        if place in series
     ]
     loads = {bucket: sum(of[bucket] for of in series.values()) for bucket in buckets}
     peak = max(buckets, key=lambda bucket: loads[bucket])
@@ -182,10 +194,10 @@ def _figure(key: str, title: str, alt: str, traces: list[Row], layout: Row) -> F
     return Figure(key, title, alt, text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
 
 
-def _label(name: Any) -> str:
-    """Return a name escaped for plotly, which interprets some HTML in texts."""
+def _label(name: Any, most: int = 40) -> str:
+    """Return a name of at most so many characters, escaped for plotly, which interprets some HTML in texts."""
     text = "unknown" if name is None else str(name)
-    return html.escape(text if len(text) <= 40 else f"{text[:39]}…")
+    return html.escape(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
 def _drawn(value: float) -> float:

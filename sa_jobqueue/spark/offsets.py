@@ -67,5 +67,5 @@ class Standing:
 
 def read_standing(connection: Connection) -> Standing:
     """Look where the cluster stands. Locks: none."""
-    found = connection.execute(watermarks.standing()).one()
+    found = connection.execute(watermarks.position()).one()
     return Standing(found.xid, found.next_xid, found.system, found.is_replica)

@@ -71,6 +71,17 @@ def test_a_dry_run_tells_what_would_go_by_type_and_month_and_what_is_held(run: R
     assert "1 chain kept" in run("--before", "30d", "--to", tmp_path).stdout
 
 
+def test_a_dry_run_tells_how_many_dead_letters_keep_their_chains(run: Run, engine: Engine) -> None:
+    fill(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE dead_letter SET died_at = now() - interval '40 days'"))
+        unresolved = connection.scalar(text("SELECT count(*) FROM dead_letter WHERE resolution IS NULL"))
+    assert unresolved == 1
+    assert f"are kept: {unresolved} dead letter" in run("--before", "30d", "--dry-run").stdout
+    assert json.loads(run("--before", "30d", "--dry-run", "--json").stdout)["unresolved_dead_letters"] == unresolved
+    assert "are kept" not in run("--before", "30d", "--dry-run", "--include-dead").stdout
+
+
 def test_it_says_in_a_line_what_is_wrong(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "--before 30d --to PATH" in run("--before", "30d", status=2).stderr

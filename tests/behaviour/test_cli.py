@@ -410,6 +410,14 @@ def test_without_a_database_it_says_how_to_name_one(run: Run) -> None:
     assert "SA_JOBQUEUE_URL" in run("jobs", "list", url=None, status=2).stderr
 
 
+@pytest.mark.parametrize("password", ["sesame", "ses@me", "ses/me", "se:sa@me"])
+@pytest.mark.parametrize("command", [["archive"], [], ["jobs", "list", "--limit"]])
+def test_a_url_in_the_wrong_place_does_not_show_its_password(run: Run, command: list[str], password: str) -> None:
+    said = run(*command, f"postgresql://ann:{password}@h/db?sslpassword=key", url=None, status=2).stderr
+    assert "postgresql://ann:***@h/db?sslpassword=***" in said
+    assert password not in said
+
+
 @pytest.mark.parametrize(
     ("app", "reason"),
     [

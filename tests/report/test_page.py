@@ -88,24 +88,27 @@ def test_a_browser_draws_it_asks_nobody_and_runs_nothing_of_the_history(
     page.close()
 
 
-def test_nothing_is_wider_than_the_screen_of_a_telephone(browser: Browser, tmp_path: Path) -> None:
-    path = tmp_path / "report.html"
-    path.write_text(render(filled()), encoding="utf-8")
-    page = Opened(browser, path, viewport={"width": 390, "height": 800}).page
-    page.locator('[data-plot="plot-busy"] .point').first.wait_for(timeout=20_000)
-    wide = """[...document.querySelectorAll("main *, header *")].filter((one) =>
-        one.getBoundingClientRect().right > 390 && !one.closest(".wide, svg")).map((one) => one.outerHTML.slice(0, 90))"""
-    assert page.evaluate(wide) == []
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.close()
-
-
-def test_a_plot_is_drawn_anew_when_the_window_gets_wider(browser: Browser, tmp_path: Path) -> None:
+def test_it_fits_a_telephone_and_is_drawn_anew_when_the_window_gets_wider(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(render(filled()), encoding="utf-8")
     # Past the page's own policy: what waits below is made of text.
     page = Opened(browser, path, viewport={"width": 390, "height": 800}, bypass_csp=True).page
     page.locator('[data-plot="plot-busy"] .point').first.wait_for(timeout=20_000)
+    wide = """[...document.querySelectorAll("main *, header *")].filter((one) =>
+        one.getBoundingClientRect().right > 390 && !one.closest(".wide, svg")).map((one) => one.outerHTML.slice(0, 90))"""
+    assert page.evaluate(wide) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    # Long names leave room for the times: no label of an axis reaches into another, or out of its plot.
+    cut = """[...document.querySelectorAll("[data-plot=plot-wait], [data-plot=plot-run]")].flatMap((plot) => {
+        const around = plot.getBoundingClientRect();
+        const labels = [...plot.querySelectorAll(".xtick text, .ytick text, .xtitle")];
+        const boxes = labels.map((one) => one.getBoundingClientRect());
+        return labels.filter((_, n) => boxes[n].left < around.left || boxes[n].right > around.right || boxes.some((one, m) =>
+            m < n && one.left < boxes[n].right && boxes[n].left < one.right && one.top < boxes[n].bottom
+            && boxes[n].top < one.bottom));
+    }).map((one) => one.textContent)"""
+    assert page.evaluate(cut) == []
+
     page.set_viewport_size({"width": 1100, "height": 800})
     page.wait_for_function("""[...document.querySelectorAll("[data-plot]")].every((place) =>
         place.querySelector(".main-svg").clientWidth === place.clientWidth)""")
@@ -137,6 +140,16 @@ def test_the_bars_of_busy_workers_are_as_wide_as_their_buckets() -> None:
     bars = json.loads(figures(replace(filled(), busy=rows, capacity_every=every))["busy"].plot)["data"]
     assert [bar["y"] for bar in bars] == [[row["busy_workers"], 0, row["busy_workers"], 0, 0, row["busy_workers"]]]
     assert len(set(bars[0]["x"])) == 6
+
+
+def test_types_whose_labels_are_equal_are_drawn_apart() -> None:
+    names = [f"{'company.department.application.tasks.' * 2}{name}" for name in ("load", "check")] + ["others"]
+    row, waits = filled().busy[0], filled().latency[0]
+    busy = [row | {"type_name": name, "busy_workers": n} for n, name in enumerate(names, 1)]
+    drawn = figures(replace(filled(), busy=busy, latency=[waits | {"type_name": name} for name in names]))
+    assert sorted(bar["y"] for bar in json.loads(drawn["busy"].plot)["data"]) == [[1], [2], [3]]
+    (_, median, *_) = json.loads(drawn["wait"].plot)["data"]
+    assert len(set(median["y"])) == 3
 
 
 @pytest.mark.parametrize(

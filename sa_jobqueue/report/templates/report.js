@@ -18,6 +18,8 @@
   const draw = (place) => {
     drawn.set(place, place.clientWidth);
     const { data, layout } = JSON.parse(document.getElementById(place.dataset.plot).textContent);
+    if (place.clientWidth < 500)
+      for (const [axis, narrow] of Object.entries(layout.meta ?? {})) Object.assign(layout[axis], narrow);
     Plotly.newPlot(place, data, layout, config).then(() => Plotly.relayout(place, colours()));
   };
   let soon = 0;
