@@ -2,6 +2,9 @@
 
 Of 10 million jobs and 40 requests for each page unless given.
 
+With `extremes` instead of JOBS, of a job of 1,000 attempts, one with a payload of 10 MB, a chain of 5,000 and one that
+waits for 299 others, beside 20,000 jobs.
+
 Fills a database with `large`, in SA_JOBQUEUE_URL if that is set (it must be empty), else on a server that it starts and
 removes. Prints the median and the 95th percentile of each page, with a report that is there (warm), and of the first
 request of a new process' dashboard (cold), which includes connecting.
@@ -27,7 +30,7 @@ from sa_jobqueue.migrations.runner import upgrade
 from sa_jobqueue.testing.databases import create_database
 from sa_jobqueue.testing.servers import open_server
 from tests.dashboard.conftest import everyone
-from tests.dashboard.large import fill
+from tests.dashboard.large import fill, fill_extremes
 
 CONTAINS = '{"n": 7}'
 
@@ -43,6 +46,18 @@ def paths(engine: Engine) -> list[str]:
     lists = ["jobs", "jobs?status=pending", "jobs?type=none", f"jobs?input={quote(CONTAINS)}", "chains", "dead-letters"]
     single = [f"job?id={dead}", f"job?id={chain}", f"chain?id={chain}"]
     return ["overview", *lists, *single, "queues", "job-types", "limits", "schedules", "workers", "storage", "audit"]
+
+
+def extremes(engine: Engine) -> dict[str, str]:
+    """Fill in what is unusually large; return the pages by what they show."""
+    ids = fill_extremes(engine)
+    return {
+        "a payload of 10 MB": f"job?id={ids['payload']}",
+        "a job of 1,000 attempts": f"job?id={ids['attempts']}",
+        "a chain of 5,000 jobs": f"chain?id={ids['chain']}",
+        "its first job": f"job?id={ids['chain']}",
+        "a graph of 300 chains": f"chain?id={ids['waiting']}",
+    }
 
 
 def first_byte(url: str, path: str) -> float:
@@ -74,13 +89,14 @@ def filled(jobs: int) -> Iterator[Engine]:
         yield engine
 
 
-def main(jobs: int, requests: int) -> None:
+def main(jobs: int, requests: int, *, is_extreme: bool) -> None:
     """Measure, and print a table."""
     with filled(jobs) as engine:
         print(f"{jobs:,} jobs; milliseconds to the first byte, of {requests} requests each")
         print(f"{'page':45} {'cold':>8} {'median':>8} {'p95':>8}")
         every: list[float] = []
-        for path in paths(engine):
+        pages = extremes(engine) if is_extreme else {path: path for path in paths(engine)}
+        for name, path in pages.items():
             engine.dispose()
             source = Source(name="queue", engine=engine)
             with served(dashboard([source], authorize=everyone)) as url:
@@ -90,10 +106,11 @@ def main(jobs: int, requests: int) -> None:
                 took = sorted(first_byte(url, path) for _ in range(requests))
             every += took
             p95 = statistics.quantiles(took, n=20)[-1]
-            print(f"{path:45} {cold:8.0f} {statistics.median(took):8.0f} {p95:8.0f}", flush=True)
+            print(f"{name:45} {cold:8.0f} {statistics.median(took):8.0f} {p95:8.0f}", flush=True)
         print(f"{'all':45} {'':8} {statistics.median(every):8.0f} {statistics.quantiles(every, n=20)[-1]:8.0f}")
 
 
 if __name__ == "__main__":
-    numbers = [int(one.replace("_", "")) for one in sys.argv[1:]]
-    main(*(numbers + [10_000_000, 40][len(numbers) :]))
+    is_extreme = sys.argv[1:2] == ["extremes"]
+    numbers = [int(one.replace("_", "")) for one in (["20000", *sys.argv[2:]] if is_extreme else sys.argv[1:])]
+    main(*(numbers + [10_000_000, 40][len(numbers) :]), is_extreme=is_extreme)

@@ -13,13 +13,12 @@ from sa_jobqueue.dashboard.rendering import assets
 from tests.contracts.packages import ROOT
 from tests.dashboard.conftest import PREFIX, Client
 
-PINNED = tomllib.loads((ROOT / "scripts" / "vendor.toml").read_text(encoding="utf-8"))["package"]
 TEMPLATES = ROOT / "sa_jobqueue" / "dashboard" / "templates"
 
 
 def test_vendored_files_are_as_pinned_and_have_their_licences() -> None:
     found = set()
-    for package in PINNED:
+    for package in tomllib.loads((ROOT / "scripts" / "vendor.toml").read_text(encoding="utf-8"))["package"]:
         assert len(package["sha512"]) == 88
         assert "LICENSE" in package["files"]
         for file in package["files"].values():

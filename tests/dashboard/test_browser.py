@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Engine, insert
+from sqlalchemy import Engine, create_engine, insert
 from sqlalchemy.orm import Session
 from starlette.applications import Starlette
 from starlette.routing import Mount
@@ -20,6 +20,7 @@ from starlette.routing import Mount
 from sa_jobqueue import Job, JobStatus, Schedule
 from sa_jobqueue.cli.dashboard import served
 from sa_jobqueue.dashboard import Source, dashboard
+from sa_jobqueue.dashboard.screens import SCREENS
 from sa_jobqueue.observe.health import Code, Finding, Severity, health
 from sa_jobqueue.observe.health.overview import Overview
 from sa_jobqueue.operations import sync_schedules, upsert_job_type, upsert_queue
@@ -39,13 +40,24 @@ RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 CHECK = """async (rules) => (await axe.run(document, {runOnly: rules})).violations.map(
     (one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => node.html).join(" ")}`)"""
 WIDE = """[...document.querySelectorAll("body *")].filter((one) =>
-    one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".scroll, pre, .skip, svg")).map(
-    (one) => one.outerHTML.slice(0, 90))"""
+    one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1
+    && !one.closest(".scroll, pre, .skip, svg")).map((one) => one.outerHTML.slice(0, 90))"""
 SMALL = """[...document.querySelectorAll("button, .button, select, input:not([type=hidden]), nav a")].filter((one) => {
     const box = one.getBoundingClientRect();
     return box.width > 0 && (box.width < 24 || box.height < 24);
 }).map((one) => one.outerHTML.slice(0, 90))"""
 
+LINES = """(() => {
+    const light = (colour) => colour.match(/[0-9.]+/g).slice(0, 3).map(Number).map((one) => one / 255).map(
+        (one) => one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4).reduce(
+        (sum, one, at) => sum + one * [0.2126, 0.7152, 0.0722][at], 0);
+    const page = light(getComputedStyle(document.body).backgroundColor);
+    return [...document.querySelectorAll(".charts .key")].map((key) => {
+        const line = light(getComputedStyle(key).color);
+        const contrast = (Math.max(line, page) + 0.05) / (Math.min(line, page) + 0.05);
+        return {contrast, sign: getComputedStyle(key, "::before").content};
+    });
+})()"""
 MOVING = """[...document.querySelectorAll("*")].filter((one) => {
     const style = getComputedStyle(one);
     return [style.transitionDuration, style.animationDuration].some((time) => parseFloat(time) > 0);
@@ -135,13 +147,13 @@ def test_every_screen_is_accessible_and_keeps_its_policy(browser: Browser, engin
     wrong: dict[str, Any] = {}
     with served(app) as url:
         paths = [("full", path) for found in links(full).values() for path in found]
-        if scheme == "light":
-            paths += [("hostile", path) for found in links(hostile).values() for path in found]
+        paths += [("hostile", path) for found in links(hostile).values() for path in found]
         for source, path in paths:
             opened.page.goto(f"{url}{PREFIX}/{source}/{path}")
             place = f"{source} {path}"
-            # Themes differ in their contrast alone.
-            wrong[f"{place} axe"] = opened.check(["color-contrast"] if scheme == "dark" else None)
+            # Themes differ in their contrast alone, and a screen's elements are the same whatever its texts.
+            if (source, scheme) != ("hostile", "light"):
+                wrong[f"{place} axe"] = opened.check(["color-contrast"] if (source, scheme) == ("full", "dark") else None)
             wrong[f"{place} wide"] = opened.page.evaluate(WIDE)
             wrong[f"{place} small"] = opened.page.evaluate(SMALL)
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= 320, place
@@ -156,6 +168,52 @@ def test_every_screen_is_accessible_and_keeps_its_policy(browser: Browser, engin
         assert {request.url.startswith(url) for request in opened.requests} == {True}
         opened.context.close()
     assert not {place: found for place, found in wrong.items() if found}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_empty_and_failing_screens_are_accessible_too(browser: Browser, engine: Engine, scheme: str) -> None:
+    down = create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none", connect_args={"connect_timeout": 1})
+    opened = Opened(browser, color_scheme=scheme, viewport={"width": 320, "height": 900})
+    sources = [Source(name="empty", engine=engine), Source(name="down", engine=down)]
+    wrong: dict[str, Any] = {}
+    with served(dashboard(sources, authorize=everyone)) as url:
+        for screen in SCREENS:
+            if not screen.in_menu:
+                continue
+            for source in ("empty", "down"):
+                opened.page.goto(f"{url}/{source}/{screen.name}")
+                place = f"{source} {screen.name}"
+                wrong[f"{place} axe"] = opened.check()
+                wrong[f"{place} wide"] = opened.page.evaluate(WIDE)
+                wrong[f"{place} small"] = opened.page.evaluate(SMALL)
+                assert (opened.page.get_by_role("alert").count() > 0) == (source == "down"), place
+        opened.context.close()
+    down.dispose()
+    assert not {place: found for place, found in wrong.items() if found}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_and_states_are_told_apart_without_their_hue(browser: Browser, engine: Engine, scheme: str) -> None:
+    """WCAG 2.2, 1.4.1 and 1.4.11: lines have a contrast of 3 and different dashes, states have words."""
+    fill(engine)
+    source = Source(name="queue", engine=engine)
+    opened = Opened(browser, color_scheme=scheme)
+    page = opened.page
+    with served(dashboard([source], authorize=everyone)) as url:
+        source.sampler.sample()
+        source.sampler.points.append(source.sampler.points[0])
+        page.goto(f"{url}/queue/overview")
+        page.locator("#chart-rates canvas").wait_for()
+        lines = page.evaluate(LINES)
+        assert len(lines) >= 3
+        assert [line for line in lines if line["contrast"] < 3] == []
+        assert len({line["sign"] for line in lines[:3]}) == 3
+        for screen in ("overview", "jobs", "queues", "workers"):
+            page.goto(f"{url}/queue/{screen}")
+            bare = ".status, .severity, .badge"
+            assert page.evaluate(f"[...document.querySelectorAll('{bare}')].filter((one) => !one.innerText.trim())") == []
+        opened.context.close()
 
 
 def _models() -> list[tuple[str, Any]]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import OperationalError
 
 from sa_jobqueue import JobStatus
 from sa_jobqueue.cli import main
@@ -18,6 +20,7 @@ from sa_jobqueue.observe.health import health, measuring
 from sa_jobqueue.observe.health.overview import Overview
 from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.workers import wait_until
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
@@ -98,3 +101,43 @@ def test_counts_that_stopped_are_lower_bounds_and_all_have_their_time(
         assert re.search(rf"Rendered {TIME}, by the database's clock", words(client.page(f"/queue/{page}"))), page
     told = CliRunner().invoke(main, ["health", "--url", database_url])
     assert "5 or more unresolved" in told.output, told.output
+
+
+def _is_vacuuming(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        phases = text("SELECT count(*) FROM pg_stat_progress_vacuum WHERE phase = 'scanning heap'")
+        return bool(connection.scalar(phases))
+
+
+def test_storage_has_the_numbers_of_the_report_and_a_vacuum_under_way(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_many(2000)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("UPDATE job SET priority = 1"))
+        connection.execute(text("ANALYZE job"))
+        pid = connection.scalar(text("SELECT pg_backend_pid()"))
+        connection.execute(text("SET vacuum_cost_delay = '100ms'"))
+        connection.execute(text("SET vacuum_cost_limit = 1"))
+
+        def run_vacuum() -> None:
+            with pytest.raises(OperationalError, match="canceling statement"):
+                connection.execute(text("VACUUM job"))
+
+        vacuum = Thread(target=run_vacuum)
+        vacuum.start()
+        try:
+            wait_until(lambda: _is_vacuuming(engine), what="the vacuum")
+            source = Source(name="queue", engine=engine)
+            page = Client(dashboard([source], authorize=everyone)).page("/queue/storage")
+        finally:
+            with engine.connect() as other:
+                other.execute(text("SELECT pg_cancel_backend(:pid)"), {"pid": pid})
+            vacuum.join(20)
+    measured = source.sampler.sample().value
+    assert measured is not None
+    for one in measured.health.tables:
+        row = words("<h1>" + re.findall(rf'(?s)<tr><th scope="row">{one.name}</th>.*?</tr>', page)[0]).split()
+        assert row[1:6] == [f"{int(number):,}" for number in (one.live, one.dead, one.vacuum_at, one.bytes, one.index_bytes)]
+    (job,) = (one for one in measured.health.tables if one.name.endswith("job"))
+    assert job.live == 2000
+    assert job.vacuuming == "scanning heap"
+    assert "scanning heap" in page

@@ -149,6 +149,18 @@ def test_limits_show_what_a_rate_has_left_and_shares_what_queues_got(
     assert re.findall(r'/job\?id=([^"]+)">', page) == [str(held)]  # has held a slot of the limit longest
 
 
+def test_limits_show_what_a_window_has_left_and_when_it_moves_on(client: Client, session: Session) -> None:
+    window = QueueSettings(name="mail", rate_limit=4, rate_period=timedelta(hours=2), rate_algorithm="sliding_window")
+    upsert_queue(session, window)
+    started = "ARRAY[(extract(epoch FROM now()) * 1000000)::bigint, 4]"
+    session.execute(
+        text(f"INSERT INTO rate_state (is_type, name, starts, spent_at) VALUES (false, 'mail', {started}, now())")
+    )
+    session.commit()
+    page = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.page("/queue/limits")))
+    assert re.search(r"0\.0 of 4, 4\.0 used in (2|1\.9\d*) h", page), page
+
+
 def test_shares_compare_what_queues_and_keys_got_with_what_is_due(client: Client, session: Session, jobs: Jobs) -> None:
     upsert_queue(session, QueueSettings(name="mail", weight=3))
     upsert_queue(session, QueueSettings(name="mail", fairness_key="7", weight=4))

@@ -17,7 +17,7 @@ def view(context: Context) -> dict[str, Any]:
     model = context.model
     sample = context.source.shares.sample()
     with context.read() as session:
-        rows = session.execute(limits.standing(model), {"limit": _LISTED + 1}).all()
+        rows = session.execute(limits.current(model), {"limit": _LISTED + 1}).all()
         held = session.execute(limits.longest_running(model), {"limit": _HOLDERS}).all()
     now = context.source.now()
     return {

@@ -1,0 +1,110 @@
+"""What screens state besides their rows: how far a list searched, what differs, who serves what, what ends a cause."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, insert, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus, Schedule
+from sa_jobqueue.dashboard import Source, dashboard
+from sa_jobqueue.dashboard.parameters import Params
+from sa_jobqueue.dashboard.screens.base import Context
+from sa_jobqueue.dashboard.screens.job import _remedy
+from sa_jobqueue.operations import list_jobs, upsert_schedule
+from sa_jobqueue.operations.explaining import Cause, Explanation
+from tests.dashboard.conftest import PREFIX, Client, everyone
+from tests.dashboard.test_figures import words
+from tests.fixtures.jobs import WORKER, Jobs
+
+WITHOUT_LINK = {
+    *(Cause.COMPLETED, Cause.CANCELLED, Cause.RUNNING, Cause.EXPIRED, Cause.SCHEDULED, Cause.RETRYING),  # acts of the page
+    *(Cause.BLOCKED, Cause.UNBLOCKING),  # its root causes stand first, with their links
+    Cause.QUARANTINED,
+}
+
+
+def test_a_list_shows_how_far_it_searched(client: Client, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = "sa_jobqueue.dashboard.screens.jobs"
+    monkeypatch.setattr(f"{screen}.SCAN_LIMIT", 4)
+    monkeypatch.setattr(f"{screen}.list_jobs", partial(list_jobs, scan_limit=4))
+    rare = str(jobs.add(type_name="rare", input={"a": 1}))
+    jobs.add_many(6, type_name="rare")
+    page = client.page('/queue/jobs?input={"a": 1}&column=type')
+    assert re.search(r"Searched 4 jobs, to those enqueued at \d{4}-.* UTC\. Search on", words(page)), words(page)
+    assert "No job matches among those searched so far." in words(page)
+    (following,) = re.findall(r'href="[^"]*?(/queue/jobs[^"]*)">Search on', page)
+    page = client.page(html.unescape(following))
+    assert rare in page
+    assert "No job matches" not in page
+    assert re.findall('<th scope="col">([^<]*)</th>', page) == ["Select", "Job", "Type"]
+
+
+def test_attempts_name_another_outcome_and_another_error(client: Client, engine: Engine, jobs: Jobs) -> None:
+    job_id = jobs.add()
+    at = datetime.now(UTC)
+    for number, (outcome, fingerprint) in enumerate([("failed", "a"), ("failed", "b"), ("timed_out", "b")], 1):
+        row: dict[str, Any] = {"job_id": job_id, "attempt": number, "outcome": outcome, "worker_id": "one"}
+        row |= {"started_at": at, "ended_at": at, "error_fingerprint": fingerprint, "error": {"type": "E", "message": "m"}}
+        with engine.begin() as connection:
+            connection.execute(insert(Job.Attempt).values(row))
+    page = words(client.page(f"/queue/job?id={job_id}"))
+    assert re.search("Attempt 3 timed out [^A]*another outcome than before", page), page
+    assert re.search("Attempt 2 failed [^A]*another error than before", page), page
+
+
+def test_workers_show_versions_handlers_and_the_queues_that_none_serves(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER, queues=["mail", "pay"], job_types=["send", "charge"], version="1.0", concurrency=9)
+    page = Client(dashboard(engine, authorize=everyone)).page("/queue/workers")
+    assert "several versions" not in page
+    assert "No worker serves" not in page
+    jobs.add(queue="orphan")
+    jobs.add_worker("other:2", queues=["mail"], job_types=["send"], version="2.0")
+    page = Client(dashboard(engine, authorize=everyone)).page("/queue/workers")
+    assert "No worker serves orphan." in words(page)
+    assert "Workers of several versions run: 1.0, 2.0." in words(page)
+    (row,) = re.findall(rf"(?s)<tr[^>]*><th[^>]*><a[^>]*>{WORKER}</a>.*?</tr>", page)
+    assert "0/9" in words(f"<h1>{row}")
+    assert re.findall(r"/queues\?name=(\w+)", row) == ["mail", "pay"]
+    assert re.findall(r"/job-types\?name=(\w+)", row) == ["send", "charge"]
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_each_cause_links_what_ends_it(client: Client, engine: Engine, jobs: Jobs, cause: Cause) -> None:
+    job_id = jobs.add(JobStatus.DEAD) if cause is Cause.DEAD else jobs.add()
+    source = Source(name="queue", engine=engine)
+    context = Context(source=source, access=everyone(None), params=Params([]), root=PREFIX)  # type: ignore[arg-type]
+    explanation = Explanation(
+        job_id=job_id,
+        type_name="test",
+        queue="default",
+        fairness_key="",
+        status=JobStatus.PENDING,
+        cause=cause,
+        sentence="",
+        evidence={"waits_for": job_id},
+    )
+    url, shown = _remedy(context, explanation)
+    assert (url is None) == (shown is None) == (cause in WITHOUT_LINK)
+    if url is not None:
+        path, _, anchor = url.removeprefix(PREFIX).partition("#")
+        page = client.page(path)
+        assert not anchor or f'id="{anchor}"' in page
+
+
+def test_a_late_schedule_is_marked_with_how_late_it_is(client: Client, engine: Engine, session: Session) -> None:
+    upsert_schedule(session, Schedule(name="hourly", type_name="report", cron="0 * * * *"))
+    session.commit()
+    page = words(client.page("/queue/schedules"))
+    assert "waiting" in page
+    assert not re.search(r"\blate \d", page)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE schedule SET next_fire_at = now() - interval '2 hours'"))
+    page = words(client.page("/queue/schedules"))
+    assert re.search(r"\blate (2|2\.0) ?h", page), page
