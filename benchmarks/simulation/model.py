@@ -32,7 +32,7 @@ class Costs:
     wake: float = 0.001
     """From a commit until a sleeping worker receives the notification."""
     pace: float = 0.004
-    """Between two claims while slots become free one by one: `claimer._PACE`."""
+    """Between two claims while slots become free one by one: `claimer._DEBOUNCE`."""
 
 
 FREE_OF_COST: Final = Costs(claim=0, end=0, wake=0, pace=0)
@@ -68,10 +68,10 @@ class _Lanes:
     def take(self, plan: Plan) -> list[_Taken]:
         """Take what a claim of this plan finds."""
         taken: list[_Taken] = []
-        for turn in plan.turns:
-            of_turn = len(taken) + turn.quota
-            for segment in turn.segments:
-                of_segment = min(len(taken) + segment.quota, of_turn, plan.limit)
+        for allocation in plan.allocations:
+            of_allocation = len(taken) + allocation.quota
+            for segment in allocation.segments:
+                of_segment = min(len(taken) + segment.quota, of_allocation, plan.limit)
                 for lane in segment.lanes:
                     waiting = self.jobs.get(part_of(lane.queue, lane.fairness_key), {}).get(lane.priority, deque())
                     while waiting and len(taken) < of_segment:

@@ -65,7 +65,7 @@ def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model:
     500,000 transactions changed. Locks: none.
     """
     parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": SCANNED}
-    rows = session.execute(health.started_lately(model), parameters).all()
+    rows = session.execute(health.recently_started(model), parameters).all()
     started = {(row.queue, row.fairness_key): row.started for row in rows}
     lanes = session.execute(health.due_lanes(model), {"limit": LANES}).all()
     weights = {

@@ -94,7 +94,7 @@ def complete_one(model: type[JobMixin[Any]], *, goes_on: bool = False) -> Update
 
 
 @once_a_model
-def standing(model: type[JobMixin[Any]]) -> Select[Any]:
+def still_held(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return which attempts are still this worker's: of those that were not written, the ones to try again.
 
     Parameters: `ids`, `attempts`, `worker_id`. Shape: `(id,)`. Locks: none. Index: the primary key.

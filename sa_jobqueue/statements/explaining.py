@@ -152,7 +152,7 @@ def ahead(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def ended_lately(model: type[JobMixin[Any]]) -> Select[int, Any]:
+def recently_ended(model: type[JobMixin[Any]]) -> Select[int, Any]:
     """Count the jobs of a fairness key in a queue that completed within the last while.
 
     Parameters: `queue`, `fairness_key`, `window` (an interval), `transactions` (how far back to look in those), `limit`.

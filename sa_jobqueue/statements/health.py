@@ -125,7 +125,7 @@ def lately(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def started_lately(model: type[JobMixin[Any]]) -> Select[Any]:
+def recently_started(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count the jobs that were started within the last while, by queue and fairness key.
 
     Parameters: as `lately`. Shape: `(queue, fairness_key, started)`; where the sum of `started` reaches the limit, the
@@ -172,7 +172,7 @@ def due_lanes(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def attempts_lately(model: type[JobMixin[Any]]) -> Select[Any]:
+def recent_attempts(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count the attempts that ended without success within the last while, by outcome.
 
     Parameters: as `lately`. Shape: `(outcome, n)`, by outcome. Locks: none. Index: `ix_job_attempt_changed`.

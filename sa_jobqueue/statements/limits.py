@@ -281,7 +281,7 @@ class _Places(UserDefinedType[Any]):
 
 
 @once_a_model
-def standing(model: type[JobMixin[Any]]) -> Select[Any]:
+def current(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the limits of queues, fairness keys and job types that have any, and what their rates have let start.
 
     Parameters: `limit`. Shape: as `lock`, without `version` and `place`, by kind and name. Clock: the database's.

@@ -100,7 +100,7 @@ def expired_chains(model: type[JobMixin[Any]], *, first: bool) -> Select[Any]:
 
 
 @once_a_model
-def letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Select[Any]:
+def dead_letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Select[Any]:
     """Read one page of dead letters, by id, and delete those that were resolved long enough ago.
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many to read; `shortest`, the shortest age of all;

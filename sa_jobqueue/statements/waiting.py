@@ -17,7 +17,7 @@ _COLUMNS = (
 
 
 @once_a_model
-def standing(model: type[JobMixin[Any]]) -> Select[Any]:
+def chain_state(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the state of a job's chain.
 
     Parameters: `job_id`, any job of the chain.

@@ -35,7 +35,7 @@ class _Xid(UserDefinedType[int]):
         return "xid"
 
 
-def standing() -> Select[int, int, str, bool]:
+def position() -> Select[int, int, str, bool]:
     """Return where the cluster stands.
 
     Shape: one row `(xid, next_xid, system, is_replica)`. Below `xid` nothing is in flight; `next_xid` is above all that

@@ -16,7 +16,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.chains import POLL_INTERVAL
-from sa_jobqueue.waiting.listeners import hearing
+from sa_jobqueue.waiting.listeners import listening_for
 from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait
 
 OutT = TypeVar("OutT")
@@ -57,11 +57,10 @@ async def wait_chain(
     on_progress: Callable[[Progress], object] | None = None,
     model: type[JobMixin[Any]] | None = None,
 ) -> ChainResult[Any]:
-    """Wait until a chain ends, and return how.
+    """Wait until a chain ends, and return its result.
 
-    As `sa_jobqueue.wait_chain`, which documents the parameters, locks and errors. All callers that wait on one event loop
-    for chains of one queue listen on one connection, which is closed with the last of them. Cancelling it leaves nothing
-    behind.
+    See `sa_jobqueue.wait_chain` for the parameters, locks and errors. All waits for chains of one queue on one event loop
+    share a connection for notifications, which is closed with the last of them. Cancelling the wait leaves nothing behind.
     """
     if not isinstance(engine, AsyncEngine):
         raise InvalidOptionError(
@@ -90,7 +89,7 @@ async def wait_chain(
                 case Ask():
                     answer = await _ask_async(engine, step)
                 case Listen():
-                    notified = await stack.enter_async_context(hearing(engine.url, wait.channel, step.payload))
+                    notified = await stack.enter_async_context(listening_for(engine.url, wait.channel, step.payload))
                 case Rest():
                     await asyncio.sleep(step.least)
                     with suppress(TimeoutError):

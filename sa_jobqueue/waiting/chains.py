@@ -15,7 +15,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
-from sa_jobqueue.waiting.listeners import Ear
+from sa_jobqueue.waiting.listeners import ChainListener
 from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait
 
 OutT = TypeVar("OutT")
@@ -58,27 +58,25 @@ def wait_chain(
     on_progress: Callable[[Progress], object] | None = None,
     model: type[JobMixin[Any]] | None = None,
 ) -> ChainResult[Any]:
-    """Wait until a chain ends, and return how; blocks this thread. `aio.wait_chain` is the same for asynchronous code.
+    """Wait until a chain ends, and return its result; blocks this thread. Use `aio.wait_chain` in asynchronous code.
 
-    `chain`: a chain's id, a chain, or any job of it; what is not loaded of an object is not loaded now.
-    `timeout`: of this wait, by this machine's monotonic clock; above zero. The chain knows nothing of it.
-    `output`: the type that the chain's output is made of, or the handler that the chain began or ended with; JSON as it is
-    without. `poll_interval`: how long a lost notification can cost, above zero; each look is one short statement.
-    `listen`: False opens no connection to hear of the end, and finds it by looking alone: behind a pooler that does
-    not keep sessions, for example. `on_progress`: called with each new report that a look finds the chain's running job
-    to have made with `AttemptContext.progress`; it must be quick, and what it raises ends the wait. `model`: the queue's
-    class; that of the object given, else the ready-made `Job`.
+    `chain`: a chain's id, a chain, or any of its jobs; attributes that are not loaded are not loaded now. `timeout`: of this
+    wait, by this machine's monotonic clock; greater than zero. It does not affect the chain. `output`: the type of the
+    chain's output, or the handler that the chain starts or ends with; without it, the output is JSON. `poll_interval`: how
+    long a lost notification can delay the result; greater than zero; each poll is one short statement. `listen`: False opens
+    no connection for notifications and only polls, for instance behind a pooler in transaction mode. `on_progress`: called
+    with each new report of `AttemptContext.progress` that a poll finds; it must be quick, and an exception ends the wait.
+    `model`: the queue's class; by default that of the given object, or `sa_jobqueue.Job`.
 
-    Never wait in the transaction that enqueues, which no worker can see until it commits, and not in a handler, which
-    occupies a worker's slot meanwhile: give the job a blocker, or continue its chain.
+    Do not wait in the transaction that enqueues, since no worker can see the job before the commit. Do not wait in a
+    handler, since it occupies a worker's slot: give the job a blocker, or continue its chain.
 
-    Shape: the result of a chain that completed. Changes: the root's `has_waiters`, so that its end sends a notification.
-    Locks: the root, briefly; never waits for it. Between polls no connection of the engine is held; one
-    made from its URL listens.
-    Raises: ChainFailedError when the chain died or was cancelled; ChainNotFoundError when there is none, or none any
-    more; NotAChainError for the id of a continuation; ChainTimeoutError; InvalidPayloadError when the output does not
-    fit its type; WrongJobTypeError when the chain neither began nor ended with the handler given as `output`;
-    InvalidOptionError. An outage of the database while waiting is waited through.
+    Shape: the result of a completed chain. Changes: the root's `has_waiters`, so that its end sends a notification.
+    Locks: the root, briefly; never waits for it. Between polls, no connection of the engine is used; a separate one listens.
+    Raises: ChainFailedError if the chain died or was cancelled; ChainNotFoundError if it does not exist (any more);
+    NotAChainError for the id of a continuation; ChainTimeoutError; InvalidPayloadError if the output does not match its
+    type; WrongJobTypeError if the chain neither starts nor ends with the handler given as `output`; InvalidOptionError.
+    Outages of the database are waited through.
     """
     if not isinstance(engine, Engine):
         raise InvalidOptionError(
@@ -93,7 +91,7 @@ def wait_chain(
         model=model,
         on_progress=on_progress,
     )
-    with closing(Ear(engine.url, wait.channel)) as ear, closing(wait.steps()) as steps:
+    with closing(ChainListener(engine.url, wait.channel)) as listener, closing(wait.steps()) as steps:
         answer: Answer = None
         while True:
             try:
@@ -105,10 +103,10 @@ def wait_chain(
                 case Ask():
                     answer = _ask(engine, step)
                 case Listen():
-                    ear.listen(step.payload)
+                    listener.listen(step.payload)
                 case Rest():
                     time.sleep(step.least)
-                    ear.rest(step.seconds - step.least)
+                    listener.rest(step.seconds - step.least)
 
 
 def _ask(engine: Engine, ask: Ask) -> Answer:

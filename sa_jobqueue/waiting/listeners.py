@@ -1,4 +1,4 @@
-"""Connections to listen on for the ends of chains. They belong to no pool: an application's own stay free."""
+"""Connections that listen for the ends of chains. They do not come from a pool of the application."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _RETRY_SECONDS: Final = 5.0
 _log = logging.getLogger("sa_jobqueue.waiting")
 
 
-class Ear:
-    """A thread's connection to listen on. Without one, when it cannot be had or is lost, rests are slept through."""
+class ChainListener:
+    """A thread's connection for notifications. If it cannot be opened, or is lost, `rest` sleeps instead."""
 
     def __init__(self, url: URL, channel: str) -> None:
         self._url, self._channel = url, channel
@@ -35,7 +35,7 @@ class Ear:
         self._retry_at = 0.0
 
     def listen(self, payload: str) -> None:
-        """Hear of one chain from now on, if possible."""
+        """Listen for the end of one chain, if possible."""
         self._payload = payload
         try:
             self._connection = psycopg.connect(**_arguments(self._url))
@@ -44,10 +44,7 @@ class Ear:
             self._lose(error)
 
     def rest(self, seconds: float) -> None:
-        """Wait for a notification, the end of the time, or a lost or restored connection.
-
-        Afterwards the caller checks the chain.
-        """
+        """Wait for a notification, the timeout, or a lost or restored connection. Afterwards the caller checks the chain."""
         if self._connection is None:
             deaf_seconds = self._retry_at - time.monotonic()
             if self._payload is None:
@@ -64,19 +61,19 @@ class Ear:
             self._lose(error)
 
     def _lose(self, error: Exception) -> None:
-        _log_deafness(error)
+        _log_failure(error)
         self.close()
         self._retry_at = time.monotonic() + _RETRY_SECONDS
 
     def close(self) -> None:
-        """Hear no more."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
 
-class SharedEar:
-    """An event loop's connection to listen on, for all who wait there; opened again whenever it is lost."""
+class SharedListener:
+    """An event loop's connection for notifications, shared by all waits on it, and reopened whenever it is lost."""
 
     def __init__(self, url: URL, channel: str) -> None:
         self._url, self._channel = url, channel
@@ -91,9 +88,9 @@ class SharedEar:
         try:
             while True:
                 try:
-                    await self._hear()
+                    await self._listen()
                 except (psycopg.Error, InvalidOptionError) as error:
-                    _log_deafness(error)
+                    _log_failure(error)
                 self._wake(*self.waiting)
                 self.tried.set()
                 await asyncio.sleep(_RETRY_SECONDS)
@@ -104,7 +101,7 @@ class SharedEar:
         finally:
             self.tried.set()  # in any case, so that no caller waits for longer than a poll
 
-    async def _hear(self) -> None:
+    async def _listen(self) -> None:
         connection = await psycopg.AsyncConnection.connect(**_arguments(self._url))
         try:
             await connection.execute(_listening(self._channel))
@@ -123,28 +120,28 @@ class SharedEar:
                 event.set()
 
 
-_ears: Final[dict[tuple[asyncio.AbstractEventLoop, URL, str], SharedEar]] = {}
+_listeners: Final[dict[tuple[asyncio.AbstractEventLoop, URL, str], SharedListener]] = {}
 
 
 @asynccontextmanager
-async def hearing(url: URL, channel: str, payload: str) -> AsyncIterator[asyncio.Event]:
+async def listening_for(url: URL, channel: str, payload: str) -> AsyncIterator[asyncio.Event]:
     """Yield an event that is set when a chain's end is notified; the connection is shared with other waits."""
     key = asyncio.get_running_loop(), url, channel
-    ear = _ears.get(key)
-    if ear is None:
-        ear = _ears[key] = SharedEar(url, channel)
+    listener = _listeners.get(key)
+    if listener is None:
+        listener = _listeners[key] = SharedListener(url, channel)
     notified = asyncio.Event()
-    ear.waiting.setdefault(payload, set()).add(notified)
+    listener.waiting.setdefault(payload, set()).add(notified)
     try:
-        await ear.tried.wait()
+        await listener.tried.wait()
         yield notified
     finally:
-        ear.waiting[payload].remove(notified)
-        if not ear.waiting[payload]:
-            del ear.waiting[payload]
-        if not ear.waiting:
-            del _ears[key]
-            await cancelled(ear.task)
+        listener.waiting[payload].remove(notified)
+        if not listener.waiting[payload]:
+            del listener.waiting[payload]
+        if not listener.waiting:
+            del _listeners[key]
+            await cancelled(listener.task)
 
 
 def _arguments(url: URL) -> dict[str, Any]:
@@ -159,5 +156,5 @@ def _listening(channel: str) -> sql.Composed:
     return sql.SQL("LISTEN {}").format(sql.Identifier(channel))
 
 
-def _log_deafness(error: Exception) -> None:
+def _log_failure(error: Exception) -> None:
     _log.warning("cannot listen for the ends of chains, they are looked for instead: %s", str(error).partition("\n")[0])

@@ -1,4 +1,4 @@
-"""What to do to see a chain's end: the steps, without doing them."""
+"""The steps of waiting for a chain's end, without I/O."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ChainOrId: TypeAlias = JobId | JobMixin[Any] | ChainMixin[Any]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Run a statement in a transaction of its own. The result is its row, or the error that it failed with."""
+    """Run a statement in its own transaction. The result is its row, or the error."""
 
     statement: Executable
     parameters: dict[str, Any]
@@ -51,14 +51,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """Listen for a chain's end from now on, if possible."""
+    """Listen for a chain's end, if possible."""
 
     payload: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Pause for so long, or until the chain's end is notified; in any case for `least` seconds."""
+    """Pause for this time, or until the chain's end is notified, but at least for `least` seconds."""
 
     seconds: float
     least: float = 0.0
@@ -68,7 +68,7 @@ Answer: TypeAlias = Row[Any] | DBAPIError | OSError | None
 
 
 class Wait:
-    """One wait: what is waited for, and the steps to it."""
+    """One wait and its steps."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Wait:
         self.channel = self._model.__jobqueue__.channel("ended")
 
     def steps(self) -> Generator[Ask | Listen | Rest, Answer, ChainResult[Any]]:
-        """Yield what to do next, be sent what came of it; return the result, or raise as `wait_chain` says."""
+        """Yield the next step and receive its result; return the result of the wait, or raise as `wait_chain`."""
         deadline = time.monotonic() + self._timeout.total_seconds()
         seen = yield self._look(self._job_id)
         if isinstance(seen, Exception):
@@ -142,13 +142,13 @@ class Wait:
         return self._result(chain)
 
     def _look(self, job_id: JobId) -> Ask:
-        return Ask(waiting.standing(self._model), {"job_id": job_id})
+        return Ask(waiting.chain_state(self._model), {"job_id": job_id})
 
     def _ask_progress(self, job_id: JobId) -> Ask:
         return Ask(progress.of_job(self._model), {"job_id": job_id})
 
     def _report(self, job_id: JobId, seen: Answer) -> None:
-        """Call `on_progress` if the chain's running job has reported something new. Outages are `standing`'s to log."""
+        """Call `on_progress` if the chain's running job has reported progress. Outages are logged elsewhere."""
         if self._on_progress is None or seen is None or isinstance(seen, Exception):
             return
         found = progress.read(seen)
@@ -176,7 +176,7 @@ def _model_of(chain: Any) -> type[JobMixin[Any]]:
 
 
 def _identity(chain: Any, model: type[JobMixin[Any]]) -> tuple[JobId, bool]:
-    """Return an id, and whether it is the chain's or only a job's. Nothing is loaded: the session may be closed."""
+    """Return an id, and whether it is the chain's or only a job's. Loads nothing, because the session may be closed."""
     layout = model.__jobqueue__
     if isinstance(chain, (JobMixin, ChainMixin)):
         if chain.__jobqueue__ != layout:
@@ -193,7 +193,7 @@ def _identity(chain: Any, model: type[JobMixin[Any]]) -> tuple[JobId, bool]:
 
 
 def _pass_over(failure: Exception) -> None:
-    """Let an outage of the database pass, to look again later. Raises: any other error."""
+    """Ignore an outage of the database, to poll again later. Raises: any other error."""
     if not isinstance(failure, (OperationalError, InterfaceError, OSError)):
         raise failure
     reason = str(getattr(failure, "orig", None) or failure).partition("\n")[0]

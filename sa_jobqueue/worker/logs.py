@@ -194,7 +194,7 @@ def describe(event: worker_events.Event) -> Record:
             return Record(logging.INFO, words, tuple(fields.values()), fields)
         case worker_events.DeadLettersPruned():
             words = "pruned %d resolved dead letters after their retention"
-            return Record(logging.INFO, words, (event.letters,), {"dead_letters": event.letters})
+            return Record(logging.INFO, words, (event.dead_letters,), {"dead_letters": event.dead_letters})
         case worker_events.ScheduleFired() | worker_events.ScheduleBroken() | worker_events.SchedulesUndeclared():
             return _of_schedule(event)
         case worker_events.ProviderFailed():

@@ -58,7 +58,7 @@ class Quarantine:
         self._clock = clock
         self._kept: dict[tuple[RefusedWrite, Any], _Kept] = {}
 
-    def resting(self, write: RefusedWrite) -> list[Any]:
+    def quarantined(self, write: RefusedWrite) -> list[Any]:
         """Return the rows that this write must leave out for now, at most `MOST`."""
         now = self._clock()
         return [subject for (of, subject), kept in self._kept.items() if of is write and kept.until > now]
@@ -68,12 +68,12 @@ class Quarantine:
         now = self._clock()
         return [subject for (of, subject), kept in self._kept.items() if of is write and kept.until <= now]
 
-    def is_resting(self, write: RefusedWrite, subject: Any) -> bool:
+    def is_quarantined(self, write: RefusedWrite, subject: Any) -> bool:
         """Return whether a write must leave a row out for now."""
         kept = self._kept.get((write, subject))
         return kept is not None and kept.until > self._clock()
 
-    def again_in(self, write: RefusedWrite, since: float | None = None) -> float | None:
+    def retry_in(self, write: RefusedWrite, since: float | None = None) -> float | None:
         """Return the seconds until the first row is tried again that rested at `since`, by the monotonic clock, or now.
 
         None if no row did; zero for one whose pause has ended since then, which the write before has left out.

@@ -242,11 +242,11 @@ class Worker:
             claimer.wake(queue)
 
         def look() -> None:
-            claimer.look()
+            claimer.poll_again()
 
         def ended(job_id: JobId) -> None:
             """Another job may start: the next of the ordering key, or one that waited for a limit."""
-            claimer.follow(job_id)
+            claimer.job_ended(job_id)
             if self._signs.phase is Phase.DRAINING:  # this worker claims no more: other workers can use the capacity
                 unblocker.notify_workers()
 
@@ -322,11 +322,11 @@ class Worker:
                 heartbeat.announce_concurrency(concurrency)
             paused = (tuple(sorted(controls.paused_queues)), tuple(sorted(controls.paused_types)))
             self.events.emit(SettingsChanged(self.id, *paused, concurrency))
-            claimer.look()
+            claimer.poll_again()
 
         def unblock() -> None:
             unblocker.search()
-            claimer.look()
+            claimer.poll_again()
 
         def rules_changed() -> None:
             reader.wake()
@@ -372,9 +372,9 @@ class Worker:
         listener = Listener(
             connections,
             model.__jobqueue__,
-            on_due=claimer.hear,
+            on_due=claimer.notified,
             on_lost=verifier.suspect,
-            on_freed=claimer.ask_again,
+            on_freed=claimer.capacity_freed,
             on_rules=rules_changed,
             on_unblock=unblock,
         )
@@ -468,7 +468,7 @@ class Worker:
         completer.retry_refused()
         await completer.drained()
         async with engine.connect() as connection:
-            await claimer.give_back_strays(connection)
+            await claimer.release_orphaned_claims(connection)
         await completer.drained()
 
     async def _close_providers(self) -> None:

@@ -23,7 +23,7 @@ from sa_jobqueue.registry import Candidate
 from sa_jobqueue.statements import claims
 from sa_jobqueue.testing import drain
 from sa_jobqueue.worker.claim import arrivals, claimer
-from sa_jobqueue.worker.claim.cursors import Plan, Turn
+from sa_jobqueue.worker.claim.cursors import Allocation, Plan
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Hands, Start, quick, until
@@ -113,7 +113,7 @@ def test_what_another_claim_is_starting_is_passed_over_for_the_next_best(jobs: J
     first, second = hands("first:1"), hands("second:1")
 
     def claim(one: Hands) -> list[Any]:
-        plan = Plan([Turn(["test"], 0, [])], {job_id: str(jobs.get(job_id)["changed_xid"]) for job_id in ids}, 2)
+        plan = Plan([Allocation(["test"], 0, [])], {job_id: str(jobs.get(job_id)["changed_xid"]) for job_id in ids}, 2)
         given = one.cursors.parameters(plan) | {"worker_id": one.worker_id, "grace": timedelta(seconds=15)}
         return [row.id for row in one.connection.execute(claims.claim(Job), given) if row.id is not None]
 
@@ -244,7 +244,7 @@ async def test_one_that_leaves_out_a_full_window_is_asked_again_at_leisure(engin
         )
     # Parts that the window has no room for must not wake the worker: it would claim without a rest. Of the two rests one
     # is shorter where the machine stood still before it.
-    assert calls[9] - calls[7] > 0.8 * claimer._ASK_AGAIN
+    assert calls[9] - calls[7] > 0.8 * claimer._SELECT_AGAIN
 
 
 async def test_what_commits_late_or_comes_back_is_offered_too(engine: Engine, start: Start, jobs: Jobs) -> None:

@@ -124,7 +124,7 @@ def test_a_worker_in_a_script_runs_until_it_is_signalled(application: Path, data
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.long), "2"])
 def test_handlers_of_other_modules_are_imported(application: Path, database_url: str, jobs: Jobs, processes: str) -> None:
     more = "from loop_app import jobs\n@jobs.handler('more')\ndef more(payload: None) -> None: ...\n"
     (application.parent / "loop_more.py").write_text(more)

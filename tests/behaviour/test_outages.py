@@ -192,16 +192,16 @@ async def test_a_wake_up_that_comes_while_the_worker_goes_to_sleep_is_not_lost(
     engine: Engine, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = simple()
-    rest = Claimer._rest
+    sleep = Claimer._sleep
     late = iter([True])
 
     async def enqueue_meanwhile(self: Claimer) -> None:
         if next(late, False):  # after the last catch-up, and before the claimer rests
             await asyncio.to_thread(enqueue, engine, queue.job("nothing", {}))
             await asyncio.wait_for(self._woken.wait(), PATIENCE)
-        await rest(self)
+        await sleep(self)
 
-    monkeypatch.setattr(Claimer, "_rest", enqueue_meanwhile)
+    monkeypatch.setattr(Claimer, "_sleep", enqueue_meanwhile)
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
         await log.until(JobCompleted)
 
@@ -209,7 +209,7 @@ async def test_a_wake_up_that_comes_while_the_worker_goes_to_sleep_is_not_lost(
 async def test_a_job_that_becomes_due_while_the_worker_goes_to_sleep_does_not_wait_for_the_next_poll(
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rest = Claimer._rest
+    sleep = Claimer._sleep
     job_id = jobs.add(type_name="nothing", input={}, due_in=0.3)
 
     def is_due() -> bool:
@@ -218,9 +218,9 @@ async def test_a_job_that_becomes_due_while_the_worker_goes_to_sleep_does_not_wa
 
     async def become_due(self: Claimer) -> None:
         await until(is_due, what="the job is due")  # after a catch-up that returned it as scheduled for later
-        await rest(self)
+        await sleep(self)
 
-    monkeypatch.setattr(Claimer, "_rest", become_due)
+    monkeypatch.setattr(Claimer, "_sleep", become_due)
     async with start(simple(), poll_interval=timedelta(minutes=10), listen=False) as log:
         await log.until(JobCompleted)
 

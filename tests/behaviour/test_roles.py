@@ -230,7 +230,7 @@ async def test_a_worker_runs_jobs_and_alters_nothing(engine: Engine, acting: As,
         rules = RetentionRules(default=Retention(completed=nothing, dead=nothing, dead_letters=nothing))
         assert prune(session, rules).jobs == len(ended)
     with Session(acting_worker) as session, session.begin():
-        assert prune_dead_letters(session, rules).letters == 1
+        assert prune_dead_letters(session, rules).dead_letters == 1
     assert [(name, status.value) for name, status in ended] == [
         ("dies", "dead"),
         ("enqueues", "completed"),

@@ -33,7 +33,7 @@ from sa_jobqueue.operations import redrive_dead_letters
 from sa_jobqueue.types import ChainResult
 from sa_jobqueue.waiting import listeners as ears
 from sa_jobqueue.waiting.chains import _ask
-from sa_jobqueue.waiting.listeners import Ear
+from sa_jobqueue.waiting.listeners import ChainListener
 from sa_jobqueue.waiting.steps import Ask, Listen, Rest, Wait
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
@@ -128,7 +128,7 @@ async def test_a_chain_that_has_ended_is_not_waited_for(wait: Waiting, jobs: Job
 def play(wait: Wait, engine: Engine, before: Callable[[int], None]) -> tuple[int, ChainResult[Any]]:
     """Do the steps of a wait, and something before each of them; return how many there were, and the result."""
     steps, answer, done = wait.steps(), None, 0
-    with closing(Ear(engine.url, wait.channel)) as ear:
+    with closing(ChainListener(engine.url, wait.channel)) as listener:
         while True:
             try:
                 step = steps.send(answer)
@@ -140,10 +140,10 @@ def play(wait: Wait, engine: Engine, before: Callable[[int], None]) -> tuple[int
                 case Ask():
                     answer = _ask(engine, step)
                 case Listen():
-                    ear.listen(step.payload)
+                    listener.listen(step.payload)
                 case Rest():
                     started = time.monotonic()
-                    ear.rest(PATIENCE)
+                    listener.rest(PATIENCE)
                     assert time.monotonic() - started < PATIENCE, "nobody told"
 
 
@@ -403,7 +403,7 @@ async def test_waiters_of_one_loop_share_a_connection(async_engine: AsyncEngine,
     for chain_id in chains:
         end(engine, chain_id)
     assert [result.id for result in await asyncio.gather(*results)] == [*chains, chains[0]]
-    assert ears._ears == {}
+    assert ears._listeners == {}
     await until(lambda: not listening(engine), what="the end of the connection")
 
 
@@ -418,7 +418,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind(async_engine: AsyncEngine,
         with pytest.raises(asyncio.CancelledError):
             await task
         assert asyncio.all_tasks() == before
-        assert ears._ears == {}
+        assert ears._listeners == {}
         await until(lambda: not listening(engine), what="the end of the connection")
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(TimeoutError):
@@ -430,7 +430,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind(async_engine: AsyncEngine,
 
 async def test_a_connection_half_made_is_not_left_to_the_garbage_collector(engine: Engine) -> None:
     async def hear() -> None:
-        async with ears.hearing(engine.url, "any", "any") as told:
+        async with ears.listening_for(engine.url, "any", "any") as told:
             await told.wait()
 
     gc.disable()

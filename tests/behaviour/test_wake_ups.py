@@ -46,17 +46,17 @@ ENDS: Final[dict[str, End]] = {
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
     """Tell whether a worker rests; it looks again only when it is woken."""
-    monkeypatch.setattr(claimer, "_AWAKE", 0.0)
-    resting: set[Claimer] = set()
-    rest = Claimer._rest
+    monkeypatch.setattr(claimer, "_SPIN_WINDOW", 0.0)
+    sleeping: set[Claimer] = set()
+    sleep = Claimer._sleep
 
     async def watched(self: Claimer) -> None:
-        resting.add(self)
-        await rest(self)
-        resting.discard(self)
+        sleeping.add(self)
+        await sleep(self)
+        sleeping.discard(self)
 
-    monkeypatch.setattr(Claimer, "_rest", watched)
-    return lambda: any(not one._woken.is_set() for one in list(resting))
+    monkeypatch.setattr(Claimer, "_sleep", watched)
+    return lambda: any(not one._woken.is_set() for one in list(sleeping))
 
 
 @asynccontextmanager

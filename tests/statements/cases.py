@@ -221,7 +221,7 @@ CASES = [
     Case("lease_holders", lambda: leases.holders(Job), PK, lambda world: {"ids": list(world.running[:BATCH])}),
     Case(
         "standing",
-        lambda: completions.standing(Job),
+        lambda: completions.still_held(Job),
         PK,
         lambda world: {"ids": list(world.running[:BATCH]), "attempts": [1] * BATCH, "worker_id": WORKER},
     ),
@@ -343,7 +343,7 @@ CASES = [
     Case("notify_due", lambda: notifications.notify_due(Job), NONE, lambda world: {"queue": "default"}, guarded=False),
     Case(
         "look",
-        lambda: waiting.standing(Job),
+        lambda: waiting.chain_state(Job),
         PK | {"uq_job_chain"},
         lambda world: {"job_id": world.pending[0]},
         guarded=False,

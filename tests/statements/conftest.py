@@ -14,6 +14,7 @@ from sqlalchemy import NullPool, create_engine
 from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.models import Base
 from sa_jobqueue.testing.databases import ThrowAwayDatabase, create_schema
+from tests.fixtures.database import extreme
 from tests.fixtures.jobs import WORKER
 from tests.fixtures.plans import Prepared, connect
 from tests.statements.cases import CASES
@@ -77,8 +78,8 @@ class State:
 STATES = ["never analysed", "emptied and vacuumed", "analysed when small", "backlog", "pinned horizon"]
 
 
-LONG = {("oldest", state) for state in STATES if state != "backlog"}
-"""On the older server most states are left to the long run: plans differ less between servers than between states."""
+LONG = {("oldest", state) for state in STATES}
+"""The older server is left to the long run: plans differ less between servers than between states."""
 
 
 @pytest.fixture(
@@ -92,10 +93,7 @@ LONG = {("oldest", state) for state in STATES if state != "backlog"}
 def state(request: pytest.FixtureRequest) -> Iterator[State]:
     """Give one of the states: statements prepared on an empty table, and what happened to it since."""
     which, name = request.param
-    oldest = request.getfixturevalue("oldest_server")
-    server = request.getfixturevalue(f"{which}_server")
-    if which == "newest" and server is oldest:
-        pytest.skip("the oldest PostgreSQL at hand is also the newest")
+    server = extreme(request, which)
     with ExitStack() as stack:
         url = stack.enter_context(ThrowAwayDatabase(server.url)).url
         create_schema(url, Base.metadata)
@@ -122,7 +120,10 @@ def state(request: pytest.FixtureRequest) -> Iterator[State]:
             for case in CASES:
                 prepared[case.name].execute(case.parameters(world))
         if name != "backlog":
+            # By statistics of an empty table, each blocked job would be compared with each running one.
+            worker.execute("SET enable_nestloop = off")
             worker.execute(_FILL)
+            worker.execute("RESET enable_nestloop")
         if name == "pinned horizon":
             pin = stack.enter_context(connect(url))
             pin.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")

@@ -39,7 +39,7 @@ EXPLAINING_CASES = [
     ),
     Case(
         "explain_ended_lately",
-        lambda: explaining.ended_lately(Job),
+        lambda: explaining.recently_ended(Job),
         frozenset(),
         lambda world: {
             "queue": "default",

@@ -21,7 +21,7 @@ HEALTH_CASES = [
         looks_at=_LANES * 2 * 100,
     ),
     Case("health_lately", lambda: health.lately(Job), frozenset(), lambda world: _WINDOW, guarded=False),
-    Case("health_started_lately", lambda: health.started_lately(Job), frozenset(), lambda world: _WINDOW, guarded=False),
+    Case("health_started_lately", lambda: health.recently_started(Job), frozenset(), lambda world: _WINDOW, guarded=False),
     Case(
         "health_due_lanes",
         lambda: health.due_lanes(Job),
@@ -29,7 +29,7 @@ HEALTH_CASES = [
         lambda world: {"limit": 100},
         looks_at=_LANES * 2 * 100,
     ),
-    Case("health_attempts_lately", lambda: health.attempts_lately(Job), frozenset(), lambda world: _WINDOW, guarded=False),
+    Case("health_attempts_lately", lambda: health.recent_attempts(Job), frozenset(), lambda world: _WINDOW, guarded=False),
     Case(
         "health_running",
         lambda: health.running(Job),

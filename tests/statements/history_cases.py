@@ -40,7 +40,7 @@ HISTORY_CASES = [
     Case("history_size", lambda: history.size(Job, ATTEMPTS), _NONE, guarded=False),
     Case("history_sample", lambda: history.sample(Job, ATTEMPTS, percent=12.5), _NONE, guarded=False),
     Case("history_watermark", history.watermark, _NONE, guarded=False),
-    Case("stream_standing", watermarks.standing, _NONE, guarded=False),
+    Case("stream_position", watermarks.position, _NONE, guarded=False),
     Case("stream_holders", watermarks.holders, _NONE, guarded=False),
     Case("stream_first_xid", lambda: watermarks.first_xid(Job, JOBS, _RANGE), _NONE, guarded=False),
     Case("stream_bounds_of_jobs", lambda: watermarks.bounds(Job, JOBS, _RANGE, rows=10), _NONE, guarded=False),

@@ -14,7 +14,7 @@ _RULES = RetentionRules(
 ).parameters()
 _LETTERS = RetentionRules(
     default=Retention(dead_letters=timedelta(days=90)), types={"mail": Retention(dead_letters=timedelta(days=30))}
-).letter_parameters() | {"scan": 500, "shortest": timedelta(days=30)}
+).dead_letter_parameters() | {"scan": 500, "shortest": timedelta(days=30)}
 _LOOK = _RULES | {"scan": 500, "shortest": timedelta(days=30)}
 
 RETENTION_CASES = [
@@ -30,14 +30,14 @@ RETENTION_CASES = [
     ),
     Case(
         "prune_letters_first",
-        lambda: retention.letters(Job, first=True, remove=False),
+        lambda: retention.dead_letters(Job, first=True, remove=False),
         PK,
         lambda world: _LETTERS,
         looks_at=500,
     ),
     Case(
         "prune_letters",
-        lambda: retention.letters(Job, first=False, remove=True),
+        lambda: retention.dead_letters(Job, first=False, remove=True),
         PK,
         lambda world: _LETTERS | {"after": NOBODY},
         looks_at=500,

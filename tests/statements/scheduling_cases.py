@@ -8,7 +8,7 @@ from typing import Any
 from sa_jobqueue import Job
 from sa_jobqueue.statements import arrivals, claims, expiry, limits
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
-from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Plan, Segment, Turn
+from sa_jobqueue.worker.claim.cursors import START, Allocation, Cursors, Lane, Plan, Segment
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import BATCH, NOBODY, Case, World
 
@@ -24,8 +24,11 @@ def many(world: World) -> dict[str, Any]:
         return Segment(lanes, quota)
 
     shared = [segment(queue, key, "", BATCH // 4) for queue in ("default", "other") for key in ("", "1")]
-    turns = [Turn(["mail"], BATCH // 4, [segment("default", "", "mail", BATCH)]), Turn(["test"], BATCH, shared)]
-    plan = Plan(turns, dict.fromkeys(world.pending[: BATCH // 4], "3"), BATCH)
+    allocations = [
+        Allocation(["mail"], BATCH // 4, [segment("default", "", "mail", BATCH)]),
+        Allocation(["test"], BATCH, shared),
+    ]
+    plan = Plan(allocations, dict.fromkeys(world.pending[: BATCH // 4], "3"), BATCH)
     return cursors.parameters(plan, world.pending[-1:]) | {"worker_id": WORKER, "grace": timedelta(seconds=15)}
 
 
@@ -79,7 +82,7 @@ SCHEDULING_CASES = [
     Case("late", lambda: expiry.late(Job), frozenset({"ix_job_expiring"}), lambda w: {"limit": BATCH}),
     Case("expire", lambda: expiry.expire(Job), frozenset({"ix_job_expiring", "pk_job"}), lambda w: {"limit": BATCH}),
     Case("limits_lock", lambda: limits.lock(Job), frozenset(), lambda w: _ONE),
-    Case("limits_standing", lambda: limits.standing(Job), frozenset(), lambda w: {"limit": 100}, guarded=False),
+    Case("limits_current", lambda: limits.current(Job), frozenset(), lambda w: {"limit": 100}, guarded=False),
     Case("limits_running", lambda: limits.running(Job), frozenset({"ix_job_running"}), lambda w: _ONE, looks_at=2000),
     Case(
         "limits_longest_running",

@@ -21,6 +21,7 @@ from tests.fixtures.database import both_servers_swept
 EDGES: list[tuple[TypeEngine[Any], Sequence[Any]]] = [
     (Text(), []),
     (Text(), ["", "null", "NULL", None, " a ", '"', "\\", '\\"', "{", "},{", "a,b", "é😀", "'; --", "\n\t\r", "%s %(a)s"]),
+    (Text(), ["a\x1fb", "c", "\x1f"]),
     (Uuid(), [UUID(int=0), None, UUID(int=2**128 - 1)]),
     (Integer(), [0, -1, None, 2**31 - 1, -(2**31)]),
     (Double(), [0.0, 1, -1.5, None, 1e300, float("inf"), 5e-324]),

@@ -14,7 +14,7 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import arrivals, claims
 from sa_jobqueue.statements.claims import CLAIMED
 from sa_jobqueue.types import LONGEST
-from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan, Segment, Turn
+from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan, Segment
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.statements.cases import START, catch_up_parameters, claim_parameters, late_parameters
@@ -187,8 +187,8 @@ def test_segments_and_partitions_give_no_more_than_their_quotas(jobs: Jobs, run:
         for type_name in ("test", "mail"):
             for priority in (0, 5):
                 jobs.add_many(5, queue=queue, type_name=type_name, priority=priority)
-    mail = Turn(["mail"], 3, [segment("default", "mail", 2), segment("other", "mail", 2)])
-    test = Turn(["test"], 9, [segment("default", "", 6), segment("other", "", 9)])
+    mail = Allocation(["mail"], 3, [segment("default", "mail", 2), segment("other", "mail", 2)])
+    test = Allocation(["test"], 9, [segment("default", "", 6), segment("other", "", 9)])
     given = cursors.parameters(Plan([mail, test], {}, 11)) | {"worker_id": WORKER, "grace": timedelta(seconds=15)}
     rows = run(CLAIM, given)
     assert Counter((row.type_name, row.queue, row.priority) for row in rows) == {

@@ -22,7 +22,7 @@ pytestmark = both_servers_swept
 
 COMPLETE = completions.complete(Job)
 FINISH = completions.finish(Job)
-STANDING = completions.standing(Job)
+STILL_HELD = completions.still_held(Job)
 
 RUNNING, PENDING, COMPLETED = JobStatus.RUNNING, JobStatus.PENDING, JobStatus.COMPLETED
 
@@ -92,7 +92,7 @@ def test_a_lost_attempt_writes_nothing(jobs: Jobs, run: Run, stale: dict[str, UU
 def test_standing_tells_which_attempts_are_still_ours(jobs: Jobs, run: Run, stale: dict[str, UUID]) -> None:
     made = running(jobs, 2)
     every = sorted([*stale.values(), *made])
-    assert ids(run(STANDING, {"ids": every, "attempts": [1] * len(every), "worker_id": WORKER})) == sorted(made)
+    assert ids(run(STILL_HELD, {"ids": every, "attempts": [1] * len(every), "worker_id": WORKER})) == sorted(made)
 
 
 @pytest.mark.parametrize(("statement", "parameters"), [(COMPLETE, complete_parameters), (FINISH, finish_parameters)])
@@ -102,7 +102,7 @@ def test_a_row_that_somebody_holds_does_not_hold_up_the_others(
     held, free = running(jobs, 2)
     session.execute(select(Job.id).where(Job.id == held).with_for_update())
     assert ids(run(statement, parameters(sorted([held, free])))) == [free]
-    assert ids(run(STANDING, {"ids": [held], "attempts": [1], "worker_id": WORKER})) == [held]
+    assert ids(run(STILL_HELD, {"ids": [held], "attempts": [1], "worker_id": WORKER})) == [held]
     session.rollback()
     assert ids(run(statement, parameters([held]))) == [held]
 
@@ -122,7 +122,7 @@ def test_a_cancellation_that_commits_first_wins(jobs: Jobs, run: Run, session: S
     assert run(COMPLETE, complete_parameters([job_id])) == []
     session.commit()
     assert run(COMPLETE, complete_parameters([job_id])) == []
-    assert run(STANDING, {"ids": [job_id], "attempts": [1], "worker_id": WORKER}) == []
+    assert run(STILL_HELD, {"ids": [job_id], "attempts": [1], "worker_id": WORKER}) == []
     assert jobs.status(job_id) is JobStatus.CANCELLED
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from sa_jobqueue.models import Base
 from sa_jobqueue.testing.databases import ThrowAwayDatabase, create_schema
+from tests.fixtures.database import extreme
 from tests.fixtures.plans import Prepared, connect
 from tests.statements.cases import find
 
@@ -52,10 +53,7 @@ BUFFERS = 250
 
 @pytest.fixture(scope="module", params=[pytest.param("oldest", marks=pytest.mark.long), "newest"])
 def filled(request: pytest.FixtureRequest) -> Iterator[tuple[psycopg.Connection[Any], dict[str, Any]]]:
-    oldest = request.getfixturevalue("oldest_server")
-    server = request.getfixturevalue(f"{request.param}_server")
-    if request.param == "newest" and server is oldest:
-        pytest.skip("the oldest PostgreSQL at hand is also the newest")
+    server = extreme(request, request.param)
     with ThrowAwayDatabase(server.url) as database:
         create_schema(database.url, Base.metadata)
         with connect(database.url, guarded=False) as connection:

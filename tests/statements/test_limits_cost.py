@@ -21,7 +21,7 @@ RATE = "INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 100
 CLAIMS = 1000
 LOCK_READS, SPEND_READS = 8, 14
 """Pages: of the row that is locked, and of a state by an index that has grown by a level; of an update and its entry."""
-DEAD = 10_000
+DEAD = 5_000
 A_CLAIM = 10
 MOST = 40
 

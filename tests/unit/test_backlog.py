@@ -142,9 +142,9 @@ def test_a_lane_is_not_forgotten_before_it_was_asked_for_its_next_job(known: Kno
     assert not known.cursors.of_lane
 
 
-def test_lanes_without_capacity_are_put_off(known: Known) -> None:
+def test_lanes_without_capacity_are_backed_off(known: Known) -> None:
     known.found(A, B)
-    known.backlog.put_off([A], 3.0)
+    known.backlog.back_off([A], 3.0)
     assert known.planned == [B]
     known.backlog.wake(2.9)
     assert known.planned == [B]

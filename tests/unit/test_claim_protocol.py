@@ -22,7 +22,7 @@ from sa_jobqueue import Job
 from sa_jobqueue.worker.claim import arrivals, backlog, cursors
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import LINGER, Backlog
-from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan, Segment, Turn
+from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan, Segment
 
 SHARED, OWN = "shared", "own"
 LANES = [Lane("a", "", 5), Lane("b", "", 5), Lane("a", "", 0), Lane("a", "42", 0), Lane("a", "", 0, OWN)]
@@ -231,7 +231,7 @@ class Queue(RuleBasedStateMachine):
     def try_again(self) -> None:
         """Let what is in quarantine be claimed again."""
         if self.excluded and self.left_out != "a survey after quarantine":
-            self.arrivals.survey_again()
+            self.arrivals.request_survey()
         self.excluded.clear()
 
     # What the worker does.
@@ -262,13 +262,13 @@ class Queue(RuleBasedStateMachine):
         self.backlog.open_lingering()
 
     @rule(seconds=st.floats(0.1, 3))
-    def put_off(self, seconds: float) -> None:
+    def back_off(self, seconds: float) -> None:
         """Plan the lanes of a queue no more for a while, as their fairness key has no capacity."""
-        self.backlog.put_off([lane for lane in list(self.backlog.open) if lane.queue == "b"], self.monotonic + seconds)
+        self.backlog.back_off([lane for lane in list(self.backlog.open) if lane.queue == "b"], self.monotonic + seconds)
 
     @rule()
-    def survey_again(self) -> None:
-        self.arrivals.survey_again()
+    def request_survey(self) -> None:
+        self.arrivals.request_survey()
 
     @rule()
     def lose_everything(self) -> None:
@@ -282,13 +282,13 @@ class Queue(RuleBasedStateMachine):
     def drain(self, limit: int) -> None:
         """Claim until idle: nothing is left that could be started."""
         self._drain(limit)
-        put_off = self.backlog._opens_at
-        assert not [row for row in self._startable() if not row.skipped and not (row.queue == "b" and row.lane in put_off)]
+        back_off = self.backlog._opens_at
+        assert not [row for row in self._startable() if not row.skipped and not (row.queue == "b" and row.lane in back_off)]
 
     @rule(limit=st.integers(1, 4))
     def drain_after_a_survey(self, limit: int) -> None:
         """The periodic survey finds what was skipped while it was locked."""
-        self.arrivals.survey_again()
+        self.arrivals.request_survey()
         self._drain(limit)
         assert not self._startable()
 
@@ -326,10 +326,10 @@ class Queue(RuleBasedStateMachine):
         is_split: bool = False,
     ) -> int:
         plan = self._plan(quotas, limit, most_late, lanes, is_split)
-        if not plan.turns:
+        if not plan.allocations:
             return 0
         jobs = self._claimed(self.cursors.parameters(plan, self.excluded))
-        capable = [lane for turn in plan.turns for segment in turn.segments for lane in segment.lanes]
+        capable = [lane for allocation in plan.allocations for segment in allocation.segments for lane in segment.lanes]
         self.taken_without_capacity += [row for row in jobs if row.lane not in capable]
         ended, started = self.cursors.claimed(plan, cast("Any", jobs), self._clock())
         assert started.total() == len(jobs)
@@ -342,7 +342,7 @@ class Queue(RuleBasedStateMachine):
         self, quotas: Mapping[Partition, int], limit: int, most_late: int, lanes: Collection[Lane], is_split: bool
     ) -> Plan:
         late: dict[Any, str] = {}
-        turns: list[Turn] = []
+        allocations: list[Allocation] = []
         for partition, most in quotas.items():
             of = [lane for lane in self.backlog.open if (lane.queue, lane.type_name) == partition and lane in lanes]
             of.sort(key=lambda lane: -lane.priority)
@@ -354,8 +354,8 @@ class Queue(RuleBasedStateMachine):
             late |= taken
             quota -= len(taken)
             segments = [Segment([lane], quota) for lane in of] if is_split else [Segment(of, quota)]
-            turns.append(Turn([partition[1] or SHARED], quota, segments))
-        return Plan(turns, late, limit)
+            allocations.append(Allocation([partition[1] or SHARED], quota, segments))
+        return Plan(allocations, late, limit)
 
     def _claim_all(self, limit: int) -> int:
         """Claim for all open lanes, as the claimer does, until no more of them turn out to be empty."""
@@ -599,7 +599,7 @@ class Story:
 
     def survey(self) -> None:
         queue = self.queue
-        queue.arrivals.survey_again()
+        queue.arrivals.request_survey()
         run(queue.arrivals.keep_up(cast("Any", None)))
         while queue.arrivals.is_surveying:
             run(queue.arrivals.ask(cast("Any", None)))

@@ -157,3 +157,18 @@ def test_counted_back_the_times_are_the_same_when_the_clocks_are_set(expression:
         assert behind == [instant for instant in ahead if instant <= until]
         assert cron.latest(since=until, until=until, limit=1) == behind[-1:] * (behind[-1:] == [until])
         assert all(instant.tzinfo is UTC for instant in behind)
+
+
+FUZZED = st.lists(st.sampled_from(["*", "0"]) | st.text("0123456789*/,-LW#", min_size=1, max_size=5), min_size=5, max_size=5)
+
+
+@settings(max_examples=200)
+@given(FUZZED.map(" ".join) | st.text(max_size=30), st.sampled_from(["UTC", PRAGUE]) | st.text(max_size=20))
+def test_any_text_is_refused_or_has_times_and_words(expression: str, zone: str) -> None:
+    try:
+        cron = Cron(expression, zone)
+    except InvalidOptionError as refused:
+        assert refused.option in {"cron", "time_zone"}  # noqa: PT017 - others are accepted
+        return
+    assert cron.after(SPRING) > SPRING
+    assert cron.in_words

@@ -5,7 +5,18 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from sa_jobqueue.worker.claim.cursors import FLOOD, RECENT, START, Arrival, Cursors, Lane, Plan, Segment, Snapshot, Turn
+from sa_jobqueue.worker.claim.cursors import (
+    FLOOD,
+    RECENT,
+    START,
+    Allocation,
+    Arrival,
+    Cursors,
+    Lane,
+    Plan,
+    Segment,
+    Snapshot,
+)
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 END = NOW - RECENT
@@ -38,7 +49,7 @@ def arrival(lane: Lane, seconds_ago: float, job_id: int, xid: str = "7") -> Arri
 
 
 def plan_of(*lanes: Lane, limit: int = 2, late: dict[Any, str] | None = None) -> Plan:
-    return Plan([Turn(["test"], limit, [Segment(lanes, limit)])], late or {}, limit)
+    return Plan([Allocation(["test"], limit, [Segment(lanes, limit)])], late or {}, limit)
 
 
 def known(*lanes: Lane) -> Cursors:
@@ -99,16 +110,22 @@ def test_the_order_in_which_jobs_come_back_does_not_matter() -> None:
 
 def test_each_segment_and_each_partition_is_cut_off_at_its_own_quota() -> None:
     cursors = known(HIGH, LOW, OTHER)
-    turns = [Turn(["test"], 3, [Segment([HIGH], 1), Segment([LOW], 5)]), Turn(["test"], 5, [Segment([OTHER], 5)])]
+    allocations = [
+        Allocation(["test"], 3, [Segment([HIGH], 1), Segment([LOW], 5)]),
+        Allocation(["test"], 5, [Segment([OTHER], 5)]),
+    ]
     jobs = [job(HIGH, 9, 1), job(LOW, 8, 2), job(LOW, 7, 3), job(OTHER, 6, 4)]
-    assert cursors.claimed(Plan(turns, {}, 9), jobs, NOW)[0] == [OTHER]
+    assert cursors.claimed(Plan(allocations, {}, 9), jobs, NOW)[0] == [OTHER]
     assert cursors.of_lane == {HIGH: (ago(9), 1), LOW: (ago(7), 3), OTHER: (END, 0)}
 
 
 def test_lanes_after_the_limit_was_reached_keep_their_cursors() -> None:
     cursors = known(HIGH, LOW, OTHER)
-    turns = [Turn(["test"], 2, [Segment([HIGH], 2), Segment([LOW], 2)]), Turn(["test"], 2, [Segment([OTHER], 2)])]
-    assert cursors.claimed(Plan(turns, {}, 2), [job(HIGH, 9, 1), job(HIGH, 8, 2)], NOW)[0] == []
+    allocations = [
+        Allocation(["test"], 2, [Segment([HIGH], 2), Segment([LOW], 2)]),
+        Allocation(["test"], 2, [Segment([OTHER], 2)]),
+    ]
+    assert cursors.claimed(Plan(allocations, {}, 2), [job(HIGH, 9, 1), job(HIGH, 8, 2)], NOW)[0] == []
     assert cursors.of_lane == {HIGH: (ago(8), 2), LOW: (START, 0), OTHER: (START, 0)}
 
 
@@ -186,11 +203,11 @@ def test_a_job_whose_type_has_a_capacity_of_its_own_is_of_another_lane() -> None
 def test_a_plan_as_parameters() -> None:
     cursors = read()
     cursors.lower(OTHER, ago(3))
-    turns = [
-        Turn(["test", "more"], 4, [Segment([HIGH], 1), Segment([LOW], 3)]),
-        Turn(["test"], 2, [Segment([OTHER], 2)]),
+    allocations = [
+        Allocation(["test", "more"], 4, [Segment([HIGH], 1), Segment([LOW], 3)]),
+        Allocation(["test"], 2, [Segment([OTHER], 2)]),
     ]
-    assert cursors.parameters(Plan(turns, {1: "7", 2: "8"}, 9), excluded=[2, 5]) == {
+    assert cursors.parameters(Plan(allocations, {1: "7", 2: "8"}, 9), excluded=[2, 5]) == {
         "queues": ["q", "q", "r"],
         "fairness_keys": ["", "", ""],
         "priorities": [5, 0, 0],

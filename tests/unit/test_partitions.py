@@ -102,7 +102,7 @@ def test_a_divided_rate_leaves_what_its_bucket_holds() -> None:
     limited = of(found, "a")
     (bucket,) = limited.buckets
     assert (limited.has_capacity_of_its_own, limited.is_plain, found.has_buckets) == (True, True, True)
-    assert limited.capacity(9) == bucket.room() == 0  # it starts empty
+    assert limited.capacity(9) == bucket.capacity() == 0  # it starts empty
     assert not of(found, "b").buckets
 
 

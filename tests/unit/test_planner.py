@@ -108,9 +108,9 @@ class World:
 
     def _scan(self, plan: Plan) -> list[Waiting]:
         taken: list[Waiting] = []
-        for turn in plan.turns:
-            left = min(turn.quota, plan.limit - len(taken))
-            for segment in turn.segments:
+        for allocation in plan.allocations:
+            left = min(allocation.quota, plan.limit - len(taken))
+            for segment in allocation.segments:
                 quota = min(segment.quota, left)
                 for lane in segment.lanes:
                     jobs, cursor = self.jobs.get(lane, []), self.cursors.of_lane[lane]
@@ -127,7 +127,7 @@ def keys(jobs: Sequence[Waiting]) -> Counter[str]:
 
 
 def lanes_of(plan: Plan) -> list[Lane]:
-    return [lane for turn in plan.turns for segment in turn.segments for lane in segment.lanes]
+    return [lane for allocation in plan.allocations for segment in allocation.segments for lane in segment.lanes]
 
 
 # Keys and queues.
@@ -167,7 +167,7 @@ def test_queues_with_limits_take_from_the_same_slots_of_a_type() -> None:
     world = World({"a": 9, "b": 9}, slots={"u": 4})
     for queue in "ab":
         world.add(100, queue, type_name="u")
-    assert sum(turn.quota for turn in world.plan(16).turns) == 4
+    assert sum(allocation.quota for allocation in world.plan(16).allocations) == 4
     assert Counter(job.type_name for job in world.claim(16)) == {"u": 4}
 
 
@@ -178,9 +178,9 @@ def test_late_arrivals_take_half_of_the_quota_of_each_queue() -> None:
         world.cursors.late[lane] = {f"{queue}{number}": "7" for number in range(9)}
     plan = world.plan(16)
     assert sorted(plan.late) == [f"{queue}{number}" for queue in "ab" for number in range(4)]
-    (turn,) = plan.turns
-    assert [segment.quota for segment in turn.segments] == [4, turn.quota]
-    assert turn.quota == 8
+    (allocation,) = plan.allocations
+    assert [segment.quota for segment in allocation.segments] == [4, allocation.quota]
+    assert allocation.quota == 8
 
 
 NAMES = [str(number) for number in range(6)] + [""]
@@ -246,8 +246,8 @@ def test_without_fair_shares_higher_priorities_go_first_over_all_queues() -> Non
     world = World({"a": None, "b": None}, fair=False)
     for queue, priority in (("a", 0), ("b", 9), ("a", 5)):
         world.add(3, queue, priority=priority)
-    (turn,) = world.plan(20).turns
-    (segment,) = turn.segments
+    (allocation,) = world.plan(20).allocations
+    (segment,) = allocation.segments
     assert [lane.priority for lane in segment.lanes] == [9, 5, 0]
     assert [job.priority for job in world.claim(5)] == [9] * 3 + [5] * 2
 
@@ -302,7 +302,9 @@ def test_late_arrivals_go_first_and_take_half_of_a_keys_part_at_most() -> None:
     world.cursors.late = {lane: {-number: "7" for number in range(1, 4)}, high: {-number: "8" for number in range(4, 99)}}
     plan = world.plan(10)
     assert plan.late == {-number: "8" for number in range(4, 9)}
-    assert [(turn.quota, [segment.quota for segment in turn.segments]) for turn in plan.turns] == [(5, [5])]
+    assert [(allocation.quota, [segment.quota for segment in allocation.segments]) for allocation in plan.allocations] == [
+        (5, [5])
+    ]
     assert plan.limit == 10
 
 
@@ -312,7 +314,7 @@ def test_the_only_slot_may_be_for_a_late_arrival() -> None:
     world.cursors.late = {lane: {-1: "7"}}
     plan = world.plan(1)
     assert plan.late == {-1: "7"}
-    assert [turn.quota for turn in plan.turns] == [0]
+    assert [allocation.quota for allocation in plan.allocations] == [0]
 
 
 def test_late_arrivals_of_lanes_without_capacity_are_not_claimed() -> None:
@@ -363,7 +365,9 @@ def test_under_limits_of_keys_only_those_that_were_asked_for_are_planned() -> No
     names = world.planner.names([share for of in shares.values() for share in of])
     assert names == [part_of("mail", key) for key in ("1", "2", "3")]
     plan = world.planner.plan(shares, 20, {names[0]: 2, names[1]: 0})
-    planned = {segment.lanes[0].fairness_key: segment.quota for turn in plan.turns for segment in turn.segments}
+    planned = {
+        segment.lanes[0].fairness_key: segment.quota for allocation in plan.allocations for segment in allocation.segments
+    }
     assert planned == {"1": 2, "": 18}
 
 

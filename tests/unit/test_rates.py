@@ -78,7 +78,7 @@ def test_parts_of_a_divided_rate_together_give_no_more_than_the_rate_and_one_job
 ) -> None:
     clock = [1000.0]
     buckets = [Bucket(lambda: clock[0]) for _ in range(count)]
-    assert buckets[0].room() == 0
+    assert buckets[0].capacity() == 0
     told = Control(
         rate_limit=limit, rate_period=PERIOD, rate_burst=burst, rate_algorithm="local_token_bucket", sharers=count
     )
@@ -88,7 +88,7 @@ def test_parts_of_a_divided_rate_together_give_no_more_than_the_rate_and_one_job
     for who, wait, due in claims:
         clock[0] += wait / 1000
         bucket = buckets[who % count]
-        taken = min(bucket.room(), due)
+        taken = min(bucket.capacity(), due)
         bucket.spend([JOB] * taken)
         started += [(clock[0], taken)]
     sums = list(accumulate(taken for _, taken in started))
@@ -102,13 +102,13 @@ def test_a_bucket_that_a_heavy_claim_took_into_debt_waits_until_it_is_paid_for()
     clock = [0.0]
     bucket = Bucket(lambda: clock[0])
     bucket.update(Rate(limit=10, period=PERIOD, burst=5))
-    assert bucket.room() == 0  # it begins empty: a restart gives no burst
+    assert bucket.capacity() == 0  # it begins empty: a restart gives no burst
     clock[0] = 5.0
-    assert (bucket.room(), bucket.wait()) == (5, 0.0)
+    assert (bucket.capacity(), bucket.wait()) == (5, 0.0)
     bucket.spend([JOB._replace(rate_cost=4)] * 2)
-    assert (bucket.room(), bucket.wait()) == (0, 4.0)
+    assert (bucket.capacity(), bucket.wait()) == (0, 4.0)
     clock[0] = 9.0
-    assert (bucket.room(), bucket.wait()) == (1, 0.0)
+    assert (bucket.capacity(), bucket.wait()) == (1, 0.0)
 
 
 def test_a_window_gives_room_back_just_when_it_has_moved_on() -> None:

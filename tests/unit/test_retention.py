@@ -25,16 +25,16 @@ def test_an_age_is_a_duration_from_zero_to_the_longest(name: str) -> None:
 
 
 def test_the_shortest_age_of_any_rule_decides_what_may_go() -> None:
-    assert (RetentionRules().shortest, RetentionRules().shortest_of_letters) == (None, None)
+    assert (RetentionRules().shortest, RetentionRules().shortest_of_dead_letters) == (None, None)
     rules = RetentionRules(
         default=Retention(completed=9 * DAY, dead_letters=8 * DAY, audit=DAY),
         queues={"mail": Retention(cancelled=5 * DAY, dead_letters=3 * DAY)},
         types={"report": Retention(dead=4 * DAY, completed=FOREVER, dead_letters=FOREVER)},
     )
-    assert (rules.shortest, rules.shortest_of_letters) == (4 * DAY, 3 * DAY)
+    assert (rules.shortest, rules.shortest_of_dead_letters) == (4 * DAY, 3 * DAY)
     assert Retention(completed=DAY, cancelled=2 * DAY, dead=3 * DAY, dead_letters=4 * DAY).ages == [DAY, 2 * DAY, 3 * DAY]
     kept = RetentionRules(default=Retention(completed=FOREVER, dead_letters=FOREVER))
-    assert (kept.shortest, kept.shortest_of_letters) == (None, None)
+    assert (kept.shortest, kept.shortest_of_dead_letters) == (None, None)
 
 
 def test_statements_are_given_each_rule_under_its_place() -> None:
@@ -55,7 +55,7 @@ def test_statements_are_given_each_rule_under_its_place() -> None:
         "types_cancelled": [None, None],
         "types_dead": [3 * DAY, None],
     }
-    assert rules.letter_parameters() == places | {
+    assert rules.dead_letter_parameters() == places | {
         "default_dead_letters": 6 * DAY,
         "queues_dead_letters": [7 * DAY],
         "types_dead_letters": [None, None],

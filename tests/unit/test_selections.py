@@ -14,7 +14,7 @@ from hypothesis.stateful import initialize, run_state_machine_as_test
 from sa_jobqueue import Job
 from sa_jobqueue.registry import Candidate
 from sa_jobqueue.statements.claims import CANDIDATE
-from sa_jobqueue.worker.claim.cursors import Lane, Plan, Turn
+from sa_jobqueue.worker.claim.cursors import Allocation, Lane, Plan
 from sa_jobqueue.worker.claim.selectors import Selection
 from tests.unit.test_claim_protocol import LANES, LOW, OWN, PARTITIONS, SHARED, A, Partition, Queue, Row, Story, run, small
 
@@ -66,8 +66,8 @@ class Choosing(Queue):
         is_split: bool = False,
     ) -> int:
         """Offer, choose, claim, as the claimer does."""
-        room = self.selection.room
-        plan = self._plan(dict.fromkeys(quotas, room), room, max(most_late, 1), lanes, is_split)
+        capacity = self.selection.capacity
+        plan = self._plan(dict.fromkeys(quotas, capacity), capacity, max(most_late, 1), lanes, is_split)
         given = self.cursors.parameters(plan, self.excluded)
         new, at = run(self.selection.read(cast("Any", None), given, self.excluded))
         ended, _ = self.cursors.claimed(plan, cast("Any", new), at)
@@ -77,7 +77,7 @@ class Choosing(Queue):
         assert len(self.selection.held) <= WINDOW
         chosen = run(self.selection.choose(limit, self.monotonic))
         late = {one.id: self.selection.held[one.id][1] for one in chosen}
-        by_id = Plan([Turn([SHARED, OWN], 0, [])], late, limit)
+        by_id = Plan([Allocation([SHARED, OWN], 0, [])], late, limit)
         jobs = self._claimed(self.cursors.parameters(by_id, self.excluded))
         self.selection.started(cast("Any", jobs))
         return len(jobs)

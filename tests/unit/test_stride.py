@@ -28,10 +28,10 @@ class World:
             self.waiting[name] += count
             self.stride.open(name)
 
-    def claim(self, free: int, rooms: Mapping[str, int] | None = None) -> Counter[str]:
+    def claim(self, free: int, capacities: Mapping[str, int] | None = None) -> Counter[str]:
         """Start what one claim does: each up to its quota."""
         sharers = self.stride.next(self.most)
-        most = [min(self.waiting[one.name], (rooms or {}).get(one.name, free)) for one in sharers]
+        most = [min(self.waiting[one.name], (capacities or {}).get(one.name, free)) for one in sharers]
         started = Counter(dict(zip([one.name for one in sharers], quotas(sharers, free, most), strict=True)))
         self.stride.charge(started)
         self.waiting -= started
@@ -63,21 +63,21 @@ def test_those_with_backlogs_start_in_proportion_to_their_weights_to_within_a_jo
 )
 @settings(max_examples=200)
 def test_slots_go_one_by_one_to_whoever_is_furthest_behind(given_: list[tuple[int, int, int]], free: int) -> None:
-    sharers = [Sharer(str(turn), weight, passed, turn) for turn, (weight, passed, _) in enumerate(given_)]
-    sharers.sort(key=lambda one: (one.passed, one.turn))
-    rooms = [given_[one.turn][2] for one in sharers]
+    sharers = [Sharer(str(order), weight, pass_value, order) for order, (weight, pass_value, _) in enumerate(given_)]
+    sharers.sort(key=lambda one: (one.pass_value, one.order))
+    capacities = [given_[one.order][2] for one in sharers]
     expected = [0] * len(sharers)
     for _ in range(free):
-        able = [place for place, room in enumerate(rooms) if expected[place] < room]
+        able = [place for place, capacity in enumerate(capacities) if expected[place] < capacity]
         if able:
-            costs = [one.passed + expected[place] * (STRIDE // one.weight) for place, one in enumerate(sharers)]
+            costs = [one.pass_value + expected[place] * (STRIDE // one.weight) for place, one in enumerate(sharers)]
             expected[min(able, key=lambda place: (costs[place], place))] += 1
-    assert quotas(sharers, free, rooms) == expected
+    assert quotas(sharers, free, capacities) == expected
 
 
 @given(st.integers(1, 6), st.integers(0, 40))
 def test_equal_ones_differ_by_a_job_at_most(count: int, free: int) -> None:
-    sharers = [Sharer(str(turn), 1, STRIDE, turn) for turn in range(count)]
+    sharers = [Sharer(str(order), 1, STRIDE, order) for order in range(count)]
     given_ = quotas(sharers, free, [free + 1] * count)
     assert sum(given_) == free
     assert max(given_) - min(given_) <= 1
@@ -148,7 +148,7 @@ def test_what_was_taken_beyond_a_share_is_paid_back_after_a_rest() -> None:
     world = World()
     world.add("a", 10)
     world.add("b")
-    world.claim(11, rooms={"b": 1})  # it took 10, and is empty
+    world.claim(11, capacities={"b": 1})  # it took 10, and is empty
     world.add("a")
     got = world.claim(20)
     assert abs((got["b"] + 1) - (got["a"] + 10)) <= 1
@@ -160,19 +160,19 @@ def test_debts_are_paid_off_and_not_remembered_for_ever() -> None:
     for key in range(1000):
         world.add(f"once-{key}", 3)
         world.claim(6)
-    assert len(world.stride._debts) <= 200
+    assert len(world.stride._saved_passes) <= 200
     assert len(world.stride._heap) <= 10
 
 
 @given(WEIGHTS, FREE, st.integers(0, 5))
 @settings(max_examples=50)
-def test_nobody_gets_more_than_it_has_room_for(weights: list[int], course: list[int], room: int) -> None:
+def test_nobody_gets_more_than_it_has_room_for(weights: list[int], course: list[int], capacity: int) -> None:
     world = World({f"q{place}": weight for place, weight in enumerate(weights)})
     for name in world.weights:
         world.add(name)
     for free in course:
-        got = world.claim(free, {"q0": room})
-        assert got["q0"] <= room
+        got = world.claim(free, {"q0": capacity})
+        assert got["q0"] <= capacity
         assert got.total() == free
 
 

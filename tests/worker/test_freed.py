@@ -65,20 +65,20 @@ class Gate:
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], bool]:
     """Disable polls, so that a slot is found by a notification or never; return a check for how many workers rest."""
-    monkeypatch.setattr(claimer, "_AWAKE", 0.0)
+    monkeypatch.setattr(claimer, "_SPIN_WINDOW", 0.0)
     for module in (limits, claimer):
         monkeypatch.setattr(module, "SELDOM", NEVER.total_seconds())
         monkeypatch.setattr(module, "FULL", NEVER.total_seconds())
-    resting: set[Claimer] = set()
-    rest = Claimer._rest
+    sleeping: set[Claimer] = set()
+    sleep = Claimer._sleep
 
     async def watched(self: Claimer) -> None:
-        resting.add(self)
-        await rest(self)
-        resting.discard(self)
+        sleeping.add(self)
+        await sleep(self)
+        sleeping.discard(self)
 
-    monkeypatch.setattr(Claimer, "_rest", watched)
-    return lambda workers: sum(not one._woken.is_set() for one in list(resting)) == workers
+    monkeypatch.setattr(Claimer, "_sleep", watched)
+    return lambda workers: sum(not one._woken.is_set() for one in list(sleeping)) == workers
 
 
 def run(engine: Engine, statement: str) -> None:
@@ -188,7 +188,7 @@ async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_
     """The notification arrives after its statement has counted, and before it knows that it has found no room."""
     is_armed, is_counted, is_notified = asyncio.Event(), asyncio.Event(), asyncio.Event()
     its_own: set[Any] = set()
-    count, ask_again, claim_under = counting.Running.count, Claimer.ask_again, Claimer._claim_under
+    count, capacity_freed, claim_under = counting.Running.count, Claimer.capacity_freed, Claimer._claim_under
 
     async def claims(self: Claimer, connection: Any, partition: Any, *given: Any) -> Any:
         if "there" in self._options.limits:
@@ -204,14 +204,14 @@ async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_
         return found
 
     def notified(self: Claimer, *given: Any) -> None:
-        ask_again(self, *given)
+        capacity_freed(self, *given)
         if "there" in self._options.limits and is_counted.is_set():
             is_notified.set()
 
     monkeypatch.setattr(Claimer, "_claim_under", claims)
     monkeypatch.setattr(counting.Running, "count", count_late)
-    monkeypatch.setattr(Claimer, "ask_again", notified)
-    monkeypatch.setattr(Claimer, "follow", lambda *given: None)  # one notification, sent below
+    monkeypatch.setattr(Claimer, "capacity_freed", notified)
+    monkeypatch.setattr(Claimer, "job_ended", lambda *given: None)  # one notification, sent below
     run(engine, LIMITS["type"])
     one, other = Gate(), Gate()
     jobs.add(input="first", queue="here")
@@ -238,15 +238,15 @@ async def test_a_claim_that_met_another_is_tried_again_although_the_pause_ended_
     monkeypatch.setattr(limits, "BUSY", 1e-9)
     for name in ("SURVEY_EVERY", "SURVEY_IDLE"):
         monkeypatch.setattr(arrivals, name, NEVER.total_seconds())
-    met, room = asyncio.Event(), limits.Limits.room
+    met, capacity = asyncio.Event(), limits.Limits.capacity
 
     async def watched(self: limits.Limits, *given: Any) -> Any:
-        found = await room(self, *given)
-        if self.again_in == limits.BUSY:
+        found = await capacity(self, *given)
+        if self.retry_in == limits.BUSY:
             met.set()
         return found
 
-    monkeypatch.setattr(limits.Limits, "room", watched)
+    monkeypatch.setattr(limits.Limits, "capacity", watched)
     run(engine, LIMITS["type"])
     gate = Gate()
     jobs.add(input="first")
@@ -289,8 +289,8 @@ async def test_a_worker_forgets_jobs_that_ended_and_nobody_told_of(
     engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freed, "TRUSTED", NEVER.total_seconds())
-    monkeypatch.setattr(claimer, "_STRAYS_EVERY", 0.0)
-    monkeypatch.setattr(Claimer, "follow", lambda *given: None)  # what an outage while an end is written comes to
+    monkeypatch.setattr(claimer, "_ORPHANS_EVERY", 0.0)
+    monkeypatch.setattr(Claimer, "job_ended", lambda *given: None)  # what an outage while an end is written comes to
     run(engine, LIMITS["queue"])
     gate = Gate()
     jobs.add(input="first")
@@ -337,13 +337,13 @@ async def test_a_worker_that_runs_all_that_may_run_does_not_ask_for_more(
 ) -> None:
     monkeypatch.setattr(freed, "TRUSTED", NEVER.total_seconds())
     run(engine, LIMITS["queue"])
-    asked, room = [], limits.Limits.room
+    asked, capacity = [], limits.Limits.capacity
 
     async def watched(self: limits.Limits, *given: Any) -> tuple[int, dict[str, int]]:
         asked.append(self)
-        return await room(self, *given)
+        return await capacity(self, *given)
 
-    monkeypatch.setattr(limits.Limits, "room", watched)
+    monkeypatch.setattr(limits.Limits, "capacity", watched)
     gate = Gate()
     jobs.add(input="first")
     jobs.add(input="second")

@@ -50,16 +50,16 @@ async def test_a_claim_that_began_before_the_last_one_under_its_rate_starts_noth
     async with asynchronous.connect() as first, asynchronous.connect() as second:
         async with transaction(first):
             async with transaction(second):
-                assert await quick.room(second, 9) == (5, {})
+                assert await quick.capacity(second, 9) == (5, {})
                 await quick.rates.spend(second, [JOB])
             # Its jobs would be started at a `now()` before that of the others: a window that ends there would miss them.
-            assert await late.room(first, 9) == (0, {})
-            assert late.again_in == BUSY
+            assert await late.capacity(first, 9) == (0, {})
+            assert late.retry_in == BUSY
         async with transaction(first):
-            assert await late.room(first, 9) == (3, {})
+            assert await late.capacity(first, 9) == (3, {})
             async with transaction(second):
                 # Held by the first transaction: this one does not wait for it.
-                assert await quick.room(second, 9) == (0, {})
+                assert await quick.capacity(second, 9) == (0, {})
 
 
 def gated() -> Compiled:
@@ -82,7 +82,7 @@ async def test_what_another_claim_spends_between_the_snapshot_and_the_lock_is_no
     async with asynchronous.connect() as first, asynchronous.connect() as second, asynchronous.connect() as third:
         for _ in range(spent_before):
             async with transaction(second):
-                await quick.room(second, 9)
+                await quick.capacity(second, 9)
                 await quick.rates.spend(second, [LIGHT])
         left = 5 - spent_before
         await third.execute(text(f"SELECT pg_advisory_lock({GATE})"))
@@ -90,14 +90,14 @@ async def test_what_another_claim_spends_between_the_snapshot_and_the_lock_is_no
 
         async def claim() -> tuple[int, dict[str, int]]:
             async with transaction(first):
-                told = await late.room(first, 9)
+                told = await late.capacity(first, 9)
                 await late.rates.spend(first, [LIGHT])
             return told
 
         claiming = asyncio.create_task(claim())
         await until(lambda: claiming.done() or waits(engine), what="it has its snapshot")
         async with transaction(second):
-            assert await quick.room(second, 9) == (left, {})
+            assert await quick.capacity(second, 9) == (left, {})
             await quick.rates.spend(second, [LIGHT])
         await third.execute(text(f"SELECT pg_advisory_unlock({GATE})"))
         # The row is free, and unchanged; what the other has spent is not what this one saw.
@@ -105,7 +105,7 @@ async def test_what_another_claim_spends_between_the_snapshot_and_the_lock_is_no
             await claiming
         monkeypatch.setattr(late, "_lock", plain)
         async with transaction(first):
-            assert await late.room(first, 9) == (left - 1, {})
+            assert await late.capacity(first, 9) == (left - 1, {})
 
 
 def waits(engine: Engine) -> bool:
@@ -160,7 +160,7 @@ async def test_what_another_claim_starts_between_the_snapshot_and_the_lock_is_co
 
         async def ask() -> tuple[int, dict[str, int]]:
             async with transaction(first):
-                return await late.room(first, 9)
+                return await late.capacity(first, 9)
 
         asking = asyncio.create_task(ask())
         await until(lambda: asking.done() or waits(engine), what="it has its snapshot")

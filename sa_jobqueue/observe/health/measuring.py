@@ -272,7 +272,7 @@ def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list
 def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> Rates:
     parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": LOOKED_AT}
     rows = session.execute(statements.lately(model), parameters).mappings().all()
-    attempts = session.execute(statements.attempts_lately(model), parameters).all()
+    attempts = session.execute(statements.recent_attempts(model), parameters).all()
     looked_at = max(sum(row["looked_at"] for row in rows), sum(n for _, n in attempts))
     return Rates(
         window=window,

@@ -51,7 +51,7 @@ class EnqueueSpans:
         for span, job in waiting:  # after their blockers have spans, too
             _link(span, job)
 
-    def alike(self, session: Any, job: JobMixin[Any]) -> Callable[[int], None]:
+    def of_bulk(self, session: Any, job: JobMixin[Any]) -> Callable[[int], None]:
         """Start one span for identical jobs, and store its context in the first; it ends with the commit."""
         began, made_in = time.time_ns(), job.__dict__.get("trace_context", "")
         if made_in is None:  # explicitly None: do not trace them

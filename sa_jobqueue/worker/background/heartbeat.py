@@ -55,7 +55,7 @@ def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:
         queues=list(options.limits),
         job_types=list(jobs.registry.names),
         concurrency=options.concurrency,
-        selectors={queue: selector.told for queue, selector in jobs.selectors.items() if queue in options.limits},
+        selectors={queue: selector.settings for queue, selector in jobs.selectors.items() if queue in options.limits},
         type_slots={kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None},
     )
 
@@ -102,9 +102,9 @@ class Heartbeat:
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="sa_jobqueue heartbeat", daemon=True)
         self._last = clock()
-        self.turned = self._last
+        self.last_active = self._last
         """When the thread last completed an iteration, successful or not."""
-        self._told = False
+        self._is_reported = False
         self._late: float | None = None
         """Seconds between the last two heartbeats, if so many that other workers may have taken over; None once reported."""
 
@@ -174,10 +174,10 @@ class Heartbeat:
         sent = self._clock()
         asked_at = self._ask(self._beat, self._parameters()).scalar_one()
         # After a pause of the whole process this thread may continue before the loop, which then would notice nothing.
-        if sent - self._last >= self._patience and not self._told:
+        if sent - self._last >= self._patience and not self._is_reported:
             self._late = sent - self._last
         self._last = sent
-        self._told = False
+        self._is_reported = False
         if asked_at is not None and not self._asked_to_drain:
             self._asked_to_drain = True
             self._on_drain()
@@ -189,8 +189,8 @@ class Heartbeat:
         """
         self._give_up_unanswered()
         silent = self._clock() - self._last
-        if silent >= self._patience and not self._told:
-            self._told = True
+        if silent >= self._patience and not self._is_reported:
+            self._is_reported = True
             self._on_endangered(timedelta(seconds=silent))
         elif (late := self._late) is not None:
             self._late = None
@@ -199,7 +199,7 @@ class Heartbeat:
     def _run(self) -> None:
         self._wake.wait(self._interval)
         while not self._stop:
-            self.turned = self._clock()
+            self.last_active = self._clock()
             self._wake.clear()
             try:
                 self.beat()

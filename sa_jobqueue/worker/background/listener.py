@@ -115,12 +115,12 @@ class Listener(Component):
         }
         self.listening = asyncio.Event()
         """Set while notifications arrive."""
-        self.turned = time.monotonic()
+        self.last_active = time.monotonic()
         """When it last tried to connect, or knew that the connection works."""
 
     async def run(self) -> None:
         """Listen until cancelled or disconnected; the supervisor restarts it."""
-        self.turned = time.monotonic()
+        self.last_active = time.monotonic()
         connection = await self._connections.listen()
         try:
             with answered_within(connection, self._connections.patience):
@@ -132,7 +132,7 @@ class Listener(Component):
             self._on_rules()
             self._on_unblock()
             while True:
-                self.turned = time.monotonic()
+                self.last_active = time.monotonic()
                 await self._hear(connection)
                 with answered_within(connection, self._connections.patience):
                     await connection.execute("SELECT 1")

@@ -52,11 +52,11 @@ class LoopWatch:
     def _run(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:
         reported: float | None = None
         while not self._stopped.is_set():
-            turned, silent = self._signs.loop_turned, self._signs.loop_silent
-            if silent < LIMIT or turned == reported:
+            last_active, silent = self._signs.loop_last_active, self._signs.loop_silent
+            if silent < LIMIT or last_active == reported:
                 self._stopped.wait(max(_AGAIN, LIMIT - silent))
-            elif not self._stopped.wait(_AGAIN) and self._signs.loop_turned == turned:
-                reported = turned
+            elif not self._stopped.wait(_AGAIN) and self._signs.loop_last_active == last_active:
+                reported = last_active
                 self._report(loop, thread_id)
 
     def _report(self, loop: asyncio.AbstractEventLoop, thread_id: int) -> None:

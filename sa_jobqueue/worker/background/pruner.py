@@ -71,7 +71,7 @@ class Pruner(Component):
             is_whole = started >= self._whole_at
             lapsed = self._quarantine.lapsed(RefusedWrite.PRUNE)
             refused = await self.walk(to_the_end=is_whole)
-            refused |= await self.walk_letters(to_the_end=is_whole)
+            refused |= await self.prune_dead_letter_rows(to_the_end=is_whole)
             await self.walk_audit()
             await self._quarantine.written(RefusedWrite.PRUNE, [one for one in lapsed if one not in refused])
             if is_whole:
@@ -97,28 +97,28 @@ class Pruner(Component):
             self._events.emit(ChainsPruned(chains, jobs))
         return refused
 
-    async def walk_letters(self, *, to_the_end: bool) -> set[JobId]:
+    async def prune_dead_letter_rows(self, *, to_the_end: bool) -> set[JobId]:
         """Walk once through the dead letters, after the chains: those of deleted chains are resolved by then.
 
         Return the dead letters that could not be deleted.
         """
         loop = asyncio.get_running_loop()
-        letters, after, is_last = 0, None, self._rules.shortest_of_letters is None
+        dead_letters, after, is_last = 0, None, self._rules.shortest_of_dead_letters is None
         refused: set[JobId] = set()
         while not is_last:
             started = loop.time()
-            excluded = self._quarantine.resting(RefusedWrite.PRUNE)
+            excluded = self._quarantine.quarantined(RefusedWrite.PRUNE)
             async with AsyncSession(self._engine) as session, session.begin():
                 pruned = await aio.prune_dead_letters(
                     session, self._rules, after=after, excluded=excluded, model=self._model
                 )
             await self._quarantine.add(RefusedWrite.PRUNE, pruned.refused.items())
-            letters, after = letters + pruned.letters, pruned.next
+            dead_letters, after = dead_letters + pruned.dead_letters, pruned.next
             refused |= set(pruned.refused)
             is_last = after is None or (pruned.is_young and not to_the_end)
             await asyncio.sleep(loop.time() - started)
-        if letters:
-            self._events.emit(DeadLettersPruned(letters))
+        if dead_letters:
+            self._events.emit(DeadLettersPruned(dead_letters))
         return refused
 
     async def walk_audit(self) -> None:
@@ -135,7 +135,7 @@ class Pruner(Component):
         """Process one page, and commit."""
         async with AsyncSession(self._engine) as session, session.begin():
             await session.execute(retention.bounded(), {"seconds": _PATIENCE})
-            excluded = frozenset(self._quarantine.resting(RefusedWrite.PRUNE))
+            excluded = frozenset(self._quarantine.quarantined(RefusedWrite.PRUNE))
             pruned = await aio.prune(session, self._rules, cursor=cursor, excluded=excluded, model=self._model)
         await self._quarantine.add(RefusedWrite.PRUNE, pruned.refused.items())
         return pruned

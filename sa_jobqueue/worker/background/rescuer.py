@@ -93,7 +93,7 @@ class Rescuer(Component):
 
     async def rescue(self, *, orphans: bool = False) -> int:
         """Rescue one batch and report it; return the number of jobs. A failed scan has changed nothing."""
-        given: dict[str, Any] = {"limit": BATCH, "excluded": self._quarantine.resting(RefusedWrite.RESCUE)}
+        given: dict[str, Any] = {"limit": BATCH, "excluded": self._quarantine.quarantined(RefusedWrite.RESCUE)}
         given |= {} if orphans else {"ttl": self._options.heartbeat_timeout}
         more = {"base": self._backoff.base.total_seconds(), "cap": self._backoff.cap.total_seconds()}
 
@@ -127,7 +127,7 @@ class Rescuer(Component):
 
     async def expire(self) -> int:
         """Cancel one batch of jobs that were not started before they expired, and report it; return their number."""
-        given = {"limit": BATCH, "excluded": self._quarantine.resting(RefusedWrite.EXPIRE)}
+        given = {"limit": BATCH, "excluded": self._quarantine.quarantined(RefusedWrite.EXPIRE)}
 
         async def cancel(ids: Sequence[Any] | None) -> Sequence[Any]:
             statement = self._expire if ids is None else compiled(expiry.expire, self._model, only=True)

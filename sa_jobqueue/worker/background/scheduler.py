@@ -95,7 +95,7 @@ class Scheduler(Component):
                 if await self.fire() == 0:
                     await asyncio.sleep(_HELD_REST)
                 continue
-            declare_in = self._quarantine.again_in(RefusedWrite.DECLARE, began)
+            declare_in = self._quarantine.retry_in(RefusedWrite.DECLARE, began)
             pauses = [pause + _LATE for pause in (seconds, declare_in) if pause is not None]
             with suppress(TimeoutError):
                 async with asyncio.timeout(min([_REST, *pauses])):
@@ -106,8 +106,8 @@ class Scheduler(Component):
 
         A schedule whose row cannot be written is quarantined; the others are written.
         """
-        resting = self._quarantine.resting(RefusedWrite.DECLARE)
-        declared = {one.name: one for one in self._declared if one.name not in resting}
+        quarantined = self._quarantine.quarantined(RefusedWrite.DECLARE)
+        declared = {one.name: one for one in self._declared if one.name not in quarantined}
 
         async def some(names: Sequence[str] | None) -> SyncedSchedules:
             new = declared.values() if names is None else [declared[name] for name in names]
@@ -135,14 +135,14 @@ class Scheduler(Component):
         """Return the seconds until the next schedule is due; None without schedules."""
         began = time.monotonic()
         async with self._engine.connect() as connection:
-            given = {"excluded": self._quarantine.resting(RefusedWrite.FIRE)}
+            given = {"excluded": self._quarantine.quarantined(RefusedWrite.FIRE)}
             found: float | None = (await connection.execute(self._next_due, given)).scalar_one()
-        pauses = [seconds for seconds in (found, self._quarantine.again_in(RefusedWrite.FIRE, began)) if seconds is not None]
+        pauses = [seconds for seconds in (found, self._quarantine.retry_in(RefusedWrite.FIRE, began)) if seconds is not None]
         return min(pauses, default=None)
 
     async def fire(self) -> int:
         """Fire one batch, commit and report; return the number of schedules. A failure has changed and reported nothing."""
-        excluded = self._quarantine.resting(RefusedWrite.FIRE)
+        excluded = self._quarantine.quarantined(RefusedWrite.FIRE)
 
         async def some(names: Sequence[str] | None) -> list[ScheduleRun]:
             async with AsyncSession(self._engine) as session, session.begin():

@@ -199,7 +199,7 @@ class ControlReader(Component):
             began = time.monotonic()
             await self.read()
             await asyncio.sleep(_PACE)
-            pause = self._quarantine.again_in(RefusedWrite.DECLARE_QUEUE, began)
+            pause = self._quarantine.retry_in(RefusedWrite.DECLARE_QUEUE, began)
             with suppress(TimeoutError):
                 every = READ_EVERY if self._is_notified() else READ_EVERY_ALONE
                 async with asyncio.timeout(every if pause is None else min(every, pause)):
@@ -228,8 +228,8 @@ class ControlReader(Component):
         self._is_declared = True
         if not self._declared:
             return
-        resting = self._quarantine.resting(RefusedWrite.DECLARE_QUEUE)
-        declared = {label_of(part): one for part, one in self._declared.items() if label_of(part) not in resting}
+        quarantined = self._quarantine.quarantined(RefusedWrite.DECLARE_QUEUE)
+        declared = {label_of(part): one for part, one in self._declared.items() if label_of(part) not in quarantined}
 
         async def some(names: Sequence[str] | None) -> tuple[Sequence[str], Differences]:
             names = list(declared) if names is None else names

@@ -81,7 +81,7 @@ class VitalSigns(Component):
     def __init__(self, options: WorkerOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.phase = Phase.STARTING
         self._clock = clock
-        self._turned: float | None = None
+        self._last_active: float | None = None
         self._heartbeat: Heartbeat | None = None
         self._listener: Listener | None = None
         lost = 2 * options.heartbeat_timeout
@@ -92,41 +92,41 @@ class VitalSigns(Component):
     def watch(self, heartbeat: Heartbeat, listener: Listener | None) -> None:
         """Include these components from now on. The worker is running."""
         self._heartbeat, self._listener = heartbeat, listener
-        self._turned = self._clock()
+        self._last_active = self._clock()
         self.phase = Phase.RUNNING
 
     def stop(self) -> None:
         """Include no components: they have been stopped."""
         self.phase = Phase.STOPPED
-        self._turned = self._heartbeat = self._listener = None
+        self._last_active = self._heartbeat = self._listener = None
 
     async def run(self) -> None:
         """Record the loop's progress until cancelled."""
         while True:
-            self._turned = self._clock()
+            self._last_active = self._clock()
             await asyncio.sleep(_TICK)
 
     @property
-    def loop_turned(self) -> float | None:
+    def loop_last_active(self) -> float | None:
         """When the event loop last recorded its progress; None unless the worker runs. Thread-safe."""
-        return self._turned
+        return self._last_active
 
     @property
     def loop_silent(self) -> float:
         """The seconds for which the event loop is known not to have run; 0 unless the worker runs. Thread-safe."""
-        turned = self._turned
-        return 0.0 if turned is None else max(0.0, self._clock() - turned - _TICK)
+        last_active = self._last_active
+        return 0.0 if last_active is None else max(0.0, self._clock() - last_active - _TICK)
 
     def read(self) -> Vitals:
         """Return the current vitals. Thread-safe."""
-        turned, heartbeat, listener = self._turned, self._heartbeat, self._listener
+        last_active, heartbeat, listener = self._last_active, self._heartbeat, self._listener
         parts = []
-        if turned is not None:
-            parts.append(self._part("event loop", turned, timedelta(seconds=_TICK)))
+        if last_active is not None:
+            parts.append(self._part("event loop", last_active, timedelta(seconds=_TICK)))
         if heartbeat is not None:
-            parts.append(self._part("heartbeat", heartbeat.turned, self._beat_usual))
+            parts.append(self._part("heartbeat", heartbeat.last_active, self._beat_usual))
         if listener is not None:
-            parts.append(self._part("listener", listener.turned, self._listen_usual))
+            parts.append(self._part("listener", listener.last_active, self._listen_usual))
         return Vitals(
             phase=self.phase,
             parts=tuple(parts),
@@ -135,5 +135,5 @@ class VitalSigns(Component):
             is_listening=None if listener is None else listener.listening.is_set(),
         )
 
-    def _part(self, name: str, turned: float, usual: timedelta) -> PartVitals:
-        return PartVitals(name=name, silent=timedelta(seconds=max(0.0, self._clock() - turned)), usual=usual)
+    def _part(self, name: str, last_active: float, usual: timedelta) -> PartVitals:
+        return PartVitals(name=name, silent=timedelta(seconds=max(0.0, self._clock() - last_active)), usual=usual)

@@ -76,7 +76,7 @@ class Arrivals:
         """Record that a claim ran: it may have skipped rows that others held."""
         self._claimed = True
 
-    def survey_again(self) -> None:
+    def request_survey(self) -> None:
         """Begin a survey next."""
         self._survey_at = float("-inf")
 
@@ -166,7 +166,7 @@ class Arrivals:
         if self._clocks is not None:
             before, then = self._clocks
             if abs((database_now - before).total_seconds() - (now - then)) > _CLOCKS_DIFFER + (now - began):
-                self.survey_again()
+                self.request_survey()
         self._clocks = database_now, now
 
     async def _read_page(self, connection: AsyncConnection, after: tuple[str, str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Which lanes have jobs: the one memory of full and empty lanes. No clock, no I/O.
+"""Which lanes have jobs: the only cache of open and empty lanes. No clock, no I/O.
 
 A lane is **open** while it is believed to have due jobs: claims scan open lanes only. One that a claim read to its end is
 closed, and the next catch-up asks for its next job. If that is scheduled for later, the lane opens at that time. If it
@@ -27,7 +27,7 @@ _ASKED: Final = 256
 
 
 class Backlog:
-    """The lanes that one worker knows of. `on_open`, `on_close`: called for a lane that claims scan from now on, or no more.
+    """The lanes that one worker knows of. `on_open`, `on_close`: called when claims start and stop scanning a lane.
 
     Times are monotonic seconds of this process.
     """
@@ -67,8 +67,8 @@ class Backlog:
             self._lingering.pop(lane, None)
             self._ended[lane] = now
 
-    def put_off(self, lanes: Iterable[Lane], until: float) -> None:
-        """Close lanes that have no capacity, until then."""
+    def back_off(self, lanes: Iterable[Lane], until: float) -> None:
+        """Close lanes without capacity until a time."""
         for lane in lanes:
             self._close(lane)
             self._opens_at[lane] = until

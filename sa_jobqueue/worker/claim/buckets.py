@@ -1,4 +1,4 @@
-"""Local token buckets: this worker's parts of the rates that are divided among all workers."""
+"""Local token buckets: this worker's share of the rates that are divided among all workers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _UNKNOWN: Final = 0.05
 
 
 class Bucket:
-    """One worker's share of one rate. It starts empty, so that a restart causes no burst; without a rate nothing starts.
+    """One worker's share of one rate. It starts empty, so that a restart causes no burst; without a rate no job may start.
 
-    The costs of jobs are known once they have started: a claim that took too much takes the bucket into debt.
+    The cost of a job is known once it is claimed, so a claim may overdraw the bucket.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -28,26 +28,26 @@ class Bucket:
         self._rate: Rate | None = None
         self._weight = 1.0
         self.was_empty = False
-        """Whether the last call of `room` returned none."""
+        """Whether the last call of `capacity` returned zero."""
 
     def update(self, rate: Rate | None) -> None:
-        """Take the rate of this worker's part, None for none yet. What the bucket holds stays, up to its new burst."""
+        """Set this worker's share of the rate; None if it is not known yet. Tokens are kept, up to the new burst."""
         held = 0.0 if self._rate is None else self._as_of(self._rate).left
         self._rate = None if rate is None else replace(rate, tokens=min(held, rate.most), at=self._now())
 
-    def room(self) -> int:
-        """Return how many jobs may start, by what they weighed lately."""
+    def capacity(self) -> int:
+        """Return how many jobs of the recent average cost may start."""
         left = 0.0 if self._rate is None else self._as_of(self._rate).left
-        room = max(int(left / self._weight), int(left >= 1))
-        self.was_empty = not room
-        return room
+        capacity = max(int(left / self._weight), int(left >= 1))
+        self.was_empty = not capacity
+        return capacity
 
     def wait(self) -> float:
         """Return in how many seconds a job may start; without a rate, when to check for one again."""
         return _UNKNOWN if self._rate is None else self._as_of(self._rate).wait().total_seconds()
 
     def spend(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Take in what has started."""
+        """Take the tokens for jobs that were started."""
         if self._rate is not None and jobs:
             weight = sum(map(weight_of, jobs))
             self._weight = (self._weight + weight / len(jobs)) / 2
@@ -67,7 +67,7 @@ class Buckets:
         self._buckets: dict[tuple[bool, str], Bucket] = {}
 
     def update(self, controls: Controls) -> None:
-        """Take what is said of rates, and among how many workers they are divided."""
+        """Apply changed rates, and changed numbers of workers that share them."""
         divided = {(False, name): one for name, one in controls.queues.items() if one.is_divided}
         divided |= {(True, name): one for name, one in controls.types.items() if one.is_divided}
         self._buckets = {key: self._buckets.get(key) or Bucket() for key in divided}
@@ -75,6 +75,6 @@ class Buckets:
             self._buckets[key].update(one.part_of_rate)
 
     def of(self, queue: str | None, type_name: str | None) -> list[Bucket]:
-        """Return what a group of lanes takes from."""
+        """Return the buckets of a queue and a job type."""
         keys = (False, queue), (True, type_name)
         return [bucket for is_type, name in keys if name is not None and (bucket := self._buckets.get((is_type, name)))]

@@ -1,8 +1,8 @@
 """Claims due jobs for the free slots, and decides how long to sleep when there are none.
 
-The story of one claim: read changed settings; learn which lanes have jobs (`arrivals`), if that is due; plan (`planner`);
-claim (`claims`); move the cursors (`cursors`) and close the lanes that were read to their end (`backlog`). Where nothing was
-found, catch up before going to sleep.
+The steps of one claim: apply changed settings; survey the lanes if that is due (`arrivals`); plan (`planner`); claim
+(`claims`); move the cursors (`cursors`) and close the lanes that were read to their end (`backlog`). If nothing was found,
+catch up before going to sleep.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.buckets import Buckets
 from sa_jobqueue.worker.claim.claims import Claims, is_of_ordering
-from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan, Turn
+from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan
 from sa_jobqueue.worker.claim.freed import Freed
 from sa_jobqueue.worker.claim.limits import FULL, SELDOM, transaction
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
@@ -46,24 +46,24 @@ from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor
 
-_PACE: Final = 0.004
+_DEBOUNCE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
-_AWAKE: Final = 0.2
-"""Seconds a woken worker keeps polling: longer than the silence a producer keeps after waking it."""
-_GLANCE: Final = 0.005
-"""Seconds until a woken worker's next poll, then twice as many each time: what came within the silence is found at once."""
-_HELD_OFF: Final = 0.02
-"""Seconds until a worker that may not start anything now asks again."""
+_SPIN_WINDOW: Final = 0.2
+"""Seconds for which a notified worker keeps polling: longer than the time for which producers suppress notifications."""
+_FIRST_POLL: Final = 0.005
+"""Seconds until a notified worker polls again, doubled each time: finds jobs whose notifications were suppressed."""
+_NOT_ALLOWED_DELAY: Final = 0.02
+"""Seconds until a worker that may not start jobs now checks again."""
 _MOST: Final = 500
-"""Most jobs of one claim."""
-_STRAYS_EVERY: Final = 60.0
-"""Seconds between two checks that every job we hold is one we know of."""
-_ASK_AGAIN: Final = 0.5
-"""Seconds until a selector that left candidates out is asked again, though nothing happens: its reasons may have changed."""
+"""Maximum number of jobs of one claim."""
+_ORPHANS_EVERY: Final = 60.0
+"""Seconds between two checks for jobs that this worker has leased but does not know of."""
+_SELECT_AGAIN: Final = 0.5
+"""Seconds until a selector that rejected candidates is called again: its reasons may have changed."""
 
 
 class _Lanes:
-    """What one worker knows of its lanes, for as long as its partitions and its connection stay the same."""
+    """State of one worker's lanes; valid while its partitions and its connection stay the same."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class _Lanes:
         self.planner = Planner(partitions, self.cursors, fair=fair, weight=weight)
         self.backlog = Backlog(self.cursors, self.planner.open, self.planner.close)
         self.arrivals = Arrivals(model, partitions, self.cursors, self.backlog, queues=queues, types=types, clock=clock)
-        self.arrivals.on_survey = self._forget_held
+        self.arrivals.on_survey = self._forget_candidates
         self._clock = clock
-        self._put_off: dict[str, tuple[float, list[Lane]]] = {}
-        """Fairness keys without capacity: for how many seconds, and their lanes."""
+        self._backing_off: dict[str, tuple[float, list[Lane]]] = {}
+        """Fairness keys without capacity: the backoff in seconds, and their lanes."""
 
     def claimed(self, plan: Plan, shares: Mapping[Partition, Sequence[Share]], jobs: Sequence[Any], at: Any) -> None:
-        """Record what a claim of a plan has found, at `at` by the database's clock."""
+        """Record which jobs a claim of this plan returned, at `at` by the database's clock."""
         ended, started = self.cursors.claimed(plan, jobs, at)
         self.planner.charge(shares, started)
         self.backlog.read_to_end(ended, self._clock())
@@ -96,28 +96,28 @@ class _Lanes:
 
     @property
     def left(self) -> int:
-        """How many open lanes and late arrivals there are."""
+        """Number of open lanes and late arrivals."""
         return len(self.backlog.open) + sum(map(len, self.cursors.late.values()))
 
-    def put_off(self, rooms: Mapping[str, int], now: float) -> None:
-        """Plan no more, for a while, fairness keys without capacity: they would be named before those that have some."""
-        for part, room in rooms.items():
-            if room > 0:
-                self._put_off.pop(part, None)
+    def back_off(self, capacities: Mapping[str, int], now: float) -> None:
+        """Leave fairness keys without capacity out of plans for a while: they would displace those that have some."""
+        for part, capacity in capacities.items():
+            if capacity > 0:
+                self._backing_off.pop(part, None)
                 continue
-            seconds = min(2 * self._put_off[part][0], SELDOM) if part in self._put_off else FULL
+            seconds = min(2 * self._backing_off[part][0], SELDOM) if part in self._backing_off else FULL
             lanes = self.planner.lanes_of_key(part)
-            self._put_off[part] = seconds, lanes
-            self.backlog.put_off(lanes, now + seconds)
+            self._backing_off[part] = seconds, lanes
+            self.backlog.back_off(lanes, now + seconds)
 
-    def follow(self, part: str, now: float) -> bool:
-        """Plan a fairness key again, as one of its jobs has ended; return whether it was put off."""
-        _, lanes = self._put_off.pop(part, (0.0, []))
+    def key_ended(self, part: str, now: float) -> bool:
+        """Plan a fairness key again because one of its jobs ended; return whether it was backing off."""
+        _, lanes = self._backing_off.pop(part, (0.0, []))
         for lane in lanes:
             self.backlog.found(lane, now, now)
         return bool(lanes)
 
-    def _forget_held(self) -> None:
+    def _forget_candidates(self) -> None:
         for partition in self.partitions.every:
             if partition.selection is not None:
                 for one in partition.selection.forget():
@@ -127,13 +127,14 @@ class _Lanes:
 
 
 class Claimer(Component):
-    """Claims for free slots only: what is claimed is started at once.
+    """Claims jobs for free slots only, and starts them at once. Each worker has one claimer.
 
-    Woken by a notification, a freed slot, the time the next job is due, or the poll interval. A failure between a
-    claim's commit and its answer leaves jobs that this worker holds and does not know: the next run gives them back.
-    Each run begins without cursors, counts and plans: its connection may lead to another server. One a worker.
+    It claims after a notification, when a slot becomes free, when the next job is due, and at each poll interval. If the
+    connection fails between a claim's commit and its response, this worker has leases on jobs that it does not know of: the
+    next run releases them. Each run starts without cursors, counts and plans, because its connection may lead to another
+    server.
 
-    `may_start(since)`: whether a heartbeat that was sent after `since`, on the loop's clock, is fresh enough.
+    `may_start(since)`: returns whether a heartbeat sent after `since`, on the loop's clock, is recent enough.
     """
 
     name = "claimer"
@@ -168,145 +169,145 @@ class Claimer(Component):
         self._ordered = False
         self._freed = Freed(unblocker.notify_freed)
         self._controls = controls
-        self._obeyed = Controls()
+        self._applied = Controls()
         self._buckets = Buckets()
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
         self._selectors = Selectors(jobs.selectors, model, worker_id=worker_id, events=events)
         self._concurrency = 0
-        """Of the worker, when its lanes were made: limits of this worker that are not below it have no partitions."""
+        """The worker's concurrency when its lanes were created: a limit of its own that is not below it has no partition."""
         self._lanes = self._new_lanes()
         self._woken = asyncio.Event()
         self._was_notified = True
-        self._awake_until = 0.0
-        self._glance = _GLANCE
-        self._freed_meanwhile: set[str] | None = None
-        """Limits that notifications have named since a count began; None while nothing is counted."""
-        self._is_again = False
+        self._spin_until = 0.0
+        self._poll_delay = _FIRST_POLL
+        self._freed_during_count: set[str] | None = None
+        """Limits named by notifications since a count began; None while nothing is being counted."""
+        self._has_run = False
         self._connected_at = float("-inf")
         self._claim_began = float("-inf")
         self.on_reconnected: Callable[[], None] = lambda: None
-        """Called when it has a connection again after it lost one, before it claims on it."""
+        """Called after a reconnect, before the first claim on the new connection."""
         self.until_idle = False
-        """Whether `run` returns when nothing is due, nothing runs, every end is written and passed on."""
+        """Whether `run` returns when no job is due or running and all results are written."""
 
-    def hear(self, queues: Hints) -> None:
-        """Poll now: a notification named these queues (None: any), which may have due jobs."""
+    def notified(self, queues: Hints) -> None:
+        """Poll now: a notification said that these queues (None: any queue) may have due jobs."""
         for queue in [None] if queues is None else queues:
             self.wake(queue)
 
     def wake(self, queue: str | None = None) -> None:
-        """Poll now: something of this queue (None: of any) may be due."""
+        """Poll now: a job of this queue (None: of any queue) may be due."""
         if queue is None or whole(queue) in self._options.limits:
             self._was_notified = True
-            self._awake_until = self._loop.time() + _AWAKE
-            self._glance = _GLANCE
+            self._spin_until = self._loop.time() + _SPIN_WINDOW
+            self._poll_delay = _FIRST_POLL
             self._woken.set()
 
-    def look(self) -> None:
-        """Poll once more before the next rest: this worker just put a job back, due sooner than it may know."""
+    def poll_again(self) -> None:
+        """Poll once more before the next sleep: this worker rescheduled a job, which may be due before that ends."""
         self._woken.set()
 
-    def follow(self, job_id: Any) -> None:
-        """Poll once more if a job that has just ended may let another start: of its ordering key, or under its limit."""
+    def job_ended(self, job_id: Any) -> None:
+        """Poll once more if the end of this job may allow another one to start: of its ordering key, or under its limit."""
         part = self._freed.end(job_id)
         if part is not None:
             for partition in self._lanes.partitions.every:
                 partition.full_until = float("-inf")
-            self._lanes.follow(part, self._loop.time())
+            self._lanes.key_ended(part, self._loop.time())
         if self._ordered or self._lanes.partitions.is_limited:
             self._woken.set()
 
-    def ask_again(self, limits: Hints) -> None:
-        """Poll now if this worker found no capacity under one of these limits, such as `queue mail`, that has some again."""
+    def capacity_freed(self, limits: Hints) -> None:
+        """Poll now if this worker waits for capacity under one of these limits, such as `queue mail`."""
         if limits is None:
-            self.look()
+            self.poll_again()
             return
-        if self._freed_meanwhile is not None:
-            self._freed_meanwhile.update(limits)
+        if self._freed_during_count is not None:
+            self._freed_during_count.update(limits)
         for limit in limits:
             kind, _, name = limit.partition(" ")
             for partition in self._lanes.partitions.every:
                 if partition.limits is not None and partition.limits.covers((kind == "type", name)):
                     was_full = partition.full_until > float("-inf") or partition.selection is not None
                     partition.full_until = float("-inf")
-                    if was_full or self._lanes.follow(name, self._loop.time()):
+                    if was_full or self._lanes.key_ended(name, self._loop.time()):
                         self._woken.set()
 
     async def run(self) -> None:
-        """Claim until cancelled, or until idle if so asked."""
+        """Claim until cancelled, or until idle if `until_idle` is set."""
         with self._freed.own_turn():
             await self._run()
 
     async def _run(self) -> None:
-        # What is remembered of the database holds for one connection: the next one may lead to another server, or to the
-        # same one restored from a dump, whose transactions and clock are not those that it was learnt from.
+        # Cursors and snapshots are valid for one connection: the next one may lead to another server, or to the same server
+        # restored from a dump, with other transaction ids and another clock.
         self._lanes = self._new_lanes()
         async with self._engine.connect() as connection:
-            if self._is_again:
-                # A heartbeat on the connection before it may not have registered this worker where jobs are claimed now.
+            if self._has_run:
+                # The last heartbeat may have registered this worker on another server than the one it claims from now.
                 self._connected_at = self._loop.time()
                 self.on_reconnected()
-            self._is_again = True
-            await self.give_back_strays(connection)
-            strays_at = self._loop.time() + _STRAYS_EVERY
+            self._has_run = True
+            await self.release_orphaned_claims(connection)
+            orphans_due = self._loop.time() + _ORPHANS_EVERY
             while True:
-                if self._loop.time() >= strays_at:
-                    await self.give_back_strays(connection)
-                    strays_at = self._loop.time() + _STRAYS_EVERY
+                if self._loop.time() >= orphans_due:
+                    await self.release_orphaned_claims(connection)
+                    orphans_due = self._loop.time() + _ORPHANS_EVERY
                 if self._executor.free <= 0 or self._completer.backlog > 4 * self._options.completion_batch_size:
                     await self._wait_for_slot()
                     continue
                 if not self._may_start(self._connected_at):
-                    await asyncio.sleep(_HELD_OFF)
+                    await asyncio.sleep(_NOT_ALLOWED_DELAY)
                     continue
-                # Cleared before polling, so that a notification from here on ends the pause that may follow.
+                # Cleared before polling, so that a notification that arrives from here on ends the next sleep.
                 self._woken.clear()
                 self._executor.changed.clear()
                 if await self.claim(connection) == 0:
-                    if self.until_idle and self._executor.running == 0 and self._again_in() is None:
+                    if self.until_idle and self._executor.running == 0 and self._capacity_in() is None:
                         if await self._is_idle(connection):
                             return
                         continue
-                    await self._rest()
+                    await self._sleep()
                 elif 0 < self._executor.free < self._executor.concurrency // 2:
-                    await asyncio.sleep(_PACE)
-                elif self._loop.time() < self._awake_until and not self._lanes.backlog.open:
-                    await self._rest()
+                    await asyncio.sleep(_DEBOUNCE)
+                elif self._loop.time() < self._spin_until and not self._lanes.backlog.open:
+                    await self._sleep()
 
     async def _is_idle(self, connection: AsyncConnection) -> bool:
-        """Return whether there is nothing left to do. Nothing runs, and only this claimer could start something.
+        """Return whether no work is left. No job is running, and only this claimer could start one.
 
-        The last statement decides, by its own snapshot: every end is written by then, and what others committed before it is
-        seen by it, whatever the claim before has missed.
+        The last statement decides: all results are written before it, and its snapshot includes every job that was committed
+        before it, even those that the last claim missed.
         """
         await self._completer.drained()
         self._unblocker.search()
         await self._unblocker.drained()
         await self._lanes.arrivals.survey_all(connection)
-        if await self.claim(connection) > 0 or self._again_in() is not None:
+        if await self.claim(connection) > 0 or self._capacity_in() is not None:
             return False
-        if any(map(self._quarantine.resting, (RefusedWrite.UNBLOCK, RefusedWrite.START, RefusedWrite.CLAIM))):
-            return True  # it would find what cannot be written
-        # Of a queue with a selector nothing is asked: it may leave jobs that are due.
+        if any(map(self._quarantine.quarantined, (RefusedWrite.UNBLOCK, RefusedWrite.START, RefusedWrite.CLAIM))):
+            return True  # it would find jobs whose results cannot be written
+        # Queues with a selector are left out: a selector may reject jobs that are due.
         lanes = [lane for partition, of in self._known_lanes().items() if partition.selection is None for lane in of]
         if await self._claims.remaining(connection, lanes, self._lanes.types):
-            await asyncio.sleep(_HELD_OFF)
+            await asyncio.sleep(_NOT_ALLOWED_DELAY)
             return False
         return True
 
-    async def give_back_strays(self, connection: AsyncConnection) -> int:
+    async def release_orphaned_claims(self, connection: AsyncConnection) -> int:
         """Release jobs that are leased by this worker in the database but unknown here; return how many.
 
         A claim whose response was lost leaves such jobs: no other worker may claim them while our heartbeats continue.
         """
-        # Read before the query: a job that ends during it is no orphaned claim, and nothing is claimed meanwhile.
+        # Read before the query: a job that ends during it is not orphaned. No claim runs at the same time.
         known = self._executor.attempts | self._completer.attempts
         self._freed.keep({job_id for job_id, _ in known})
         rows = await self._held.execute(connection, {"worker_id": self._worker_id})
-        strays = [job for job in (ClaimedJob(*row) for row in rows) if (job.id, job.attempt) not in known]
-        for job in strays:
+        orphans = [job for job in (ClaimedJob(*row) for row in rows) if (job.id, job.attempt) not in known]
+        for job in orphans:
             self._completer.put(released(job))
-        return len(strays)
+        return len(orphans)
 
     def _new_lanes(self) -> _Lanes:
         """Return the lanes of what is not paused, none of them known yet."""
@@ -315,15 +316,15 @@ class Claimer(Component):
         def binding(limit: int | None) -> int | None:
             return limit if limit is not None and limit < most else None
 
-        limits = {queue: binding(n) for queue, n in self._options.limits.items() if not self._obeyed.queue(queue).is_paused}
-        types = [name for name in self._types if not self._obeyed.type(name).is_paused]
+        limits = {queue: binding(n) for queue, n in self._options.limits.items() if not self._applied.queue(queue).is_paused}
+        types = [name for name in self._types if not self._applied.type(name).is_paused]
         partitions = Partitions(
             limits,
             types,
             {name: n for name, n in self._slots.items() if binding(n) is not None},
             executor=self._executor,
             model=self._model,
-            controls=self._obeyed,
+            controls=self._applied,
             buckets=self._buckets,
             selectors=self._selectors,
         )
@@ -333,15 +334,15 @@ class Claimer(Component):
             queues=list(limits),
             types=types,
             fair=self._options.fair,
-            weight=lambda name: self._obeyed.queue(name).weight,
+            weight=lambda name: self._applied.queue(name).weight,
             clock=self._loop.time,
         )
 
     def _obey(self) -> None:
         """Apply settings that have changed since the last claim. Never during one: its cursors would be gone."""
-        before, self._obeyed = self._obeyed, self._controls()
-        self._buckets.update(self._obeyed)
-        if _partitions_of(before) != _partitions_of(self._obeyed) or self._concurrency != self._executor.concurrency:
+        before, self._applied = self._applied, self._controls()
+        self._buckets.update(self._applied)
+        if _partitions_of(before) != _partitions_of(self._applied) or self._concurrency != self._executor.concurrency:
             self._lanes = self._new_lanes()
         else:
             self._lanes.planner.reweigh()
@@ -349,7 +350,7 @@ class Claimer(Component):
     async def claim(self, connection: AsyncConnection) -> int:
         """Claim for every partition with a free slot and start what came; return how many jobs."""
         self._claim_began = self._loop.time()
-        if self._controls() is not self._obeyed or self._concurrency != self._executor.concurrency:
+        if self._controls() is not self._applied or self._concurrency != self._executor.concurrency:
             self._obey()
         self._exclude()
         lanes = self._lanes
@@ -362,7 +363,7 @@ class Claimer(Component):
                 lanes.backlog.open_lingering()
         started = await self._claim_all(connection)
         while started == 0 and lanes.arrivals.may_have_news:
-            # Nothing is open: before that is taken for idleness, ask what has come. A survey is followed by a catch-up.
+            # No lane is open. Check for new arrivals before going to sleep; a survey is followed by a catch-up.
             is_last = not lanes.arrivals.is_surveying
             await lanes.arrivals.ask(connection)
             lanes.backlog.wake(self._loop.time())
@@ -373,13 +374,13 @@ class Claimer(Component):
         return started
 
     def _exclude(self) -> None:
-        """Leave out the jobs and limits that rest in quarantine; survey all lanes when such a job is to be tried again."""
-        before, self._claims.excluded = self._claims.excluded, self._quarantine.resting(RefusedWrite.START)
+        """Exclude quarantined jobs and limits; request a survey when one of the jobs is to be retried."""
+        before, self._claims.excluded = self._claims.excluded, self._quarantine.quarantined(RefusedWrite.START)
         if before and not set(before) <= set(self._claims.excluded):
-            self._lanes.arrivals.survey_again()
+            self._lanes.arrivals.request_survey()
         for partition in self._lanes.partitions.every:
             limits = partition.limits
-            partition.is_refused = limits is not None and self._quarantine.is_resting(RefusedWrite.CLAIM, limits.name)
+            partition.is_refused = limits is not None and self._quarantine.is_quarantined(RefusedWrite.CLAIM, limits.name)
 
     def _known_lanes(self) -> dict[Partition, list[Lane]]:
         known: dict[Partition, list[Lane]] = {}
@@ -389,7 +390,7 @@ class Claimer(Component):
         return known
 
     async def _leave_out(self, connection: AsyncConnection, lanes: Mapping[Partition, Sequence[Lane]]) -> bool:
-        """Put the jobs in quarantine that made a claim for these lanes fail; return whether there were any."""
+        """Quarantine the jobs that made a claim of these lanes fail; return whether there were any."""
         windows = [one.selection.window for one in lanes if one.selection is not None]
         refused = await self._claims.refused(connection, lanes, max([_MOST, *windows]))
         await self._quarantine.add(RefusedWrite.START, refused)
@@ -398,7 +399,7 @@ class Claimer(Component):
         return len(self._claims.excluded) > before
 
     async def _claim_all(self, connection: AsyncConnection) -> int:
-        is_again = False
+        is_retry = False
         while True:
             known = self._lanes.left
             try:
@@ -407,21 +408,21 @@ class Claimer(Component):
                 if not is_of_a_row(error):
                     raise
                 found = await self._leave_out(connection, self._known_lanes())
-                # Once more where none is found: what was refused a moment ago may not be refused now.
-                if is_again and not found:
+                # If none is found, try once more: the cause may have disappeared.
+                if is_retry and not found:
                     raise
-                is_again = not found
+                is_retry = not found
                 continue
-            # Lanes that turned out to be empty, and late arrivals that may not start now, made way for others.
+            # Lanes that were empty and late arrivals that may not start now are out of the way: others may be planned now.
             if started or not 0 < self._lanes.left < known:
                 return started
 
     async def _claim_once(self, connection: AsyncConnection) -> int:
-        """Divide the free slots; claim one by one for limits and selectors, then with one statement for all the rest.
+        """Divide the free slots. Partitions with limits or selectors are claimed one by one, all others by one statement.
 
-        What the former leave is divided again among the others.
+        Slots that the former leave unused are divided again among the others.
         """
-        # No more than it had slots when its lanes were made: a limit that did not bind then may bind now.
+        # At most the number of slots when the lanes were created: a limit that was not below it then may be now.
         free = min(self._executor.free, self._concurrency - self._executor.running, _MOST)
         planner, now = self._lanes.planner, self._loop.time()
         started: Counter[Queue] = Counter()
@@ -432,17 +433,17 @@ class Claimer(Component):
             for partition, of in apart.items():
                 limit = min(sum(share.quota for share in of), free - started.total())
                 if limit > 0:
-                    self._count(started, await self._claim_apart(connection, partition, of, limit))
+                    self._count_started(started, await self._claim_apart(connection, partition, of, limit))
                 tried.add(partition)
             plain = {one: of for one, of in shares.items() if one.is_plain}
             if plain and (limit := free - started.total()) > 0:
-                self._count(started, await self._claim_together(connection, plain, limit))
+                self._count_started(started, await self._claim_together(connection, plain, limit))
             if not apart or started.total() - before >= left:
                 break
         planner.charge_queues(started)
         return started.total()
 
-    def _count(self, started: Counter[Queue], jobs: Sequence[ClaimedJob]) -> None:
+    def _count_started(self, started: Counter[Queue], jobs: Sequence[ClaimedJob]) -> None:
         for (queue, type_name), count in Counter([(job.queue, job.type_name) for job in jobs]).items():
             started[queue, type_name if type_name in self._lanes.partitions.own_types else ""] += count
 
@@ -460,16 +461,16 @@ class Claimer(Component):
         return jobs
 
     def _of_ordering(self, error: IntegrityError) -> list[ClaimedJob]:
-        """Return that no job was started, since another claim has just started one of the same ordering key."""
+        """Return no jobs: another claim has just started one of the same ordering key."""
         if not is_of_ordering(error):
             raise error
-        self.look()  # now it is visible
+        self.poll_again()  # that job is visible now
         return []
 
     async def _claim_apart(
         self, connection: AsyncConnection, partition: Partition, shares: Sequence[Share], limit: int
     ) -> list[ClaimedJob]:
-        """Claim for one partition; where its limits cannot be read or written, leave it out for a while."""
+        """Claim for one partition; quarantine its limits if they cannot be read or written."""
         if partition.limits is None:
             return await self._claim_partition(connection, partition, shares, limit)
         name = partition.limits.name
@@ -491,7 +492,7 @@ class Claimer(Component):
     ) -> list[ClaimedJob]:
         chosen: list[Any] | None = None
         if partition.selection is not None:
-            chosen = await self._offer(connection, partition, partition.selection, shares, limit)
+            chosen = await self._select(connection, partition, partition.selection, shares, limit)
             if not chosen:
                 return []
         try:
@@ -519,9 +520,10 @@ class Claimer(Component):
         limit: int,
         chosen: Sequence[Any] | None,
     ) -> list[ClaimedJob] | None:
-        """Claim what limits across all workers let start; None where it is to be done again.
+        """Claim as many jobs as the limits across all workers allow; return None if the claim must be repeated.
 
-        What came weighed too much, and fewer may fit; or another claim was quicker. Nothing is started before the commit.
+        It must be repeated if the jobs exceeded a rate, so that fewer may fit, or if another claim used the rate at the same
+        time. No job is started before the commit.
         """
         lanes, jobs, plan, limits = self._lanes, list[ClaimedJob](), None, partition.limits
         if limits is None:
@@ -531,19 +533,19 @@ class Claimer(Component):
         try:
             async with transaction(connection):
                 ended = self._freed.before(limits)
-                heard = self._freed_meanwhile = set()
+                freed_limits = self._freed_during_count = set()
                 try:
-                    limit, rooms = await limits.room(connection, limit, names)
+                    limit, capacities = await limits.capacity(connection, limit, names)
                 finally:
-                    self._freed_meanwhile = None
+                    self._freed_during_count = None
                 now = self._loop.time()
-                partition.full_until = now + limits.again_in if limits.again_in else float("-inf")
+                partition.full_until = now + limits.retry_in if limits.retry_in else float("-inf")
                 if chosen is None:
-                    lanes.put_off(rooms, now)
-                self.ask_again(heard)  # it may have counted before there was room, and have found none
+                    lanes.back_off(capacities, now)
+                self.capacity_freed(freed_limits)  # the count may have run before there was capacity
                 if limit > 0:
-                    rooms = {name: rooms.get(name, limit) for name in names}
-                    plan = self._plan(partition, shares, limit, chosen, rooms)
+                    capacities = {name: capacities.get(name, limit) for name in names}
+                    plan = self._plan(partition, shares, limit, chosen, capacities)
                     jobs, at = await self._claims.take(connection, lanes.cursors.parameters(plan, self._claims.excluded))
                     await limits.rates.spend(connection, jobs)
         except (TooHeavyError, OutdatedError):  # the cursors have not moved
@@ -560,18 +562,18 @@ class Claimer(Component):
         shares: Sequence[Share],
         limit: int,
         chosen: Sequence[Any] | None,
-        rooms: dict[str, int],
+        capacities: dict[str, int],
     ) -> Plan:
-        """Return the plan for one partition: of its open lanes, or of what a selector has chosen, within `rooms`."""
+        """Return the plan for one partition: of its open lanes, or of what its selector chose, within `capacities`."""
         if chosen is None or partition.selection is None:
-            return self._lanes.planner.plan({partition: shares}, limit, rooms)
+            return self._lanes.planner.plan({partition: shares}, limit, capacities)
         late: dict[Any, str] = {}
         for one in chosen:
-            if rooms.get(one.part, 1) > 0 and one.id in partition.selection.held:
-                if one.part in rooms:
-                    rooms[one.part] -= 1
+            if capacities.get(one.part, 1) > 0 and one.id in partition.selection.held:
+                if one.part in capacities:
+                    capacities[one.part] -= 1
                 late[one.id] = partition.selection.held[one.id][1]
-        return Plan([Turn(partition.types, 0, [])], late, limit)
+        return Plan([Allocation(partition.types, 0, [])], late, limit)
 
     def _claimed(self, partition: Partition, plan: Plan, shares: Sequence[Share], jobs: list[ClaimedJob], at: Any) -> None:
         if partition.selection is None:
@@ -583,7 +585,7 @@ class Claimer(Component):
         for share in shares:
             self._lanes.planner.keep(share.queue, bool(partition.selection.held))
 
-    async def _offer(
+    async def _select(
         self,
         connection: AsyncConnection,
         partition: Partition,
@@ -591,10 +593,10 @@ class Claimer(Component):
         shares: Sequence[Share],
         limit: int,
     ) -> list[Any]:
-        """Read what is due of a queue with a selector, and return what that has chosen, best first."""
-        lanes, room = self._lanes, selection.room
-        wanted = [share._replace(quota=room) for share in shares]
-        plan = lanes.planner.plan({partition: wanted}, room)
+        """Read the due jobs of a queue with a selector; return those that it chose, best first."""
+        lanes, capacity = self._lanes, selection.capacity
+        wanted = [share._replace(quota=capacity) for share in shares]
+        plan = lanes.planner.plan({partition: wanted}, capacity)
         new, at = await selection.read(
             connection, lanes.cursors.parameters(plan, self._claims.excluded), self._claims.excluded
         )
@@ -618,12 +620,12 @@ class Claimer(Component):
         if self._executor.free <= 0:
             await self._executor.changed.wait()
         else:
-            await asyncio.sleep(_PACE)
+            await asyncio.sleep(_DEBOUNCE)
 
-    def _again_in(self) -> float | None:
-        """Return in how many seconds a limit may leave capacity that left none to the last claim; None without such a limit.
+    def _capacity_in(self) -> float | None:
+        """Return in how many seconds a limit that the last claim found reached may have capacity; None without such a limit.
 
-        Zero where that time has passed since that claim began.
+        Zero if that time has already passed.
         """
         now, waits = self._loop.time(), []
         for partition in self._lanes.planner.waiting():
@@ -632,20 +634,20 @@ class Claimer(Component):
             waits += [bucket.wait() for bucket in partition.buckets if bucket.was_empty]
         return min(waits, default=None)
 
-    async def _rest(self) -> None:
-        """Sleep until something may be due, or a slot that a limited queue needs becomes free."""
+    async def _sleep(self) -> None:
+        """Sleep until a job may be due, or until a slot becomes free that a queue with a limit needs."""
         now, lanes = self._loop.time(), self._lanes
-        if now < self._awake_until:
-            seconds, self._glance = self._glance, 2 * self._glance
+        if now < self._spin_until:
+            seconds, self._poll_delay = self._poll_delay, 2 * self._poll_delay
         else:
             seconds = self._options.poll_interval.total_seconds()
-        times = [self._again_in()]
-        times += [self._quarantine.again_in(write, self._claim_began) for write in (RefusedWrite.START, RefusedWrite.CLAIM)]
+        times = [self._capacity_in()]
+        times += [self._quarantine.retry_in(write, self._claim_began) for write in (RefusedWrite.START, RefusedWrite.CLAIM)]
         times.append(lanes.arrivals.survey_in())
         if (opens_at := lanes.backlog.next_at) is not None:
-            times.append(max(opens_at - now, _PACE))
+            times.append(max(opens_at - now, _DEBOUNCE))
         if any(one.selection is not None and one.selection.held for one in lanes.partitions.every):
-            times.append(_ASK_AGAIN)
+            times.append(_SELECT_AGAIN)
         seconds = min([seconds, *(time for time in times if time is not None)])
         waits = [asyncio.ensure_future(self._woken.wait())]
         if self.until_idle or any(one.has_capacity_of_its_own for one in lanes.partitions.every):
@@ -658,5 +660,5 @@ class Claimer(Component):
 
 
 def _partitions_of(controls: Controls) -> tuple[Any, ...]:
-    """Return the settings that decide over partitions and pauses."""
+    """Return the settings that determine partitions and pauses."""
     return controls.paused_queues, controls.paused_types, controls.limited

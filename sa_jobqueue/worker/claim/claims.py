@@ -17,7 +17,7 @@ from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.statements import claims
-from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Plan, Segment, Turn
+from sa_jobqueue.worker.claim.cursors import START, Allocation, Cursors, Lane, Plan, Segment
 from sa_jobqueue.worker.claim.limits import transaction
 from sa_jobqueue.worker.claim.partitions import Partition
 
@@ -50,7 +50,7 @@ class Claims:
     async def remaining(self, connection: AsyncConnection, lanes: Iterable[Lane], types: Sequence[str]) -> bool:
         """Return whether a claim from the start of these lanes would start a job, or a chain's end was not passed on."""
         of_lanes = dict.fromkeys(lane._replace(type_name="") for lane in lanes)
-        given = self._from_start(Plan([Turn(types, 1, [Segment(list(of_lanes), 1)])], {}, 1))
+        given = self._from_start(Plan([Allocation(types, 1, [Segment(list(of_lanes), 1)])], {}, 1))
         ((is_due, has_chains_to_unblock),) = await self._remaining.execute(connection, given)
         return bool(is_due or has_chains_to_unblock)
 
@@ -62,17 +62,17 @@ class Claims:
         To find them they are started, in parts, in transactions that are rolled back. Those excluded already are left out.
         Locks: the jobs, while they are tried. At most `MOST_TRIED` are.
         """
-        turns = [
-            Turn(one.types, MOST_TRIED, [Segment([lane], limit + len(self.excluded)) for lane in of])
+        allocations = [
+            Allocation(one.types, MOST_TRIED, [Segment([lane], limit + len(self.excluded)) for lane in of])
             for one, of in lanes.items()
         ]
-        given = self._from_start(Plan(turns, {}, MOST_TRIED), self.excluded)
+        given = self._from_start(Plan(allocations, {}, MOST_TRIED), self.excluded)
         rows = await compiled(claims.candidates, self._model, inputs=False).execute(connection, given)
         xids = {row[2]: row[1] for row in rows if row[2] is not None}
         types = sorted({name for one in lanes for name in one.types})
 
         async def try_to_start(ids: Sequence[Any]) -> None:
-            by_id = Plan([Turn(types, 0, [])], {job_id: xids[job_id] for job_id in ids}, len(ids))
+            by_id = Plan([Allocation(types, 0, [])], {job_id: xids[job_id] for job_id in ids}, len(ids))
             with suppress(_UndoneError):
                 async with transaction(connection):
                     try:
@@ -88,8 +88,8 @@ class Claims:
 
     def _from_start(self, plan: Plan, excluded: Collection[Any] = ()) -> dict[str, Any]:
         cursors = Cursors((), lowest_id(self._model.__jobqueue__))
-        for turn in plan.turns:
-            for segment in turn.segments:
+        for allocation in plan.allocations:
+            for segment in allocation.segments:
                 for lane in segment.lanes:
                     cursors.lower(lane, START)
         return cursors.parameters(plan, excluded)

@@ -50,7 +50,7 @@ class Segment(NamedTuple):
     quota: int
 
 
-class Turn(NamedTuple):
+class Allocation(NamedTuple):
     """What one partition may start with a claim."""
 
     types: Sequence[str]
@@ -61,7 +61,7 @@ class Turn(NamedTuple):
 class Plan(NamedTuple):
     """What one claim scans, in this order, and the late arrivals that it takes first: by id, the transaction of each."""
 
-    turns: Sequence[Turn]
+    allocations: Sequence[Allocation]
     late: Mapping[Any, str]
     limit: int
 
@@ -202,9 +202,9 @@ class Cursors:
         recent = (now - RECENT, self._lowest_id)
         ended: list[Lane] = []
         left_of_all = plan.limit - sum(late.values())
-        for turn in plan.turns:
-            left = min(left_of_all, turn.quota)
-            for lanes, quota in turn.segments:
+        for allocation in plan.allocations:
+            left = min(left_of_all, allocation.quota)
+            for lanes, quota in allocation.segments:
                 if left <= 0:
                     break  # not scanned
                 gave, read = self._read(lanes, of_lane, min(left, quota))
@@ -242,13 +242,13 @@ class Cursors:
         types: list[str] = []
         segments: list[tuple[int, int, int]] = []
         partitions: list[tuple[int, int, int, int, int]] = []
-        for turn in plan.turns:
+        for allocation in plan.allocations:
             first, first_type = len(segments) + 1, len(types) + 1
-            types += turn.types
-            for of_segment, quota in turn.segments:
+            types += allocation.types
+            for of_segment, quota in allocation.segments:
                 segments.append((len(lanes) + 1, len(lanes) + len(of_segment), quota))
                 lanes += of_segment
-            partitions.append((turn.quota, first, len(segments), first_type, len(types)))
+            partitions.append((allocation.quota, first, len(segments), first_type, len(types)))
         cursors = [self.of_lane[lane] for lane in lanes]
         late = [job_id for job_id in plan.late if job_id not in excluded] if excluded else list(plan.late)
         given: dict[str, Any] = {

@@ -1,9 +1,9 @@
 """Notifies other workers of capacity that this worker freed under limits, if they may be waiting for it.
 
-Another worker that found no capacity tries again after half a second at the latest. It is notified earlier where a limit was
-reached until a job of this worker ended, and this worker, which may use the slot first, leaves it to others. Where a claim
-follows the end, its count shows this. Where none follows, as in a worker that is stopping or has no free slot, others are
-notified unless the last count showed plenty of capacity.
+A worker that finds no capacity retries after half a second at the latest. It is notified earlier if a limit was reached
+until a job of this worker ended, and this worker, which may use the slot first, does not need it. The count of the next
+claim shows this. If no claim follows, as in a worker that is stopping or has no free slot, others are notified unless the
+last count showed plenty of capacity.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.worker.claim.limits import Key, Limits
 
 OWN_TURN: Final = 0.01
-"""Seconds that this worker has to use a slot itself, and between two notifications of free capacity: a commit that notifies
-takes a lock of the whole database."""
+"""Seconds for which this worker may use a slot first, and between two notifications: a commit that notifies takes a lock of
+the whole database."""
 
 TRUSTED: Final = 0.1
-"""Seconds for which a worker trusts its own count of what it runs."""
+"""Seconds for which a worker trusts its own count of running jobs."""
 
 Notify: TypeAlias = Callable[[Iterable[Key]], None]
 
 
 class Freed:
-    """Jobs that one worker runs under limits, and those of them that have ended since the last count.
+    """Jobs that one worker runs under limits, and those that have ended since the last count.
 
-    `notify`: notify other workers that these limits may have capacity.
-    A crash loses nothing permanently: other workers find the capacity with their next try.
+    `notify`: notifies other workers that these limits may have capacity. If this worker crashes, they find the capacity with
+    their next retry.
     """
 
     def __init__(self, notify: Notify) -> None:
@@ -48,7 +48,7 @@ class Freed:
 
     @contextmanager
     def own_turn(self) -> Iterator[None]:
-        """Let this worker, which claims for the length of a block, use first what it frees."""
+        """Give this worker priority for the slots it frees while it claims in the block."""
         self._has_turn = True
         try:
             yield
@@ -59,13 +59,13 @@ class Freed:
                 self._pass_on()
 
     def end(self, job_id: Any) -> str | None:
-        """Take in that a job has ended; return the queue of one that was held, its part where it is of one."""
+        """Record that a job ended; return its queue or fairness key (`part_of`) if it ran under limits, otherwise None."""
         held = self._held.pop(job_id, None)
         if held is None:
             return None
         limits, queue = held
         limits.held -= 1
-        # Nothing more than that for each job: what they count under is the same for all of a queue.
+        # Only counted here, as this runs for each job; the limits are the same for all jobs of a queue.
         self._over[held] = self._over.get(held, 0) + 1
         if self._timer is None:
             self._wait()
@@ -78,27 +78,26 @@ class Freed:
                 self._ended.setdefault(limits, Counter())[key] += n
 
     def keep(self, job_ids: Collection[Any]) -> None:
-        """Record that of the jobs that were held all but these have ended, even if no end was reported."""
+        """Record that all jobs except these have ended, even if no end was reported."""
         for job_id in self._held.keys() - job_ids:
             self.end(job_id)
 
     def takes_all(self, limits: Limits) -> bool:
-        """Return whether this worker need not ask: what it runs, or has not written the end of, is all that may run.
+        """Return whether this worker alone uses a limit completely, so that it need not be counted.
 
-        Only for a short time after the last query: a lost attempt is ended by other workers, and its end is not reported
-        here.
+        Only for a short time after the last count: lost attempts are ended by other workers, which is not reported here.
         """
         most = limits.most
         return most is not None and limits.held >= most and self._loop.time() < limits.asked_at + TRUSTED
 
     def before(self, limits: Limits) -> Counter[Key]:
-        """Return what has ended under limits that are now counted again; `claimed` follows, unless the claimer fails."""
+        """Return how many jobs ended since the last count; the caller counts next, then calls `claimed` unless it fails."""
         self._take_in()
         self._counting = limits
         return Counter(self._ended.get(limits, ()))
 
     def claimed(self, limits: Limits, before: Counter[Key], jobs: Sequence[ClaimedJob]) -> None:
-        """Take in which jobs a claim has started under limits, which it counted after so many had ended."""
+        """Record the jobs that a claim started under limits, which were counted after `before` jobs had ended."""
         self._counting = None
         self._held |= {job.id: (limits, job.part) for job in jobs}
         limits.held += len(jobs)
@@ -122,7 +121,7 @@ class Freed:
         ended, self._ended = self._ended, {}
         counted, self._counted = self._counted, set()
         for limits, keys in ended.items():
-            # What has ended since a count is left to the next one, for as long as counts are made; all, if one is under way.
+            # Jobs that ended since a count are left to the next count while claims continue; all of them during a count.
             is_next = self._has_turn and limits is self._counting
             later = Counter({key: n for key, n in keys.items() if is_next or (self._has_turn and (limits, key) in counted)})
             if later:

@@ -1,4 +1,4 @@
-"""Claims under limits that hold across all workers: one at a time for what they limit, in a transaction that counts."""
+"""Capacity under limits that hold across all workers, counted under a row lock in the transaction of the claim."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sa_jobqueue.statements import limits
 from sa_jobqueue.worker.claim.counting import Running
 from sa_jobqueue.worker.claim.rates import Rates
 
-# What is counted and written under a lock is to be seen as of then, whatever isolation is usual in this database.
+# Counts under a lock must see what was committed before the lock, whatever the default isolation level is.
 _BEGIN = plain("BEGIN ISOLATION LEVEL READ COMMITTED")
 _COMMIT, _ROLLBACK = plain("COMMIT"), plain("ROLLBACK")
 
@@ -46,26 +46,26 @@ class LimitRow(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """What it is of."""
+        """Key of the limit."""
         return self.is_type, part_of(self.name, self.fairness_key)
 
 
 Key: TypeAlias = tuple[bool, str]
-"""What a limit is of: whether of a type, and the name of that, of a queue or of a part."""
+"""Key of a limit: whether it is of a job type, and the name of the type, the queue, or the fairness key (`part_of`)."""
 
 BUSY: Final = 0.004
-"""Seconds until a claim that met another one under the same limit is tried again: that one takes about as long."""
+"""Seconds until a claim is retried that found the limit locked by another claim: about as long as a claim takes."""
 FULL: Final = 0.02
-"""Seconds until a claim that found no capacity is tried again; doubled each time, and cut short by a notification."""
+"""Seconds until a claim is retried that found no capacity; doubled each time, and shortened by a notification."""
 SELDOM: Final = 0.5
-"""Seconds between two such tries at most."""
+"""Maximum number of seconds between two such retries."""
 
 
 class Limits:
-    """How much room the limits of a queue, of its parts and of a type leave, as of now; asked and used in one transaction.
+    """How much capacity the limits of a queue, its fairness keys and a job type leave: read and used in one transaction.
 
-    `queue`, `type_name`: those that have limits, or None. `parts`: the parts that have some of their own. What a crash
-    leaves: nothing; the transaction ends with its connection, at the latest when the server has heard none for `patience`.
+    `queue`, `type_name`: those that have limits, or None. `parts`: fairness keys, as `part_of`, with limits of their own.
+    A crash leaves nothing behind: the transaction ends with its connection.
     """
 
     def __init__(
@@ -82,20 +82,22 @@ class Limits:
         self._most: dict[Key, int | None] = {}
         self._keys: dict[str, list[Key]] = {}
         self.counted: dict[Key, tuple[int, int]] = {}
-        """How many ran of each that `room` has counted, and how many may."""
+        """By key: how many jobs were running at the last count, and how many may run."""
         self._after: dict[Key, tuple[int, int]] = {}
-        """The same after the last claim that is through."""
+        """The same after the last claim."""
         self.held = 0
-        """How many of what was claimed under them this worker runs, by its own account."""
+        """How many jobs this worker runs under them, by its own count."""
         self.asked_at = float("-inf")
-        """When it last asked, by its own clock."""
-        self.again_in = 0.0
-        """Seconds until it is worth asking again, after there was no room for any."""
+        """When it last counted, by the loop's clock."""
+        self.retry_in = 0.0
+        """Seconds until a retry may find capacity; zero if there was some."""
 
-    async def room(self, connection: AsyncConnection, limit: int, parts: Sequence[str] = ()) -> tuple[int, dict[str, int]]:
-        """Lock the limits and return how many of `limit` jobs they let start now, and how many of those of `parts`.
+    async def capacity(
+        self, connection: AsyncConnection, limit: int, parts: Sequence[str] = ()
+    ) -> tuple[int, dict[str, int]]:
+        """Lock the limits; return how many of `limit` jobs may start now, and how many of each of `parts` with a limit.
 
-        A part that is not among those has room for all. Within a transaction.
+        Must be called in a transaction.
         """
         own = [name for name in parts if name in self._own]
         keys = [*([""] if self._queue is not None else []), *(split(name)[1] for name in own)]
@@ -103,14 +105,14 @@ class Limits:
         rows = {row.key: row for row in starmap(LimitRow, await self._lock.execute(connection, asked))}
         whole = [(False, self._queue)] if self._queue is not None else []
         whole += [(True, self._type)] if self._type is not None else []
-        self.again_in = 0.0
+        self.retry_in = 0.0
         self.counted = {}
         if any(key not in rows for key in whole):
-            self.again_in = BUSY
+            self.retry_in = BUSY
             return 0, {}
         self.rates.read(rows)
         if await self.rates.correct(connection):
-            self.again_in = BUSY
+            self.retry_in = BUSY
             return 0, {}
         self._most |= {key: row.global_concurrency for key, row in rows.items()}
         self._keys.clear()
@@ -123,18 +125,18 @@ class Limits:
             if row.global_concurrency is not None:
                 self.counted[key] = (of_type if row.is_type else in_queue), row.global_concurrency
                 limit = min(limit, row.global_concurrency - self.counted[key][0])
-            if (room := self.rates.room(key)) is not None:
-                limit = min(limit, room)
-                if room == 0:
-                    self.again_in = max(self.rates.wait(key), BUSY)
+            if (capacity := self.rates.capacity(key)) is not None:
+                limit = min(limit, capacity)
+                if capacity == 0:
+                    self.retry_in = max(self.rates.wait(key), BUSY)
                     return 0, {}
         if limit <= 0:
-            self.again_in, self._full = self._full, min(2 * self._full, SELDOM)
+            self.retry_in, self._full = self._full, min(2 * self._full, SELDOM)
             return 0, {}
         self._full = FULL
-        return limit, await self._room_of_parts(connection, limit, parts, own, rows)
+        return limit, await self._capacity_of_parts(connection, limit, parts, own, rows)
 
-    async def _room_of_parts(
+    async def _capacity_of_parts(
         self,
         connection: AsyncConnection,
         limit: int,
@@ -145,8 +147,8 @@ class Limits:
         of_queue = rows.get((False, self._queue or ""))
         each = self._each = of_queue.concurrency_per_key if of_queue is not None else None
         self._keys.clear()
-        # Held by another claim: no room in this one.
-        rooms = {name: limit if (False, name) in rows else 0 for name in own}
+        # Locked by another claim: no capacity for this one.
+        capacities = {name: limit if (False, name) in rows else 0 for name in own}
         of_own = {name: row.global_concurrency for name in own if (row := rows.get((False, name))) is not None}
         most = {name: number for name, number in of_own.items() if number is not None}
         if each is not None:
@@ -154,41 +156,41 @@ class Limits:
         if most:
             counts = await self._running.count_parts(connection)
             for name, number in most.items():
-                rooms[name] = min(rooms.get(name, limit), number - counts[name])
+                capacities[name] = min(capacities.get(name, limit), number - counts[name])
                 self.counted[False, name] = counts[name], number
         for name in own:
-            if (room := self.rates.room((False, name))) is not None:
-                rooms[name] = min(rooms[name], room)
-        return rooms
+            if (capacity := self.rates.capacity((False, name))) is not None:
+                capacities[name] = min(capacities[name], capacity)
+        return capacities
 
     @property
     def name(self) -> str:
-        """What they are of: `queue mail`, `type report`, or `queue mail, type report`."""
+        """Name for logs and notifications: `queue mail`, `type report`, or `queue mail, type report`."""
         named = {"queue": self._queue or next(iter(sorted(self._own)), None), "type": self._type}
         return ", ".join(f"{what} {label_of(name)}" for what, name in named.items() if name is not None)
 
     @property
     def most(self) -> int | None:
-        """How many jobs may run under them all together, as far as they have been read; None for any number."""
+        """How many jobs may run under all of them together, by the last read; None if there is no limit."""
         found = [self._most.get((is_type, name)) for is_type, name in ((False, self._queue), (True, self._type)) if name]
         return min((one for one in found if one is not None), default=None)
 
     def may_be_reached(self, key: Key, ended: int) -> bool:
-        """Return whether a limit may have been reached until so many jobs `ended`: not where half of it was free even then.
+        """Return whether a limit may have been reached before `ended` jobs ended: not if half of it was free even then.
 
-        The last claim may have counted without them, for an end is known here later than in the database. Where others
-        have used all that since, they try again after `SELDOM` anyway.
+        The last count may not include these jobs, because this worker learns of an end later than the database. If other
+        workers have used up the limit since, they retry after `SELDOM` anyway.
         """
         n, most = self._after.get(key, (1, 1))
         return 2 * (n + ended) >= most
 
     def covers(self, key: Key) -> bool:
-        """Return whether a limit, or a part of its queue, is among these."""
+        """Return whether a limit, or the one of a fairness key of its queue, is among these."""
         is_type, name = key
         return name == self._type if is_type else whole(name) == self._queue or name in self._own
 
     def keys_of(self, queue: str) -> list[Key]:
-        """Return which of the limits count a job of a queue or part, as far as they have been read."""
+        """Return which of the limits count a job of a queue or fairness key, by the last read."""
         if (known := self._keys.get(queue)) is not None:
             return known
         keys: list[Key] = [(False, self._queue)] if self._queue is not None else []
@@ -198,7 +200,7 @@ class Limits:
         return found
 
     def started(self, jobs: Sequence[ClaimedJob], ended: Mapping[Key, int]) -> list[Key]:
-        """Take in what was started after a count; return which were reached until so many `ended`, and have room still."""
+        """Record what was started after a count; return limits reached until `ended` jobs ended that are not reached now."""
         used = Counter[Key]()
         for queue, n in Counter([job.part for job in jobs]).items():
             for key in self.keys_of(queue):
@@ -214,7 +216,7 @@ class Limits:
 
 @asynccontextmanager
 async def transaction(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Make one transaction of a block, on a connection on which each statement is its own.
+    """Run a block in one transaction, on a connection in autocommit mode.
 
     Obliges: a block that is cancelled is the last of its connection, whose pool rolls back what it finds.
     """

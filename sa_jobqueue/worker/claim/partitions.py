@@ -68,7 +68,7 @@ class Partition:
         if self._slots is not None:
             free = min(free, self._slots())
         for bucket in self.buckets:
-            free = min(free, bucket.room())
+            free = min(free, bucket.capacity())
         return free
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sa_jobqueue.policies.fairness import part_of, split
-from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan, Segment, Turn
+from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan, Segment
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.stride import Ageing, Sharer, Stride, quotas
 
@@ -52,7 +52,7 @@ class Planner:
         self._kept: set[Queue] = set()
 
     def open(self, lane: Lane) -> None:
-        """Plan a lane from now on."""
+        """Add a lane to the plans that follow."""
         queue = (lane.queue, lane.type_name)
         self._queues.open(queue)
         of = self._of.get(queue)
@@ -61,7 +61,7 @@ class Planner:
         of.keys.open(lane.fairness_key).lanes[lane] = None
 
     def close(self, lane: Lane) -> None:
-        """Plan a lane no more."""
+        """Remove a lane from the plans that follow."""
         queue = (lane.queue, lane.type_name)
         keys = self._of[queue].keys
         sharer = keys.sharers[lane.fairness_key]
@@ -97,11 +97,13 @@ class Planner:
     def share(self, free: int, now: float, without: Collection[Partition] = ()) -> dict[Partition, list[Share]]:
         """Divide `free` slots among the queues that have open lanes and capacity, by partition, in the order to claim in."""
         waiting = self._queues.next(len(self._queues.sharers))
-        rooms = [0 if self._partitions.of(one.name) in without else self._capacity(one.name, free, now) for one in waiting]
-        given = quotas(waiting, free, rooms) if self._fair else rooms
+        capacities = [
+            0 if self._partitions.of(one.name) in without else self._capacity(one.name, free, now) for one in waiting
+        ]
+        given = quotas(waiting, free, capacities) if self._fair else capacities
         planned = [(sharer, quota) for sharer, quota in zip(waiting, given, strict=True) if quota > 0]
         if self._fair:
-            # Last the one that used its whole quota: it may have what the others leave.
+            # The one that used its whole quota comes last: it may use what the others leave.
             planned.sort(key=lambda one: one[0].is_busy)
         shares: dict[Partition, list[Share]] = {}
         for sharer, quota in planned:
@@ -124,13 +126,15 @@ class Planner:
             if sharer.name
         ]
 
-    def plan(self, shares: Mapping[Partition, Sequence[Share]], limit: int, rooms: Mapping[str, int] | None = None) -> Plan:
+    def plan(
+        self, shares: Mapping[Partition, Sequence[Share]], limit: int, capacities: Mapping[str, int] | None = None
+    ) -> Plan:
         """Return the plan of one claim of up to `limit` jobs for these partitions.
 
         `rooms`: how many jobs fairness keys with limits of their own may start, of those that `names` returned.
         """
         late: dict[Any, str] = {}
-        turns: list[Turn] = []
+        allocations: list[Allocation] = []
         left_of_type: dict[str, int] = {}
         for partition, of_partition in shares.items():
             # A selector is offered more than may start.
@@ -142,22 +146,22 @@ class Planner:
                 left_of_type[partition.own_type] = left - sum(share.quota for share in of_partition)
             segments: list[Segment] = []
             for share in of_partition:
-                segments += self._segments(share, limit, rooms or {}, late)
+                segments += self._segments(share, limit, capacities or {}, late)
             if not self._fair and not any(lane.fairness_key for segment in segments for lane in segment.lanes):
                 segments = _by_priority(segments, capacity)
-            turns.append(Turn(partition.types, max(capacity - (len(late) - before), 0), segments))
-        if turns and turns[-1].segments and not rooms:
-            types, capacity, of_last = turns[-1]
-            last = Segment(of_last[-1].lanes, capacity)  # it may have what the others leave
-            turns[-1] = Turn(types, capacity, [*of_last[:-1], last])
-        return Plan(turns, late, limit)
+            allocations.append(Allocation(partition.types, max(capacity - (len(late) - before), 0), segments))
+        if allocations and allocations[-1].segments and not capacities:
+            types, capacity, of_last = allocations[-1]
+            last = Segment(of_last[-1].lanes, capacity)  # it may use what the others leave
+            allocations[-1] = Allocation(types, capacity, [*of_last[:-1], last])
+        return Plan(allocations, late, limit)
 
-    def _segments(self, share: Share, limit: int, rooms: Mapping[str, int], late: dict[Any, str]) -> list[Segment]:
+    def _segments(self, share: Share, limit: int, capacities: Mapping[str, int], late: dict[Any, str]) -> list[Segment]:
         of, queue = self._of[share.queue], share.queue[0]
         quota = min(share.quota, limit)
         sharers = of.keys.next(MOST_KEYS)
         # Only keys that were asked for have a known capacity.
-        most_of = [rooms.get(part_of(queue, one.name), 0 if rooms and one.name else quota) for one in sharers]
+        most_of = [capacities.get(part_of(queue, one.name), 0 if capacities and one.name else quota) for one in sharers]
         given = quotas(sharers, quota, [min(most, quota) for most in most_of])
         aged = self._longest_waiting(of, sharers, quota)
         segments: list[Segment] = []
@@ -177,7 +181,7 @@ class Planner:
         return [segment for segment in segments if segment.quota > 0]
 
     def _take_late(self, lanes: Iterable[Lane], most: int, late: dict[Any, str]) -> int:
-        """Have up to `most` late arrivals of these lanes claimed by id: no more than half, so that no flood starves."""
+        """Add up to `most` late arrivals of these lanes, to be claimed by id: at most half of the quota."""
         before = len(late)
         for lane in lanes:
             for job_id, xid in self._cursors.late.get(lane, {}).items():
@@ -194,7 +198,7 @@ class Planner:
         return min((lane for sharer in sharers for lane in sharer.lanes), key=self._cursors.of_lane.__getitem__), due
 
     def charge(self, shares: Mapping[Partition, Sequence[Share]], started_of: Mapping[Lane, int]) -> None:
-        """Count what a claim with these shares has started, by fairness key; the queues are counted by `charge_queues`."""
+        """Charge fairness keys for what a claim with these shares started; `charge_queues` charges the queues."""
         keys: dict[Queue, Counter[str]] = {}
         for lane, count in started_of.items():
             keys.setdefault((lane.queue, lane.type_name), Counter())[lane.fairness_key] += count
@@ -208,7 +212,7 @@ class Planner:
                     sharer.is_busy = started >= quota
 
     def charge_queues(self, started: Mapping[Queue, int]) -> None:
-        """Count what the claims since `share` have started."""
+        """Charge queues for what the claims since `share` started."""
         self._queues.charge(started)
 
     def lanes_of_key(self, part: str) -> list[Lane]:

@@ -1,4 +1,4 @@
-"""What the rates of a queue, of its parts and of a type let a claim start, and whether what it took fits: by weight."""
+"""How many jobs the rates of a queue, its fairness keys and a job type allow, and whether a claim exceeded them, by cost."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.statements import limits
 
 _KNOWN: Final = 0.5
-"""Seconds for which a first job that was too heavy is taken for the first: one that is lighter may come before it."""
+"""Seconds for which a job that cost too much is assumed to be the first of its queue: a cheaper one may come before it."""
 
 
 class TooHeavyError(Exception):
-    """What a claim took weighs more than the rates let start: roll it back, and take fewer."""
+    """The jobs of a claim exceed a rate: roll back, and claim fewer."""
 
 
 class OutdatedError(Exception):
-    """Another claim has spent of a rate since this one read what was left: roll it back, and make it again."""
+    """Another claim used a rate after this one read it: roll back, and claim again."""
 
 
 class Rates:
@@ -51,24 +51,24 @@ class Rates:
         rates = {key: Rate.of(row) for key, row in rows.items() if row.rate_algorithm != RateAlgorithm.LOCAL_TOKEN_BUCKET}
         self._rates = {key: rate for key, rate in rates.items() if rate is not None}
         self._states = {key: (row.version, row.place) for key, row in rows.items() if row.version is not None}
-        # Started by a claim that began after ours, and was faster: by our `now()` that is yet to come.
+        # Used by a claim that began after ours but was faster: by our `now()` that is in the future.
         self._late = {key for key, rate in self._rates.items() if rate.is_after(rows[key].now)}
 
         self._ahead = {key for key, rate in self._rates.items() if rate.is_ahead(rows[key].spent_at)}
 
     async def correct(self, connection: AsyncConnection) -> bool:
-        """Write what was started by a clock that was ahead as if it were started now; return whether there was any.
+        """Correct rates that were last used in the future, because the clock was set back; return whether there were any.
 
-        Otherwise nothing would be refilled until the clock has come to that instant again. Within the transaction that
-        has read the rates; end it afterwards and read them again.
+        Otherwise they would not be refilled until that time. Must be called in the transaction that read the rates; end it
+        afterwards and read them again.
         """
         ahead = {key: self._rates[key] for key in self._ahead}
         if ahead:
             await self._spend.execute(connection, self._given(ahead))
         return bool(ahead)
 
-    def room(self, key: tuple[bool, str]) -> int | None:
-        """Return how many jobs of usual cost a rate lets start; None without a rate."""
+    def capacity(self, key: tuple[bool, str]) -> int | None:
+        """Return how many jobs of the recent average cost a rate allows; None without a rate."""
         if (rate := self._rates.get(key)) is None:
             return None
         if key in self._late or not rate.fitting([self._first_weight(key)]):
@@ -77,13 +77,13 @@ class Rates:
         return min(guess, self._fits.get(key, guess))
 
     def wait(self, key: tuple[bool, str]) -> float:
-        """Return in how many seconds a rate without room may have some."""
+        """Return in how many seconds a rate without capacity may have some."""
         return 0.0 if key in self._late else self._rates[key].wait(self._first_weight(key)).total_seconds()
 
     def weigh(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Check what was claimed, before anything is made of it.
+        """Check the costs of claimed jobs, before any is started.
 
-        Raises: TooHeavyError; the next `room` is smaller then, and none while the first job is too heavy.
+        Raises: TooHeavyError; the next `capacity` is smaller then, and zero while the first job costs too much.
         """
         if not self._rates:
             return
@@ -95,7 +95,7 @@ class Rates:
             if fitting == len(weights):
                 continue
             heavy = True
-            # Which is the first is known for sure of a part, and of a claim of one.
+            # Which job is the first is only certain for a fairness key, and for a claim of one job.
             self._fits[key] = max(fitting, 1)
             if fitting == 0 and (self._is_part(key) or len(jobs) == 1):
                 self._first[key] = weights[0], time.monotonic() + _KNOWN
@@ -107,7 +107,7 @@ class Rates:
             self._weight = (self._weight + sum(map(weight_of, jobs)) / len(jobs)) / 2
 
     async def spend(self, connection: AsyncConnection, jobs: Sequence[ClaimedJob]) -> None:
-        """Weigh what was claimed, as `weigh` does, and remember it. Within the transaction that has read the rates.
+        """Check the costs of claimed jobs, as `weigh` does, and write them. In the transaction that read the rates.
 
         Raises: TooHeavyError; OutdatedError.
         """
@@ -144,5 +144,5 @@ class Rates:
 
 
 def weight_of(job: ClaimedJob) -> int:
-    """Return how much a job counts against rates; a number below one, written by hand, gives nothing back."""
+    """Return how much a job counts against rates; at least one, even if a smaller number was written by hand."""
     return max(job.rate_cost or 1, 1)

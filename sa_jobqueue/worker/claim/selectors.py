@@ -100,7 +100,7 @@ class Caller:
     def _in_thread(self, choose: Callable[..., Any], candidates: Sequence[Candidate], free: int) -> asyncio.Future[Any]:
         ended: asyncio.Future[Any] = self._loop.create_future()
 
-        def tell(answer: Any, error: Exception | None) -> None:
+        def set_answer(answer: Any, error: Exception | None) -> None:
             if not ended.done():
                 ended.set_result((answer, error))
 
@@ -113,7 +113,7 @@ class Caller:
             except BaseException as error:
                 failed = error if isinstance(error, Exception) else RuntimeError(f"it raised {type(error).__name__}")
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(tell, answer, failed)
+                self._loop.call_soon_threadsafe(set_answer, answer, failed)
 
         # A daemon, as handlers' threads: one that never returns does not keep the process from ending.
         threading.Thread(target=run, name=f"sa_jobqueue_selector_{self.selector.queue}", daemon=True).start()
@@ -137,7 +137,7 @@ class Selection:
         return self._caller.selector.window
 
     @property
-    def room(self) -> int:
+    def capacity(self) -> int:
         """How many candidates may be read beside those that are held."""
         return max(self.window - len(self.held), 0)
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Generic, TypeVar
 STRIDE: Final = 232_792_560
 """What a job costs at weight 1: divisible by every weight to 20, and so large that rounding never matters."""
 _NEW: Final = 2**62
-_MOST_DEBTS: Final = 128
+_MOST_SAVED: Final = 128
 
 NameT = TypeVar("NameT", bound=Hashable)
 
@@ -32,9 +32,9 @@ class Sharer(Generic[NameT]):
 
     name: NameT
     weight: int
-    passed: int
-    turn: int
-    """Order among equal passes: below zero for one that has started nothing yet."""
+    pass_value: int
+    order: int
+    """Order among equal passes: negative for one that has started nothing yet."""
     lanes: dict[Any, None] = field(default_factory=dict)
     is_busy: bool = False
     """Whether it used its whole quota in the last claim."""
@@ -48,87 +48,89 @@ class Stride(Generic[NameT]):
         self.sharers: dict[NameT, Sharer[NameT]] = {}
         self._heap: list[tuple[int, int, Sharer[NameT]]] = []
         self._named: list[Sharer[NameT]] = []
-        self._debts: dict[NameT, int] = {}
-        self._turn = 0
+        self._saved_passes: dict[NameT, int] = {}
+        self._last_order = 0
         self._time = 0
-        """The pass of the waiting sharer that is furthest behind, as far as it has come."""
+        """Virtual time: the smallest pass among the waiting sharers; it never decreases."""
 
     def open(self, name: NameT) -> Sharer[NameT]:
         """Return the sharer of a name, which has jobs waiting from now on."""
         if (sharer := self.sharers.get(name)) is None:
-            self._turn += 1
-            passed = max(self._debts.pop(name, 0), self._time)
-            sharer = self.sharers[name] = Sharer(name, self._weight(name), passed, self._turn - _NEW)
-            heapq.heappush(self._heap, (sharer.passed, sharer.turn, sharer))
+            self._last_order += 1
+            pass_value = max(self._saved_passes.pop(name, 0), self._time)
+            sharer = self.sharers[name] = Sharer(name, self._weight(name), pass_value, self._last_order - _NEW)
+            heapq.heappush(self._heap, (sharer.pass_value, sharer.order, sharer))
         return sharer
 
     def close(self, name: NameT) -> None:
         """Remove a sharer that has no job waiting."""
         sharer = self.sharers.pop(name)
         if not self.sharers:  # no other sharer was waiting, so what it started took nothing from one
-            self._time = max(self._time, sharer.passed)
-            self._debts.clear()
+            self._time = max(self._time, sharer.pass_value)
+            self._saved_passes.clear()
             self._heap.clear()
             self._named.clear()
-        elif sharer.passed > self._time:
-            self._debts[name] = sharer.passed
+        elif sharer.pass_value > self._time:
+            self._saved_passes[name] = sharer.pass_value
 
     def next(self, most: int) -> list[Sharer[NameT]]:
         """Return up to `most` sharers by rising pass; the same ones until `charge`, unless they are closed."""
         self._named = [sharer for sharer in self._named if self.sharers.get(sharer.name) is sharer]
         while self._heap and len(self._named) < most:
-            passed, turn, sharer = heapq.heappop(self._heap)
-            if self._is_current(passed, turn, sharer):
+            pass_value, order, sharer = heapq.heappop(self._heap)
+            if self._is_current(pass_value, order, sharer):
                 self._named.append(sharer)
         return self._named[:most]
 
     def charge(self, started: Mapping[NameT, int]) -> None:
-        """Count what the named sharers have started."""
+        """Advance the passes by what the sharers that `next` returned have started."""
         for sharer in self._named:
             if count := started.get(sharer.name):
-                sharer.passed = max(sharer.passed, self._time) + count * STRIDE // sharer.weight
-                self._turn += 1
-                sharer.turn = self._turn
+                sharer.pass_value = max(sharer.pass_value, self._time) + count * STRIDE // sharer.weight
+                self._last_order += 1
+                sharer.order = self._last_order
             if self.sharers.get(sharer.name) is sharer:
-                heapq.heappush(self._heap, (sharer.passed, sharer.turn, sharer))
+                heapq.heappush(self._heap, (sharer.pass_value, sharer.order, sharer))
         self._named = []
         while self._heap and not self._is_current(*self._heap[0]):
             heapq.heappop(self._heap)
         if self._heap:
             self._time = max(self._time, self._heap[0][0])
-        if len(self._debts) > _MOST_DEBTS:
-            self._debts = {name: passed for name, passed in self._debts.items() if passed > self._time}
+        if len(self._saved_passes) > _MOST_SAVED:
+            self._saved_passes = {
+                name: pass_value for name, pass_value in self._saved_passes.items() if pass_value > self._time
+            }
 
     def reweigh(self) -> None:
-        """Read the weights again; what was started before stays counted."""
+        """Read the weights again; passes stay."""
         for sharer in self.sharers.values():
             sharer.weight = self._weight(sharer.name)
 
-    def _is_current(self, passed: int, turn: int, sharer: Sharer[NameT]) -> bool:
-        return self.sharers.get(sharer.name) is sharer and (passed, turn) == (sharer.passed, sharer.turn)
+    def _is_current(self, pass_value: int, order: int, sharer: Sharer[NameT]) -> bool:
+        return self.sharers.get(sharer.name) is sharer and (pass_value, order) == (sharer.pass_value, sharer.order)
 
 
-def quotas(sharers: Sequence[Sharer[Any]], free: int, rooms: Sequence[int]) -> list[int]:
+def quotas(sharers: Sequence[Sharer[Any]], free: int, capacities: Sequence[int]) -> list[int]:
     """Divide `free` slots among sharers, given by rising pass: one by one, each to the one whose pass is smallest.
 
     `rooms`: the most that each may have. Cost: free * log(sharers).
     """
     steps = [STRIDE // sharer.weight for sharer in sharers]
     given = [0] * len(sharers)
-    if sharers and len(set(steps)) == 1 and sharers[-1].passed - sharers[0].passed < steps[0]:
+    if sharers and len(set(steps)) == 1 and sharers[-1].pass_value - sharers[0].pass_value < steps[0]:
         # Equal weights within one round, which is the usual case: round after round in their own order.
         each, more = divmod(free, len(sharers))
-        if min(rooms) > each:
+        if min(capacities) > each:
             return [each + (place < more) for place in range(len(sharers))]
-    heap = [(sharer.passed, place) for place, sharer in enumerate(sharers) if rooms[place] > 0]
+    heap = [(sharer.pass_value, place) for place, sharer in enumerate(sharers) if capacities[place] > 0]
     while free > 0 and heap:
-        passed, place = heap[0]
+        pass_value, place = heap[0]
         given[place] += 1
         free -= 1
-        if given[place] >= rooms[place]:
+        if given[place] >= capacities[place]:
             heapq.heappop(heap)
         else:
-            heapq.heapreplace(heap, (passed + steps[place], place))
+            heapq.heapreplace(heap, (pass_value + steps[place], place))
     return given
 
 
@@ -149,6 +151,6 @@ class Ageing:
         self._started = self._started + count if full else 0
 
     def due(self) -> int:
-        """Return how many jobs the longest waiting lane may start now; zero for none. What is returned is spent."""
+        """Return how many jobs the longest waiting lane may start now; zero for none. Deducts them from the count."""
         due, self._started = divmod(self._started, self.SHARE)
         return due

@@ -96,7 +96,7 @@ class Completer(Component):
         self._new_id = model.__id_factory__
         self._complete = compiled(completions.complete, model)
         self._finish = compiled(completions.finish, model)
-        self._standing = completions.standing(model)
+        self._still_held = completions.still_held(model)
         self._queue: deque[Completed | Finished] = deque()
         self._arrived = asyncio.Event()
         self._empty = asyncio.Event()
@@ -252,9 +252,9 @@ class Completer(Component):
             one.due = now + pauses[one.end.job.id].total_seconds()
 
     async def _held(self, connection: AsyncConnection, ends: Sequence[Completed | Finished]) -> set[Any]:
-        """Return those whose rows another transaction has locked: they are still ours, and are tried again."""
+        """Return the jobs whose rows another transaction has locked: this worker still holds them, and tries again."""
         result = await connection.execute(
-            self._standing,
+            self._still_held,
             {
                 "ids": [end.job.id for end in ends],
                 "attempts": [end.job.attempt for end in ends],

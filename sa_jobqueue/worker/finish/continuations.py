@@ -15,7 +15,7 @@ from sa_jobqueue.db.splitting import in_parts, is_of_a_row
 from sa_jobqueue.errors import JobQueueError, LostAttemptError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import complete_attempt
-from sa_jobqueue.operations.enqueueing import alike, arrays
+from sa_jobqueue.operations.enqueueing import arrays, group_by_columns
 from sa_jobqueue.policies.fairness import part_of
 from sa_jobqueue.statements import chains
 from sa_jobqueue.types import ENDED, JobStatus
@@ -53,7 +53,7 @@ class ChainWriter:
         written = Written()
         last = [end for end in ends if isinstance(end.result, str)]
         going_on = {id(end.result): end for end in ends if isinstance(end.result, JobMixin) and not end.result._blockers}
-        for names, group in alike(self._model, [end.result for end in going_on.values()]):
+        for names, group in group_by_columns(self._model, [end.result for end in going_on.values()]):
             # Those that end here travel with the first of them; their place in the arrays is all the same.
             batch = [*(going_on[id(job)] for job in group), *last]
             last = []

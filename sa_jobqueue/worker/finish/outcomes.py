@@ -1,4 +1,4 @@
-"""Results of attempts as they are written; errors as JSON; and the outcome that an error means."""
+"""Results of attempts in the form in which they are written: errors as JSON, and the outcome of each exception."""
 
 from __future__ import annotations
 

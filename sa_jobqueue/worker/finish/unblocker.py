@@ -182,7 +182,7 @@ class Unblocker(Component):
             async with self._engine.begin() as connection:
                 for queue in due:
                     await connection.execute(notifications.notify_due(self._model), {"queue": queue})
-                excluded = self._quarantine.resting(RefusedWrite.UNBLOCK)
+                excluded = self._quarantine.quarantined(RefusedWrite.UNBLOCK)
                 done = await connection.run_sync(unblock, self._model, batch, excluded=excluded) if batch else None
         except DBAPIError as error:
             if not batch or not is_of_a_row(error):
@@ -216,16 +216,16 @@ class Unblocker(Component):
         async def some(job_ids: Sequence[JobId]) -> None:
             await self._settle({chain_id: after}, only=job_ids)
 
-        resting = set(self._quarantine.resting(RefusedWrite.UNBLOCK))
-        _, refused = await in_parts([row.job_id for row in rows if row.job_id not in resting], some)
+        quarantined = set(self._quarantine.quarantined(RefusedWrite.UNBLOCK))
+        _, refused = await in_parts([row.job_id for row in rows if row.job_id not in quarantined], some)
         pauses = await self._quarantine.add(RefusedWrite.UNBLOCK, refused or [(chain_id, error)])
-        if not all(self._quarantine.is_resting(RefusedWrite.UNBLOCK, job_id) for job_id, _ in refused) or not refused:
+        if not all(self._quarantine.is_quarantined(RefusedWrite.UNBLOCK, job_id) for job_id, _ in refused) or not refused:
             # The chain's own row fails, or more jobs than can be left out.
             self._chains.pop(chain_id, None)
             self._later[chain_id] = time.monotonic() + min(pauses.values()).total_seconds()
 
     async def _settle(self, chains: dict[JobId, JobId | None], *, only: Sequence[JobId] | None = None) -> None:
-        excluded = self._quarantine.resting(RefusedWrite.UNBLOCK)
+        excluded = self._quarantine.quarantined(RefusedWrite.UNBLOCK)
         async with self._engine.begin() as connection:
             done = await connection.run_sync(unblock, self._model, chains, excluded=excluded, only=only)
         await self._apply(chains, done)
@@ -235,7 +235,7 @@ class Unblocker(Component):
         for chain_id in batch:
             self._chains.pop(chain_id, None)
         for chain_id in done.kept:
-            pause = self._quarantine.again_in(RefusedWrite.UNBLOCK) or PAUSES.base.total_seconds()
+            pause = self._quarantine.retry_in(RefusedWrite.UNBLOCK) or PAUSES.base.total_seconds()
             self._later[chain_id] = time.monotonic() + pause
         for chain_id, after in done.left.items():
             self._chains.setdefault(chain_id, after)

@@ -1,12 +1,12 @@
-"""Gathers attempts of a type whose handler takes many at once, calls it, and gives each its own end.
+"""Collects attempts for batch handlers, calls the handler, and gives each attempt its own outcome.
 
-Every attempt is run by the executor as any other, with its own timeout, middleware and fence; where an ordinary one calls
-its handler, these meet here. So an end is written as any other, and those of a batch share a statement.
+The executor runs each attempt like any other, with its own timeout, middleware and fence. Where an ordinary attempt calls
+its handler, these wait here for the call of the batch. Outcomes are written as usual, those of a batch in one statement.
 
-What stops one attempt of a batch that runs:
-- it is lost: the others go on, unless the handler has a session. What it wrote there for the lost one is not separable from
-  the rest: all is rolled back, and the others are given back, not counted;
-- its time is up, or the worker shuts down: the call is stopped, for it is one call; the others are given back, not counted.
+If one attempt of a running batch
+- is lost, the others continue, unless the handler has a session: its writes for the lost attempt cannot be separated from
+  the rest, so all is rolled back, and the others are released without counting an attempt;
+- times out, or the worker shuts down, the call is stopped, and the others are released without counting an attempt.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ from sa_jobqueue.worker.run.threads import Threads
 
 
 class Host(Protocol):
-    """Who runs the attempts: the executor."""
+    """What a batch needs of the executor."""
 
     def free_for(self, type_name: str) -> int:
         """Return how many more jobs of a type may be started."""
 
     def encode(self, running: Running, returned: Any, job_type: JobType) -> Any:
-        """Return an outcome as what is written of it."""
+        """Return an outcome in the form in which it is written."""
 
     def stop(self, running: Running, reason: CancelReason) -> None:
         """Stop an attempt."""
 
-    async def standing(self, attempts: Iterable[ClaimedJob]) -> set[JobId]:
+    async def still_held(self, attempts: Iterable[ClaimedJob]) -> set[JobId]:
         """Return the jobs whose attempts are still this worker's."""
 
     def leave_behind(self, call: asyncio.Future[Any]) -> None:
-        """Go on without a thread that does not stop."""
+        """Abandon a thread that does not stop."""
 
     def committed(self, following: str | None, ended: JobId | None) -> None:
-        """Look after what a commit has set going."""
+        """Handle what a commit started: a continuation, or the end of a chain."""
 
 
 @dataclass(slots=True)
@@ -172,9 +172,9 @@ class Batches:
             await asyncio.wait({task})
 
     async def _run(self, batch: _Batch) -> None:
-        """Call the handler and tell each attempt its end. Cancelled, it tells those nothing that were not committed."""
+        """Call the handler and set each attempt's outcome. If cancelled, only attempts that were committed get one."""
         members, job_type = batch.members, batch.job_type
-        # In the order of their ids, as everybody locks jobs.
+        # In the order of their ids: all code locks jobs in this order.
         members.sort(key=lambda member: member.running.job.id)
         try:
             call = self._call_async if job_type.is_async else self._call_in_thread
@@ -218,7 +218,7 @@ class Batches:
                 followed, lost = await session.run_sync(self._complete, batch, results, held.name)
                 if lost:
                     statuses = await session.run_sync(
-                        self._ended_by_handler, lost, await self._host.standing(lost), held.name
+                        self._ended_by_handler, lost, await self._host.still_held(lost), held.name
                     )
                 held.may_commit = True
                 commit = self._loop.create_task(session.commit())
@@ -270,8 +270,8 @@ class Batches:
                 followed, lost = self._complete(session, batch, results, held.name)
                 _check_not_stopped(batch)  # one that was left behind may outlive the worker, and its loop
                 if lost:
-                    standing = asyncio.run_coroutine_threadsafe(self._host.standing(lost), self._loop).result()
-                    statuses = self._ended_by_handler(session, lost, standing, held.name)
+                    still_held = asyncio.run_coroutine_threadsafe(self._host.still_held(lost), self._loop).result()
+                    statuses = self._ended_by_handler(session, lost, still_held, held.name)
                     _check_not_stopped(batch)
                 held.may_commit = True
                 session.commit()
@@ -286,7 +286,7 @@ class Batches:
             return outcomes_without(failed, len(batch.members))
 
     def _encoded(self, batch: _Batch, outcomes: list[Any]) -> list[Any]:
-        """Return each outcome as what is written of it; one that cannot be is that job's own failure."""
+        """Return the outcomes in the form in which they are written; one that cannot be encoded fails only its own job."""
         results: list[Any] = []
         for member, outcome in zip(batch.members, outcomes, strict=True):
             if isinstance(outcome, BaseException):
@@ -320,11 +320,11 @@ class Batches:
         return followed, [job for job, _ in ends if (job.id, job.attempt) in lost]
 
     def _ended_by_handler(
-        self, session: Any, lost: list[ClaimedJob], standing: set[JobId], session_name: str | None
+        self, session: Any, lost: list[ClaimedJob], still_held: set[JobId], session_name: str | None
     ) -> dict[JobId, JobStatus]:
         """Return how the handler's own transaction ended jobs. Raises: _LostOnesError when others have any of them."""
         ended = ended_by_handler(session, [job.id for job in lost], model=self._model, session_name=session_name)
-        others = {(job.id, job.attempt) for job in lost if job.id not in standing or ended[job.id] not in ENDED}
+        others = {(job.id, job.attempt) for job in lost if job.id not in still_held or ended[job.id] not in ENDED}
         if others:
             raise _LostOnesError(others)
         return ended

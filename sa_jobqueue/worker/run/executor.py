@@ -86,7 +86,7 @@ class Executor:
         self._options = options
         self._children, self._retry_of, self._on_ended = children, retry_of, on_ended
         self._blockers = blockers.outcomes(model)
-        self._holders, self._standing = leases.holders(model), completions.standing(model)
+        self._holders, self._still_held = leases.holders(model), completions.still_held(model)
         self._linker = Linker(engine, model)
         self.concurrency = options.concurrency
         """How many attempts it may run at once."""
@@ -146,8 +146,8 @@ class Executor:
 
     @property
     def running_by_type(self) -> dict[str, int]:
-        """How many attempts are running of each type, without types of which none is. May be asked from any thread."""
-        return {name: count for name, count in dict(self._by_type).items() if count}  # a copy: the loop goes on meanwhile
+        """Number of running attempts by job type, without zeros. Thread-safe."""
+        return {name: count for name, count in dict(self._by_type).items() if count}  # a copy: the loop may change it
 
     def job_in(self, task: asyncio.Task[Any]) -> tuple[ClaimedJob | None, str]:
         """Return the job that a task runs, or that started it, and its handler; None if there is none. Thread-safe.
@@ -165,7 +165,7 @@ class Executor:
         A heartbeat writes it, which must not fail because of a text: what the database cannot store is escaped.
         """
         found: dict[str, Any] = {}
-        for running in self._running.copy():  # a copy: the loop goes on meanwhile
+        for running in self._running.copy():  # a copy: the loop may change it
             if (reported := running.context.reported) is None:
                 continue
             done, total, message = reported
@@ -203,13 +203,13 @@ class Executor:
         running.task = _begun(self._loop, self._run(running), job.type_name)
 
     def stop_lost(self, attempts: Collection[tuple[JobId, int]]) -> None:
-        """Stop attempts that are no longer this worker's, each for its reason; nothing is written for them."""
+        """Stop attempts that this worker has lost, each with its reason; nothing is written for them."""
         for running in list(self._running):
             if (running.job.id, running.job.attempt) in attempts:
                 self.verify(str(running.job.id))
 
     def verify(self, job_id: str) -> None:
-        """Look in the database whether a job that runs here was ended or rescued, and stop its attempt if so."""
+        """Check in the database whether a running job was ended or rescued, and stop its attempt if so."""
         if any(str(running.job.id) == job_id for running in self._running):
             is_first = not self._doubtful
             self._doubtful.add(job_id)
@@ -217,12 +217,12 @@ class Executor:
                 self._keep(self._verify())
 
     async def _stop_if_lost(self, job_id: JobId) -> None:
-        """Do the same, and return when it is done: what was about to begin must not begin."""
+        """Do the same and wait for it, before something starts that must not start for a lost attempt."""
         self._doubtful.add(str(job_id))
         await self._verify()
 
     async def _verify(self) -> None:
-        """Read how doubtful jobs stand, many at once, until the database has answered; stop the attempts that are lost.
+        """Read the state of doubtful jobs in batches until the database answers; stop attempts that are lost.
 
         A notification is only a hint: anybody who may connect can send one.
         """
@@ -252,15 +252,15 @@ class Executor:
         is_ours = row.status is JobStatus.RUNNING and (row.attempt, row.leased_by) == (job.attempt, self._worker_id)
         return None if is_ours else CancelReason.LEASE_LOST
 
-    async def standing(self, attempts: Iterable[ClaimedJob]) -> set[JobId]:
-        """Return the jobs whose attempts are still this worker's to everybody but the transactions that are open."""
+    async def still_held(self, attempts: Iterable[ClaimedJob]) -> set[JobId]:
+        """Return the jobs whose attempts this worker still holds, by what is committed."""
         attempts = list(attempts)
         given = {"ids": [job.id for job in attempts], "attempts": [job.attempt for job in attempts]}
         async with self._engine.connect() as connection:
-            return set(await connection.scalars(self._standing, given | {"worker_id": self._worker_id}))
+            return set(await connection.scalars(self._still_held, given | {"worker_id": self._worker_id}))
 
     def release_all(self, reason: CancelReason) -> None:
-        """Stop every attempt and release its job, not counted; at a shutdown also those of a claim that start after it."""
+        """Stop all attempts and release their jobs, not counted as attempts; at a shutdown also those that start later."""
         self._is_shutting_down = self._is_shutting_down or reason is CancelReason.SHUTDOWN
         for running in list(self._running):
             self.stop(running, reason)
@@ -332,12 +332,12 @@ class Executor:
             self.changed.set()
 
     def _end_by(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
-        """End an attempt by what was raised. Everything but a stop is a failure, which counts; the fence decides on it."""
+        """End an attempt with an exception. Everything except a stop is a failure and counts, if the fence allows it."""
         job, reason = running.job, running.stopping
-        if running.ended is not None:  # too late: the handler's commit is what counts
+        if running.ended is not None:  # too late: the handler has already committed the end
             self._report_ended(running)
         elif not isinstance(error, asyncio.CancelledError) or (reason is None and not self._is_worker_cancelled()):
-            # Not stopped: a CancelledError is the handler's own, who cancelled its task, or something that it awaited.
+            # Not stopped by this worker: the handler cancelled its own task, or awaited something that was cancelled.
             self._fail(running, error, job_type)
         elif reason is CancelReason.TIMED_OUT:
             self._fail(running, AttemptTimeoutError(running.timeout or timedelta(0)), job_type)
@@ -429,7 +429,7 @@ class Executor:
                 # Before the commit expires it.
                 following = part_of(result.queue, result.fairness_key) if isinstance(result, JobMixin) else None
             except LostAttemptError:
-                if job.id not in await self.standing([job]):
+                if job.id not in await self.still_held([job]):
                     raise
                 # No other transaction changed it, so the handler did, in this one: its change stands.
                 ended = following = None
@@ -492,7 +492,7 @@ class Executor:
                 # A thread that was left behind may outlive the worker, and its loop: there is nothing to ask.
                 if running.context.cancelled:
                     raise
-                if job.id not in asyncio.run_coroutine_threadsafe(self.standing([job]), self._loop).result():
+                if job.id not in asyncio.run_coroutine_threadsafe(self.still_held([job]), self._loop).result():
                     raise
                 ended = following = None
                 status = ended_by_handler(session, [job.id], **given)[job.id]
@@ -531,29 +531,29 @@ class Executor:
         return given
 
     def encode(self, running: Running, returned: Any, job_type: JobType) -> Result:
-        """Return what a handler returned as what is written of it. Raises: InvalidOutputError, InvalidJobError."""
+        """Return a return value in the form in which it is written. Raises: InvalidOutputError, InvalidJobError."""
         if isinstance(returned, Continuation):
             return attach(self._model, running.job, returned, job_type)
         if returned is None and job_type.output.declared is Any:
-            return "null"  # what most handlers return; nothing to check
+            return "null"  # the usual case: nothing to check
         output = job_type.encode_output(returned)
         if self.encoding is not None and (fault := self.encoding.fault_in(output)) is not None:
             raise InvalidOutputError(f"the handler's return value is not usable: output {fault}")
         return json.dumps(output)
 
     def _request_extension(self, context: AttemptContext, timeout: timedelta) -> None:
-        # From the handler's thread or task: everything that matters happens on the loop.
+        # Called from the handler's thread or task; the work is done on the loop.
         self._loop.call_soon_threadsafe(self._extend, context, timeout)
 
     def _extend(self, context: AttemptContext, timeout: timedelta) -> None:
-        # Searched for, because a context that knew its attempt would be garbage that only the collector frees.
+        # Searched for: a reference from the context to its attempt would be a cycle that only the garbage collector frees.
         for running in self._running:
             if running.context is context:
                 self._keep(self._extender.extend(running, timeout))
                 return
 
     def _keep(self, coroutine: Any) -> asyncio.Task[Any]:
-        # The loop holds tasks weakly; a task that is not awaited is held here until it is done.
+        # The loop has only weak references to tasks: keep one that is not awaited until it is done.
         task: asyncio.Task[Any] = self._loop.create_task(coroutine)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -562,9 +562,9 @@ class Executor:
 
 
 def _begun(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """Return a task that runs a coroutine, since Python 3.12 up to its first wait already.
+    """Return a task for a coroutine; from Python 3.12 on, run it eagerly up to its first wait.
 
-    A handler that never waits then costs the loop nothing. A task factory of the application's is used as it is.
+    Handlers that never wait then cost the loop nothing. If the application set a task factory, it is used instead.
     """
     if sys.version_info >= (3, 12) and loop.get_task_factory() is None:
         return asyncio.Task(coroutine, loop=loop, name=name, eager_start=True)
@@ -573,4 +573,4 @@ def _begun(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, None]
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, SQLAlchemyError):
-        _log.debug("a task in the background failed: %r", error)  # who awaits it has the error as well
+        _log.debug("a task in the background failed: %r", error)  # code that awaits it gets the error as well

@@ -1,4 +1,4 @@
-"""Runs an attempt within its middleware, and sees to it that each of them proceeds exactly once."""
+"""Runs an attempt within its middleware, and checks that each middleware proceeds exactly once."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sa_jobqueue.registry.middleware import Middleware, Proceed, name_of
 
 
 async def surround(layers: Sequence[Middleware], attempt: AttemptContext, within: Proceed) -> None:
-    """Run `within` inside of `layers`, the first of them outermost.
+    """Run `within` inside `layers`; the first layer is the outermost.
 
-    A failure of what is within is one whatever a middleware makes of it: it may raise something else, not nothing.
-    Raises: what is within, what a middleware raised instead, or MiddlewareError for one that did not proceed exactly once.
-    When this returns or raises, nothing that was started within is running any more.
+    A middleware can replace an exception from inside with another one, but cannot suppress it.
+    Raises: the exception of `within`, the one that a middleware raised instead, or MiddlewareError for a middleware that did
+    not proceed exactly once. When this returns or raises, nothing inside is still running.
     """
     if not layers:
         await within()
@@ -30,7 +30,7 @@ async def surround(layers: Sequence[Middleware], attempt: AttemptContext, within
 
 
 class _Proceed:
-    """What one middleware calls."""
+    """The `proceed` function of one middleware."""
 
     def __init__(self, caller: Middleware, within: Proceed) -> None:
         self._caller = caller
@@ -45,7 +45,7 @@ class _Proceed:
             self._fault = "called proceed() twice, but an attempt calls its handler once: raise Retry for another attempt"
             self.check()
         self._task = asyncio.current_task()
-        if self._task is not None:  # perhaps one of the middleware's own, which it may not look at again
+        if self._task is not None:  # may be a task that the middleware created and never awaits
             self._task.add_done_callback(_retrieve)
         try:
             await self._within()
@@ -56,14 +56,14 @@ class _Proceed:
             self._ended.set()
 
     async def stop(self) -> None:
-        """End what a middleware has started in a task of its own and did not wait for."""
+        """Cancel what a middleware started in a task and did not await."""
         if self._task is not None and not self._ended.is_set():
             self._fault = self._fault or "ended before proceed() did: await it"
             self._task.cancel()
             await self._ended.wait()
 
     def check(self) -> None:
-        """Raise what the middleware has done wrong, or what it has kept to itself."""
+        """Raise an error for misuse of `proceed`, or the exception that the middleware suppressed."""
         if self._task is None:
             self._fault = "returned without calling proceed(), or without awaiting it"
         if self._fault is not None:
@@ -74,4 +74,4 @@ class _Proceed:
 
 def _retrieve(task: asyncio.Task[object]) -> None:
     if not task.cancelled():
-        task.exception()  # kept by `_Proceed`, whose middleware is asked for it
+        task.exception()  # `_Proceed` has it and raises it in `check`

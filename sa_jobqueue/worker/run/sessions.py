@@ -86,7 +86,7 @@ class Guard:
             return
         if getattr(connection.connection.dbapi_connection, "autocommit", False):
             self._refuse("its session is in AUTOCOMMIT mode, where nothing can be rolled back: use another isolation level")
-        # A transaction that a handler leaves open holds back vacuum: so one sees in pg_stat_activity whose it is.
+        # A transaction that a handler leaves open holds back vacuum: its name in pg_stat_activity shows whose it is.
         connection.exec_driver_sql(name_session(self.job_id))
         _watch(connection.engine)
         connection.execution_options(**{GUARD: self})
@@ -94,11 +94,11 @@ class Guard:
         self._is_rolled_back = False
 
     def roll_back(self) -> None:
-        """Take in that the handler called `session.rollback()`, or that a flush failed: it may go on from there."""
+        """Record that the handler called `session.rollback()`, or that a flush failed: the handler may continue."""
         self._is_rolled_back = True
 
     def end(self) -> None:
-        """Take in that the transaction has ended. Raises: HandlerCommitError when it was not by a rollback."""
+        """Record that the transaction ended. Raises: HandlerCommitError if it was not a rollback."""
         self.name = None
         if self._runs and not self._is_rolled_back:
             self._refuse("it closed its session, which dropped what it had written: leave that to the worker")
@@ -243,15 +243,15 @@ def prepare_nothing_in(sessions: Sessions) -> None:
 
 
 def sessions_for(registry: Registry, engine: Engine | AsyncEngine, given: Sessions, *, concurrency: int) -> Sessions:
-    """Complete what was given with what the handlers need beyond it, made of the application's engine or of its URL.
+    """Return the given session factories, completed with those that handlers need, created from the engine or its URL.
 
-    Raises: InvalidOptionError for a factory that does not make what a handler is annotated with; for one in AUTOCOMMIT
-    mode; for a pool in which handlers would wait for each other's connections until they fail.
+    Raises: InvalidOptionError for a factory that does not create the annotated class, one in AUTOCOMMIT mode, or a pool too
+    small for the handlers that need a connection each.
     """
     kinds = [kind for kind in registry if kind.session_argument is not None]
     url = for_psycopg(engine.url, option="engine")
-    # A worker's handlers hold up to one connection each; the application's own pool may be smaller than that.
-    # Never more than those: but how many that is may change while it runs.
+    # Each handler holds up to one connection, and the pool of the application may be smaller than that. There is no overflow
+    # limit, because the concurrency may be raised at run time.
     size = {"pool_size": concurrency, "max_overflow": -1}
     are_given = {False: given.sync is not None, True: given.asynchronous is not None}
     if given.sync is None and any(not kind.wants_async_session for kind in kinds):

@@ -20,9 +20,9 @@ T = TypeVar("T")
 
 
 class Threads:
-    """At most `size` threads, started as they are needed. Used from the loop; nothing waits for threads at the end.
+    """A pool of at most `size` daemon threads, started as needed. Used from the event loop.
 
-    They are daemons: one whose handler never returns does not keep the process from ending.
+    Nothing joins them: a handler that never returns does not keep the process from exiting.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -31,16 +31,16 @@ class Threads:
         self._loop = asyncio.get_running_loop()
         self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._ended: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._told = False
+        self._is_reported = False
         self._unfinished = 0
         self._threads = 0
 
     def resize(self, size: int) -> None:
-        """Let there be at most `size` threads from now on; those that are there already stay."""
+        """Change the maximum number of threads; existing threads stay."""
         self._size = size
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run `call` in a thread; with fewer than `size` unfinished, it begins at once."""
+        """Run `call` in a thread; at once if fewer than `size` calls are unfinished."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._unfinished += 1
         if self._threads < min(self._unfinished, self._size):
@@ -50,7 +50,7 @@ class Threads:
         return future
 
     def close(self) -> None:
-        """Let the threads end, each after what it is doing; what has not begun never does."""
+        """Let each thread exit after its current call; calls that have not started are dropped."""
         with suppress(Empty):
             while True:
                 self._calls.get_nowait()
@@ -65,14 +65,14 @@ class Threads:
             except BaseException as error:
                 self._ended.append((future, None, contained(error, of_thread=True)))
             del taken, future, call  # not kept until the next one comes
-            if not self._told:
+            if not self._is_reported:
                 # Cleared before the loop is woken, so that results appended later wake it again.
-                self._told = True
+                self._is_reported = True
                 with suppress(RuntimeError):  # the loop is closed
                     self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        self._told = False
+        self._is_reported = False
         while self._ended:
             future, result, error = self._ended.popleft()
             self._unfinished -= 1

@@ -221,7 +221,7 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _told(number: int, frame: FrameType | None) -> NoReturn:
+def _raise_signal(number: int, frame: FrameType | None) -> NoReturn:
     raise Told(128 + number)
 
 
@@ -249,7 +249,7 @@ def main(channel_number: int, crash_number: int, parent: int) -> None:
         channel.send({"is": "unready", "error": describe(error)})
         return
     forward_to(channel.send, start["levels"])
-    signal.signal(signal.SIGTERM, _told)
+    signal.signal(signal.SIGTERM, _raise_signal)
     channel.send({"is": "ready"})
     with suppress(BrokenPipeError):
         Child(channel, types).serve()
