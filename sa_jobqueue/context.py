@@ -67,9 +67,9 @@ class BlockerOutcome:
 class Blockers(Generic[OutT]):
     """Outcomes of the chains that a job waited for; an argument of its handler, such as `Blockers[list[Page]]`.
 
-    The type in brackets is that of all outputs together, in the order of the job's `blockers`: `list[Page]` for any
-    number of one kind, `tuple[Image, Text]` for two; a failed blocker with `on_failure="continue"` has the output None, so
-    `list[Page | None]`.
+    The type in brackets is that of all outputs in the order of the job's `blockers`: `list[Page]` for any number of the same
+    type, `tuple[Image, Text]` for two. A failed blocker with `on_failure="continue"` has the output None, so use `list[Page
+    | None]`.
     """
 
     outputs: OutT
@@ -211,11 +211,11 @@ class AttemptContext:
         self._extend(self, timeout)
 
     def progress(self, done: float, total: float | None = None, *, message: str | None = None) -> None:
-        """Report how far the attempt is, for people who watch it.
+        """Report the progress of the attempt.
 
-        `done`, `total`: in any unit, from 0 to 2^63 - 1, and `done` at most `total`; `total` None: not known. `message`: at
-        most 200 characters. Costs no statement: the worker's next heartbeat writes the last report of each attempt, so call
-        it as often as you like. It is gone when the attempt ends, and a retry begins without one.
+        `done`, `total`: in any unit, from 0 to 2^63 - 1, with `done` at most `total`; `total` is None if it is unknown.
+        `message`: at most 200 characters. A call executes no statement: the worker's next heartbeat writes the last report
+        of each attempt, so call it as often as you like. The report is deleted when the attempt ends.
         Raises: InvalidOptionError.
         """
         for name, value in (("done", done), ("total", done if total is None else total)):
@@ -243,11 +243,11 @@ class AttemptContext:
         self, items: AsyncIterable[ItemT], *, total: float | None = None, message: str | None = None
     ) -> AsyncIterator[ItemT]: ...
     def track(self, items: Any, *, total: float | None = None, message: str | None = None) -> Any:
-        """Iterate over `items` and report each as done when the next one is asked for: `for row in ctx.track(rows):`.
+        """Iterate over `items` and report each as done when the next one is requested: `for row in ctx.track(rows):`.
 
-        For `async for` when `items` is asynchronous. `total`: by default `len(items)` where it has a length; left out of the
-        report once there are more items. `message`: of every report, as of `progress`.
-        Raises: as `progress`, here, before the first item.
+        Use `async for` if `items` is asynchronous. `total`: by default `len(items)`, if there is a length; omitted from
+        reports once there are more items. `message`: as in `progress`, for every report.
+        Raises: as `progress`, before the first item.
         """
         if total is None and isinstance(items, Sized):
             total = len(items)
@@ -278,9 +278,9 @@ class AttemptContext:
     ) -> Continuation[NextOutT]:
         """Create a continuation with another job. Return it from the handler.
 
-        `payload`: the next handler's, None for one that takes none. `options`: as `handler.job` takes them, `delay` and
-        `blockers` among them. The next job, this one's completion and whatever this handler wrote through its session
-        are one commit.
+        `payload`: the next handler's payload; None if it takes none. `options`: those of `handler.job`, including `delay`
+        and `blockers`. The next job, the completion of this one, and the writes of the handler's session are committed
+        together.
         Raises: as `handler.job`.
         """
         return handler.continuation(payload, **options)
@@ -318,6 +318,6 @@ def enter_attempt(attempt: AttemptContext) -> None:
 
 
 def attempt_in(task: asyncio.Task[Any]) -> AttemptContext | None:
-    """Return the attempt whose context another task has; None where there is none, and before Python 3.12."""
+    """Return the attempt in the context of another task; None if there is none, and before Python 3.12."""
     get_context = getattr(task, "get_context", None)
     return None if get_context is None else get_context().get(_CURRENT)

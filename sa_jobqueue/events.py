@@ -115,9 +115,9 @@ class ChainsPruned:
 
 @dataclass(frozen=True, slots=True)
 class DeadLettersPruned:
-    """Resolved dead letters past their retention were deleted: `letters` of them."""
+    """Resolved dead letters past their retention were deleted: `dead_letters` of them."""
 
-    letters: int
+    dead_letters: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,7 +94,7 @@ class Producer(Protocol):
     def __call__(self, session: Any, jobs: Sequence[Any]) -> None:
         """Receive the jobs that a session is about to write, all of one class."""
 
-    def alike(self, session: Any, job: Any) -> Callable[[int], None]:
+    def of_bulk(self, session: Any, job: Any) -> Callable[[int], None]:
         """Receive one of the equal jobs that a session is about to write.
 
         Returns a function that receives their number.
@@ -116,9 +116,9 @@ def announce(session: Any, jobs: Sequence[Any]) -> None:
         producer(session, jobs)
 
 
-def announce_alike(session: Any, job: Any) -> Callable[[int], None]:
+def announce_bulk(session: Any, job: Any) -> Callable[[int], None]:
     """Notify producers that a session is about to insert jobs like `job`; return a function to call with their number."""
-    written = [producer.alike(session, job) for producer in _producers]
+    written = [producer.of_bulk(session, job) for producer in _producers]
 
     def written_count(count: int) -> None:
         for one in written:

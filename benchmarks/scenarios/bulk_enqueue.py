@@ -22,7 +22,7 @@ def scenario() -> Scenario:
     limit = Comparison(case=_COPY)
     return Scenario(
         name="bulk enqueue",
-        says="all jobs in one transaction; making the objects is part of the time",
+        says="all jobs in one transaction, after a first call of one; making the objects is part of the time",
         cases=(
             Case(name=_COPY, run=_copy),
             Case(name="enqueue_payloads", run=_in_session(_enqueue_payloads), against=limit),
@@ -59,12 +59,14 @@ def _in_session(enqueue: Callable[[Session, int], None]) -> Callable[[Place, Sto
     def run(place: Place, watch: Stopwatch, jobs: int) -> int:
         engine = place.engine(size=1)
         with Session(engine) as session:
+            enqueue(session, 1)  # the first call of a process compiles its statement
+            session.commit()
             session.connection()
             with watch:
                 enqueue(session, jobs)
                 session.commit()
         engine.dispose()
-        return rows.count(place)
+        return rows.count(place) - 1
 
     return run
 

@@ -98,6 +98,8 @@ def _run(place: Place, watch: Stopwatch, jobs: int) -> int:
             if statements is not None:
                 watch.figures[f"{name}_buffers"] = (float(statements.scalar(_PAGES)) - pages) / _MEASURED
 
+        cursor: PruneCursor | None = None
+
         def prune_next(_: int) -> None:
             nonlocal cursor
             cursor = prune(session, rules, cursor=cursor).next
@@ -106,7 +108,6 @@ def _run(place: Place, watch: Stopwatch, jobs: int) -> int:
         measure("list", lambda _: list_jobs(session))
         measure("list_dead", lambda _: list_jobs(session, where=JobFilter(statuses=[JobStatus.DEAD])))
         rules = RetentionRules(default=Retention(completed=timedelta(days=1)))
-        cursor: PruneCursor | None = None
         measure("prune", prune_next)
     engine.dispose()
     return claims

@@ -1,4 +1,4 @@
-"""`job_blocker`: which chains a job waits for, and in which order its handler sees them."""
+"""`job_blocker`: the chains that jobs wait for, in the order in which handlers receive them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IdT = TypeVar("IdT")
 
 
 class BlockerMixin(Companion, Generic[IdT]):
-    """One edge: a job, and a chain it waits for. Kept after the chain completed, so that outputs can be found."""
+    """A job and a chain that it waits for. Kept after the chain completed, so that its output can be found."""
 
     @declared_attr
     def job_id(cls) -> Mapped[IdT]:
@@ -33,7 +33,7 @@ class BlockerMixin(Companion, Generic[IdT]):
     is_resolved: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
     """Whether the job no longer waits for this chain. Set once, when the end of the chain lets the job continue."""
     on_failure: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'wait'"))
-    """What the chain's death means for the job, one of `OnFailure`."""
+    """Effect of the chain's death on the job, one of `OnFailure`."""
     trace_context: Mapped[str | None] = mapped_column(Text)
     """W3C traceparent of the operation that declared the blocker; null without tracing."""
 

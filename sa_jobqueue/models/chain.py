@@ -30,35 +30,35 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
 
     # For readers and type checkers: `map_chain` gives them their columns and relationships.
     id: Mapped[IdT]
-    """That of its root job."""
+    """Id of the root job."""
     queue: Mapped[str]
-    """The root's queue."""
+    """Queue of the root job."""
     fairness_key: Mapped[str]
-    """The root's fairness key; empty for none."""
+    """Fairness key of the root job; empty for none."""
     type_name: Mapped[str]
-    """The root's type."""
+    """Type of the root job."""
     input: Mapped[Any]
-    """The root's input, as JSON."""
+    """Input of the root job, as JSON."""
     input_version: Mapped[int]
     """Version of that input's shape."""
     status: Mapped[JobStatus]
-    """Where its last job stands."""
+    """Status of its last job."""
     output: Mapped[Any]
-    """What its last job returned; None until that has completed."""
+    """Output of its last job; None until that has completed."""
     error: Mapped[Any | None]
     """The last error of a chain that is dead or cancelled; null otherwise, or when there was none."""
     created_at: Mapped[datetime]
-    """When its root was enqueued."""
+    """When the root job was enqueued."""
     completed_at: Mapped[datetime | None]
     """When it ended: its last job completed, dead or cancelled; null while it is open."""
     length: Mapped[int]
-    """How many jobs it has had so far."""
+    """Number of its jobs so far."""
     last_job_id: Mapped[IdT]
     """Its last job so far; the root when there is no other."""
     last_type_name: Mapped[str]
     """The type of its last job so far."""
     deduplication_key: Mapped[str | None]
-    """The root's."""
+    """Trace context of the root job."""
     jobs: Mapped[list[Any]]
     """Its jobs so far, the root first; read when first touched."""
     blocking: Mapped[list[Any]]

@@ -1,4 +1,4 @@
-"""`dead_letter`: what died, why, and what was done about it."""
+"""`dead_letter`: deaths of jobs, their reasons and resolutions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DeadLetterMixin(Companion, Generic[IdT]):
 
     @declared_attr
     def chain_id(cls) -> Mapped[IdT]:
-        """The chain that stands still."""
+        """The chain of the job."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-18)
 
     queue: Mapped[str] = mapped_column(Text, nullable=False)
@@ -49,11 +49,11 @@ class DeadLetterMixin(Companion, Generic[IdT]):
     error: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
     """The last error in full; for a lost job, its last worker."""
     error_fingerprint: Mapped[str | None] = mapped_column(Text)
-    """The same for errors of one kind raised at one place, whatever their message: group by it."""
+    """Equal for errors of one type raised at one place, whatever their message: group by it."""
     attempts: Mapped[int] = mapped_column(Integer, nullable=False)
     """The job's `attempt` when it died."""
     died_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
-    """When, by the database's clock."""
+    """When it died, by the database's clock."""
     resolution: Mapped[str | None] = mapped_column(Text)
     """One of `Resolution`; null while unresolved."""
     resolved_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))

@@ -18,27 +18,27 @@ class _Controlled(Companion):
     """Settings of both queues and job types. A queue or type without a row has the defaults."""
 
     paused_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-19)
-    """Since when no job of it is started; null while they are."""
+    """When it was paused; null if it is not."""
     paused_by: Mapped[str | None] = mapped_column(Text, sort_order=-18)
-    """Who paused it, as they said."""
+    """User who paused it."""
     global_concurrency: Mapped[int | None] = mapped_column(Integer, sort_order=-10)
-    """How many of its jobs may run at once, across all workers; null for any number."""
+    """Maximum number of its jobs that run at once, across all workers; null for no limit."""
     rate_limit: Mapped[int | None] = mapped_column(Integer, sort_order=-9)
-    """How many of its jobs may be started within `rate_period`, across all workers; null for any number."""
+    """How many of its jobs may start within `rate_period`, across all workers; null for no limit."""
     rate_period: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-8)
-    """Of `rate_limit`."""
+    """Period of `rate_limit`."""
     rate_burst: Mapped[int | None] = mapped_column(Integer, sort_order=-7)
-    """How many may be started at once after a pause of that rate; null for `rate_limit`."""
+    """How many may start at once after a pause; null means `rate_limit`."""
     rate_algorithm: Mapped[str | None] = mapped_column(Text, sort_order=-7)
-    """How that rate counts, a `RateAlgorithm`; null for a token bucket."""
+    """How starts are counted, a `RateAlgorithm`; null means a token bucket."""
     created_at: Mapped[datetime] = mapped_column(
         TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=9
     )
-    """When its row was inserted."""
+    """When the row was inserted."""
     updated_at: Mapped[datetime] = mapped_column(
         TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=10
     )
-    """When its settings were last changed by the operations of this library."""
+    """When an operation of this library last changed the settings."""
 
 
 def _rules(name: Any, noun: str, key: str, *others: str) -> tuple[Any, ...]:
@@ -67,26 +67,26 @@ class QueueMixin(_Controlled):
     """Settings of one queue, or of one fairness key in it. Jobs do not refer to it: a queue needs no row."""
 
     name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-20)
-    """As jobs have it in `queue`."""
+    """Name of the queue, as in `job.queue`."""
     fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"), sort_order=-19)
-    """Empty for the settings of the queue; else these are of the jobs of this key alone, beside those of their queue."""
+    """Empty for the settings of the queue. Otherwise they apply to this key, in addition to those of the queue."""
     weight: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("1"), sort_order=-15)
-    """Its share of the workers that serve several queues, beside the weights of the others; 1 to 100."""
+    """Its share among the queues of a worker, relative to their weights; 1 to 100."""
     concurrency_per_key: Mapped[int | None] = mapped_column(Integer, sort_order=-14)
     """Maximum number of jobs per fairness key that run at once, across all workers, unless the key has its own setting; null
     for no limit."""
     retry_base: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-6)
-    """Initial backoff of job types without a retry policy; null, with the next two, for the library's default."""
+    """Initial backoff of job types without a retry policy; null, like the next two, means the library's default."""
     retry_factor: Mapped[float | None] = mapped_column(Double, sort_order=-6)
-    """Of the same."""
+    """Factor of that backoff."""
     retry_cap: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-6)
-    """Of the same."""
+    """Maximum of that backoff."""
     retain_completed: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-4)
-    """How long its completed chains are kept at least; null: as long as elsewhere said."""
+    """Minimum time for which its completed chains are kept; null: the rule of the workers applies."""
     retain_cancelled: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-3)
-    """The same of cancelled ones."""
+    """The same for cancelled chains."""
     retain_dead: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-2)
-    """The same of dead ones."""
+    """The same for dead chains."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
@@ -110,7 +110,7 @@ class JobTypeMixin(_Controlled):
 
     # Not `name`: the constraint that PostgreSQL 18 makes of its NOT NULL would be called as that of `job.type_name`.
     type_name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-20)
-    """As jobs have it in `type_name`."""
+    """Name of the type, as in `job.type_name`."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""`schedule`: what is enqueued again and again, and when next."""
+"""`schedule`: schedules, and when they fire next."""
 
 from __future__ import annotations
 
@@ -20,59 +20,59 @@ class ScheduleMixin(Companion, Generic[IdT]):
     """One schedule. Firing it enqueues the job and advances `next_fire_at` in one transaction, under its row lock."""
 
     name: Mapped[str] = mapped_column(Text, nullable=False)
-    """What people call it."""
+    """Name of the schedule."""
     type_name: Mapped[str] = mapped_column(Text, nullable=False)
-    """Of the jobs it makes."""
+    """Type of its jobs."""
     queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"))
-    """Where it puts them."""
+    """Queue of its jobs."""
     fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"))
-    """Their fairness key; empty for none."""
+    """Fairness key of its jobs; empty for none."""
     priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("0"))
-    """Which they have."""
+    """Priority of its jobs."""
     input: Mapped[Any] = mapped_column(JSONB, nullable=True)
-    """What each of them is given."""
+    """Input of its jobs, as JSON."""
     input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"))
     """Version of the input's shape."""
     fire_time_field: Mapped[str | None] = mapped_column(Text)
-    """The field of the input that is given the time a job was fired for, in ISO 8601 and UTC; null for none."""
+    """Field of the input that receives the scheduled time, in ISO 8601 and UTC; null for none."""
     max_attempts: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("20"))
-    """As of the jobs."""
+    """Maximum number of attempts of its jobs."""
     timeout: Mapped[timedelta | None] = mapped_column(INTERVAL)
-    """As of the jobs; null for none."""
+    """Timeout of its jobs; null for none."""
     rate_cost: Mapped[int | None] = mapped_column(Integer)
-    """As of the jobs; null for 1."""
+    """Rate cost of its jobs; null means 1."""
     cron: Mapped[str] = mapped_column(Text, nullable=False)
-    """When: a cron expression, in the time of `time_zone`."""
+    """Cron expression, in `time_zone`."""
     time_zone: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'UTC'"))
-    """A name of the IANA database."""
+    """IANA name of the time zone."""
     misfire_policy: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'one'"))
     """Misfire policy for times at which no worker fired it: `skip` them, fire `one` for all of them, or `all`."""
     catch_up: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("100"))
-    """Of `all`: how many missed times at most, the latest."""
+    """With `all`: maximum number of missed times to fire, the latest ones."""
     grace: Mapped[timedelta] = mapped_column(INTERVAL, nullable=False, server_default=text("'00:01:00'"))
-    """Of `skip`: how late a time may be fired before it counts as missed."""
+    """With `skip`: how late a time may be fired before it counts as missed."""
     overlap: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("true"))
-    """Whether it fires while the chain of the job it last made is open."""
+    """Whether it fires while the chain of its previous job is open."""
     paused_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """Since when it does not fire; null while it does."""
+    """When it was paused; null if it is not."""
     paused_by: Mapped[str | None] = mapped_column(Text)
-    """Who paused it, as they said."""
+    """User who paused it."""
     next_fire_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """When it fires next; may be set by hand. Null: not computed yet, a worker does."""
+    """When it fires next; may be set by hand. Null: not computed yet by a worker."""
     last_fire_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """The time it last fired for; null before the first."""
+    """The last time it fired for; null before the first."""
     error: Mapped[str | None] = mapped_column(Text)
     """Why it cannot fire, if the row is not a valid schedule; set it to null when you correct the row."""
     source: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'table'"))
-    """Where it is defined: `code`, which is synchronised, or this `table`."""
+    """Where it is defined: in `code`, which is synchronised, or in this `table`."""
     created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
-    """When it was made."""
+    """When it was created."""
     updated_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
-    """When it was last changed by the operations of this library."""
+    """When an operation of this library last changed it."""
 
     @declared_attr
     def last_job_id(cls) -> Mapped[IdT | None]:
-        """The job it last made; it may be gone."""
+        """Its last job, which may have been deleted."""
         return mapped_column(id_type(cls.__jobqueue__))
 
     @declared_attr.directive

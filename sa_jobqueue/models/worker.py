@@ -1,4 +1,4 @@
-"""`worker`: one row a worker process, beating while it lives."""
+"""`worker`: one row for each worker process, updated by its heartbeats."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ class WorkerMixin(Companion):
     """One worker. Its heartbeat updates this row, which keeps all its leases alive."""
 
     id: Mapped[str] = mapped_column(Text, nullable=False)
-    """`leased_by` of the jobs it runs: its name and a random tail, new at every start."""
+    """`leased_by` of its jobs: its name and a random suffix, new at every start."""
     name: Mapped[str] = mapped_column(Text, nullable=False)
-    """What people call it; the host's name by default."""
+    """Its name; the host name by default."""
     host: Mapped[str] = mapped_column(Text, nullable=False)
-    """Where it runs."""
+    """Host name."""
     pid: Mapped[int] = mapped_column(Integer, nullable=False)
-    """Its process there."""
+    """Process id."""
     version: Mapped[str] = mapped_column(Text, nullable=False)
-    """Of this library."""
+    """Version of this library."""
     queues: Mapped[list[str]] = mapped_column(ARRAY(Text), nullable=False)
     """The queues it serves."""
     job_types: Mapped[list[str]] = mapped_column(ARRAY(Text), nullable=False)
-    """The job types it has handlers for."""
+    """The job types that it handles."""
     concurrency: Mapped[int] = mapped_column(Integer, nullable=False)
-    """How many jobs it runs at once."""
+    """Maximum number of jobs it runs at once."""
     started_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it registered, by the database's clock."""
     heartbeat_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())

@@ -1,7 +1,7 @@
-"""The audit: what operators have done, one record for each call of an operation that names its actor and finds rows.
+"""The audit: a record for each operation call with a named user that matched any rows.
 
-An application that cancels or triggers jobs as part of its work passes no `by` and leaves no record; the command line always
-passes one.
+Applications that cancel or trigger jobs as part of their work omit `by` and leave no record. The command line always sets
+it.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _log = logging.getLogger("sa_jobqueue.audit")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Which records are meant; an empty part means any.
+    """Filter of audit records; an empty field matches all.
 
-    `operations`: names of operations, such as `cancel_jobs`. `done_by`: actors. `done_after` (inclusive), `done_before`
-    (not): aware. Raises: InvalidOptionError naming the part.
+    `operations`: names of operations, such as `cancel_jobs`. `done_by`: users. `done_after` (inclusive), `done_before`
+    (exclusive): aware. Raises: InvalidOptionError naming the field.
     """
 
     operations: Sequence[str] = ()
@@ -69,9 +69,9 @@ def list_audit(
     scan_limit: int = SCAN_LIMIT,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[AuditMixin]:
-    """Return one page of the audit, in the order of the acts.
+    """Return one page of the audit, in chronological order.
 
-    `after`: the `next` of the page before. `limit`: 1 to 1,000. `scan_limit`: as of `list_jobs`.
+    `after`: `next` of the previous page. `limit`: 1 to 1,000. `scan_limit`: as in `list_jobs`.
     Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit, scan_limit)
@@ -82,10 +82,10 @@ def list_audit(
 
 
 def prune_audit(session: Session, older_than: timedelta, *, model: type[JobMixin[Any]] = Job) -> int:
-    """Delete the records older than an age, at most 1,000 a call; return how many. Commit, and repeat until it returns 0.
+    """Delete audit records older than an age, at most 1,000 per call; return how many. Commit and repeat until it returns 0.
 
-    Workers do this by `Retention.audit`.
-    Changes: rows of `job_audit` are deleted. Clock: the database's. Locks: they.
+    Workers do this if `Retention.audit` is set.
+    Changes: deletes rows of `job_audit`. Clock: the database's. Locks: these rows.
     Raises: InvalidOptionError.
     """
     if not isinstance(older_than, timedelta) or not timedelta(0) <= older_than <= LONGEST:
@@ -94,7 +94,7 @@ def prune_audit(session: Session, older_than: timedelta, *, model: type[JobMixin
 
 
 def check_by(by: str | None) -> None:
-    """Check the name of an actor. Raises: InvalidOptionError."""
+    """Check the name of a user. Raises: InvalidOptionError."""
     if by is not None and (not isinstance(by, str) or not 1 <= len(by) <= 200 or not by.isprintable()):
         raise InvalidOptionError("by", f"must be 1 to 200 printable characters, or None, got {by!r}")
 
@@ -109,12 +109,11 @@ def record(
     model: type[JobMixin[Any]],
     **arguments: Any,
 ) -> None:
-    """Write the audit record of an operation, and a log line once it is committed.
+    """Write the audit record of an operation, and a log line after the commit.
 
-    Without `by`, or where nothing matched, do nothing.
-
-    `ids`: what was changed. `matched`: of how many; as many unless given. `arguments`: what it was about; payloads are left
-    out. Changes: a row of `job_audit`. Raises: InvalidOptionError for `by`.
+    Does nothing without `by`, or if nothing matched. `ids`: the changed rows. `matched`: the number of matched rows, by
+    default that of `ids`. `arguments`: arguments of the operation, without payloads. Changes: inserts a row of `job_audit`.
+    Raises: InvalidOptionError for `by`.
     """
     matched = len(ids) if matched is None else matched
     if not by or not matched:  # a page of a long walk may have found nothing

@@ -1,7 +1,7 @@
-"""Waiting for chains: what happens when jobs with blockers are flushed, in whatever order they were added.
+"""Blockers of new jobs: what happens when jobs with blockers are flushed, in any order.
 
-Before the flush the chains they wait for are locked, so that none can end unseen, and the number of those that are open is
-stored in each new job; after the flush the blockers are written. A chain whose root is locked cannot end.
+Before the flush, the chains they wait for are locked, and each new job stores the number of open ones. A locked chain cannot
+end. After the flush, the blockers are written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sa_jobqueue.types import JobId, JobStatus, OnFailure
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A new job, and a chain it waits for."""
+    """A new job and a chain that it waits for."""
 
     job: JobMixin[Any]
     chain_id: JobId
@@ -60,7 +60,7 @@ def _connection(session: Session, jobs: Sequence[JobMixin[Any]]) -> Connection:
 
 
 def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:
-    """Add to the session the blockers of jobs that are not in it yet, as a relationship's cascade would."""
+    """Add blockers that are new jobs to the session, like the cascade of a relationship."""
     reached = list(waiting)
     while reached:
         for one in reached.pop()._blockers:
@@ -71,10 +71,10 @@ def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:
 
 
 def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
-    """Decide for new jobs how many open chains each waits for, and return their edges, to be written after them.
+    """Count the open chains that each new job waits for, and return its blockers, to be written after the jobs.
 
-    Changes: the jobs' `status`, `open_blockers`, `has_waiters`; on the chains waited for, `has_waiters`.
-    Locks: the roots of chains that are there already, in the order of their ids, until the transaction ends.
+    Changes: the jobs' `status`, `open_blockers`, `has_waiters`; `has_waiters` of the chains.
+    Locks: the roots of existing chains, in the order of their ids, until the transaction ends.
     Raises: TransactionRequiredError in AUTOCOMMIT; ChainNotFoundError, NotAChainError, InvalidBlockersError, InvalidJobError
     naming the blocker. Nothing is written then.
     """
@@ -154,7 +154,7 @@ def _check_cycles(edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]) -> None:
 
 
 def write_edges(connection: Connection, edges: Sequence[Edge]) -> None:
-    """Insert the edges of jobs that are written by now."""
+    """Insert the blockers of jobs that have been written."""
     for model in {type(edge.job) for edge in edges}:
         own = [edge for edge in edges if type(edge.job) is model]
         connection.execute(

@@ -1,4 +1,4 @@
-"""Bulk writes: what many processes have staged becomes jobs in one transaction, once, however often it is tried."""
+"""Bulk writes: rows that many processes have staged become jobs in one transaction, exactly once."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _SHOWN: Final = 10
 
 
 class RepeatedWriteError(JobQueueError):
-    """A write of this name has committed with another number of rows; this one wrote nothing.
+    """A write with this id has committed with another number of rows; nothing was written.
 
-    `committed` and `staged` count the rows of the write `write_id`, then and now.
+    `committed` and `staged` are the numbers of rows of the write `write_id`, then and now.
     """
 
     def __init__(self, write_id: str, committed: int, staged: int) -> None:
@@ -42,10 +42,10 @@ class RepeatedWriteError(JobQueueError):
 
 
 class StagedRowsLostError(JobQueueError):
-    """Rows that tasks have staged are not there any more, so nothing was enqueued; write again.
+    """Rows that tasks have staged no longer exist, so nothing was enqueued. Write again.
 
-    A crash of the server empties the staging table, which is not logged; so does a day's wait. `expected` and `found`
-    count the rows of the write `write_id`.
+    The staging table is unlogged: a server crash empties it. Rows are also deleted after a day. `expected` and `found` are
+    the numbers of rows of the write `write_id`.
     """
 
     def __init__(self, write_id: str, expected: int, found: int) -> None:
@@ -60,7 +60,7 @@ class StagedRowsLostError(JobQueueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteResult:
-    """The account of a bulk write, as the ledger has it: `staged == enqueued + duplicates + rejected`."""
+    """Result of a bulk write, as stored in the ledger: `staged == enqueued + duplicates + rejected`."""
 
     write_id: str
     """The caller's name for it, or a random one; of a stream, its query's id."""
@@ -102,31 +102,32 @@ def commit_write(
     written_by: str | None = None,
     model: type[JobMixin[Any]] = Job,
 ) -> WriteResult:
-    """Make jobs of what tasks have staged; do nothing but clean up when this write has committed before.
+    """Create the jobs of staged rows; if this write has committed before, only delete the staged rows.
 
-    `tasks`: how many rows each task has staged, by `task_id`; those of no other task count. Without a row nothing is
-    entered in the ledger, so that the rows may still come. `on_repeat`: "check" fails where the write has committed another
-    number of rows. `on_taken_id`: "reject" rejects a row whose id a job has, and all but one of those that share an id.
-    `session`: READ COMMITTED, with nothing done in its transaction yet.
-    Changes: a row in the ledger, one a job, an edge a blocker, one a rejected row; the staged rows of this write are
-    deleted, and all that are older than a day.
-    Locks: the ledger's row, first: who commits the same write meanwhile waits, and then does nothing. The chains waited
-    for that were there, in the order of their ids. Equal deduplication keys of other transactions are waited for.
+    `tasks`: number of rows that each task has staged, by `task_id`; rows of other tasks are ignored. A write without rows
+    leaves no entry in the ledger, so that the rows can still be written later. `on_repeat`: "check" fails if the write has
+    committed another number of rows. `on_taken_id`: "reject" rejects rows whose id exists, and all but one of those with the
+    same id.
+    `session`: READ COMMITTED, with no statement in its transaction yet.
+    Changes: inserts a row of the ledger, one for each job, blocker and rejected row; deletes the staged rows of this write,
+    and all that are older than a day.
+    Locks: first the ledger's row: concurrent commits of the same write wait, and then do nothing. Existing chains that rows
+    wait for, in the order of their ids. It waits for other transactions with equal deduplication keys.
     Raises: RepeatedWriteError; StagedRowsLostError; ConflictError for an id that is taken, and with `on_duplicate="fail"`
     for a key; ChainNotFoundError, NotAChainError and InvalidJobError for blockers. Nothing is written then.
     """
-    meant = {"write_id": write_id, "sequence": sequence}
-    staged = meant | {"task_ids": list(tasks)}
+    key = {"write_id": write_id, "sequence": sequence}
+    staged = key | {"task_ids": list(tasks)}
     session.execute(bulk.guard())
     if not any(tasks.values()):
-        session.execute(bulk.clear_stage(model), meant)
+        session.execute(bulk.clear_stage(model), key)
         nothing = WriteResult(write_id=write_id, sequence=sequence, staged=0, enqueued=0, duplicates=0, rejected=0)
         return find_write(session, write_id, sequence=sequence, model=model) or nothing
-    if session.execute(bulk.take_write(model), meant | {"written_by": written_by}).first() is None:
-        found = _found(session, meant, model)
+    if session.execute(bulk.take_write(model), key | {"written_by": written_by}).first() is None:
+        found = _found(session, key, model)
         if on_repeat == "check" and found.staged != sum(tasks.values()):
             raise RepeatedWriteError(write_id, found.staged, sum(tasks.values()))
-        session.execute(bulk.clear_stage(model), meant)
+        session.execute(bulk.clear_stage(model), key)
         return found
     parameters = staged | asdict(defaults)
     while True:
@@ -147,7 +148,7 @@ def commit_write(
         session.execute(bulk.reject_staged(model), staged)
     numbers = {"staged": rows, "enqueued": enqueued, "duplicates": rows - rejected - enqueued, "rejected": rejected}
     session.execute(bulk.account(model), numbers | {"of_write": write_id, "of_sequence": sequence})
-    session.execute(bulk.clear_stage(model), meant)
+    session.execute(bulk.clear_stage(model), key)
     if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
     if enqueued:
@@ -231,18 +232,18 @@ def _refuse_circles(edges: Sequence[Row[Any]]) -> None:
 def find_write(
     session: Session, write_id: str, *, sequence: int = 0, model: type[JobMixin[Any]] = Job
 ) -> WriteResult | None:
-    """Return the account of a bulk write; None when it has not committed. Locks: none."""
+    """Return the result of a bulk write; None if it has not committed. Locks: none."""
     row = session.execute(bulk.find_write(model), {"write_id": write_id, "sequence": sequence}).one_or_none()
     return None if row is None else WriteResult(write_id=write_id, sequence=sequence, **row._mapping)
 
 
-def _found(session: Session, meant: dict[str, Any], model: type[JobMixin[Any]]) -> WriteResult:
-    found = find_write(session, meant["write_id"], sequence=meant["sequence"], model=model)
+def _found(session: Session, key: dict[str, Any], model: type[JobMixin[Any]]) -> WriteResult:
+    found = find_write(session, key["write_id"], sequence=key["sequence"], model=model)
     if found is None:  # deleted between two statements
-        raise StagedRowsLostError(meant["write_id"], 0, 0)
+        raise StagedRowsLostError(key["write_id"], 0, 0)
     return found
 
 
 def clear_write(session: Session, *, write_id: str, sequence: int = 0, model: type[JobMixin[Any]] = Job) -> None:
-    """Delete what a write has staged: it is given up. What has become jobs of it stays."""
+    """Delete the staged rows of a write that is given up. Its jobs are kept."""
     session.execute(bulk.clear_stage(model), {"write_id": write_id, "sequence": sequence})

@@ -25,18 +25,17 @@ def cancel_chains(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
-    """Cancel chains that have not ended, each by its current job; the result has those it cancelled, sorted.
+    """Cancel chains that have not ended, each by its current job; return those that were cancelled, sorted.
 
-    `chain_ids`: at most 1,000 a call. `by`, `dry_run`: as of `cancel_jobs`. Jobs of the chain that have completed stay as
-    they are. The worker of a running job is notified and stops it; later writes of the handler's session are rolled back,
-    and no continuation follows.
-    Changes: blocked, pending, running -> cancelled; the chain has ended; a `job_attempt` row for each that ran; jobs that
-    waited for one of the chains and do not wait for a redrive, unless another transaction locks them: a worker unblocks or
-    fails those later. Chains that have ended do not change.
-    Locks: the chains' roots in the order of their ids, then their current jobs in that of theirs, until the transaction
-    ends.
-    Raises: ChainNotFoundError naming every unknown id; NotAChainError for the id of a continuation. Nothing is
-    written then.
+    `chain_ids`: at most 1,000 per call. `by`, `dry_run`: as in `cancel_jobs`. Completed jobs of the chains do not change.
+    The worker of a running job is notified and stops it; later writes of the handler's session are rolled back, and no
+    continuation is enqueued.
+    Changes: blocked, pending, running -> cancelled, which ends the chain; inserts an attempt for each job that was running;
+    unblocks or fails jobs that wait for one of the chains and not for a redrive, except those that another transaction has
+    locked, which a worker handles later. Ended chains do not change.
+    Locks: the roots of the chains in the order of their ids, then their current jobs in the order of their ids, until the
+    transaction ends.
+    Raises: ChainNotFoundError naming every unknown id; NotAChainError for the id of a continuation. Nothing is written then.
     """
     check_by(by)
     given = check_chain_ids(model, chain_ids)

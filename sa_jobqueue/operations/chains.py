@@ -34,10 +34,10 @@ from sa_jobqueue.types import JobId, JobStatus
 class ChainFilter:
     """Filter of a listing of chains; an empty field matches all.
 
-    `statuses`: of the chain, which is its last job's. `types`, `queues`, `fairness_keys`: of its root. `job_ids`:
-    chains that have one of these jobs, wherever in them. `top_level`: those that no job waits for, or has waited for.
-    `created_after` (inclusive), `created_before` (not): aware, when the root was enqueued.
-    Raises: InvalidOptionError naming the part.
+    `statuses`: of the chain, which are those of its last job. `types`, `queues`, `fairness_keys`: of its root. `job_ids`:
+    chains that contain one of these jobs. `top_level`: chains that no job waits for or waited for. `created_after`
+    (inclusive), `created_before` (exclusive): aware, when the root was enqueued.
+    Raises: InvalidOptionError naming the field.
     """
 
     statuses: Sequence[JobStatus] = ()
@@ -61,7 +61,7 @@ def get_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] =
     """Return a chain, read from the database.
 
     Locks: none. Raises: ChainNotFoundError; NotAChainError, which names the chain, for the id of a continuation;
-    InvalidJobError when the id is not of this queue's id type.
+    InvalidJobError if the id does not have the type of this queue's ids.
     """
     check_id(model, "chain_id", chain_id)
     with translated():
@@ -105,9 +105,9 @@ def list_chains(
     scan_limit: int = SCAN_LIMIT,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[Any]:
-    """Return one page of chains, in the order of their ids; otherwise as `list_jobs`.
+    """Return one page of chains, ordered by id; otherwise like `list_jobs`.
 
-    `scan_limit` counts jobs, for chains are found among them. Objects that the session holds are read again.
+    `scan_limit` counts jobs, because chains are found among them. Objects in the session are refreshed.
     Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit, scan_limit)
@@ -169,9 +169,9 @@ def list_chain_jobs(
     newest_first: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[Any]:
-    """Return one page of a chain's jobs, in their order in it, the root first.
+    """Return one page of a chain's jobs, in their order in the chain.
 
-    `after`: the `next` of the page before, a `chain_index`. Otherwise as `list_jobs`; no page but the last is short.
+    `after`: `next` of the previous page, a `chain_index`. Otherwise like `list_jobs`; only the last page is short.
     Locks: none. Raises: InvalidOptionError; for the first page ChainNotFoundError and NotAChainError, as `get_chain`.
     """
     check_limit(limit)
@@ -188,11 +188,11 @@ def list_chain_jobs(
 def list_blockers(
     session: Session, job_id: JobId, *, after: int | None = None, limit: int = 50, model: type[JobMixin[Any]] = Job
 ) -> Page[BlockerMixin[Any]]:
-    """Return one page of a job's blockers, resolved ones included, in their order.
+    """Return one page of a job's blockers in their order, including resolved ones.
 
-    `after`: the `next` of the page before, an `index`. `limit`: 1 to 1,000.
-    Shape: edges, `Job.Blocker`, with `index`, `is_resolved` and `on_failure`, and with `chain` loaded and fresh; none for
-    a job without blockers, and for no job. Locks: none. Raises: InvalidOptionError.
+    `after`: `next` of the previous page, an `index`. `limit`: 1 to 1,000.
+    Shape: `Job.Blocker` objects with `index`, `is_resolved`, `on_failure`, and a freshly loaded `chain`; empty for a job
+    without blockers, or an unknown job. Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_id(model, "job_id", job_id)
@@ -239,10 +239,10 @@ def list_blocked_jobs(
     scan_limit: int = SCAN_LIMIT,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[Any]:
-    """Return one page of the jobs that wait or have waited for a chain, in the order of their ids.
+    """Return one page of the jobs that wait or waited for a chain, ordered by id.
 
-    `open_only`: only jobs that still wait for it. Otherwise as `list_jobs`; none for a chain that no job waits for, and
-    for no chain. Locks: none. Raises: InvalidOptionError.
+    `open_only`: only jobs that still wait for it. Otherwise like `list_jobs`; empty for a chain without such jobs, or an
+    unknown chain. Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)

@@ -1,7 +1,7 @@
 """Complete a job in the transaction of its writes, and continue its chain there.
 
-Used by a worker for a handler with a session, and by the application for a job that no worker should run: an approval, a
-webhook, a result from another system.
+Used by a worker for a handler with a session, and by the application for jobs that no worker runs: an approval, a webhook, a
+result from another system.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from sa_jobqueue.types import ENDED, JobId, JobStatus
 def attach(
     model: type[JobMixin[Any]], before: Any, continuation: Continuation[Any], job_type: JobType | None = None
 ) -> JobMixin[Any]:
-    """Make a continuation's job the next of a chain, and return it.
+    """Make a continuation's job the next job of a chain, and return it.
 
-    `before`: the job it follows, as a `ClaimedJob` or a `Job`. `job_type`: that job's, where it is known here.
-    Raises: InvalidJobError when it is of another queue, has a deduplication key (a chain has that of its root), or is in
-    use already; UndeclaredContinuationError when `job_type` does not declare it.
+    `before`: the job that it follows, as a `ClaimedJob` or a `Job`. `job_type`: the type of that job, if it is known.
+    Raises: InvalidJobError if the job belongs to another queue, has a deduplication key (which only the first job of a chain
+    has), or is already in use; UndeclaredContinuationError if `job_type` does not declare it.
     """
     job = continuation.job
     if not isinstance(job, model):
@@ -76,14 +76,15 @@ def complete_attempt(
 ) -> JobId | None:
     """Complete one attempt in its handler's own transaction; return its chain if it ended and has waiters.
 
-    `result`: the output as JSON text, or the next job of the chain, as `attach` returned it. `session_name`: what the
-    handler's transaction is called (`statements.session_names`); None where it has begun none.
-    Changes: running -> completed; the continuation's row and edges.
-    Locks: the chain's root, the job, and what the continuation waits for, in the one order, until the transaction ends.
-    Obliges: roll everything back when it raises.
-    Raises: LostAttemptError when the attempt is no longer the worker's, or the handler ended its own job
-    (`ended_by_handler`); HandlerCommitError when it ended its transaction; InvalidJobError and ChainNotFoundError for the
-    continuation.
+    `result`: the output as JSON text, or the next job of the chain, as returned by `attach`. `session_name`: name of the
+    handler's transaction (`statements.session_names`); None if the handler has begun none.
+    Changes: running -> completed; inserts the continuation and its blockers.
+    Locks: the chain's root, the job, and the chains that the continuation waits for, in the usual order, until the
+    transaction ends.
+    Obliges: roll back the transaction if it raises.
+    Raises: LostAttemptError if the worker no longer holds the attempt, or the handler ended its own job
+    (`ended_by_handler`); HandlerCommitError if the handler ended its transaction; InvalidJobError and ChainNotFoundError for
+    the continuation.
     """
     # What the handler left unflushed may lock other chains: before ours, not after.
     session.flush()
@@ -101,12 +102,11 @@ def complete_attempts(
     model: type[JobMixin[Any]],
     session_name: str | None = None,
 ) -> tuple[list[JobId], set[tuple[JobId, int]]]:
-    """Complete the attempts of a batch in its handler's own transaction, otherwise as `complete_attempt`.
+    """Complete the attempts of a batch in its handler's own transaction, like `complete_attempt`.
 
-    Returns the chains that ended and have waiters, and the attempts, as `(job_id, attempt)`, that are no longer
-    the worker's.
+    Returns the chains that ended and have waiters, and the attempts that the worker no longer holds, as `(job_id, attempt)`.
     Locks: as `complete_attempt`, those of all attempts in one order.
-    Obliges: roll everything back when it raises, and when an attempt was lost.
+    Obliges: roll back the transaction if it raises, or if an attempt was lost.
     """
     session.flush()
     rows = {row for job, result in ends for row in (job.chain_id, job.id, *_waited(result))}
@@ -143,10 +143,10 @@ def complete_attempts(
 def ended_by_handler(
     session: Session, job_ids: Sequence[JobId], *, model: type[JobMixin[Any]], session_name: str | None
 ) -> dict[JobId, JobStatus]:
-    """Return how jobs stand that their handler's own transaction has changed; one that it deleted counts as cancelled.
+    """Return the statuses of jobs that their handler changed in its own transaction; a deleted one counts as cancelled.
 
     Locks: the jobs and their chains' roots, until the transaction ends.
-    Raises: HandlerCommitError when the handler ended its transaction.
+    Raises: HandlerCommitError if the handler ended its transaction.
     """
     _check_session(session.scalars(read_name()).one(), session_name)
     found = {row.id: row.status for row in session.execute(jobs.lock(model, job_ids))}
@@ -208,18 +208,18 @@ def complete_job(
     handler: Handler[Any, Any, JobT] | None = None,
     model: type[JobT] = DEFAULT_MODEL,
 ) -> JobT:
-    """Complete a job without a worker; return it, completed.
+    """Complete a job without a worker, and return it.
 
-    For a job that waits for a person or for another system: blocked, pending or running. `result`: whatever its handler
-    could return: its output, or a continuation (`other.continuation(payload)`) that its chain goes on with.
-    `handler`: the job's own; `result` is then checked and encoded by its annotation, as a worker does, and the model is
-    the handler's. Without it the type is unknown: `result` is JSON, a dataclass or a Pydantic model.
-    A worker that is running it is notified, and later writes of the handler's session are rolled back.
-    Changes: -> completed, `completed_by` null; a `job_attempt` row if it was running; the continuation's row; jobs that
-    waited for the chain, unless another transaction locks them: a worker unblocks those later.
-    Locks: the chain's root and the job, and what the continuation waits for, until the transaction ends.
-    Raises: JobNotFoundError, JobEndedError, InvalidPayloadError; WrongJobTypeError when the job is not of the handler's
-    type; UndeclaredContinuationError, InvalidJobError, ChainNotFoundError and ConflictError for the continuation. Nothing is
+    Use it for jobs that wait for a person or another system. The job can be blocked, pending or running. `result`: anything
+    that its handler could return: an output, or a continuation (`other.continuation(payload)`).
+    `handler`: the job's handler. `result` is then checked and encoded by its annotation, as in a worker, and the model is
+    the handler's. Without it, `result` is JSON, a dataclass or a Pydantic model.
+    If a worker is running the job, it is notified, and later writes of the handler's session are rolled back.
+    Changes: -> completed, with `completed_by` null; inserts an attempt if it was running, and the continuation; unblocks
+    jobs that wait for the chain, except those that another transaction has locked, which a worker unblocks later.
+    Locks: the chain's root, the job, and the chains that the continuation waits for, until the transaction ends.
+    Raises: JobNotFoundError, JobEndedError, InvalidPayloadError; WrongJobTypeError if the handler is not the job's;
+    UndeclaredContinuationError, InvalidJobError, ChainNotFoundError and ConflictError for the continuation. Nothing is
     written then.
     """
     if handler is not None:
@@ -270,11 +270,11 @@ def _end_chain(connection: Connection, model: type[JobMixin[Any]], job: JobMixin
 
 
 def lock_chain(session: Session, chain_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
-    """Return a chain's last job, and lock the chain: no other transaction can end or continue it meanwhile.
+    """Lock a chain and return its last job: no other transaction can end or continue the chain until this one ends.
 
-    For deciding on it and then completing it by `complete_job`, or leaving it as it is.
+    Use it to inspect the job before you complete it with `complete_job`, or leave it.
     Locks: the chain's root and the job, until the transaction ends.
-    Raises: ChainNotFoundError; InvalidJobError when the id is not of this queue's id type.
+    Raises: ChainNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
     """
     check_id(model, "chain_id", chain_id)
     session.flush()

@@ -1,4 +1,4 @@
-"""Enqueueing by COPY: as many jobs of one handler as an iterator has payloads for, at the speed of the table itself."""
+"""Enqueueing by COPY: one job for each payload of an iterator, as fast as the table accepts rows."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
 from sa_jobqueue.ids import uuid7, uuid7_hex
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.checks import check_text
-from sa_jobqueue.operations.enqueueing import check_encodable, wake, written_columns
+from sa_jobqueue.operations.enqueueing import check_encodable, notify_workers, written_columns
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import deduplication, jobs
-from sa_jobqueue.tracing import announce_alike
+from sa_jobqueue.tracing import announce_bulk
 
 InT = TypeVar("InT")
 
 CHUNK: Final = 64 * 1024
-"""Characters of rows that are handed to the driver at once; it sends them while the next ones are made."""
+"""Number of characters passed to the driver at once; it sends them while the next rows are built."""
 
 _OF_EACH_ROW: Final = ("id", "chain_id", "input")
-_NOT_ALIKE: Final = ("id", "deduplication_key", "blockers", "input")
+_DIFFERENT_OPTIONS: Final = ("id", "deduplication_key", "blockers", "input")
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
@@ -48,21 +48,21 @@ def enqueue_payloads(
 ) -> int:
     """Enqueue one job a payload by COPY, in the caller's transaction; return how many were made.
 
-    Several times as fast as `enqueue_many`, because no object is made of a job: all are of one handler and differ by their
-    payloads alone. They wait for nothing.
-    `deduplicate_by`: returns a payload's deduplication key; left out are those whose key an open chain has, and of equal
-    keys all but the first. They go through a temporary table, which the database's role must be allowed to make.
-    `payloads`: read once, each checked and sent as it comes, so that millions need no memory. Whatever makes them must
-    leave this session alone meanwhile: its connection is busy. `options`: as `handler.job` takes them, the same for all.
-    Changes: one row a job. Locks: the new rows; with keys in their order, and an equal key of a transaction that is under
-    way is awaited.
+    About twice as fast as `enqueue_many`, because no ORM objects are created. All jobs have the same handler and options,
+    and no blockers; only their payloads differ.
+    `deduplicate_by`: returns the deduplication key of a payload. Payloads are skipped if an open chain has their key, or an
+    earlier payload. This uses a temporary table, which the database role must be allowed to create.
+    `payloads`: read once; each is checked and sent before the next is read, so that millions need no memory. The iterator
+    must not use this session, whose connection is busy. `options`: those of `handler.job`, the same for all jobs.
+    Changes: one row a job. Locks: the new rows; with keys, in the order of the keys, and it waits for open transactions that
+    insert an equal key.
     Raises: InvalidJobError naming the option, with nothing written. Once rows are on their way: InvalidPayloadError and
     PayloadTooLargeError naming the payload by its place from 0 (`payloads[17].order_id`), InvalidJobError naming its key
     so, ConflictError, and what the iterator or `deduplicate_by` raises; roll back then. Beside calls with scope
     "waiting" for the same keys it may be what the server ends of a deadlock: roll back and try again.
     """
     model, kind = handler.model, handler.job_type
-    for name in _NOT_ALIKE:
+    for name in _DIFFERENT_OPTIONS:
         if name in options:
             raise InvalidJobError(name, "is not for jobs that differ by their payloads alone; use enqueue_many")
     kind.check_blocker_count(0)
@@ -72,18 +72,18 @@ def enqueue_payloads(
         raise InvalidJobError(
             "fairness_key", "is read from each payload by fairness_by: give one for all, or use enqueue_many"
         )
-    told = ("queue", "priority", "max_attempts", "timeout", "rate_cost")
-    own = {name: getattr(kind, name) for name in told}
-    # Never written: it has the options checked, and has the values of all the others.
-    alike: JobMixin[Any] = model(kind.name, input_version=kind.version, **own | given)
+    option_names = ("queue", "priority", "max_attempts", "timeout", "rate_cost")
+    own = {name: getattr(kind, name) for name in option_names}
+    # Never written: it checks the options, and has the values that all jobs share.
+    template: JobMixin[Any] = model(kind.name, input_version=kind.version, **own | given)
     connection = session.connection()
     encoding = encoding_of(connection)
     if encoding is not None:
-        check_encodable(encoding, alike)
-    tell = announce_alike(session, alike)
-    values = _alike(model, alike)
-    if alike._delay or alike._at:
-        due = jobs.due_at(delay=alike._delay, at=alike._at)
+        check_encodable(encoding, template)
+    announce_count = announce_bulk(session, template)
+    values = _shared_values(model, template)
+    if template._delay or template._at:
+        due = jobs.due_at(delay=template._delay, at=template._at)
         values["scheduled_at"] = connection.execute(due).scalar_one()
     each: tuple[str, ...] = _OF_EACH_ROW
     if deduplicate_by is not None:
@@ -102,13 +102,13 @@ def enqueue_payloads(
             count = connection.execute(deduplication.put_staged(model, columns)).rowcount
             connection.exec_driver_sql(deduplication.drop_staged())
     if count:
-        tell(count)
-        wake(session, connection, model, alike.queue, alike.fairness_key)
+        announce_count(count)
+        notify_workers(session, connection, model, template.queue, template.fairness_key)
     return count
 
 
-def _alike(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, Any]:
-    """Return what all rows have in common, by column."""
+def _shared_values(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, Any]:
+    """Return the values that all rows share, by column."""
     values: dict[str, Any] = {}
     for key, column in written_columns(model).items():
         if column.name in _OF_EACH_ROW:
@@ -123,7 +123,7 @@ def _alike(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, Any]:
 
 
 def _texts(connection: Connection, model: type[JobMixin[Any]], values: dict[str, Any]) -> list[str]:
-    """Return values, by column, as a row of COPY's text format has them."""
+    """Return values, by column, in COPY's text format."""
     given: list[Any] = []
     for name, value in values.items():
         kind = model.__table__.c[name].type.dialect_impl(connection.dialect)
@@ -166,7 +166,7 @@ def _chunks(
     make_text = uuid7_hex if make_id is uuid7 else lambda: _id_text(make_id())
     for place, payload in enumerate(payloads):
         job_id = make_text()
-        # Of what needs escaping, JSON text without other characters than ASCII's has the backslash alone.
+        # In JSON text in ASCII, only the backslash needs escaping.
         field = f"payloads[{place}]"
         if kind.codec is None:
             document = kind.input.encode_text(field, payload)

@@ -1,4 +1,4 @@
-"""Triage: dead letters listed, grouped by error, redriven or dismissed."""
+"""Dead letters: list them, group them by error, redrive or dismiss them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ CHUNK = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterFilter:
-    """Which dead letters are meant; an empty part means any, `resolved` None means both.
+    """Filter of dead letters; an empty field matches all, and `resolved=None` matches both.
 
-    `died_after` (inclusive), `died_before` (not): aware.
+    `died_after` (inclusive), `died_before` (exclusive): aware.
     """
 
     ids: Sequence[JobId] = ()
@@ -48,7 +48,7 @@ class DeadLetterFilter:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
-    """Dead letters of one type, reason and error."""
+    """Dead letters with the same type, reason and error."""
 
     type_name: str
     reason: str
@@ -69,9 +69,9 @@ def list_dead_letters(
     newest_first: bool = True,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[DeadLetterMixin[Any]]:
-    """Return one page of dead letters, in the order of their ids; otherwise as `list_jobs`.
+    """Return one page of dead letters, ordered by id; otherwise like `list_jobs`.
 
-    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that is not of this queue's id type.
+    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that does not have the type of this queue's ids.
     """
     check_limit(limit)
     check_after(model, after)
@@ -98,17 +98,16 @@ def redrive_dead_letters(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
-    """Move dead jobs back to pending with as many new attempts as they once had; the result has the ids of the jobs.
+    """Make dead jobs pending again, with as many new attempts as they had; return the ids of the jobs.
 
-    The job keeps its id: its chain continues, as does every job that waits for it. `by`: the actor, for the audit and the
-    dead letters, which otherwise have the database's user. `limit`: maximum number per call,
-    1 to 1,000, in the order of the jobs' ids; commit, and call again with `after`, the result's `next`, until that is
-    None. `dry_run`: change nothing; the result has the jobs that would be redriven.
+    A job keeps its id, so that its chain and the jobs that wait for it continue. `by`: the user, for the audit and the dead
+    letters; the database user by default. `limit`: maximum number per call, 1 to 1,000, in the order of the jobs' ids;
+    commit, and call again with `after`, the result's `next`, until that is None. `dry_run`: change nothing; return the jobs
+    that would be redriven.
     Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`.
-    Locks: the jobs, their chains' roots and those they still wait for, roots first, each kind in the order of their ids,
-    until the transaction ends.
-    Raises: InvalidOptionError; ConflictError when an open chain meanwhile holds a job's deduplication key. Nothing is
-    written then.
+    Locks: the jobs, the roots of their chains, and the chains that they still wait for, roots first, each in the order of
+    their ids, until the transaction ends.
+    Raises: InvalidOptionError; ConflictError if an open chain now has a job's deduplication key. Nothing is written then.
     """
     check_limit(limit)
     check_after(model, after)
@@ -140,10 +139,10 @@ def dismiss_dead_letters(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
-    """Resolve dead letters as dismissed; the result has the ids of the dead letters. Their jobs stay dead.
+    """Resolve dead letters as dismissed; return their ids. Their jobs stay dead.
 
-    `by`: who dismissed them; it is recorded. Dead letters that are already resolved do not change. `limit`, `dry_run`: as
-    of `redrive_dead_letters`, in the order of the dead letters' ids.
+    `by`: the user, recorded in the dead letter. Resolved dead letters do not change. `limit`, `dry_run`: as in
+    `redrive_dead_letters`, in the order of the dead letters' ids.
     Changes: `resolution`, `resolved_at`, `resolved_by`.
     Locks: the dead letters, in the order of their ids, until the transaction ends. Raises: InvalidOptionError.
     """

@@ -1,6 +1,7 @@
-"""Enqueueing at most once: a key finds the chain that has it, or makes it, whatever others do at the same time.
+"""Enqueueing with a deduplication key: returns the chain that has the key, or creates it, also under concurrency.
 
-Why not `session.add`: a second job with an open chain's key violates a unique index, and that error poisons the session.
+`session.add` cannot do this: a second job with the key of an open chain violates a unique index, and that error aborts the
+transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sa_jobqueue.db.encodings import encoding_of
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, StaleSnapshotError
 from sa_jobqueue.errors.drivers import SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.enqueueing import check_encodable, wake
+from sa_jobqueue.operations.enqueueing import check_encodable, notify_workers
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.statements import deduplication
@@ -30,17 +31,18 @@ _TRIES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Deduplicate:
-    """What counts as the same job, and what becomes of it when there is another.
+    """A deduplication policy: which jobs count as the same, and what happens to a job whose key is taken.
 
-    `key`: any text but the empty one; it counts within the job's type. `scope`: "open" finds chains that have not ended,
-    "any" finds ended ones too; "waiting" finds those whose first job has not begun, and keeps them from beginning until
-    the transaction ends: one that has begun hands its key over, so that no call while it runs is lost. `window`:
-    only chains enqueued within it, by the database's clock; above 0.
-    `exclude`: chains that do not count; an open one among them hands its key over, so that a recurring job can enqueue
-    its own successor. An open chain always counts, however old: at most one has a key.
-    `replace`: what a later job gives the one that has the key, as long as that one has not begun or waits for another
-    attempt: "input", "schedule", "priority". With "schedule" each one moves it: a debounce. `max_wait`: moved again and
-    again, it stays due so long after it was enqueued; above zero, at most 36,500 days.
+    `key`: any text that is not empty; keys of different job types are independent. `scope`: "open" considers chains that
+    have not ended; "any" also ended ones; "waiting" only those whose first job has not started, and prevents that job from
+    starting until the transaction ends. With "waiting", a chain that has started gives its key to the new job, so that no
+    change is missed while it runs. `window`: consider only chains enqueued within this time, by the database's clock;
+    greater than 0. An open chain is always considered, because only one open chain can have a key.
+    `exclude`: chains to ignore; an open one among them gives its key to the new job, so that a recurring job can enqueue its
+    successor.
+    `replace`: what the new job replaces in the existing one while that has not started or waits for a retry: "input",
+    "schedule" or "priority". Replacing "schedule" makes a debounce. `max_wait`: however often it is moved, the job is due
+    this long after it was enqueued; greater than zero, at most 36,500 days.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -53,14 +55,14 @@ class Deduplicate:
 
     @classmethod
     def throttle(cls, key: str, period: timedelta) -> Deduplicate:
-        """Return the policy of at most one job per period: further ones find it, also after it has ended."""
+        """Return a policy for at most one job per period: later calls return that job, even after it has ended."""
         return cls(key, scope="any", window=period)
 
     @classmethod
     def debounce(cls, key: str, *, max_wait: timedelta | None = None) -> Deduplicate:
-        """Return the policy of one job after the last call: each replaces the input and the schedule of the one that waits.
+        """Return a policy that runs one job after the last call: each replaces the input and schedule of the waiting job.
 
-        The job's own `delay` is how long it waits without further calls; `max_wait` is how long it waits at most.
+        The delay of the job is the time without further calls; `max_wait` limits the total wait.
         """
         return cls(key, scope="waiting", replace=("input", "schedule"), max_wait=max_wait)
 
@@ -91,17 +93,17 @@ def _check_duration(option: str, given: timedelta | None) -> None:
 
 
 def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | None = None) -> tuple[JobT, Enqueued]:
-    """Enqueue a job unless its key is taken; return the job that has it, and what became of this one.
+    """Enqueue a job unless its key is taken; return the job that has the key, and if it was created, updated or existed.
 
-    `deduplicate`: a policy; a text is the key of `Deduplicate(key)`; None adds the job and flushes it.
-    `job`: as `Job(...)` or `handler.job(...)` make it, in no session. Found, changed or made, the job returned is in the
-    session. Inputs are not compared. What became of it is true exactly where it was made.
-    Changes: one row, or none; a job among `exclude`, or with scope "waiting" one that has begun, may lose its key.
-    Locks: the key, until the transaction ends: another transaction that enqueues with it waits for the end of this one. A
-    job that is changed, or found with scope "waiting", likewise: a claim under way is awaited, later ones pass it until
-    then.
-    Raises: InvalidJobError when the job is in a session already; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError
-    in a REPEATABLE READ or SERIALIZABLE transaction that does not see the chain that has the key. Nothing is written then.
+    `deduplicate`: a policy, or a text for `Deduplicate(key)`; None adds the job and flushes it.
+    `job`: created by `Job(...)` or `handler.job(...)`, and not in a session. The returned job is in the session. Inputs are
+    not compared.
+    Changes: inserts or updates one row, or none; an excluded chain, or with scope "waiting" one that has started, may lose
+    its key.
+    Locks: the key, until the transaction ends: other transactions that enqueue with it wait. Also a job that is updated, or
+    found with scope "waiting": a running claim is waited for, and later claims skip the job until then.
+    Raises: InvalidJobError if the job is already in a session; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError in
+    a REPEATABLE READ or SERIALIZABLE transaction that cannot see the chain with the key. Nothing is written then.
     """
     if deduplicate is not None:
         given = Deduplicate(deduplicate) if isinstance(deduplicate, str) else deduplicate
@@ -116,10 +118,10 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
 
 
 def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[JobT, Enqueued]]:
-    """Enqueue many jobs, each unless its key is taken; return for each what `enqueue` returns, in the order given.
+    """Enqueue many jobs, each unless its key is taken; return for each what `enqueue` returns, in the given order.
 
-    Later ones find earlier ones of the same call. Keys are locked in one order, so two such calls never deadlock.
-    Each costs some statements: for thousands there is `enqueue_many_unique`. Otherwise as `enqueue`.
+    Jobs of the same call are considered too. Keys are locked in one order, so that concurrent calls do not deadlock. Each
+    job costs several statements; for thousands use `enqueue_many_unique`. Otherwise like `enqueue`.
     """
     listed = list(new)
     for index, (job, given) in enumerate(listed):
@@ -194,7 +196,7 @@ def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT
 
 
 def check_snapshot(session: Session, key: str | None, cause: Exception) -> None:
-    """Raise where a later look would see no more than the one that missed who has a key: StaleSnapshotError."""
+    """Raise StaleSnapshotError if another read in this transaction could not see who has the key."""
     isolation_level = session.connection().get_isolation_level()
     if isolation_level != "READ COMMITTED":
         raise StaleSnapshotError(key, isolation_level) from cause
@@ -213,7 +215,7 @@ def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqu
             is_changed = session.execute(changed).first() is not None
         session.refresh(found)
         if is_changed:
-            wake(session, session.connection(), model, found.queue, found.fairness_key)
+            notify_workers(session, session.connection(), model, found.queue, found.fairness_key)
             return Enqueued.UPDATED if given.replace else Enqueued.EXISTING
         return None  # a claim was faster, or it has ended: the next round tells
     if given.scope == "waiting":

@@ -1,7 +1,7 @@
-"""Enqueueing thousands at most once each: the same promise as `enqueue`, kept by a few statements for all of them.
+"""Enqueueing thousands of jobs with deduplication keys: the guarantees of `enqueue`, with a few statements for all jobs.
 
-`INSERT ... ON CONFLICT` decides by the unique index itself, so of two transactions with an equal key the second waits for
-the first to end and then finds its job. Only windows, and ended chains, need the keys' locks besides.
+`INSERT ... ON CONFLICT` decides by the unique index: of two transactions with an equal key, the second waits for the first
+and then finds its job. Only windows and ended chains need locks on the keys as well.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.deduplicate import Deduplicate, _check_one, check_keys, check_snapshot
-from sa_jobqueue.operations.enqueueing import alike_in_order, arrays, wake
+from sa_jobqueue.operations.enqueueing import arrays, group_neighbours_by_columns, notify_workers
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.statements import deduplication
@@ -36,18 +36,18 @@ _Result = tuple[Any, Enqueued]
 
 
 def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[Any, Enqueued]]:
-    """Enqueue thousands of jobs, each unless its key is taken; return for each the id that has it, and what became of it.
+    """Enqueue thousands of jobs, each unless its key is taken; return the id of the job with each key, and what happened.
 
-    As `enqueue_unique`, by a few statements for all; the jobs stay transient. All are of one class, and say the same but for
-    their keys; they exclude nothing and wait for nothing. Of equal keys the first is made; of what they replace the last
-    one's is what stays. Jobs that set different columns, of those that the database fills in otherwise, are one statement
-    for each run of neighbours, by their keys, that set the same.
-    Changes: a row each, or what is replaced; with scope "waiting" those that have begun lose their keys.
-    Locks: the new rows, the changed ones, with scope "waiting" the found ones too, in the order of their keys, until the
-    transaction ends: equal keys of other transactions are awaited. With scope "any" also the keys, of which a call has at
-    most 1,000; with "waiting" too, unless there are more. It works in a savepoint, and tries again what a deadlock ended.
-    Raises: InvalidJobError naming the job and what is not for many, TransactionRequiredError in AUTOCOMMIT; nothing is
-    written then. ConflictError for an id that is taken; StaleSnapshotError as `enqueue_unique`.
+    Like `enqueue_unique`, with a few statements for all jobs, which stay transient. All jobs have one class and the same
+    policy except for the key, without `exclude` and blockers. Of jobs with equal keys the first is inserted, and the last
+    one's values replace others. Jobs that set different columns need one statement for each run of neighbours, in the order
+    of their keys, with the same columns.
+    Changes: inserts or updates a row each; with scope "waiting", chains that have started lose their keys.
+    Locks: new and changed rows, with scope "waiting" also found ones, in the order of their keys, until the transaction
+    ends; transactions with equal keys are waited for. With scope "any" also the keys, at most 1,000 per call; with "waiting"
+    too if there are no more than that. It works in a savepoint and retries after a deadlock.
+    Raises: InvalidJobError naming the job and the unsupported option, TransactionRequiredError in AUTOCOMMIT; nothing is
+    written then. ConflictError for an id that is taken; StaleSnapshotError as in `enqueue_unique`.
     """
     listed = list(new)
     if not listed:
@@ -63,18 +63,18 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
     # With scope "waiting" keys are given up before others are taken, which is no one order.
     if given.scope == "any" or (given.scope == "waiting" and len(by_key) <= MOST_LOCKED):
         _lock(session, model, sorted(by_key))
-    firsts = {key: jobs[0] for key, jobs in sorted(by_key.items())}
-    results = _put(session, model, firsts, given)
-    lasts = {key: jobs[-1] for key, jobs in sorted(by_key.items()) if len(jobs) > 1}
-    repeated = _put(session, model, lasts, given) if given.replace and lasts else {}
-    told: list[_Result] = []
+    first_jobs = {key: jobs[0] for key, jobs in sorted(by_key.items())}
+    results = _put(session, model, first_jobs, given)
+    last_jobs = {key: jobs[-1] for key, jobs in sorted(by_key.items()) if len(jobs) > 1}
+    repeated = _put(session, model, last_jobs, given) if given.replace and last_jobs else {}
+    outcomes: list[_Result] = []
     for job, one in listed:
         key = (job.type_name, one.key)
-        if firsts[key] is job:
-            told.append(results[key])
+        if first_jobs[key] is job:
+            outcomes.append(results[key])
         else:
-            told.append(repeated.get(key, (results[key][0], Enqueued.EXISTING)))
-    return told
+            outcomes.append(repeated.get(key, (results[key][0], Enqueued.EXISTING)))
+    return outcomes
 
 
 def _check(listed: Sequence[tuple[JobMixin[Any], Deduplicate]]) -> Deduplicate:
@@ -137,7 +137,7 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
             for made, (_, became) in results.items():
                 jobs[made]._is_enqueued = became is Enqueued.CREATED
             for queue, fairness_key in sorted(queues):
-                wake(session, connection, model, queue, fairness_key)
+                notify_workers(session, connection, model, queue, fairness_key)
             return results
     _, key = next(missing for missing in jobs if missing not in results)
     raise ConflictError(f"the key {key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
@@ -157,7 +157,7 @@ def _put_once(
         connection.execute(deduplication.give_up_begun(model), keys)
     touched: set[Any] = set()
     with translated():
-        for names, group in alike_in_order(model, list(left.values())):
+        for names, group in group_neighbours_by_columns(model, list(left.values())):
             statement = deduplication.put(model, tuple(names), replaced, ended=ended, held=held)
             touched |= set(connection.execute(statement, arrays(model, names, group) | more).scalars())
     found = connection.execute(deduplication.holders(model, ended=ended), keys | window).all()

@@ -1,4 +1,4 @@
-"""Deleting chains, and the chains they wait for, so that nothing is left that refers to what is gone."""
+"""Delete chains, and the chains they wait for, so that no reference to a deleted job is left."""
 
 from __future__ import annotations
 
@@ -39,22 +39,20 @@ def delete_chains(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
-    """Delete chains whatever they are doing, each with all its jobs; the result has the chains deleted, sorted.
+    """Delete chains in any state, with all their jobs; return the deleted chains, sorted.
 
-    `chain_ids`: at most 1,000 a call. `cascade`: delete also every chain that a job among them waits for or waited for,
-    and what those wait for; however many they are, it is one transaction. `by`: who does it, for the audit and the
-    dead letters, which otherwise have the database's user. `dry_run`: change and lock nothing, and return the chains that
-    would be deleted; rows of the application's own that refer to their jobs are not looked for.
-    The worker of a running job is notified and stops it; later writes of the handler's session are rolled back. Callers
-    that wait for one of the chains are notified. An open dead letter of a deleted job is dismissed by that name; other dead
-    letters do not change.
-    Changes: rows of `job`, `job_blocker` and `job_attempt` are deleted.
-    Locks: all jobs of the chains, roots in the order of their ids, then the others in that of theirs, until the
-    transaction ends; it waits for who holds one, and needs READ COMMITTED, as is PostgreSQL's default.
-    Raises: ChainNotFoundError; NotAChainError for the id of a continuation; ChainReferencedError when a job of a chain
-    that is not deleted waits for one that is, or waited for it; ChainBusyError when what they are connected with grew
-    each time it was locked; ConflictError when a row of the application's own refers to a job. Nothing is written and no
-    lock is kept then.
+    `chain_ids`: at most 1,000 per call. `cascade`: also delete every chain that one of their jobs waits for or waited for,
+    and so on; all in one transaction. `by`: the user, for the audit and the dead letters; the database user by default.
+    `dry_run`: change and lock nothing; return the chains that would be deleted. It does not check rows of the application
+    that refer to the jobs.
+    The worker of a running job is notified and stops it; later writes of the handler's session are rolled back. Callers that
+    wait for one of the chains are notified. Unresolved dead letters of deleted jobs are dismissed.
+    Changes: deletes rows of `job`, `job_blocker` and `job_attempt`.
+    Locks: all jobs of the chains, the roots in the order of their ids, then the others in the order of theirs, until the
+    transaction ends. It waits for other locks, and needs READ COMMITTED, PostgreSQL's default.
+    Raises: ChainNotFoundError; NotAChainError for the id of a continuation; ChainReferencedError if a job of another chain
+    waits or waited for one of the chains; ChainBusyError if concurrent transactions kept adding dependencies; ConflictError
+    if a row of the application refers to a job. Nothing is written and no lock is kept then.
     """
     given = check_chain_ids(model, chain_ids)
     session.flush()
@@ -95,14 +93,14 @@ def _try(
     found = _connected(session, model, given) if cascade else wanted
     if not found <= wanted:
         return [], found
-    doomed = [job_id for job_id, chain_id in jobs.items() if chain_id in found]
-    _refuse_references(session, model, found, doomed)
-    delete_jobs(session, model, doomed, by=by)
+    to_delete = [job_id for job_id, chain_id in jobs.items() if chain_id in found]
+    _refuse_references(session, model, found, to_delete)
+    delete_jobs(session, model, to_delete, by=by)
     return [chain_id for chain_id in roots if chain_id in found], found
 
 
 def check_chain_ids(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) -> list[JobId]:
-    """Return the ids, each once. Raises: InvalidJobError when they are no list of this queue's ids, or too many a call."""
+    """Return the ids without duplicates. Raises: InvalidJobError if they are not ids of this queue, or too many."""
     check_ids(model, chain_ids=chain_ids)
     given = list(dict.fromkeys(chain_ids))
     if len(given) > MAX_CHAINS:
@@ -115,7 +113,7 @@ def check_chain_ids(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) -> l
 def missing_chains(
     session: Session, missing: Sequence[JobId], model: type[JobMixin[Any]]
 ) -> ChainNotFoundError | NotAChainError:
-    """Return the error for ids that are not ids of chains: unknown ids, or those of continuations."""
+    """Return the error for ids that are not ids of chains: unknown ids, or ids of continuations."""
     belongs = {row.id: row.chain_id for row in session.execute(chains.chain_of(model), {"ids": list(missing)})}
     gone = [chain_id for chain_id in missing if chain_id not in belongs]
     return ChainNotFoundError(gone) if gone else NotAChainError(belongs)

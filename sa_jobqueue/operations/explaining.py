@@ -127,10 +127,10 @@ def explain_job(
 ) -> Explanation:
     """Explain why a job is not running, or its state: a cause, a sentence, and evidence; for blocked jobs down to the root.
 
-    `heartbeat_timeout`: that of the workers; workers without a heartbeat for longer count as dead. Expected times are
-    estimates from the last minute. At most 20 chains per job and 50 levels of blockers are followed; the evidence has the
-    number of open blockers. The facts are of one moment only if the session's transaction is REPEATABLE READ.
-    Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have this queue's id type.
+    `heartbeat_timeout`: the workers' setting; workers without a heartbeat for longer count as dead. Expected times are
+    estimates from the last minute. At most 20 chains per job and 50 levels of blockers are followed; the evidence includes
+    the number of open blockers. The facts belong to one moment only in a REPEATABLE READ transaction.
+    Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
     """
     job = get_job(session, job_id, model=model)
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
@@ -406,7 +406,7 @@ class _Explainer:
             "transactions": _TRANSACTIONS,
             "limit": COUNTED,
         }
-        done, seconds = self.session.execute(explaining.ended_lately(self.model), window).one()
+        done, seconds = self.session.execute(explaining.recently_ended(self.model), window).one()
         if not done:
             evidence |= {"per_second": 0.0}
             return "; no job of the queue completed in the last minute"

@@ -56,8 +56,8 @@ def fire_schedules(
     made = set(session.scalars(schedules.made_already(model), {"ids": ids})) if ids else set()
     enqueue_many(session, [job for plan in plans for job in plan.jobs if job.id not in made], model=model)
     session.execute(schedules.move(model), [plan.moved for plan in plans])
-    told = [plan.told(made) for plan in plans]
-    return [fired for fired in told if fired is not None]
+    runs = [plan.runs(made) for plan in plans]
+    return [fired for fired in runs if fired is not None]
 
 
 def correct_schedules(session: Session, *, model: type[JobMixin[Any]] = Job) -> list[str]:
@@ -99,7 +99,7 @@ class _Plan:
             "to_error": self.error,
         }
 
-    def told(self, made: set[Any]) -> ScheduleRun | None:
+    def runs(self, made: set[Any]) -> ScheduleRun | None:
         """The result to return; None if only its next time was computed."""
         new = [(time, job.id) for time, job in zip(self.fire_times, self.jobs, strict=True) if job.id not in made]
         times, ids = tuple(time for time, _ in new), tuple(job_id for _, job_id in new)
@@ -155,9 +155,9 @@ def id_of(name: str, fire_time: datetime, model: type[JobMixin[Any]]) -> Any:
 def schedule_of(session: Session, job: JobMixin[Any], model: type[JobMixin[Any]]) -> tuple[str, datetime | None] | None:
     """Return which schedule made a job, and for which time: none for one that was run out of its turn, and made last."""
     found = session.execute(schedules.page(model), {"names": None, "limit": 1_000}).mappings().all()
-    told = time_in(job.id)
+    runs = time_in(job.id)
     for row in found:
-        for time in {row["last_fire_at"], told} - {None}:
+        for time in {row["last_fire_at"], runs} - {None}:
             if id_of(row["name"], time, model) == job.id:
                 return row["name"], time
     return next(((row["name"], None) for row in found if row["last_job_id"] == job.id), None)

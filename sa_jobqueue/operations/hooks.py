@@ -1,4 +1,4 @@
-"""Side effects that wait for a commit: run once it stands, never after a rollback, savepoints included."""
+"""Side effects that run after a commit, and never after a rollback, including rollbacks to savepoints."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ def after_commit(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Call `callback(*args, **kwargs)` once the session's outermost transaction has committed, and only then.
+    """Call `callback(*args, **kwargs)` after the session's outermost transaction has committed.
 
-    Callbacks run in the order they were registered, before the commit returns, with the connection already given back. A
-    rollback forgets them, that of a savepoint those registered within it, and so does closing the session. One that raises
-    is logged with its traceback and the next one runs: the commit stands, and it does not raise. A crash right after the
-    commit loses them: what must not be lost is a job of its own.
+    Callbacks run in the order of their registration, before `commit()` returns, when the connection has been returned to its
+    pool. A rollback discards them, a rollback to a savepoint those registered within it, and closing the session all of
+    them. If a callback raises, the error is logged with its traceback and the next one runs. A crash right after the commit
+    loses them: enqueue a job for what must not be lost.
 
-    `callback`: a plain function, quick, which under an `AsyncSession` runs on the event loop. It must not use the session:
-    that would begin another transaction. Pass values, not ORM objects, which the commit has expired.
-    The same function serves sync and async sessions, because it does no I/O; a session without a transaction begins one. If
-    a session has joined an external transaction of its connection, the session's own commit is the one that counts.
-    Locks: none. Raises: InvalidOptionError for a coroutine function, what cannot be called, or what is no session.
+    `callback`: a quick sync function; with an `AsyncSession` it runs on the event loop. It must not use the session, since
+    that would begin another transaction. Pass values instead of ORM objects, which the commit expires.
+    The same function serves sync and async sessions, because it does no I/O. It begins a transaction if the session has
+    none. If a session joined an external transaction of its connection, the session's own commit counts.
+    Locks: none. Raises: InvalidOptionError for a coroutine function, an object that is not callable, or one that is not a
+    session.
     """
     target = _synchronous(session)
     _check(callback)

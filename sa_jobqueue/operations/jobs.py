@@ -1,4 +1,4 @@
-"""Looking at jobs and changing what they are about to do."""
+"""Read jobs, and cancel, reschedule or trigger them."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs a listing shows; an empty part means any.
+    """Filter of a listing of jobs; an empty field matches all.
 
-    `fairness_keys`: in any queue, unless `queues` says in which; "" for jobs without a key.
-    `chain_ids`: the jobs of these chains. `chain_types`: those of chains whose root has one of these types.
-    `created_after` (inclusive), `created_before` (not): aware, when the job was enqueued.
-    Raises: InvalidOptionError naming the part.
+    `fairness_keys`: in all queues, unless `queues` restricts them; "" matches jobs without a key. `chain_ids`: jobs of these
+    chains. `chain_types`: jobs of chains whose root has one of these types. `created_after` (inclusive), `created_before`
+    (exclusive): aware, when the job was enqueued.
+    Raises: InvalidOptionError naming the field.
     """
 
     statuses: Sequence[JobStatus] = ()
@@ -63,9 +63,9 @@ class JobFilter:
 
 
 def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
-    """Return a job as it is now, fresh from the database.
+    """Return a job, read from the database.
 
-    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is not of this queue's id type.
+    Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
     """
     check_id(model, "job_id", job_id)
     with translated():
@@ -112,17 +112,16 @@ def list_jobs(
     scan_limit: int = SCAN_LIMIT,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[Any]:
-    """Return one page of jobs, in the order of their ids.
+    """Return one page of jobs, ordered by id.
 
-    `matching`: a condition of yours beside the filter, on columns of the job alone: `Job.input["tenant"].as_integer() == 7`.
-    `columns`: names of what to read; each item is a mapping of them then, else an object of the session.
-    `after`: the `next` of the page before; None for the first page. `limit`: 1 to 1,000.
-    `newest_first`: the largest ids first. Of UUIDv7, which grow, those are the jobs enqueued last; other ids (UUIDv4, your
-    own text) are in no order of time.
-    `scan_limit`: maximum number of jobs read per call, 1 to 1,000,000; a filter with few matches makes short pages.
-    Shape: at most `limit` jobs; the last page is the one whose `next` is None. No row is missed or repeated while others
-    are written.
-    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that is not of this queue's id type.
+    `matching`: an additional condition on columns of the job: `Job.input["tenant"].as_integer() == 7`. `columns`: names of
+    columns to read; each item is then a mapping instead of an object of the session.
+    `after`: `next` of the previous page; None for the first page. `limit`: 1 to 1,000. `newest_first`: largest ids first.
+    UUIDv7 ids are ordered by time; other ids, such as UUIDv4 or your own text, are not.
+    `scan_limit`: maximum number of jobs read per call, 1 to 1,000,000. A filter with few matches leads to short pages.
+    Shape: at most `limit` jobs; the last page is the one whose `next` is None. Concurrent writes make no page skip or repeat
+    a job.
+    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that does not have the type of this queue's ids.
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)
@@ -181,10 +180,10 @@ def list_attempts(
     newest_first: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[AttemptMixin[Any]]:
-    """Return one page of the attempts of a job that did not succeed, in the order of their numbers.
+    """Return one page of the unsuccessful attempts of a job, ordered by number.
 
-    `after`: the `next` of the page before, the number of an attempt. `limit`: 1 to 1,000.
-    Locks: none. Raises: InvalidOptionError; InvalidJobError when the id is not of this queue's id type.
+    `after`: `next` of the previous page, the number of an attempt. `limit`: 1 to 1,000.
+    Locks: none. Raises: InvalidOptionError; InvalidJobError if the id does not have the type of this queue's ids.
     """
     check_limit(limit)
     check_position(after, int)
@@ -201,17 +200,17 @@ def cancel_jobs(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
-    """Cancel jobs that have not ended; the result has those it cancelled, in the order given.
+    """Cancel jobs that have not ended; return those that were cancelled, in the given order.
 
-    `by`: who does it, for the audit (`list_audit`); without it, nothing is recorded there. `dry_run`: change and lock
-    nothing; the result has the jobs that would be cancelled.
+    `by`: the user, for the audit (`list_audit`); None records nothing. `dry_run`: change and lock nothing; return the jobs
+    that would be cancelled.
     The worker of a running job is notified and stops it; later writes of the handler's session are rolled back.
-    Changes: blocked, pending, running -> cancelled; a `job_attempt` row for each that ran; jobs that waited for one of
-    the chains and do not wait for a redrive, unless another transaction locks them: a worker unblocks or fails those later.
-    Jobs that have ended stay.
-    Locks: the jobs and their chains' roots, roots first, each kind in the order of their ids, until the transaction ends.
-    Raises: JobNotFoundError naming every unknown id; InvalidJobError for one that is not of this queue's id type;
-    InvalidOptionError. Nothing is written then.
+    Changes: blocked, pending, running -> cancelled; inserts an attempt for each job that was running; unblocks or fails jobs
+    that wait for one of the chains and not for a redrive, except those that another transaction has locked, which a worker
+    handles later. Ended jobs do not change.
+    Locks: the roots of their chains, then the jobs, each in the order of their ids, until the transaction ends.
+    Raises: JobNotFoundError naming every unknown id; InvalidJobError for an id that does not have the type of this queue's
+    ids; InvalidOptionError. Nothing is written then.
     """
     check_by(by)
     locked = _lock(session, ids, model, dry_run=dry_run)
@@ -236,12 +235,12 @@ def reschedule_jobs(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
-    """Move pending or blocked jobs to another time, all of them or none; the result has them, in the order given.
+    """Change when pending or blocked jobs are due, all of them or none; return them in the given order.
 
-    `delay`, `at`: as for a new job; with neither, they are due now. `by`, `dry_run`: as of `cancel_jobs`.
+    `delay`, `at`: as for a new job; without them, the jobs are due now. `by`, `dry_run`: as in `cancel_jobs`.
     Changes: `scheduled_at`. Locks: as `cancel_jobs`.
-    Raises: InvalidJobError for the time; JobNotFoundError; NotReschedulableError naming every job that is neither
-    pending nor blocked, and where it stands. Nothing is written then, and the transaction can go on.
+    Raises: InvalidJobError for the time; JobNotFoundError; NotReschedulableError naming every job that is neither pending
+    nor blocked, with its status. Nothing is written then, and the transaction can continue.
     """
     arguments = {"delay": delay, "at": at}
     return _reschedule(session, "reschedule_jobs", ids, arguments, by=by, dry_run=dry_run, model=model)
@@ -255,9 +254,9 @@ def trigger_jobs(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
-    """Make pending jobs due now, all of them or none: a scheduled one early, a failed one before its backoff is over.
+    """Make pending jobs due now, all of them or none: scheduled jobs early, and retries before the end of their backoff.
 
-    Otherwise as `reschedule_jobs`.
+    Otherwise like `reschedule_jobs`.
     """
     return _reschedule(session, "trigger_jobs", ids, {}, by=by, dry_run=dry_run, model=model)
 

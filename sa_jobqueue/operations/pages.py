@@ -1,4 +1,4 @@
-"""What every listing shares: a page, where the next one begins, and the bounds of both."""
+"""Pages of listings: their items, positions and limits."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ MAX_SCAN: Final = 1_000_000
 class Page(Generic[T]):
     """One page of a listing, and the position of the next page.
 
-    A page can be short or empty without being the last: a call reads a bounded number of rows, however few match the
-    filter. Iterating a page gives its items.
+    A page can be short or empty without being the last one, because a call reads a bounded number of rows. Iterating over a
+    page yields its items.
 
         page = list_jobs(session, where=where)
         while page.next is not None:
@@ -59,7 +59,7 @@ def check_lists(**filters: object) -> None:
 
 
 def check_statuses(statuses: Sequence[JobStatus]) -> None:
-    """Check that all are names of statuses. Raises: InvalidOptionError."""
+    """Check that all values are statuses. Raises: InvalidOptionError."""
     known = {status.value for status in JobStatus}
     for status in statuses:
         if status not in known:
@@ -110,14 +110,14 @@ def scanned_page(
 
 
 def ordered_page(session: Session, statement: Select[Any], *, columns: Sequence[str], limit: int) -> Page[Any]:
-    """Read one page; each row begins with the value it is ordered by, and one row more than the page is selected."""
+    """Read one page; each row begins with the value it is ordered by. One row more than the page is selected."""
     rows = session.execute(statement).all()
     items = [_item(row[1:], columns) for row in rows[:limit]]
     return Page(items, rows[limit - 1][0] if len(rows) > limit else None)
 
 
 def page_of(items: Sequence[T], *, limit: int, position: Callable[[T], Any]) -> Page[T]:
-    """Return a page of items, of which one more than `limit` was selected; `position` is an item's place in the order."""
+    """Return a page of items, of which one more than `limit` was selected; `position` returns an item's position."""
     return Page(list(items[:limit]), position(items[limit - 1]) if len(items) > limit else None)
 
 

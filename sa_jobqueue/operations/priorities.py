@@ -1,4 +1,4 @@
-"""Changing the priority of jobs that are waiting: some, those of a chain, or all that fit a filter."""
+"""Change the priority of waiting jobs: some jobs, those of a chain, or all that match a filter."""
 
 from __future__ import annotations
 
@@ -32,14 +32,13 @@ def set_priority(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
-    """Give waiting jobs that fit a priority, a page a call; the result has those that had another.
+    """Set the priority of waiting jobs that match a filter, one page per call; return those that had another priority.
 
-    `priority`: -9 to 9, larger first. `where`: `ids`, the jobs of `chain_ids`, or whatever fits; those that are pending or
-    blocked are meant. One that runs keeps its own, and so does what is enqueued later. `matching`, `after`, `limit`,
-    `scan_limit`: as of `list_jobs`, oldest first. Commit after each page: workers see it with their next claim.
-    `by`, `dry_run`: as of `cancel_jobs`.
-    Changes: `priority`. Locks: the jobs, roots first, each kind in the order of their ids, until the transaction ends; a
-    claim under way is awaited, later ones pass them until then.
+    `priority`: -9 to 9, larger first. `where`: only pending and blocked jobs are changed. Running jobs, and jobs enqueued
+    later, keep theirs. `matching`, `after`, `limit`, `scan_limit`: as in `list_jobs`, oldest first. Commit after each page;
+    workers apply it with their next claim. `by`, `dry_run`: as in `cancel_jobs`.
+    Changes: `priority`. Locks: the jobs, roots first, each in the order of their ids, until the transaction ends. It waits
+    for a running claim; later claims skip the jobs until then.
     Raises: InvalidOptionError naming the option. Nothing is written then.
     """
     if not isinstance(priority, int) or isinstance(priority, bool) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:

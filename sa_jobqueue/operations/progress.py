@@ -1,4 +1,4 @@
-"""How far a running job is, as its handler reported it."""
+"""Progress of a running job, as reported by its handler."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sa_jobqueue.types import JobId, Progress
 
 
 def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> Progress | None:
-    """Return the progress that a job's running attempt has reported, as of its worker's last heartbeat.
+    """Return the progress that a job's running attempt had reported by its worker's last heartbeat.
 
-    None for a job that is not running, and before the attempt's first report.
-    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is not of this queue's id type.
+    None if the job is not running, or its attempt has not reported any yet.
+    Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
     """
     check_id(model, "job_id", job_id)
     with translated():

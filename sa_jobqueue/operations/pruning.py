@@ -1,4 +1,4 @@
-"""Retention: ended chains and resolved dead letters deleted when their time is up, a page of the table a call."""
+"""Retention: delete ended chains and resolved dead letters after their retention period, one page of the table per call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LOCKED_OUT: Final = frozenset({"40P01", "55P03"})
 
 @dataclass(frozen=True, slots=True)
 class PruneCursor:
-    """Where a walk through the table stands: give it to the next call."""
+    """Position of a walk through the table: pass it to the next call."""
 
     after: JobId | None
     """The last job looked at; None before the first."""
@@ -40,7 +40,7 @@ class PruneCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What one call did, or with `dry_run` what it would do, but for chains that are held at that moment."""
+    """Result of one call of `prune`. With `dry_run`, what it would delete, including chains that are locked now."""
 
     chains: Mapping[tuple[str, JobStatus], int]
     """How many chains went, by the type of their first job and how they ended."""
@@ -70,16 +70,16 @@ def prune(
     excluded: Collection[JobId] = (),
     model: type[JobMixin[Any]] = Job,
 ) -> Pruned:
-    """Delete expired chains among the next `scan` jobs, each as a whole; return what was deleted and the next cursor.
+    """Delete whole chains whose retention period has ended, among the next `scan` jobs; return the result and next cursor.
 
-    With `queue_rows`, the retention in a queue's row takes precedence over `rules` for that queue.
-    Commit, then call again with `cursor=pruned.next`, until that is None. A chain stays while it is open, while jobs that
-    wait for it have not been unblocked, and while a job of another chain that stays waits or waited for it. An open dead
-    letter of a deleted chain is dismissed by `by`; dead letters themselves stay. Any number of processes may prune at once.
-    `excluded`: chains to keep.
-    Changes: rows of `job`, `job_blocker` and `job_attempt` are deleted. Clock: the database's.
-    Locks: the jobs of the deleted chains, roots first, each kind by id, until the transaction ends. It waits for no lock:
-    locked chains are left for the next run. Needs READ COMMITTED, as is PostgreSQL's default.
+    With `queue_rows`, the retention in a queue's row overrides `rules` for that queue. Commit, then call again with
+    `cursor=pruned.next` until that is None. A chain is kept while it is open, while jobs that wait for it have not been
+    unblocked, and while a job of another kept chain waits or waited for it. Unresolved dead letters of deleted chains are
+    dismissed by `by`; dead letters are not deleted. Several processes can prune at the same time. `excluded`: chains to
+    keep.
+    Changes: deletes rows of `job`, `job_blocker` and `job_attempt`. Clock: the database's.
+    Locks: the jobs of the deleted chains, roots first, each in the order of their ids, until the transaction ends. It does
+    not wait for locks: locked chains are left for the next run. Needs READ COMMITTED, PostgreSQL's default.
     Raises: InvalidOptionError. Nothing is written then.
     """
     _check_scan(scan)
@@ -118,9 +118,9 @@ def prune(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedDeadLetters:
-    """What one call did with dead letters, or with `dry_run` what it would do."""
+    """Result of one call of `prune_dead_letters`. With `dry_run`, what it would delete."""
 
-    letters: int
+    dead_letters: int
     """How many went."""
     scanned: int
     """How many were looked at."""
@@ -142,46 +142,48 @@ def prune_dead_letters(
     excluded: Collection[JobId] = (),
     model: type[JobMixin[Any]] = Job,
 ) -> PrunedDeadLetters:
-    """Delete, of the next `scan` dead letters, those resolved longer ago than `rules` keep them; return where to continue.
+    """Delete resolved dead letters whose retention period has ended, among the next `scan`; return the next position.
 
-    Commit, then call again with `after=pruned.next`, until that is None. An unresolved dead letter stays, and so does one
-    whose job is still dead: it records why. The settings of queues apply to chains only. Any number of processes may
-    prune at once. `excluded`: ids of dead letters to keep.
-    Changes: rows of `dead_letter` are deleted. Clock: the database's. Locks: the deleted rows, until the transaction
-    ends; it waits for no lock. Raises: InvalidOptionError. Nothing is written then.
+    Commit, then call again with `after=pruned.next` until that is None. Unresolved dead letters are kept, and those of jobs
+    that are still dead. Settings of queues apply only to chains. Several processes can prune at the same time. `excluded`:
+    ids of dead letters to keep.
+    Changes: deletes rows of `dead_letter`. Clock: the database's. Locks: the deleted rows, until the transaction ends; it
+    does not wait for locks. Raises: InvalidOptionError. Nothing is written then.
     """
     _check_scan(scan)
-    shortest = rules.shortest_of_letters
+    shortest = rules.shortest_of_dead_letters
     if shortest is None:
-        return PrunedDeadLetters(letters=0, scanned=0, is_young=True, next=None)
+        return PrunedDeadLetters(dead_letters=0, scanned=0, is_young=True, next=None)
     session.flush()
-    given = rules.letter_parameters() | {"shortest": shortest, "excluded": list(excluded)}
-    return _prune_letters(session, model, given, after, scan=scan, dry_run=dry_run)
+    given = rules.dead_letter_parameters() | {"shortest": shortest, "excluded": list(excluded)}
+    return _prune_page(session, model, given, after, scan=scan, dry_run=dry_run)
 
 
-def _prune_letters(
+def _prune_page(
     session: Session, model: type[JobMixin[Any]], given: dict[str, Any], after: JobId | None, *, scan: int, dry_run: bool
 ) -> PrunedDeadLetters:
     given |= {"scan": scan} | ({} if after is None else {"after": after})
     try:
         with session.begin_nested():
-            page = session.execute(retention.letters(model, first=after is None, remove=not dry_run), given).one()
+            page = session.execute(retention.dead_letters(model, first=after is None, remove=not dry_run), given).one()
     except DBAPIError as error:
         if dry_run or not is_of_a_row(error):
             raise
         refused = error
     else:
         cursor = None if page.scanned < scan else page.last_id
-        return PrunedDeadLetters(letters=page.gone, scanned=page.scanned, is_young=bool(page.is_young), next=cursor)
+        return PrunedDeadLetters(dead_letters=page.gone, scanned=page.scanned, is_young=bool(page.is_young), next=cursor)
     if scan == 1:
-        page = session.execute(retention.letters(model, first=after is None, remove=False), given).one()
-        return PrunedDeadLetters(letters=0, scanned=1, is_young=False, next=page.last_id, refused={page.last_id: refused})
-    one = _prune_letters(session, model, given, after, scan=scan // 2, dry_run=False)
+        page = session.execute(retention.dead_letters(model, first=after is None, remove=False), given).one()
+        return PrunedDeadLetters(
+            dead_letters=0, scanned=1, is_young=False, next=page.last_id, refused={page.last_id: refused}
+        )
+    one = _prune_page(session, model, given, after, scan=scan // 2, dry_run=False)
     if one.next is None:
         return one
-    other = _prune_letters(session, model, given, one.next, scan=scan - scan // 2, dry_run=False)
+    other = _prune_page(session, model, given, one.next, scan=scan - scan // 2, dry_run=False)
     return PrunedDeadLetters(
-        letters=one.letters + other.letters,
+        dead_letters=one.dead_letters + other.dead_letters,
         scanned=one.scanned + other.scanned,
         is_young=one.is_young and other.is_young,
         next=other.next,
@@ -287,9 +289,12 @@ def _delete(
         kinds[row.id] = (row.type_name, JobStatus(row.outcome))
         jobs[row.id] = [row.id]
     if dry_run:
-        doomed = _unreferenced(session, model, kinds)
+        to_delete = _unreferenced(session, model, kinds)
         return _Found(
-            {chain_id: kinds[chain_id] for chain_id in doomed}, sum(taken[chain_id] for chain_id in doomed), [], len(kinds)
+            {chain_id: kinds[chain_id] for chain_id in to_delete},
+            sum(taken[chain_id] for chain_id in to_delete),
+            [],
+            len(kinds),
         )
     # In statements of their own, later than the locks: each sees all that was committed before the locks were had, and
     # nothing can be added to these chains, or wait for them, any more.
@@ -297,21 +302,21 @@ def _delete(
         jobs[row.chain_id].append(row.id)
     # If a job is missing, another transaction holds it and may wait for the root next: waiting for it here could deadlock.
     whole = [chain_id for chain_id, own in jobs.items() if len(own) == taken[chain_id]]
-    doomed = _unreferenced(session, model, whole)
-    if not doomed:
+    to_delete = _unreferenced(session, model, whole)
+    if not to_delete:
         return _Found(expired=len(kinds))
-    job_ids = [job_id for chain_id in doomed for job_id in jobs[chain_id]]
-    freed = set(session.scalars(retention.waited_for(model), {"job_ids": job_ids})) - set(doomed)
+    job_ids = [job_id for chain_id in to_delete for job_id in jobs[chain_id]]
+    freed = set(session.scalars(retention.waited_for(model), {"job_ids": job_ids})) - set(to_delete)
     delete_jobs(session, model, job_ids, by=by)
-    return _Found({chain_id: kinds[chain_id] for chain_id in doomed}, len(job_ids), list(freed), len(kinds))
+    return _Found({chain_id: kinds[chain_id] for chain_id in to_delete}, len(job_ids), list(freed), len(kinds))
 
 
 def _unreferenced(session: Session, model: type[JobMixin[Any]], chain_ids: Sequence[Any] | Mapping[Any, Any]) -> list[Any]:
     """Return those that no job of a chain which stays waits for, or waited, in the order given."""
-    doomed = list(chain_ids)
-    while doomed:
-        referred = set(session.scalars(archived.referred_to(model), {"ids": doomed}))
+    to_delete = list(chain_ids)
+    while to_delete:
+        referred = set(session.scalars(archived.referred_to(model), {"ids": to_delete}))
         if not referred:
             break
-        doomed = [chain_id for chain_id in doomed if chain_id not in referred]
-    return doomed
+        to_delete = [chain_id for chain_id in to_delete if chain_id not in referred]
+    return to_delete

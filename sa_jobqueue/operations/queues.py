@@ -1,7 +1,7 @@
 """Settings of queues and job types: read and change their rows, pause them, and synchronise them with the declarations.
 
-A queue or type needs no row: one is inserted when a setting is first changed. Running workers read changed settings when
-the transaction has committed, by a notification, and within 20 s without one (1 s if they do not listen).
+A queue or type needs no row: one is inserted when a setting is first changed. Running workers read changed settings after
+the transaction commits: at once when notified, otherwise within 20 s (1 s if they do not listen).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Differences: TypeAlias = dict[str, dict[str, tuple[Any, Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
-    """One queue, as its row says; of a queue without one, that nothing was said."""
+    """Settings and state of one queue; the defaults if it has no row."""
 
     name: str
     fairness_key: str
@@ -60,7 +60,7 @@ class QueueStatus:
 
     @property
     def settings(self) -> QueueSettings:
-        """What its row says, to be changed with `dataclasses.replace` and written with `upsert_queue`."""
+        """Its settings. Change them with `dataclasses.replace`, and write them with `upsert_queue`."""
         retained = Retention(completed=self.retain_completed, cancelled=self.retain_cancelled, dead=self.retain_dead)
         limits = {name: getattr(self, name) for name in ("weight", "concurrency_per_key", *LIMITS)}
         return QueueSettings(
@@ -70,7 +70,7 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeStatus:
-    """One job type, as its row says; of a type without one, that nothing was said."""
+    """Settings and state of one job type; the defaults if it has no row."""
 
     type_name: str
     paused_at: datetime | None
@@ -89,13 +89,13 @@ class TypeStatus:
 
     @property
     def settings(self) -> TypeSettings:
-        """What its row says, to be changed with `dataclasses.replace` and written with `upsert_job_type`."""
+        """Its settings. Change them with `dataclasses.replace`, and write them with `upsert_job_type`."""
         return TypeSettings(type_name=self.type_name, **{name: getattr(self, name) for name in LIMITS})
 
 
 @dataclass(frozen=True, slots=True)
 class SyncedQueues:
-    """What declaring queues has changed."""
+    """Changes made by `sync_queues`."""
 
     created: tuple[str, ...] = ()
     changed: dict[str, dict[str, tuple[Any, Any]]] = field(default_factory=dict)
@@ -116,9 +116,9 @@ def list_queues(
 ) -> Page[QueueStatus]:
     """Return one page of the queues that have a row or a worker, and of their fairness keys that have a row.
 
-    They are in the order of their names, and a queue comes before its keys. `names`: only these. `fairness_key`: only the
-    settings of this key; empty: only the queues' own; None: both. `after`: the `next` of the page before, a name and a
-    fairness key. `limit`: 1 to 1,000.
+    Ordered by name; a queue comes before its keys. `names`: only these. `fairness_key`: only the settings of this key;
+    empty: only those of the queues themselves; None: both. `after`: `next` of the previous page, a name and a fairness key.
+    `limit`: 1 to 1,000.
     Locks: none. Raises: InvalidOptionError.
     """
     if fairness_key is not None:
@@ -139,9 +139,9 @@ def list_job_types(
     limit: int = MAX_PAGE,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[TypeStatus]:
-    """Return one page of the job types that have a row or a worker, in the order of their names.
+    """Return one page of the job types that have a row or a worker, ordered by name.
 
-    `names`: only these. `after`: the `next` of the page before, a name. `limit`: 1 to 1,000.
+    `names`: only these. `after`: `next` of the previous page, a name. `limit`: 1 to 1,000.
     Locks: none. Raises: InvalidOptionError.
     """
     check_position(after, str)
@@ -159,12 +159,12 @@ def get_queue(
 ) -> QueueStatus:
     """Return a queue's settings and state.
 
-    `fairness_key`: those of this key in the queue. `for_update`: lock its row first, to change some of its settings with
-    `upsert_queue`: no other transaction can change them until this one ends.
-    Changes: with `for_update`, a queue or key without a row gets one with the default settings. Locks: with `for_update`,
-    its row, until the transaction ends.
-    Raises: QueueNotFoundError if it has neither a row nor a worker, or the key no row,
-    never with `for_update`; InvalidOptionError.
+    `fairness_key`: return the settings of this key in the queue. `for_update`: lock the row, so that no other transaction
+    can change it before you write changed settings with `upsert_queue`.
+    Changes: with `for_update`, inserts the row with default settings if it does not exist. Locks: with `for_update`, the
+    row, until the transaction ends.
+    Raises: QueueNotFoundError if the queue has neither a row nor a worker, or the key no row; not with `for_update`.
+    InvalidOptionError.
     """
     _prepare(session, model.Queue, name, fairness_key=fairness_key, for_update=for_update)
     found = list_queues(session, names=[name], fairness_key=fairness_key, model=model).items
@@ -176,11 +176,11 @@ def get_queue(
 def get_job_type(session: Session, name: str, *, for_update: bool = False, model: type[JobMixin[Any]] = Job) -> TypeStatus:
     """Return a job type's settings and state.
 
-    `for_update`: lock its row first, to change some of its settings with `upsert_job_type`: no other transaction can change
-    them until this one ends.
-    Changes: with `for_update`, a type without a row gets one with the default settings. Locks: with `for_update`, its row,
-    until the transaction ends.
-    Raises: JobTypeNotFoundError if it has neither a row nor a worker, never with `for_update`; InvalidOptionError.
+    `for_update`: lock the row, so that no other transaction can change it before you write changed settings with
+    `upsert_job_type`.
+    Changes: with `for_update`, inserts the row with default settings if it does not exist. Locks: with `for_update`, the
+    row, until the transaction ends.
+    Raises: JobTypeNotFoundError if the type has neither a row nor a worker; not with `for_update`. InvalidOptionError.
     """
     _prepare(session, model.JobType, name, for_update=for_update)
     found = list_job_types(session, names=[name], model=model).items
@@ -197,11 +197,11 @@ def upsert_queue(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> bool:
-    """Write all that a queue's row says, but whether it is paused; return whether anything was written.
+    """Write the settings of a queue, but not whether it is paused; return whether anything changed.
 
-    The next `sync_queues` restores what the code declares. `by`: who does it, for the audit (`list_audit`); without it,
-    nothing is recorded there. `dry_run`: change nothing, and return whether anything would be written.
-    Changes: the row, new or in the place of what it said. Locks: it, until the transaction ends.
+    The next `sync_queues` restores the settings declared in code. `by`: the user, for the audit (`list_audit`); None records
+    nothing. `dry_run`: change nothing; return whether anything would change.
+    Changes: inserts or updates the row. Locks: the row, until the transaction ends.
     Raises: InvalidOptionError.
     """
     return _put(session, model.Queue, settings.row, model, by, dry_run=dry_run)
@@ -215,10 +215,10 @@ def upsert_job_type(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> bool:
-    """Write all that a job type's row says, but whether it is paused; return whether anything was written.
+    """Write the settings of a job type, but not whether it is paused; return whether anything changed.
 
-    `by`, `dry_run`: as of `upsert_queue`.
-    Changes: the row, new or in the place of what it said. Locks: it, until the transaction ends.
+    `by`, `dry_run`: as in `upsert_queue`.
+    Changes: inserts or updates the row. Locks: the row, until the transaction ends.
     Raises: InvalidOptionError.
     """
     return _put(session, model.JobType, settings.row, model, by, dry_run=dry_run)
@@ -233,13 +233,12 @@ def delete_queues(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Delete the settings of queues, which then have the defaults and are not paused; the result has those that had any.
+    """Delete the settings of queues, which then have the defaults and are not paused; return those that had settings.
 
-    `fairness_key`: only the settings of this key in them; the settings of keys stay otherwise. Their jobs stay and run. A
-    queue that workers serve is still listed. One that code declares gets its settings back with
-    the next `sync_queues`, and from the next worker that starts. `by`: as of `upsert_queue`; `dry_run`: as of
-    `pause_queues`.
-    Changes: the rows are deleted. Locks, Raises: as `pause_queues`.
+    `fairness_key`: delete only the settings of this key; without it, the settings of keys are kept. Jobs are kept and
+    continue to run. A queue that workers serve is still listed. If code declares the queue, the next `sync_queues` and the
+    next worker that starts write its settings again. `by`: as in `upsert_queue`; `dry_run`: as in `pause_queues`.
+    Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
     return _delete(session, model.Queue, names, model, by, fairness_key=fairness_key, dry_run=dry_run)
 
@@ -252,11 +251,11 @@ def delete_job_types(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Delete the settings of job types, which then have the defaults and are not paused; the result has those that had any.
+    """Delete the settings of job types, which then have the defaults and are not paused; return those that had settings.
 
-    Their jobs stay and run. A type that workers have a handler for is still listed. `by`: as of `upsert_queue`; `dry_run`:
-    as of `pause_queues`.
-    Changes: the rows are deleted. Locks, Raises: as `pause_queues`.
+    Jobs are kept and continue to run. A type for which workers have a handler is still listed. `by`: as in `upsert_queue`;
+    `dry_run`: as in `pause_queues`.
+    Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
     return _delete(session, model.JobType, names, model, by, dry_run=dry_run)
 
@@ -270,13 +269,13 @@ def pause_queues(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Have no job of these queues started until they are resumed; the result has those that were not paused.
+    """Pause queues: none of their jobs is started until they are resumed. Return the queues that were not paused before.
 
-    `fairness_key`: only the jobs of this key in them. What runs already goes on, and what is enqueued waits. Workers obey
-    within a moment of the commit; the claims that are under way then are the last. `by`: who paused it, for display and
-    the audit. `dry_run`: change nothing, and return those that would be changed.
-    Changes: `paused_at`, `paused_by` of those that are not paused; a queue without a row gets one.
-    Locks: their rows, in the order of their names, until the transaction ends. Raises: InvalidOptionError.
+    `fairness_key`: pause only the jobs of this key in them. Running jobs continue, and enqueued jobs wait. Workers apply it
+    within milliseconds after the commit; claims that have already started are completed. `by`: the user, for display and the
+    audit. `dry_run`: change nothing; return the queues that would be changed.
+    Changes: sets `paused_at` and `paused_by` where the queue is not paused; inserts missing rows.
+    Locks: the rows, in the order of their names, until the transaction ends. Raises: InvalidOptionError.
     """
     return _pause(session, model.Queue, names, by, model, fairness_key=fairness_key, dry_run=dry_run)
 
@@ -290,10 +289,10 @@ def resume_queues(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Have the jobs of paused queues started again, whatever came meanwhile; the result has those that were paused.
+    """Resume paused queues. Return the queues that were paused.
 
-    `by`: as of `upsert_queue`; `dry_run`: as of `pause_queues`.
-    Changes, Locks, Raises: as `pause_queues`.
+    `by`: as in `upsert_queue`; `dry_run`: as in `pause_queues`.
+    Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
     return _resume(session, model.Queue, names, model, by, fairness_key=fairness_key, dry_run=dry_run)
 
@@ -306,7 +305,7 @@ def pause_job_types(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Have no job of these types started until they are resumed; the result has those that were not paused.
+    """Pause job types: none of their jobs is started until they are resumed. Return the types that were not paused before.
 
     `by`, `dry_run`, Changes, Locks, Raises: as `pause_queues`.
     """
@@ -321,10 +320,10 @@ def resume_job_types(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Have the jobs of paused types started again, whatever came meanwhile; the result has those that were paused.
+    """Resume paused job types. Return the types that were paused.
 
-    `by`: as of `upsert_queue`; `dry_run`: as of `pause_queues`.
-    Changes, Locks, Raises: as `pause_queues`.
+    `by`: as in `upsert_queue`; `dry_run`: as in `pause_queues`.
+    Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
     return _resume(session, model.JobType, names, model, by, dry_run=dry_run)
 
@@ -334,9 +333,9 @@ def sync_queues(
 ) -> SyncedQueues:
     """Synchronise the rows of queues with the declarations in code; return the changes. For a dry run, roll back.
 
-    `new`: `jobs.declared_queues` of a `JobQueue`. `by`: as of `upsert_queue`. Nothing is deleted, and what is
-    paused stays paused. Two that synchronise at once wait for each other, and the second finds nothing to do.
-    Changes: the rows that say something else. Locks: those of the names given, in their order, until the transaction ends.
+    `new`: `jobs.declared_queues` of a `JobQueue`. `by`: as in `upsert_queue`. Nothing is deleted, and paused queues stay
+    paused. Of two concurrent calls, the second waits for the first and finds nothing to change.
+    Changes: rows that differ. Locks: the rows of the given names, in their order, until the transaction ends.
     Raises: InvalidOptionError for a name that is declared twice. Nothing is written then.
     """
     check_by(by)
@@ -373,12 +372,12 @@ def sync_queues(
 
 
 def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model: type[JobMixin[Any]] = Job) -> Differences:
-    """Insert the rows of declared queues that have none, as workers do when they start; change no existing row.
+    """Insert the rows of declared queues that have none, as workers do at start; existing rows do not change.
 
     `new`: `jobs.declared_queues` of a `JobQueue`.
-    Shape: by queue or fairness key whose row differs from its declaration, and by column: what the row says, and what is
-    declared.
-    Changes: the rows that are missing. Locks: those, in the order of their names, until the transaction ends.
+    Shape: for each queue or fairness key whose row differs from its declaration, by column: the value of the row and the
+    declared value.
+    Changes: inserts the missing rows. Locks: these, in the order of their names, until the transaction ends.
     """
     declared = {part_of(one.name, one.fairness_key): one.row for one in new}
     if not declared:

@@ -1,4 +1,4 @@
-"""Schedules: declaring them, looking at them, pausing them, and running one out of its turn."""
+"""Schedules: declare, list, pause, and run them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sa_jobqueue.types import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleStatus:
-    """A schedule as its row says: what it is, as `Schedule` tells, and where it stands."""
+    """Definition and state of a schedule."""
 
     name: str
     cron: str
@@ -75,7 +75,7 @@ class ScheduleStatus:
 
 @dataclass(frozen=True, slots=True)
 class SyncedSchedules:
-    """What declaring schedules has changed."""
+    """Changes made by `sync_schedules`."""
 
     created: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -90,10 +90,10 @@ def sync_schedules(
 ) -> SyncedSchedules:
     """Synchronise the rows of schedules with the declarations in code; return the changes.
 
-    `new`: `jobs.schedules` of a `JobQueue`. A worker does this when it starts. `by`: who does it,
-    for the audit (`list_audit`); without it, nothing is recorded there. Nothing is deleted, and what is paused stays
-    paused. A schedule of the table that has the same name becomes the code's.
-    Changes: the rows that say something else. One that fires at other times now fires next after this moment.
+    A worker does this when it starts. `new`: `jobs.schedules` of a `JobQueue`. `by`: the user, for the audit (`list_audit`);
+    None records nothing. Nothing is deleted, and paused schedules stay paused. A schedule with the same name that was
+    created at run time is replaced by the declared one.
+    Changes: rows that differ. If the times of a schedule changed, it fires next at its first new time after now.
     Locks: the rows written, in the order of their names, until the transaction ends.
     Raises: InvalidOptionError for a name that is declared twice. Nothing is written then.
     """
@@ -107,7 +107,7 @@ def sync_schedules(
     written = {one.name: _put(session, one, "code", now, model) for one in declared_here}
     left = session.execute(schedules.declared_elsewhere(model), {"names": names})
     if any(is_new is not None for is_new in written.values()):
-        _tell(session, model)
+        _notify_schedulers(session, model)
     done = [name for name, is_new in written.items() if is_new is not None]
     record(session, "sync_schedules", by=by, ids=done, matched=len(names), model=model)
     return SyncedSchedules(
@@ -126,12 +126,13 @@ def upsert_schedule(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> bool:
-    """Write a schedule into the table, new or in the place of what it was; return whether anything was written.
+    """Insert or replace a schedule; return whether anything changed.
 
-    For those that people or an application make at run time; those that code knows are declared with `JobQueue.schedule`.
-    `by`: as of `sync_schedules`. `dry_run`: change and lock nothing, and return whether anything would be written.
-    Changes, Locks: as `sync_schedules`, of one.
-    Raises: InvalidOptionError when code declares one of that name; InvalidJobError when its jobs could not be enqueued.
+    Use it for schedules that users or the application create at run time. Declare the others in code with
+    `JobQueue.schedule`. `by`: as in `sync_schedules`. `dry_run`: change and lock nothing; return whether anything would
+    change.
+    Changes, Locks: as `sync_schedules`, of one schedule.
+    Raises: InvalidOptionError if code declares a schedule with this name; InvalidJobError if its jobs could not be enqueued.
     Nothing is written then.
     """
     check_by(by)
@@ -144,7 +145,7 @@ def upsert_schedule(
         return found is None or any(found[column] != getattr(schedule, column) for column in schedules.SETTINGS)
     is_written = _put(session, schedule, "table", now, model) is not None
     if is_written:
-        _tell(session, model)
+        _notify_schedulers(session, model)
     settings = {column: getattr(schedule, column) for column in schedules.SETTINGS}
     done = [schedule.name] if is_written else []
     record(session, "upsert_schedule", by=by, ids=done, matched=1, model=model, name=schedule.name, settings=settings)
@@ -154,10 +155,10 @@ def upsert_schedule(
 def get_schedule(
     session: Session, name: str, *, for_update: bool = False, model: type[JobMixin[Any]] = Job
 ) -> ScheduleStatus:
-    """Return a schedule and its state.
+    """Return the definition and state of a schedule.
 
-    `for_update`: lock its row first: no other transaction can change, fire or delete it until this one ends.
-    Locks: with `for_update`, its row, until the transaction ends; one that is being fired is waited for.
+    `for_update`: lock the row, so that no other transaction can change, fire or delete the schedule until this one ends.
+    Locks: with `for_update`, the row, until the transaction ends; waits if the schedule is being fired.
     Raises: ScheduleNotFoundError.
     """
     if for_update:
@@ -176,9 +177,9 @@ def list_schedules(
     limit: int = MAX_PAGE,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[ScheduleStatus]:
-    """Return one page of schedules, in the order of their names.
+    """Return one page of schedules, ordered by name.
 
-    `names`: only these. `after`: the `next` of the page before, a name. `limit`: 1 to 1,000.
+    `names`: only these. `after`: `next` of the previous page, a name. `limit`: 1 to 1,000.
     Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit)
@@ -197,12 +198,11 @@ def pause_schedules(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Pause schedules until they are resumed; the result has those that were not paused.
+    """Pause schedules until they are resumed. Return those that were not paused before.
 
-    `by`: who paused them, for display and the audit. `dry_run`: change and lock nothing, and return those that would be
-    changed.
-    Changes: `paused_at`, `paused_by` of those that are not paused.
-    Locks: their rows, in the order of their names, until the transaction ends; one that is being fired is waited for.
+    `by`: the user, for display and the audit. `dry_run`: change and lock nothing; return those that would be changed.
+    Changes: sets `paused_at` and `paused_by` where the schedule is not paused.
+    Locks: the rows, in the order of their names, until the transaction ends; waits for schedules that are being fired.
     Raises: ScheduleNotFoundError naming all that are missing; InvalidOptionError. Nothing is written then.
     """
     check_by(by)
@@ -211,7 +211,7 @@ def pause_schedules(
     if dry_run:
         return BulkResult(paused, len(found))
     session.execute(schedules.pause(model), {"names": list(names), "by": by})
-    _tell(session, model)
+    _notify_schedulers(session, model)
     record(session, "pause_schedules", by=by, ids=paused, matched=len(found), model=model, names=names)
     return BulkResult(paused, len(found))
 
@@ -224,11 +224,11 @@ def resume_schedules(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Let paused schedules fire again, first at their next time from now; the result has those that were paused.
+    """Resume paused schedules, which fire at their next time from now on. Return those that were paused.
 
-    Times that came meanwhile were not missed. `by`: as of `sync_schedules`; `dry_run`: as of `pause_schedules`.
-    Changes: `paused_at` and `paused_by` to null, `next_fire_at`, of those that are paused. Clock: the database's.
-    Locks, Raises: as `pause_schedules`; InvalidOptionError for one that cannot fire.
+    Times during the pause do not count as missed. `by`: as in `sync_schedules`; `dry_run`: as in `pause_schedules`.
+    Changes: clears `paused_at` and `paused_by`, and sets `next_fire_at`. Clock: the database's.
+    Locks, Raises: as `pause_schedules`; InvalidOptionError for a schedule that cannot fire.
     """
     check_by(by)
     found = _found(session, names, model, for_update=not dry_run)
@@ -239,7 +239,7 @@ def resume_schedules(
         return BulkResult(resumed, len(found))
     if times:
         session.execute(schedules.resume(model), times)
-        _tell(session, model)
+        _notify_schedulers(session, model)
     record(session, "resume_schedules", by=by, ids=resumed, matched=len(found), model=model, names=names)
     return BulkResult(resumed, len(found))
 
@@ -254,16 +254,16 @@ def run_schedule(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> list[Any]:
-    """Enqueue a schedule's job out of its turn; return the ids of the jobs made. When it fires next stays as it was.
+    """Enqueue jobs of a schedule now, outside its times; return the ids of the jobs. The next time does not change.
 
-    Without times, one job for this moment, each time this is called. With `since` and `until`, aware and both included, a
-    job for each of its times between them that was not fired yet, at most 10,000. A paused schedule is run too.
-    `by`: as of `sync_schedules`. `dry_run`: change and lock nothing, and return the ids of the jobs that would be made; the
-    id of a job for this moment is drawn when it is made, and is None here.
-    Changes: the jobs; `last_job_id`, where it is run for this moment. Clock: the database's.
+    Without times, each call enqueues one job for the current time. With `since` and `until`, which are aware and inclusive,
+    it enqueues a job for each scheduled time between them that has none yet, at most 10,000. It also runs paused schedules.
+    `by`: as in `sync_schedules`. `dry_run`: change and lock nothing; return the ids of the jobs that would be created, or
+    None for a job of the current time, whose id is random.
+    Changes: inserts the jobs; sets `last_job_id` for a job of the current time. Clock: the database's.
     Locks: the schedule's row, until the transaction ends.
-    Raises: ScheduleNotFoundError; InvalidOptionError for one that cannot fire, or times out of bounds; InvalidJobError.
-    Nothing is written then.
+    Raises: ScheduleNotFoundError; InvalidOptionError for a schedule that cannot fire, or times out of bounds;
+    InvalidJobError. Nothing is written then.
     """
     if (since is None) != (until is None):
         raise InvalidOptionError("since", "give both since and until, or neither")
@@ -298,9 +298,9 @@ def delete_schedules(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Delete schedules; the jobs they made stay. One that code declares comes back with the next worker that starts.
+    """Delete schedules; their jobs are kept. A worker that declares one of them creates it again when it starts.
 
-    `by`: as of `sync_schedules`; `dry_run`: as of `pause_schedules`. Locks, Raises: as `pause_schedules`.
+    `by`: as in `sync_schedules`; `dry_run`: as in `pause_schedules`. Locks, Raises: as `pause_schedules`.
     """
     check_by(by)
     found = _found(session, names, model, for_update=not dry_run)
@@ -340,6 +340,6 @@ def _rows(session: Session, names: Sequence[str], model: type[JobMixin[Any]], *,
     return session.execute(statement, {"names": list(names)}).mappings().all()
 
 
-def _tell(session: Session, model: type[JobMixin[Any]]) -> None:
-    """Have workers look when the next schedule is due, once this commits."""
+def _notify_schedulers(session: Session, model: type[JobMixin[Any]]) -> None:
+    """Have workers read again when the next schedule is due, after this transaction commits."""
     session.execute(controls.notify_rules(model))

@@ -1,4 +1,4 @@
-"""Whether the database is one this library can work on, and our error where a statement finds that it is not."""
+"""Checks that the database fits this version of the library, with an error that names the command to run."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _NO_COLUMN: Final = "42703"
 
 
 def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
-    """Check that the server and the queue's tables are ones this library works on; return the version of the tables.
+    """Check that this library works with the server and the queue's tables; return the version of the tables.
 
-    That is its own version or the next one: a migration goes before the code that needs it, so in every deploy programs of
-    the release before run on the next tables, and each version is made and tested for that. What the next version adds,
-    they do not know. Locks: none.
-    Raises: ServerTooOldError, SchemaMissingError, SchemaOutdatedError or SchemaTooNewError, each saying what to run.
+    That is its own version or the next one. Migrations run before the new code is deployed, so that programs of the previous
+    release use the next tables for a while; each version is tested for that. What the next version adds is ignored. Locks:
+    none.
+    Raises: ServerTooOldError, SchemaMissingError, SchemaOutdatedError or SchemaTooNewError, each naming the command to run.
     """
     found = session.execute(schema.versions(model)).one()
     name = model.__jobqueue__.qualified("job")
@@ -63,9 +63,9 @@ def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
 
 
 def schema_error(error: DBAPIError, tables: Iterable[Table]) -> SchemaError | None:
-    """Return our error for a driver's, if a table or column of a queue is missing; None for any other.
+    """Return the error for a missing table or column of a queue; None for any other driver error.
 
-    `tables`: all that the statement names. What the application adds to a queue's tables is not the queue's.
+    `tables`: all tables that the statement names. Columns that the application adds to a queue's tables are not the queue's.
     """
     diagnosis = diagnose(error)
     if diagnosis.sqlstate not in {_NO_SCHEMA, _NO_TABLE, _NO_COLUMN} or "PL/pgSQL" in (diagnosis.context or ""):
@@ -89,7 +89,7 @@ def schema_error(error: DBAPIError, tables: Iterable[Table]) -> SchemaError | No
 
 @contextmanager
 def explained(model: type[JobMixin[Any]]) -> Iterator[None]:
-    """Raise our error as `schema_error` for statements on the job table that SQLAlchemy does not build."""
+    """Raise the error of `schema_error` for statements on the job table that SQLAlchemy does not build."""
     try:
         yield
     except DBAPIError as error:

@@ -25,7 +25,7 @@ ROUNDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """A job that waited, and what the end of a chain made of it: pending or dead."""
+    """A blocked job that the end of a chain made pending or dead."""
 
     job_id: JobId
     status: JobStatus
@@ -37,7 +37,7 @@ class Moved:
 
 @dataclass(slots=True)
 class Unblocked:
-    """What was unblocked, and what is left to do."""
+    """Jobs that were unblocked, and the work that is left."""
 
     moved: list[Moved] = field(default_factory=list)
     settled: list[JobId] = field(default_factory=list)
@@ -57,12 +57,12 @@ def unblock(
     excluded: Sequence[JobId] = (),
     only: Sequence[JobId] | None = None,
 ) -> Unblocked:
-    """Pass the end of chains on, in the caller's READ COMMITTED transaction; in any other nothing is done.
+    """Update the jobs that wait for ended chains, in the caller's READ COMMITTED transaction; does nothing in any other.
 
-    `chains`: those that may have ended, each with the job after which to go on, None from the start. `excluded`: waiting
-    jobs to leave as they are. `only`: change none but these, and leave the chains to come back to.
-    Changes: edges are closed; jobs that waited become pending, or dead; the chains' `has_waiters`.
-    Locks: the chains' roots and the waiting jobs, until the transaction ends; what is held is left.
+    `chains`: chains that may have ended, each with the job after which to continue, or None. `excluded`: waiting jobs to
+    leave unchanged. `only`: change only these jobs, and keep the chains for later.
+    Changes: resolves blockers; waiting jobs become pending or dead; the chains' `has_waiters`.
+    Locks: the chains' roots and the waiting jobs, until the transaction ends; locked rows are skipped.
     """
     result = Unblocked()
     lowest = lowest_id(model.__jobqueue__)
@@ -137,9 +137,9 @@ def _unblock_batch(
 
 
 def unblock_all(connection: Connection, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> None:
-    """Unblock jobs as far as their rows are not locked; a worker does the rest, and in REPEATABLE READ all of it.
+    """Unblock all jobs whose rows are not locked; a worker does the rest, and in REPEATABLE READ all of it.
 
-    For operations of an application, which end chains in its own transaction. Otherwise as `unblock`.
+    For operations that end chains in a transaction of the application. Otherwise like `unblock`.
     """
     todo: dict[JobId, JobId | None] = dict.fromkeys(chain_ids)
     seen: set[tuple[JobId, JobId | None]] = set()

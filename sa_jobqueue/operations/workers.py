@@ -1,4 +1,4 @@
-"""Workers, as the database knows them: who there is, and asking some of them to stop."""
+"""List workers, drain them, change their concurrency, and rescue jobs of a dead one."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ MOST_LOST: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerFilter:
-    """Which workers are meant; an empty part means any.
+    """Filter of workers; an empty field matches all.
 
-    `names`: what people call them; a `*` stands for any characters: `["reports-*"]`. `queues`: who serves one of these.
-    Raises: InvalidOptionError naming the part.
+    `names`: names given to workers, where `*` matches any characters: `["reports-*"]`. `queues`: workers that serve one of
+    these.
+    Raises: InvalidOptionError naming the field.
     """
 
     ids: Sequence[str] = ()
@@ -41,7 +42,7 @@ class WorkerFilter:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """One worker, as of its last heartbeat."""
+    """State of one worker at its last heartbeat."""
 
     id: str
     name: str
@@ -75,20 +76,20 @@ def list_workers(
     limit: int = MAX_PAGE,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[WorkerStatus]:
-    """Return one page of workers, in the order of their names and ids, those killed a few minutes ago among them.
+    """Return one page of workers, ordered by name and id, including those that died within the last minutes.
 
-    `after`: the `next` of the page before, a name and an id. `limit`: 1 to 1,000.
+    `after`: `next` of the previous page, a name and an id. `limit`: 1 to 1,000.
     Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_position(after, str, str)
     statement = workers.page(model, *_conditions(model, where), after=after, limit=limit + 1)
     rows = session.execute(statement).mappings()
-    found = [WorkerStatus(**{**row, "state": WorkerState(row["state"]), **_told(row)}) for row in rows]
+    found = [WorkerStatus(**{**row, "state": WorkerState(row["state"]), **_without_nulls(row)}) for row in rows]
     return page_of(found, limit=limit, position=lambda one: (one.name, one.id))
 
 
-def _told(row: RowMapping) -> dict[str, Any]:
+def _without_nulls(row: RowMapping) -> dict[str, Any]:
     return {name: row[name] or {} for name in ("selectors", "type_slots")}
 
 
@@ -100,14 +101,14 @@ def drain_workers(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Ask workers to claim no more, finish what they run and stop, as SIGTERM does; the result has their ids, sorted.
+    """Ask workers to drain, as SIGTERM does: claim no more, finish running jobs and stop. Return their ids, sorted.
 
-    Each is notified at the commit, or reads it at its next heartbeat (5 s by default), drains for its own
-    drain timeout and ends; its row goes. What starts it again, if anything, is its supervisor's business. An empty filter
-    means every worker. `by`, `dry_run`: as of `cancel_jobs`.
-    Changes: `drain_requested_at` of those not asked before.
+    Each is notified at the commit, or reads the request at its next heartbeat (every 5 s by default). It stops after its
+    shutdown timeout at the latest, and deletes its row. A supervisor may start it again. An empty filter matches all
+    workers. `by`, `dry_run`: as in `cancel_jobs`.
+    Changes: sets `drain_requested_at` where it is not set.
     Locks: their rows in the order of their ids, until the transaction ends. **Commit immediately**: their heartbeats wait
-    meanwhile, and a worker without heartbeats for its heartbeat timeout releases its jobs.
+    for these locks, and a worker without heartbeats for its heartbeat timeout loses its jobs.
     Raises: InvalidOptionError.
     """
     check_by(by)
@@ -128,13 +129,12 @@ def resize_workers(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Ask workers to run so many jobs at once; None: as many as each was started with. The result has their ids, sorted.
+    """Ask workers to change their concurrency; None restores the one they were started with. Return their ids, sorted.
 
-    `concurrency`: 1 to 10,000. Each applies it shortly after the commit and records it in its row. Running jobs continue:
-    fewer take its place. A worker whose handlers take sessions runs no more than its application's pool has connections.
-    One that is started again begins as it was started. An empty filter means every worker. `by`, `dry_run`: as of
-    `cancel_jobs`.
-    Changes: `concurrency_requested`. Locks: as `drain_workers`. **Commit at once.** Raises: InvalidOptionError.
+    `concurrency`: 1 to 10,000. Each worker applies it shortly after the commit and records it in its row. With a lower
+    concurrency, running jobs still finish. A worker whose handlers take sessions is limited by the connection pool. A
+    restarted worker has its original concurrency. An empty filter matches all workers. `by`, `dry_run`: as in `cancel_jobs`.
+    Changes: `concurrency_requested`. Locks: as `drain_workers`. **Commit immediately.** Raises: InvalidOptionError.
     """
     if concurrency is not None and (not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_CONCURRENT):
         raise InvalidOptionError("concurrency", f"must be from 1 to {MOST_CONCURRENT:,}, or None, got {concurrency!r}")
@@ -157,11 +157,12 @@ def _matching(session: Session, where: WorkerFilter, model: type[JobMixin[Any]])
 def rescue_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] = Job) -> int:
     """Rescue at most `MOST_LOST` jobs of a worker whose process has died; return how many.
 
-    For a caller that knows that it died: the parent process that waited for it. A session that ended is no proof: a worker
-    that was merely cut off works on.
-    Changes: as the rescuer's: due again after a backoff, the attempt counted, or dead, reason `lost`.
-    Locks: the rescued jobs; jobs locked by other transactions are left to the regular rescue.
-    Obliges: call it again, in another transaction, until it returns fewer.
+    Call it only if you know that the process is dead, like a parent that has waited for it. An ended database session is no
+    proof: the worker may only be disconnected.
+    Changes: as the rescuer: the jobs are due again after a backoff, with the attempt counted, or become dead letters with
+    the reason `lost`.
+    Locks: the rescued jobs; jobs locked by other transactions are left to the rescuer.
+    Obliges: call it again in another transaction until it returns fewer.
     """
     backoff = Backoff()
     given = {

@@ -1,4 +1,4 @@
-"""The ledger of bulk writes: which have committed, what became of their rows, and which rows were rejected."""
+"""The ledger of bulk writes: committed writes, their results, and rejected rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sa_jobqueue.statements import writes
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One bulk write that has committed, or one batch of a stream: `staged == enqueued + duplicates + rejected`."""
+    """A committed bulk write, or one batch of a stream: `staged == enqueued + duplicates + rejected`."""
 
     write_id: str
     """The caller's name for it, or a random one; of a stream, its query's id."""
@@ -40,7 +40,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRow:
-    """One row of a bulk write that could not be a job."""
+    """A row of a bulk write that could not become a job."""
 
     write_id: str
     sequence: int
@@ -63,10 +63,10 @@ def list_writes(
     limit: int = 50,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[Write]:
-    """Return one page of bulk writes, the newest first.
+    """Return one page of bulk writes, newest first.
 
-    `write_id`: only this write, or the batches of this stream; `sequence`: only this batch. `after`: the `next` of the page
-    before. `limit`: 1 to 1,000.
+    `write_id`: only this write, or the batches of this stream; `sequence`: only this batch. `after`: `next` of the previous
+    page. `limit`: 1 to 1,000.
     Locks: none. Index: `ix_job_bulk_write_written_at`, or the primary key with `write_id`. Raises: InvalidOptionError.
     """
     check_limit(limit)
@@ -78,24 +78,24 @@ def list_writes(
 
 @dataclass(frozen=True, slots=True)
 class WriteCounts(BlockerCounts):
-    """The chains that a bulk write enqueued, counted by how they stand at one moment."""
+    """The chains of a bulk write, counted by status at one moment."""
 
     gone: int
     """Ended, and deleted or archived since."""
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Total number of chains."""
         return self.open + self.completed + self.dead + self.cancelled + self.gone
 
 
 def count_write_chains(
     session: Session, write_id: str, *, sequence: int = 0, model: type[JobMixin[Any]] = Job
 ) -> WriteCounts | None:
-    """Count the chains that a bulk write enqueued by how they stand; None if no such write has committed.
+    """Count the chains of a bulk write by status; None if no such write has committed.
 
-    `sequence`: the batch of a stream. A chain is open until its last continuation has ended; a dead one that is redriven is
-    open again. Reads the rows of the pages that changed since the write: for a sensor that asks once a minute.
+    `sequence`: a batch of a stream. A chain is open until its last continuation has ended, and again if a dead one is
+    redriven. Reads the pages of rows that changed since the write: suitable for a sensor that runs once a minute.
     Locks: none. Index: `ix_job_history`.
     """
     row = session.execute(writes.counts(model), {"write_id": write_id, "sequence": sequence}).one()
@@ -110,9 +110,9 @@ def list_rejected_rows(
     limit: int = 50,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[RejectedRow]:
-    """Return one page of the rows that a bulk write rejected, by batch, task and place.
+    """Return one page of the rejected rows of a bulk write, ordered by batch, task and position.
 
-    `after`: the `next` of the page before. `limit`: 1 to 1,000.
+    `after`: `next` of the previous page. `limit`: 1 to 1,000.
     Locks: none. Index: `pk_job_bulk_reject`. Raises: InvalidOptionError.
     """
     check_limit(limit)
@@ -129,12 +129,12 @@ def prune_writes(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[tuple[str, int]]:
-    """Forget bulk writes that committed longer ago than `older_than`, with their rejected rows; the jobs stay.
+    """Delete bulk writes that committed longer than `older_than` ago, with their rejected rows. Jobs are kept.
 
-    A write that is forgotten can be made again under its name. The last batch of a stream stays, because Spark repeats it
-    when the query is started again. The result has the id and sequence of each, sorted.
-    Changes: rows of `job_bulk_write` and `job_bulk_reject` are deleted. Clock: the database's. Locks: those rows.
-    Raises: InvalidOptionError unless `older_than` is above zero.
+    A deleted write can be repeated under its id. The last batch of a stream is kept, because Spark repeats it when the query
+    restarts. Returns the id and sequence of each, sorted.
+    Changes: deletes rows of `job_bulk_write` and `job_bulk_reject`. Clock: the database's. Locks: those rows.
+    Raises: InvalidOptionError unless `older_than` is greater than zero.
     """
     if not isinstance(older_than, timedelta) or older_than <= timedelta(0):
         raise InvalidOptionError("older_than", f"must be a timedelta above zero, got {older_than!r}")

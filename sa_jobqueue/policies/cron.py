@@ -1,4 +1,4 @@
-"""When a schedule fires. Pure: every instant is an argument, and comes back in UTC."""
+"""Times of schedules. Pure: every instant is an argument, and results are in UTC."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _LONGEST_FOLD: Final = timedelta(hours=3)
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A cron expression on the clocks of a time zone.
+    """A cron expression in a time zone.
 
-    `expression`: minute, hour, day of month, month, day of week, as in crontab(5), with names (`MON`, `JAN`), steps,
-    `L`, `LW` and `MON#1`; or one of `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. `time_zone`: an IANA name.
+    `expression`: minute, hour, day of month, month, day of week, as in crontab(5), with names (`MON`, `JAN`), steps, `L`,
+    `LW` and `MON#1`; or one of `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. `time_zone`: an IANA name.
 
-    When the clocks change: what is set for certain hours and minutes fires once a day whatever the clocks do. A time that
-    the clocks skip fires at the moment they are set forward; one that comes twice fires the first time. What begins with
-    `*` in its minutes or hours goes by the time that passes: each hour that is repeated counts, none that is skipped.
-    Raises: InvalidOptionError naming `cron` or `time_zone`; also for an expression that no date ever meets.
-    Source: crontab(5) and cron(8) of Debian, as the package cronsim computes them.
+    When clocks change, an expression with fixed hours and minutes fires once a day: a skipped time fires when the clocks are
+    set forward, and a repeated time fires the first time. An expression whose minutes or hours begin with `*` follows
+    elapsed time: it fires in each repeated hour, and not in a skipped one.
+    Raises: InvalidOptionError naming `cron` or `time_zone`; also for an expression that matches no date.
+    Source: crontab(5) and cron(8) of Debian, as implemented by the package cronsim.
     """
 
     expression: str
@@ -84,7 +84,7 @@ class Cron:
         return NAMED.get(self.expression.strip().lower(), self.expression)
 
     def after(self, instant: datetime) -> datetime:
-        """Return the first time after `instant`, an aware one."""
+        """Return the first time after `instant`, which must be aware."""
         return next(self._forward(instant))
 
     def times(self, instant: datetime, count: int) -> list[datetime]:
@@ -92,9 +92,9 @@ class Cron:
         return list(islice(self._forward(instant), count))
 
     def latest(self, *, since: datetime, until: datetime, limit: int) -> list[datetime]:
-        """Return the last `limit` times from `since` to `until`, both included, oldest first.
+        """Return the last `limit` times from `since` to `until`, both inclusive, oldest first.
 
-        Costs as much as `limit` says, however long the span is.
+        The cost depends on `limit`, not on the length of the period.
         """
         return sorted(islice(self._backward(since, until), limit))
 

@@ -1,8 +1,8 @@
-"""Fairness keys: customers that share a queue, so that one customer's backlog does not delay the others. Pure.
+"""Fairness keys: tenants that share a queue, so that the backlog of one does not delay the others. Pure.
 
-The jobs of one fairness key are a **part** of their queue: it has its own lanes, limits and pauses. `job` and `queue` have
-the key in a column beside the queue's name; in the memory of a worker, and in notifications, a part is a text: `part_of`. A
-worker that serves a queue serves its parts. A queue without keys has none.
+The jobs of one fairness key are a **part** of their queue, with its own lanes, limits and pauses. `job` and `queue` store
+the key in a column next to the queue's name. In a worker's memory and in notifications, a part is one text: see `part_of`. A
+worker that serves a queue serves all its parts.
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ FairnessBy: TypeAlias = "str | Callable[[Any], str | int | None]"
 
 
 def part_of(queue: str, fairness_key: str) -> str:
-    """Return the name of a part; without a key that of the queue."""
+    """Return the queue and the fairness key as one text; without a key, the queue."""
     return f"{queue}{SEPARATOR}{fairness_key}" if fairness_key else queue
 
 
 def split(part: str) -> tuple[str, str]:
-    """Return the queue and the fairness key of a part; the key of a queue is empty."""
+    """Return the queue and the fairness key of a part; the key is empty for a queue."""
     queue, _, key = part.partition(SEPARATOR)
     return queue, key
 
 
 def whole(part: str) -> str:
-    """Return the queue that a part is of; a queue that is no part is its own."""
+    """Return the queue of a part, or the queue itself."""
     return part.partition(SEPARATOR)[0]
 
 
 def label_of(part: str) -> str:
-    """Return the name of a part, for people to read."""
+    """Return the name of a part for display."""
     queue, key = split(part)
     return f"{queue} (fairness key {key!r})" if key else queue
 
 
 def named(part: str) -> str:
-    """Return what a part is, with its name, for a sentence."""
+    """Return the kind and name of a part for a sentence."""
     queue, key = split(part)
     return f"fairness key {key!r} of queue {queue!r}" if key else f"queue {queue!r}"
 
 
 def as_arguments(part: str) -> str:
-    """Return a part as `sa-jobqueue queues` takes it."""
+    """Return a part as arguments of `sa-jobqueue queues`."""
     queue, key = split(part)
     return f"{queue} --fairness-key {shlex.quote(key)}" if key else queue
 
 
 def is_fairness_key(key: object) -> bool:
-    """Return whether the column takes this: text of at most 100 characters; empty is no key."""
+    """Return whether a text can be a fairness key: at most 100 characters; empty means no key."""
     return isinstance(key, str) and len(key) <= LONGEST_KEY and "\0" not in key
 
 
 def check_fairness_key(key: object) -> str:
-    """Return a key as its column has it; None is empty. Raises: InvalidJobError."""
+    """Return a key as it is stored; None is stored as the empty text. Raises: InvalidJobError."""
     if key is None:
         return ""
     text = str(key) if isinstance(key, int) and not isinstance(key, bool) else key
@@ -76,7 +76,7 @@ def check_fairness_key(key: object) -> str:
 
 
 def key_of(fairness_by: FairnessBy, payload: Any, document: Any) -> str | int | None:
-    """Return the key of a payload, which as JSON is `document`. Raises: InvalidJobError for a field that is not there."""
+    """Return the fairness key of a payload, given also as JSON. Raises: InvalidJobError for a missing field."""
     if not isinstance(fairness_by, str):
         return fairness_by(payload)
     found = document
@@ -92,7 +92,7 @@ def key_of(fairness_by: FairnessBy, payload: Any, document: Any) -> str | int | 
 
 
 def check_fairness_by(fairness_by: Any) -> None:
-    """Check where a handler finds the key. Raises: InvalidOptionError."""
+    """Check the `fairness_by` option of a handler. Raises: InvalidOptionError."""
     if (
         fairness_by is not None
         and not callable(fairness_by)

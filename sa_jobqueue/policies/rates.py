@@ -1,14 +1,14 @@
-"""What a rate lets start, and what is remembered of what was started under it. Pure: instants are arguments.
+"""Rates: how many jobs may start, and the state that records what was started. Pure: instants are arguments.
 
-**Token bucket.** It holds `burst` tokens at most and is refilled by `limit` in each `period`; a job takes as many as it
-weighs. So in any stretch of time at most the burst and what the rate gives is started.
+**Token bucket.** It holds at most `burst` tokens and is refilled with `limit` tokens per `period`. A job takes as many
+tokens as its rate cost. So in any interval at most the burst and the refill are started.
 
-**Sliding window.** Within any `period`, wherever it begins, at most `limit` is started. What was started is remembered as
-instants and sums, one a claim; where more than `SLOTS` may be within the window, instants are rounded up to a 64th of it.
-So a start may count for that much longer than it must, and never shorter.
+**Sliding window.** Within any `period`, at most `limit` is started. The state has an instant and a sum for each claim. If
+there can be more than `SLOTS` in a window, instants are rounded up to a 64th of the period: a start may count that much
+longer than necessary, never shorter.
 
-A job that weighs more than there can ever be starts when nothing else counts: it takes a bucket into debt, and a window is
-closed until it has left it.
+A job that costs more than the maximum starts when nothing else counts: it overdraws the bucket, or fills the window until it
+leaves it.
 
 Source: J. Turner, "New Directions in Communications (Or Which Way to the Information Age?)", 1986, for the bucket.
 """
@@ -31,7 +31,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class RateAlgorithm(StrEnum):
-    """How a rate counts."""
+    """Algorithm of a rate limit."""
 
     TOKEN_BUCKET = "token_bucket"  # noqa: S105
     """At most the burst at once, and on average the rate."""
@@ -43,11 +43,11 @@ class RateAlgorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """A rate and what has been started under it, as of `at`.
+    """A rate and its state at `at`.
 
-    `limit` in `period`; `burst` of a bucket, `limit` unless given. `tokens`: what a bucket holds, None when it is full.
-    `starts`: of a window, instants in microseconds since 1970 and how much was started then, in turn; oldest first.
-    `at`: when that was so; None before the first start.
+    `limit` per `period`; `burst`: size of the bucket, `limit` by default. `tokens`: content of the bucket; None if it is
+    full. `starts`: for a window, alternating instants in microseconds since 1970 and costs, oldest first. `at`: time of the
+    state; None before the first start.
     """
 
     limit: int
@@ -60,7 +60,7 @@ class Rate:
 
     @classmethod
     def of(cls, row: Any) -> Rate | None:
-        """Return the rate that a row tells, with its newest state, as of its `now`; None where it has none."""
+        """Return the rate and state of a row of `limits.lock`, at its `now`; None without a rate."""
         if row.rate_limit is None:
             return None
         rate = cls(
@@ -76,26 +76,26 @@ class Rate:
 
     @property
     def most(self) -> int:
-        """How much may be started at once when nothing has been for long."""
+        """Maximum cost that may start at once after a long pause."""
         return self.limit if self._is_window or self.burst is None else self.burst
 
     @property
     def per_second(self) -> float:
-        """How much may be started a second, in the long run."""
+        """Cost that may start per second on average."""
         return self.limit / self.period.total_seconds()
 
     @property
     def left(self) -> float:
-        """How much may be started at `at`: of a window whole numbers; below zero in debt."""
+        """Cost that may start at `at`: a whole number for a window, negative for an overdrawn bucket."""
         if self._is_window:
             return self.limit - sum(self.starts[1::2])
         return self.most if self.tokens is None else self.tokens
 
     def as_of(self, now: datetime) -> Rate:
-        """Return what holds at a later instant: refilled, or with less within the window.
+        """Return the state at a later instant: the bucket is refilled, and old starts have left the window.
 
-        After the clock was set back, what was started counts as if it had been just now; otherwise nothing would start for
-        as long as the clock was ahead.
+        If the clock was set back, recorded starts count as if they had just happened. Otherwise nothing would start until
+        the clock reaches their time.
         """
         since = now - self.at if self.at is not None else timedelta(0)
         if self._is_window:
@@ -109,19 +109,19 @@ class Rate:
         return replace(self, tokens=None if filled >= self.most else filled, at=now)
 
     def is_after(self, now: datetime) -> bool:
-        """Return whether something was started after `now`, a moment ago: by a claim that began later and was faster."""
+        """Return whether there was a start shortly after `now`, by a claim that began later but was faster."""
         return self.at is not None and timedelta(0) < self.at - now <= STEPPED_BACK
 
     def is_ahead(self, spent_at: datetime | None) -> bool:
-        """Return whether what was started, last at `spent_at`, was written by a clock that was ahead of `at`."""
+        """Return whether the last start, at `spent_at`, was recorded by a clock that was ahead of `at`."""
         return spent_at is not None and self.at is not None and spent_at - self.at > STEPPED_BACK
 
     def divided(self, count: int) -> Rate:
-        """Return the part that each of so many workers has: at most one at once where the burst is smaller than they are."""
+        """Return the share of each of `count` workers: at least one start at once."""
         return replace(self, period=self.period * count, burst=max(self.most // count, 1))
 
     def fitting(self, weights: Sequence[int]) -> int:
-        """Return how many jobs of these weights, from the first, may be started together at `at`."""
+        """Return how many of the first jobs with these costs may start together at `at`."""
         left, count = self.left, 0
         for weight in weights:
             if weight > left and not (count == 0 and left >= self.most):
@@ -131,7 +131,7 @@ class Rate:
         return count
 
     def wait(self, weight: int = 1) -> timedelta:
-        """Return how long after `at` a job of this weight may start, if nothing else does."""
+        """Return how long after `at` a job of this cost may start, if nothing else starts."""
         missing = min(weight, self.most) - self.left
         if missing <= 0:
             return timedelta(0)
@@ -143,7 +143,7 @@ class Rate:
         return timedelta(microseconds=last) + self.period - ((self.at or _EPOCH) - _EPOCH)
 
     def spent(self, weight: int) -> Rate:
-        """Return what holds after so much was started at `at`."""
+        """Return the state after a start of this cost at `at`."""
         if not self._is_window:
             return replace(self, tokens=self.left - weight)
         # A window of few needs no rounding: it has room for one sum each.

@@ -1,4 +1,4 @@
-"""How long ended chains are kept. Pure: only ages; they are applied by the statements, with the database's clock."""
+"""Retention periods of ended chains. Pure: only ages; the statements apply them with the database's clock."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FOREVER: Final = LONGEST
 class Retention:
     """Ages at which chains are deleted, counted from their end, by how they ended.
 
-    None: not said here, so that the next more general rule holds; where none says anything, they are kept. A type's rule
-    goes before its queue's, that before the registry's.
+    None means that the next more general rule applies: a type's rule comes first, then its queue's, then the registry's.
+    Without any rule, chains are kept.
     Raises: InvalidOptionError for an age below zero or above `FOREVER`.
     """
 
@@ -47,7 +47,7 @@ class Retention:
 
     @property
     def ages(self) -> list[timedelta]:
-        """The ages at which chains go."""
+        """The ages at which chains are deleted."""
         said = (self.completed, self.cancelled, self.dead)
         return [age for age in said if age is not None and age < FOREVER]
 
@@ -59,7 +59,7 @@ OUTCOMES: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.DEAD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
-    """All that is said about the chains of one queue's tables: in general, by queue, and by type of a chain's first job."""
+    """Retention of the chains in one queue's tables: by default, by queue, and by the type of a chain's first job."""
 
     default: Retention = NOTHING_SAID
     queues: Mapping[str, Retention] = field(default_factory=dict)
@@ -67,12 +67,12 @@ class RetentionRules:
 
     @property
     def shortest(self) -> timedelta | None:
-        """The shortest age of chains: nothing that ended later can go. None where none ever goes."""
+        """The shortest age of chains: no chain that ended later can be deleted. None if chains are never deleted."""
         return min((age for rule in self._every for age in rule.ages), default=None)
 
     @property
-    def shortest_of_letters(self) -> timedelta | None:
-        """The shortest age of resolved dead letters; None where none ever goes."""
+    def shortest_of_dead_letters(self) -> timedelta | None:
+        """The shortest age of resolved dead letters; None if they are never deleted."""
         said = (rule.dead_letters for rule in self._every)
         return min((age for age in said if age is not None and age < FOREVER), default=None)
 
@@ -84,8 +84,8 @@ class RetentionRules:
         """Return the ages as parameters of `statements.retention`."""
         return self._named(OUTCOMES)
 
-    def letter_parameters(self) -> dict[str, Any]:
-        """Return the same of dead letters."""
+    def dead_letter_parameters(self) -> dict[str, Any]:
+        """Return the ages of dead letters as parameters of `statements.retention`."""
         return self._named(["dead_letters"])
 
     def _named(self, fields_of_rules: Sequence[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""When a failed job is tried again. Pure: the random number is an argument."""
+"""Delays before retries. Pure: the random number is an argument."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from sa_jobqueue.errors import InvalidOptionError
 
 
 class RetryPolicy(Protocol):
-    """Decides from the failed attempt's number and its error; a `Backoff`, or any function of that shape."""
+    """Returns the delay before a retry: a `Backoff`, or any function with this signature."""
 
     def __call__(self, attempt: int, error: BaseException, /) -> timedelta | None:
-        """Return how long to wait before the next attempt, or None to give up now.
+        """Return the delay before the next attempt, or None to give up.
 
-        `attempt`: the attempt that failed, from 1. None makes the job a dead letter with the reason `discarded`.
+        `attempt`: number of the failed attempt, from 1. None makes the job a dead letter with the reason `discarded`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Exponential backoff with full jitter: a wait drawn evenly from zero to the attempt's bound.
+    """Exponential backoff with full jitter: a random delay from zero to the attempt's bound.
 
     The bound is `min(cap, base * factor ** (attempt - 1))`.
 
-    `base`: the first bound, above zero; default 1 s. `factor`: at least 1; default 2. `cap`: no wait is longer;
-    default 1 h. `jitter`: False waits the whole bound, which lets a crowd that failed together come back together.
+    `base`: the first bound, greater than zero; 1 s by default. `factor`: at least 1; 2 by default. `cap`: maximum delay; 1 h
+    by default. `jitter`: False always waits for the whole bound, so that jobs that failed together are retried together.
     Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015 ("full jitter").
     """
 
@@ -48,7 +48,7 @@ class Backoff:
             raise InvalidOptionError("cap", f"must not be below base ({self.base}), got {self.cap}")
 
     def bound(self, attempt: int) -> timedelta:
-        """Return the longest wait after this attempt (from 1); never above `cap`, whatever the attempt."""
+        """Return the maximum delay after this attempt (from 1); never above `cap`."""
         try:
             seconds = self.base.total_seconds() * float(self.factor) ** (max(attempt, 1) - 1)
         except OverflowError:
@@ -56,11 +56,11 @@ class Backoff:
         return timedelta(seconds=seconds) if seconds < self.cap.total_seconds() else self.cap
 
     def __call__(self, attempt: int, error: BaseException, /) -> timedelta:
-        """Return a wait for this attempt (from 1), whatever the error."""
+        """Return a delay for this attempt (from 1); the error is ignored."""
         bound = self.bound(attempt)
         return bound * self.random() if self.jitter else bound
 
 
 def immediately(attempt: int, error: BaseException, /) -> timedelta:
-    """Try again at once: for tests, and for errors known to pass."""
+    """Retry without delay: for tests, and for errors that are known to be transient."""
     return timedelta(0)

@@ -22,10 +22,10 @@ MAX_BATCH: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchRule:
-    """How jobs of a type are gathered.
+    """How jobs of a type are collected into batches.
 
-    `max_size`: most jobs of one call, 2 to 1,000; each holds a slot of its worker. `max_wait`: how long the first of them
-    waits for others, not negative, at most a minute; zero takes those that were claimed together.
+    `max_size`: maximum number of jobs of one call, 2 to 1,000; each occupies a slot of its worker. `max_wait`: how long the
+    first of them waits for others, 0 to 1 minute; with zero, a batch has the jobs of one claim.
     Raises: InvalidOptionError naming the option.
     """
 
@@ -41,9 +41,9 @@ class BatchRule:
             raise InvalidOptionError("max_wait", f"must be a timedelta from 0 to 1 minute, got {self.max_wait!r}")
 
     def of(self, place: str, hint: Any) -> tuple[Any, BatchRule]:
-        """Return what one job's payload is where a handler's first argument is annotated so, and the rule for it.
+        """Return the payload type of one job, from the annotation of a handler's first parameter, and the rule for it.
 
-        Raises: InvalidHandlerError for what is no list.
+        Raises: InvalidHandlerError if it is not a list.
         """
         if typing.get_origin(hint) is not list:
             raise InvalidHandlerError(f"{place}: a batch handler's first argument is annotated list[Payload], got {hint!r}")
@@ -73,10 +73,10 @@ class BatchItem(Generic[InT]):
 
 
 class BatchFailed(AttemptSignal):
-    """Raise to fail some jobs of a batch: `errors` has an exception, or a signal such as `Snooze`, by place in the list.
+    """Raise this to fail some jobs of a batch. `errors`: exceptions, or signals such as `Snooze`, by index in the list.
 
-    The others are completed. In a handler with a session, what was written for the failed ones is committed as well, unless
-    the handler rolled it back, with a savepoint for each.
+    The other jobs are completed. In a handler with a session, writes for failed jobs are committed too, unless the handler
+    rolled them back to a savepoint.
     """
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:

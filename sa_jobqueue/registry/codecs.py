@@ -22,17 +22,17 @@ class PayloadCodec(Protocol):
 
     @property
     def name(self) -> str:
-        """What the stored payload names it by. Keep it for as long as there are jobs that it has encoded."""
+        """Name stored with each payload. Keep it as long as there are jobs that this codec encoded."""
 
     def encode(self, data: bytes, /) -> Json:
-        """Return a payload, which is JSON text in UTF-8, as the JSON value to store."""
+        """Encode a payload, given as JSON text in UTF-8, to the JSON value to store."""
 
     def decode(self, stored: Json, /) -> bytes:
-        """Return the payload of what `encode` returned, now or in an earlier release. A job dies of what it raises."""
+        """Decode a value that `encode` returned, in this or an earlier release. If it raises, the job dies."""
 
 
 class Codecs:
-    """The codecs of a `JobQueue` by name, with those of the ones that it includes or that include it."""
+    """The codecs of a `JobQueue` by name, including those of queues that it includes or that include it."""
 
     def __init__(self) -> None:
         self._known: dict[str, PayloadCodec] = {}
@@ -57,7 +57,7 @@ class Codecs:
         return None
 
     def include(self, other: Codecs) -> None:
-        """Let both find the codecs of either. Raises: InvalidOptionError for two codecs of one name."""
+        """Share codecs with another registry. Raises: InvalidOptionError for two codecs with the same name."""
         for name, codec in other._known.items():
             if self.find(name) not in (None, codec):
                 raise InvalidOptionError("other", f"has another codec of the name {name!r}")
@@ -66,9 +66,9 @@ class Codecs:
 
 
 def sealed(field: str, document: Json, codec: PayloadCodec | None) -> Json:
-    """Return a payload as it is stored; null as it is.
+    """Return a payload as it is stored, encoded by its codec. Null is not encoded.
 
-    Raises: InvalidPayloadError if the codec fails or what it returns is not JSON; PayloadTooLargeError.
+    Raises: InvalidPayloadError if the codec fails or returns something else than JSON; PayloadTooLargeError.
     """
     if codec is None or document is None:
         return document
@@ -83,9 +83,9 @@ def sealed(field: str, document: Json, codec: PayloadCodec | None) -> Json:
 
 
 def opened(field: str, stored: Json, codecs: Codecs) -> Json:
-    """Return a stored payload as it was before a codec encoded it; others as they are.
+    """Return a stored payload, decoded by the codec that encoded it, if any.
 
-    Raises: InvalidPayloadError if its codec fails or is not known here.
+    Raises: InvalidPayloadError if its codec fails or is not registered.
     """
     if not isinstance(stored, dict) or stored.keys() != {MARK, "data"}:
         return stored

@@ -51,7 +51,7 @@ class Fields:
 
 
 class Chained(Protocol):
-    """A chain as far as its output goes: a `Job.Chain`, or a `ChainResult` whose output is JSON still."""
+    """A chain with an undecoded output: a `Job.Chain`, or a `ChainResult`."""
 
     @property
     def id(self) -> Any:
@@ -76,7 +76,7 @@ class Chained(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Handler(Generic[InT, OutT, JobT]):
-    """A registered function. Calling it runs the function itself; `job` makes a job of it."""
+    """A registered function. Calling it runs the function; `job` creates a job for it."""
 
     job_type: JobType
     _model: type[JobT]
@@ -91,11 +91,11 @@ class Handler(Generic[InT, OutT, JobT]):
 
     @property
     def model(self) -> type[JobT]:
-        """The class whose table is the queue: its jobs are rows of it."""
+        """The mapped class of its jobs."""
         return self._model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function as if it had never been registered: for tests, and for doing the work at once."""
+        """Call the function directly, for tests or to do the work at once."""
         func: Any = self.job_type.func
         return (func.__wrapped__ if self.job_type.fields else func)(*args, **kwargs)
 
@@ -203,7 +203,7 @@ class Handler(Generic[InT, OutT, JobT]):
                 )
         if kind.fields and payload is None:
             payload = {}
-        # A job checks its input itself: what neither a codec nor a fairness key is made of need not be checked twice.
+        # The constructor of a job checks its input: check it here only if a codec or fairness key uses it first.
         is_checked_later = kind.codec is None and kind.fairness_by is None
         document = (kind.input.encode_unchecked if is_checked_later else kind.input.encode)("input", payload)
         queue = kind.queue if queue is None else queue
@@ -253,11 +253,11 @@ class Handler(Generic[InT, OutT, JobT]):
     def blocker(
         self, payload: Any = None, /, *, on_failure: Literal["wait", "fail", "continue"] = "wait", **options: Any
     ) -> WaitFor[Any]:
-        """Describe a job for another to wait for, with its output's type: a type checker compares that with `Blockers[...]`.
+        """Create a job that another job waits for, typed with its output, which type checkers compare with `Blockers[...]`.
 
-        That is, with the annotation of that handler's first parameter; after a payload it is checked at run time only.
-        `on_failure`: as in `WaitFor`; with "continue" the output may be None. `options`: as `job` takes them. The job is
-        the `chain` of what this returns. Raises: as `job`, and InvalidJobError for `on_failure`.
+        The annotation `Blockers[...]` is checked statically if it is the waiting handler's first parameter, otherwise at run
+        time only. `on_failure`: as in `WaitFor`; with "continue" the output may be None. `options`: those of `job`. The job
+        is the `chain` of the returned object. Raises: as `job`; InvalidJobError for `on_failure`.
         """
         return WaitFor(self.job(payload, **options), on_failure)
 
@@ -272,27 +272,27 @@ class Handler(Generic[InT, OutT, JobT]):
     @overload
     def enqueue(self, session: AsyncSession, payload: InT, /, **options: Any) -> Coroutine[Any, Any, Any]: ...
     def enqueue(self, session: Any, payload: Any = None, /, **options: Any) -> Any:
-        """Insert a job of this type in the session's transaction and return its id; with an `AsyncSession`, to be awaited.
+        """Insert a job of this type in the session's transaction; return its id. With an `AsyncSession`, await the result.
 
-        One statement, the notification of idle workers included, and no ORM object: the cheapest way for one job. What
-        needs the job as an object, such as a relationship to it, takes `session.add(handler.job(...))`.
-        `options`: as `job` takes them. Mapper events of the application's own are not called.
-        Changes: one row. Locks: none but the new row's.
-        Raises: as `job`; ConflictError for an id or key that is taken, at once: the transaction is to be rolled back.
+        This is the cheapest way to enqueue one job: one statement, which also notifies workers, and no ORM object. If you
+        need the object, for instance for a relationship, use `session.add(handler.job(...))`.
+        `options`: those of `job`. Mapper events of the application are not called.
+        Changes: one row. Locks: only the new row.
+        Raises: as `job`; ConflictError if the id or deduplication key is taken. Roll the transaction back then.
         """
         return Handler._insert(session, self.job(payload, **options))
 
     def check_blocker(self, place: int, chain: Any) -> None:
-        """Check the type of a chain that a job of this handler is to wait for, as far as it is known here.
+        """Check the type of a chain that a job of this handler will wait for, if the type is known.
 
-        `chain`: a job of it, the chain, its root's row, or its id. Raises: InvalidBlockersError.
+        `chain`: one of its jobs, the chain, its root's row, or its id. Raises: InvalidBlockersError.
         """
         given = self._type_of(chain)
         if given is not None:
             self.job_type.check_blocker(place, given)
 
     def _type_of(self, chain: Any) -> JobType | None:
-        """Return the type that a chain began with; None where it is not loaded, or no handler of it is known here."""
+        """Return the type of a chain's first job; None if it is not loaded, or has no handler in this registry."""
         if not isinstance(chain, (JobMixin, ChainMixin)):
             return self._registry.find(getattr(chain, "type_name", ""))
         loaded = chain.__dict__
@@ -306,19 +306,19 @@ class Handler(Generic[InT, OutT, JobT]):
     @overload
     def continuation(self, payload: InT, /, **options: Any) -> Continuation[OutT]: ...
     def continuation(self, payload: Any = None, /, **options: Any) -> Continuation[OutT]:
-        """Describe the next job of a chain: for a handler to return, and for `complete_job`.
+        """Create the next job of a chain. Return it from a handler, or pass it to `complete_job`.
 
-        `options`: as `job` takes them; an id too, but no deduplication key, which a chain has from its first job.
+        `options`: those of `job`, except the deduplication key, which belongs to the chain's first job.
         Raises: as `job`.
         """
         return Continuation(self.job(payload, **options))
 
     def output(self, chain: Chained) -> OutT:
-        """Return the output of a chain that began with this handler, or ended with it, as the type its annotation tells.
+        """Return the output of a chain that starts or ends with this handler, decoded to the annotated type.
 
         `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`.
-        Raises: NoOutputError unless it has completed; WrongJobTypeError when it neither began nor ended with this handler;
-        InvalidPayloadError when the output does not fit the type.
+        Raises: NoOutputError unless the chain has completed; WrongJobTypeError if it neither starts nor ends with this
+        handler; InvalidPayloadError if the output does not match the type.
         """
         if chain.status is not JobStatus.COMPLETED:
             raise NoOutputError(chain.id, chain.status)
@@ -326,7 +326,7 @@ class Handler(Generic[InT, OutT, JobT]):
         return decoded
 
     def decode_output(self, chain_id: JobId, type_name: str, last_type_name: str, output: Json) -> Any:
-        """Return the typed output of a chain of which this is known. Raises: WrongJobTypeError, InvalidPayloadError."""
+        """Return the decoded output of a chain with these attributes. Raises: WrongJobTypeError, InvalidPayloadError."""
         if self.name in {type_name, last_type_name}:
             kind = self.job_type
             codec = kind.chain_output if type_name == self.name else kind.output
@@ -341,9 +341,9 @@ class Handler(Generic[InT, OutT, JobT]):
         )
 
     def encode_result(self, job_id: JobId, type_name: str, result: Any) -> Json:
-        """Return what a job of this handler is completed with as JSON, checked as what the handler returns; no continuation.
+        """Return a result for a job of this handler as JSON, checked like a return value; None for a continuation.
 
-        Raises: WrongJobTypeError when the job is of another type; InvalidPayloadError naming what does not fit.
+        Raises: WrongJobTypeError if the job has another type; InvalidPayloadError naming the field that does not match.
         """
         if type_name != self.name:
             raise WrongJobTypeError(
@@ -359,8 +359,8 @@ class Handler(Generic[InT, OutT, JobT]):
     def upcast(self, from_version: int) -> Callable[[Upcaster], Upcaster]:
         """Register a function that turns the JSON of a `from_version` input into that of the next version.
 
-        So jobs enqueued before a change of shape are still run after it.
-        Raises: InvalidOptionError when that version is not below the handler's `version`, or is taken.
+        It lets workers run jobs that were enqueued before the payload's shape changed.
+        Raises: InvalidOptionError if that version is not below the handler's `version`, or already has an upcaster.
         """
 
         def register(upcaster: Upcaster) -> Upcaster:

@@ -49,10 +49,10 @@ class Schedulable(Protocol):
 
 
 class JobQueue(Generic[JobT]):
-    """A registry of handlers. Holds no connection and no global state: make one at import time, per `Job` class.
+    """A registry of handlers, without connections or global state. Create one at import time for each `Job` class.
 
-    `model`: the mapped class whose table is the queue; the ready-made `Job` unless given. `retention`: how long its workers
-    keep chains that have ended; forever by default.
+    `model`: the mapped class whose table is the queue; `sa_jobqueue.Job` by default. `retention`: how long its workers keep
+    ended chains; forever by default.
     """
 
     @overload
@@ -64,7 +64,7 @@ class JobQueue(Generic[JobT]):
             raise InvalidOptionError("model", f"must be a class such as `class Job(JobMixin, Base)`, got {model!r}")
         if not isinstance(retention, Retention):
             raise InvalidOptionError("retention", f"must be a Retention, got {retention!r}")
-        self.model: type[JobT] = model  # type: ignore[assignment]  # which the overloads tell
+        self.model: type[JobT] = model  # type: ignore[assignment]  # the overloads bind it
         self.retention = retention
         self.registry = Registry()
         self._handlers: dict[str, Handler[Any, Any, JobT]] = {}
@@ -95,18 +95,18 @@ class JobQueue(Generic[JobT]):
     ) -> HandlerDecorator[JobT]:
         """Register a function as the handler of `type_name`.
 
-        `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost`: defaults of its jobs, as in `JobMixin.__init__`.
-        `retry`: a `Backoff`, or a function of (attempt, error) that returns a wait, or None to give up; unless given, what
-        is said of the job's queue, or `Backoff()`.
-        `version`: of the payload's shape; raise it with an upcaster when the shape changes while jobs are in flight.
-        `isolation`: "process" runs attempts in a child process of the worker, which a crash, a timeout or `memory_limit`
-        ends alone. `memory_limit`: bytes that it may hold, at least 128 MiB; watched on Linux.
-        `retention`: how long chains that begin with it are kept; what it does not say is the queue's or the registry's.
-        `concurrency`: how many of its jobs one worker runs at once, 1 to 10,000; as many as it has slots unless given.
-        `fairness_by`: how to get the `fairness_key` from a payload: the path of a field, such as "order.customer_id", or a
-        function of the payload; jobs that are created without `job` or `continuation` set it explicitly, as `rate_cost`.
-        `codec`: encodes its inputs and outputs for storage, to encrypt or compress them; see `PayloadCodec`.
-        The first parameter is the payload; `keyword_handler` takes its fields as parameters instead.
+        The first parameter of the function is the payload; with `keyword_handler`, its fields are parameters instead.
+        `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost`: defaults for its jobs, as in `JobMixin.__init__`.
+        `retry`: a `Backoff`, or a function of (attempt, error) that returns a delay, or None to give up. The default is the
+        backoff of the job's queue, or `Backoff()`.
+        `version`: version of the payload's shape. Increase it, and add an upcaster, when you change the shape.
+        `isolation`: "process" runs attempts in a child process of the worker, so that a crash, a timeout or `memory_limit`
+        ends only that process. `memory_limit`: bytes that it may use, at least 128 MiB; enforced on Linux.
+        `retention`: how long chains that start with this handler are kept; unset fields come from the queue or the registry.
+        `concurrency`: maximum number of its jobs that one worker runs at once, 1 to 10,000; unlimited by default.
+        `fairness_by`: where the `fairness_key` comes from: the path of a payload field, such as "order.customer_id", or a
+        function of the payload. Jobs created by `Job(...)` must set `fairness_key` and `rate_cost` themselves.
+        `codec`: encodes stored inputs and outputs, to encrypt or compress them; see `PayloadCodec`.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
         return self._declare(
@@ -129,13 +129,13 @@ class JobQueue(Generic[JobT]):
     def keyword_handler(self, type_name: str, **options: Any) -> FieldsDecorator[JobT]:
         """Register a function whose parameters are the fields of the payload: `send.job(order_id=7)`.
 
-        The payload is an object whose model is made from the signature; a field with a default may be left out. Sessions and
-        whatever else is injected are no fields. `options`: as of `handler`.
+        The payload is an object with these fields; those with a default are optional. Injected parameters, such as a
+        session, are not fields. `options`: those of `handler`.
         Raises: as `handler`; InvalidHandlerError for a field with the name of an option of `job`, or of a column.
         """
         known = inspect.signature(self.handler).parameters
         for name in options.keys() - known:
-            raise InvalidOptionError(name, f"is no option of a handler; known are {', '.join(known)}")
+            raise InvalidOptionError(name, f"is not an option of a handler; the options are {', '.join(known)}")
         defaults = {name: known[name].default for name in known if name != "type_name"}
         return self._declare(type_name, by_fields=True, **defaults | options)
 
@@ -159,19 +159,19 @@ class JobQueue(Generic[JobT]):
     ) -> BatchDecorator:
         """Register a function that is called with up to `max_size` jobs of `type_name` at once.
 
-        Its first argument is annotated `list[Payload]` or `list[BatchItem[Payload]]`; a session and what is provided may
-        follow. It returns None, or a list with each job's outcome: its output, a continuation, or an exception. What it
-        raises fails all of them, `BatchFailed` some.
-        `max_size`: 2 to 1,000. Each job is an attempt of its own, fenced, retried and timed separately, and holds a slot
-        of its worker: give workers a concurrency of a batch or more. `max_wait`: how long the first job waits for others, at
-        most a minute and below `timeout`; a batch goes at once when it is full, and when its worker has no slot free for
-        another job.
-        The rest: as of `handler`; `timeout` is that of a job, whose time goes on while it waits.
-        Raises: as `handler`; InvalidHandlerError for a function that takes no list, an AttemptContext or Blockers.
+        Its first parameter is annotated `list[Payload]` or `list[BatchItem[Payload]]`; a session and dependencies may
+        follow. It returns None, or a list with the outcome of each job: its output, a continuation, or an exception. An
+        exception that it raises fails all jobs; `BatchFailed` fails some of them.
+        `max_size`: 2 to 1,000. Each job is a separate attempt with its own fence, retries and timeout, and uses a slot of
+        its worker: set the worker's concurrency to at least one batch. `max_wait`: how long the first job waits for others,
+        at most a minute and below `timeout`. The function is called earlier if the batch is full, or if the worker has no
+        free slot for another job.
+        The other options are those of `handler`. `timeout` applies to each job, and includes the wait.
+        Raises: as `handler`; InvalidHandlerError for a function without a list, or with an AttemptContext or Blockers.
         """
         rule = BatchRule(max_size=max_size, max_wait=max_wait)
         if timeout is not None and timeout <= max_wait:
-            raise InvalidOptionError("max_wait", f"must be below the timeout ({timeout}), which goes on meanwhile")
+            raise InvalidOptionError("max_wait", f"must be below the timeout ({timeout}), which includes the wait")
         return self._declare(
             type_name,
             queue=queue,
@@ -302,18 +302,19 @@ class JobQueue(Generic[JobT]):
         max_wait: timedelta | None = None,
         inputs: bool = False,
     ) -> Callable[[ChooseT], ChooseT]:
-        """Register a function that decides which due jobs of a queue a worker starts next, in place of the ordinary order.
+        """Register a function that chooses which due jobs of a queue a worker starts next, instead of the usual order.
 
-        Called as `choose(candidates, free)` before each claim: a list of `Candidate`, in the ordinary order, and the number
-        of slots to fill. Returns those to start, best first; more than `free` are welcome, what it leaves out waits. Sync
-        functions run in a thread; the worker claims nothing meanwhile. It may be called by many workers at once, and two may
-        choose the same jobs: each job is started once. Limits, pauses and the order of a key hold whatever it says.
-        `window`: how many candidates it sees at most, 1 to 1,000. `timeout`: how long it may take, 1 ms to 1 min.
-        `max_wait`: a candidate that one worker has offered for so long is started before those it names; without it,
-        what it never names never starts. `inputs`: whether it needs payloads, which are read for each candidate then.
-        One that raises, takes too long or returns something else is reported by `SelectorFailed`; jobs start in the
-        ordinary order until it succeeds again.
-        Raises: InvalidOptionError naming the field, or a queue that has one already.
+        It is called as `choose(candidates, free)` before each claim, with a list of `Candidate` in the usual order and the
+        number of free slots. It returns the candidates to start, best first. It may return more than `free`; those that it
+        leaves out wait. A sync function runs in a thread, and the worker does not claim until it returns. Many workers may
+        call it at the same time and choose the same jobs: each job is started once. Limits, pauses and ordering keys still
+        apply.
+        `window`: maximum number of candidates, 1 to 1,000. `timeout`: how long a call may take, 1 ms to 1 min.
+        `max_wait`: a candidate that a worker has offered for this long is started first; without it, a job that is never
+        chosen never starts. `inputs`: whether candidates have their payloads, which must be read for each of them.
+        If the function raises, takes too long, or returns something else, `SelectorFailed` is emitted, and jobs start in the
+        usual order until a call succeeds.
+        Raises: InvalidOptionError naming the field, or for a queue that already has a selector.
         """
 
         def register(choose: ChooseT) -> ChooseT:
@@ -334,7 +335,7 @@ class JobQueue(Generic[JobT]):
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
-        """What is declared here, for `sync_schedules`."""
+        """The declared schedules, for `sync_schedules`."""
         return tuple(self._schedules.values())
 
     def schedule(
@@ -352,22 +353,22 @@ class JobQueue(Generic[JobT]):
         overlap: bool = True,
         **options: Any,
     ) -> Schedule:
-        """Declare that a handler's job is enqueued again and again; any number of workers do it once.
+        """Declare a schedule that enqueues a job of a handler at the times of a cron expression, once for all workers.
 
-        `name`: of the row that workers create; it stays when the declaration is removed, until it is deleted.
-        `cron`, `time_zone`, and the rest: as of `Schedule`. `payload`: as for `handler.job`; with `fire_time_field`, which
-        is the payload's field for the time it is fired for, a mapping of the other fields will do.
-        `options`: `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost` of its jobs, the handler's own
-        unless given.
+        `name`: name of the row that workers create. The row stays until it is deleted, even if the declaration is removed.
+        `cron`, `time_zone` and the other options: as in `Schedule`. `payload`: as in `handler.job`; with `fire_time_field`,
+        the name of the field that receives the scheduled time, a mapping of the other fields is enough.
+        `options`: `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout` and `rate_cost` of its jobs; the handler's
+        by default.
         Raises: InvalidOptionError, UnknownJobTypeError, InvalidPayloadError, InvalidJobError. Nothing is declared then.
         """
         registered = self[handler if isinstance(handler, str) else handler.job_type.name]
         kind: JobType = registered.job_type
         unknown = options.keys() - {"queue", "fairness_key", "priority", "max_attempts", "timeout", "rate_cost"}
         if unknown:
-            raise InvalidOptionError(min(unknown), "is no option of a schedule's jobs")
+            raise InvalidOptionError(min(unknown), "is not an option of a schedule's jobs")
         if name in self._schedules:
-            raise InvalidOptionError("name", f"{name!r} is declared already: a name is one schedule")
+            raise InvalidOptionError("name", f"a schedule {name!r} is already declared; choose another name")
         if fire_time_field is not None:
             given = (
                 payload if isinstance(payload, Mapping) else {} if payload is None else kind.input.encode("payload", payload)

@@ -1,4 +1,4 @@
-"""Job types: a name, a function, how its payload is typed, and how it is retried. No I/O and no database here."""
+"""Job types: name, function, types of input and output, and retries. No I/O and no database."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LEAST_MEMORY: Final = 128 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobType:
-    """One kind of job: everything a worker must know to run it."""
+    """A job type: everything that a worker needs to run its jobs."""
 
     name: str
     func: Callable[..., Any]
@@ -125,11 +125,11 @@ class JobType:
         return self.session_class is not None and issubclass(self.session_class, AsyncSession)
 
     def seal_input(self, document: Json) -> Json:
-        """Return an input as it is stored. Raises: InvalidPayloadError, PayloadTooLargeError."""
+        """Return an input in its stored form. Raises: InvalidPayloadError, PayloadTooLargeError."""
         return sealed("input", document, self.codec)
 
     def encode_output(self, value: Any) -> Json:
-        """Return what the handler returned as it is stored. Raises: InvalidOutputError."""
+        """Return a handler's return value in its stored form. Raises: InvalidOutputError."""
         document = self.output.encode_output(value)
         try:
             return sealed("output", document, self.codec)
@@ -137,14 +137,14 @@ class JobType:
             raise InvalidOutputError(f"the handler's return value is not usable: {error}") from error
 
     def open(self, field: str, stored: Json) -> Json:
-        """Return a stored payload before its codec encoded it. Raises: InvalidPayloadError."""
+        """Return a stored payload, decoded by its codec. Raises: InvalidPayloadError."""
         return opened(field, stored, self.codecs)
 
     def decode(self, data: Json, version: int) -> Any:
-        """Return the typed input of a stored payload: decoded by its codec, then brought up from `version`.
+        """Return the typed input of a stored payload, upcast from `version`.
 
-        Raises: UnreadableInputError when its codec fails, a version is newer than ours, an upcaster is missing or fails, or
-        the result does not fit the type.
+        Raises: UnreadableInputError if its codec fails, its version is newer than the handler's, an upcaster is missing or
+        fails, or the result does not match the type.
         """
         if isinstance(data, Unreadable):
             raise UnreadableInputError("input", data.reason)
@@ -173,7 +173,7 @@ class JobType:
             raise UnreadableInputError(error.field, error.reason) from error
 
     def blockers_of(self, outcomes: Sequence[BlockerOutcome]) -> Blockers[Any]:
-        """Return what a job waited for, as its handler is given it. Raises: UnreadableInputError, also if a codec fails."""
+        """Return the `Blockers` argument of a job's handler. Raises: UnreadableInputError, also if a codec fails."""
         found = tuple(
             replace(outcome, output=self._open_or_die(f"blockers[{place}]", outcome.output))
             for place, outcome in enumerate(outcomes)
@@ -181,9 +181,9 @@ class JobType:
         return Blockers(self.decode_blockers([outcome.output for outcome in found]), found)
 
     def decode_blockers(self, outputs: Sequence[Json]) -> Any:
-        """Return the typed outputs of what a job waited for, all together, in the order of its blockers.
+        """Return the typed outputs of the chains that a job waited for, in the order of its blockers.
 
-        Raises: UnreadableInputError when they do not fit the annotation: they have ended, so they never will.
+        Raises: UnreadableInputError if they do not match the annotation. A retry would not help, as the chains have ended.
         """
         codec: Any = self.blockers
         for place, output in enumerate(outputs):
@@ -195,7 +195,7 @@ class JobType:
             raise UnreadableInputError(error.field, f"{error.reason}; {self.name!r} takes {codec.name}") from error
 
     def check_blocker_count(self, count: int) -> None:
-        """Check how many chains a new job waits for. Raises: InvalidBlockersError."""
+        """Check the number of blockers of a new job. Raises: InvalidBlockersError."""
         if self.blockers is None:
             return
         least, most = self.blockers.shape.bounds
@@ -210,7 +210,7 @@ class JobType:
         )
 
     def check_blocker(self, place: int, given: JobType) -> None:
-        """Check the type of a chain that a new job waits for, by its first job's. Raises: InvalidBlockersError."""
+        """Check the type of a blocker of a new job, which is that of its first job. Raises: InvalidBlockersError."""
         if self.blockers is None or given.chain_output.shape.can_be(self.blockers.shape.item(place)):
             return
         expected = item_name(self.blockers.annotated, place)
@@ -225,7 +225,7 @@ class JobType:
     def check_continuation(self, next_type_name: str, given: JobType | None) -> None:
         """Check a continuation that the handler returned. Raises: UndeclaredContinuationError.
 
-        `given`: the type of the next job, None where it is not known.
+        `given`: the type of the next job; None if it is unknown.
         """
         if self.continues is not None and (given is None or given.chain_output.shape.can_be(self.continues.shape)):
             return
@@ -241,11 +241,11 @@ class Registry:
         self._included_by: list[Registry] = []
 
     def included_by(self, other: Registry) -> None:
-        """Note that another registry has these types as well: `find` looks there too."""
+        """Record that another registry includes these types, so that `find` searches it too."""
         self._included_by.append(other)
 
     def find(self, name: str) -> JobType | None:
-        """Return a type of this registry, or of one that includes it; None when neither knows it."""
+        """Return a type of this registry, or of one that includes it; None if it is unknown."""
         seen: list[Registry] = [self]
         for registry in seen:  # grows meanwhile: two registries may include each other
             if name in registry._types:
@@ -305,13 +305,12 @@ def describe(
     codecs: Codecs | None = None,
     by_fields: bool = False,
 ) -> JobType:
-    """Return the job type of a function, read from its signature.
+    """Return the job type of a function, from its signature.
 
-    The first parameter is the payload, unless it is an injected one; with `by_fields` all that are not
-    injected are the fields of the payload. `Session`, `AsyncSession`, `AttemptContext` and
-    `Blockers` are injected wherever else they stand, found by their annotation, and so is what `providers` have.
-    With `batch` the payload is that of one job of the list that comes first.
-    Raises: InvalidHandlerError for a signature that cannot be called so; InvalidOptionError for an option.
+    The first parameter is the payload, unless it is injected. With `by_fields`, all parameters that are not injected are
+    fields of the payload. `Session`, `AsyncSession`, `AttemptContext`, `Blockers` and dependencies of `providers` are
+    injected by annotation, at any position. With `batch`, the payload type is that of one item of the list.
+    Raises: InvalidHandlerError for an unsupported signature; InvalidOptionError for an option.
     """
     if not (inspect.isfunction(func) or inspect.ismethod(func)):
         raise InvalidHandlerError(f"{name}: a handler is a function, got {func!r}")
@@ -434,13 +433,13 @@ def describe(
 
 
 def _object_of(func: Callable[..., Any], fields: Mapping[str, Any]) -> Any:
-    """Return the type of a payload with these fields; a field that is left out has the default of its parameter."""
+    """Return a payload type with these fields; omitted fields have the defaults of their parameters."""
     functional: Any = TypedDict  # called with what is known at run time only
     return functional(f"{func.__name__}_payload", dict(fields))
 
 
 def _spread(func: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
-    """Return the function as one of a mapping with the fields of its payload."""
+    """Return the function as a function of a mapping with the fields of its payload."""
     if is_async:
 
         @functools.wraps(func)
@@ -474,7 +473,7 @@ def _check_isolation(isolation: str | None, memory_limit: int | None) -> None:
 
 
 def _terminal(hint: Any) -> Any:
-    """Return what a handler returns when its chain ends: its declared type without the continuations."""
+    """Return the output type of a handler whose chain ends: its declared type without continuations."""
     if typing.get_origin(hint) is Continuation or hint is Continuation:
         return Any
     if typing.get_origin(hint) not in {typing.Union, types.UnionType}:
@@ -484,7 +483,7 @@ def _terminal(hint: Any) -> Any:
 
 
 def _of_chain(hint: Any) -> Any:
-    """Return what comes out at the end of a chain: the declared type, and what the continuations in it lead to."""
+    """Return the output type of the whole chain: the declared type, and the types that its continuations lead to."""
     if typing.get_origin(hint) is Continuation or hint is Continuation:
         return next(iter(typing.get_args(hint)), Any)
     if typing.get_origin(hint) not in {typing.Union, types.UnionType}:
@@ -494,7 +493,7 @@ def _of_chain(hint: Any) -> Any:
 
 
 def _continues(place: str, hint: Any) -> Codec[Any] | None:
-    """Return what the continuations lead to that a handler may return; None when its annotation has none."""
+    """Return the types that a handler's continuations lead to; None if its annotation has none."""
     parts = _parts(hint)
     if Any in parts or object in parts:
         return Codec(Any)
@@ -512,7 +511,7 @@ def _parts(hint: Any) -> list[Any]:
 
 
 def _plain(hint: Any) -> Any:
-    """Return what an annotation means: what an alias stands for, without what `Annotated` adds to the whole of it."""
+    """Return an annotation without type aliases and without `Annotated` around the whole."""
     while True:
         if typing.get_origin(hint) is typing.Annotated and any(_is_continuation(one) for one in _parts(hint.__origin__)):
             hint = hint.__origin__

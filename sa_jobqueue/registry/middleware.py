@@ -1,4 +1,4 @@
-"""What runs around attempts: functions of an application that are registered on a `JobQueue`."""
+"""Middleware: functions of an application that run around attempts, registered on a `JobQueue`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Proceed: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Middleware(Protocol):
-    """A coroutine function around an attempt; it awaits `proceed()` exactly once, and may raise before, after or instead."""
+    """A coroutine function around an attempt. It awaits `proceed()` exactly once; it may raise before or after it."""
 
     def __call__(self, attempt: AttemptContext, proceed: Proceed, /) -> Awaitable[None]:
-        """Run the attempt, and what is to be done around it."""
+        """Run the attempt by awaiting `proceed()`, with other work before and after it."""
 
 
 def check_middleware(func: Any) -> None:
-    """Check that something can be called as middleware. Raises: InvalidMiddlewareError."""
+    """Check that an object can be called as middleware. Raises: InvalidMiddlewareError."""
     name = name_of(func)
     if not (inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(type(func).__call__)):
         raise InvalidMiddlewareError(f"{name}: middleware is a coroutine function: async def ...(attempt, proceed)")

@@ -1,4 +1,4 @@
-"""What is enqueued again and again: a schedule as declared, and what it makes of the time. Pure: `now` is an argument."""
+"""Schedules as declared, and the times at which they fire. Pure: `now` is an argument."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class MisfirePolicy(StrEnum):
 class Schedule:
     """The definition of a schedule, as in its row. `JobQueue.schedule` creates one for a handler and checks its payload.
 
-    `name`: 1 to 100 characters; a name is one schedule of the whole queue. `cron`, `time_zone`: as of `Cron`.
-    `type_name`, `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: of
-    the jobs it makes.
-    `fire_time_field`: the field of `input`, an object then, that is given the time the job is fired for, in ISO 8601.
-    `misfire_policy`: what happens to missed times, see `MisfirePolicy`. `catch_up`: of "all", 1 to
-    10,000. `grace`: of "skip", how late a time may be fired, not negative, at most 3,650 days. `overlap`: False leaves a
-    time out while the chain of the job it made last is open.
+    `name`: 1 to 100 characters, unique in the queue's tables. `cron`, `time_zone`: as in `Cron`.
+    `type_name`, `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: those
+    of its jobs.
+    `fire_time_field`: field of `input`, which must be an object, that receives the scheduled time in ISO 8601.
+    `misfire_policy`: what happens to missed times, see `MisfirePolicy`. `catch_up`: with "all", the maximum number of missed
+    times to fire, 1 to 10,000. `grace`: with "skip", how late a time may still be fired; 0 to 3,650 days. `overlap`: False
+    skips a time while the chain of the previous job is open.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -88,8 +88,8 @@ class Schedule:
     def due(self, *, since: datetime, now: datetime) -> list[datetime]:
         """Return the times to fire now, oldest first.
 
-        `since`: when it was to fire next, not after `now`. That is fired too, in the place of the first one, where it was
-        set by hand to a time that the expression does not know.
+        `since`: when it was to fire next, not after `now`. If that was set by hand to a time that does not match the
+        expression, it replaces the first time.
         """
         limit = self.catch_up if self.misfire_policy is MisfirePolicy.ALL else 1
         found = self.times.latest(since=since, until=now, limit=limit) or [since]

@@ -1,4 +1,4 @@
-"""Functions of an application that decide what of a queue starts next: what they are given, and their bounds."""
+"""Selectors: functions of an application that choose which jobs of a queue start next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHORTEST: Final = timedelta(milliseconds=1)
 
 
 class Candidate(NamedTuple):
-    """A due job that has not started, as of a moment ago."""
+    """A due job that a selector may choose."""
 
     id: JobId
     type_name: str
@@ -47,13 +47,13 @@ class Candidate(NamedTuple):
 
 Choice: TypeAlias = "Iterable[Candidate] | Awaitable[Iterable[Candidate]]"
 Choose: TypeAlias = Callable[[Sequence[Candidate], int], Choice]
-"""Called as `choose(candidates, free)`: what is due, in the order in which it would start, and how many slots are free.
-Returns those to start, best first; more than `free` are welcome, for some may be gone. What it leaves out waits."""
+"""Called as `choose(candidates, free)` with due jobs in their usual order and the number of free slots. Returns the jobs to
+start, best first; it may return more than `free`, because some may be taken by then. The others wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """What decides over a queue, and its bounds. The options are as of `JobQueue.selector`.
+    """A selector function with its options, which are those of `JobQueue.selector`.
 
     Raises: InvalidOptionError naming the field.
     """
@@ -91,7 +91,7 @@ class Selector:
         return f"{named.__module__}:{named.__qualname__}"
 
     @property
-    def told(self) -> dict[str, Any]:
-        """Return the selector's settings for the row of a worker that has it: name and bounds, `max_wait` in seconds."""
+    def settings(self) -> dict[str, Any]:
+        """Return the selector's settings for the row of a worker: function, window, and `max_wait` in seconds."""
         longest = None if self.max_wait is None else self.max_wait.total_seconds()
         return {"function": self.name, "window": self.window, "max_wait": longest}

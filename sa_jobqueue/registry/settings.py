@@ -25,17 +25,17 @@ RETRY: Final = ("retry_base", "retry_factor", "retry_cap")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """What the row of a queue says; the defaults are what holds of a queue without one.
+    """Settings of a queue, stored in its row. A queue without a row has the defaults.
 
-    `name`: as jobs have it. `fairness_key`: the key that these settings are for, beside those of its queue; empty for the
-    queue's own. `weight`: its share of the workers that serve several queues, beside the others' weights; 1 to
-    100. `global_concurrency`: maximum number of its jobs that run at once, across all workers. `rate_limit`: how many may be
-    started within `rate_period`, across all workers, each counted with its `rate_cost`; `rate_burst`: how
-    many at once after a while without any, `rate_limit` by default. `rate_algorithm`: how that is counted, by default as a
-    token bucket; a sliding window has no burst, and a fairness key no local token bucket. `concurrency_per_key`: maximum
-    number of jobs per fairness key that run at once, unless the key has its own limit. None is without a limit.
-    `retry`: the backoff of jobs whose handlers have no retry policy, with jitter; None for `Backoff()`. `retention`: how
-    long its ended chains are kept; for queues only, not for keys.
+    `name`: name of the queue. `fairness_key`: the key that these settings apply to, in addition to those of its queue; empty
+    for the queue itself. `weight`: its share among the queues of a worker, relative to their weights; 1 to 100.
+    `global_concurrency`: maximum number of its jobs that run at once, across all workers. `rate_limit`: how many jobs may
+    start within `rate_period`, across all workers, each counted with its `rate_cost`. `rate_burst`: how many may start at
+    once after a pause; `rate_limit` by default. `rate_algorithm`: how starts are counted, by default with a token bucket; a
+    sliding window has no burst, and a fairness key cannot have a local token bucket. `concurrency_per_key`: maximum number
+    of running jobs of each fairness key without a limit of its own. None means no limit.
+    `retry`: backoff of jobs whose handlers have no retry policy, with jitter; None means `Backoff()`. `retention`: how long
+    ended chains are kept; only for queues, not for fairness keys.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -55,11 +55,11 @@ class QueueSettings:
         check_names("name", [self.name])
         check_fairness_key(self.fairness_key)
         if self.fairness_key and self.concurrency_per_key is not None:
-            reason = "is said of a queue, for each of its keys; give global_concurrency, or leave fairness_key out"
+            reason = "is a setting of the queue, for each of its keys; use global_concurrency, or omit fairness_key"
             raise InvalidOptionError("concurrency_per_key", reason)
         _check_number("weight", self.weight, MIN_WEIGHT, MAX_WEIGHT)
         if self.rate_algorithm == RateAlgorithm.LOCAL_TOKEN_BUCKET and self.fairness_key:
-            raise InvalidOptionError("rate_algorithm", "is not divided for a fairness key: its rate is exact")
+            raise InvalidOptionError("rate_algorithm", "cannot be local for a fairness key; use another algorithm")
         if self.concurrency_per_key is not None:
             _check_number("concurrency_per_key", self.concurrency_per_key, 1, _MOST)
         _check_limits(self)
@@ -68,14 +68,16 @@ class QueueSettings:
         if not isinstance(self.retention, Retention):
             raise InvalidOptionError("retention", f"must be a Retention, got {self.retention!r}")
         if self.fairness_key and self.retention != NOTHING_SAID:
-            raise InvalidOptionError("retention", "is said of a queue, a type or the JobQueue, not of a fairness key")
+            raise InvalidOptionError(
+                "retention", "is a setting of a queue, a job type or the JobQueue, not of a fairness key"
+            )
         if self.retention.dead_letters is not None:
-            reason = "is not said of a queue's row; give it to the JobQueue or to a type"
+            reason = "cannot be set for a queue; set it for the JobQueue or a job type"
             raise InvalidOptionError("retention.dead_letters", reason)
 
     @property
     def row(self) -> dict[str, Any]:
-        """The columns that it is written to."""
+        """Values of the row, by column."""
         ages = self.retention
         retained = {"retain_completed": ages.completed, "retain_cancelled": ages.cancelled, "retain_dead": ages.dead}
         wait = self.retry
@@ -93,7 +95,7 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeSettings:
-    """What the row of a job type says; the defaults are what holds of a type without one. The fields are those of a queue.
+    """Settings of a job type, stored in its row. A type without a row has the defaults. The fields are those of a queue.
 
     Raises: InvalidOptionError naming the field.
     """
@@ -111,7 +113,7 @@ class TypeSettings:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The columns that it is written to."""
+        """Values of the row, by column."""
         return {"type_name": self.type_name, **_limits(self)}
 
 
@@ -132,7 +134,7 @@ def check_names(field: str, names: Any) -> None:
 
 
 def check_fairness_key(key: object) -> None:
-    """Check of which key settings are; empty for those of the queue. Raises: InvalidOptionError."""
+    """Check the fairness key of settings; empty for those of the queue. Raises: InvalidOptionError."""
     if not is_fairness_key(key):
         reason = f"must be text of at most {LONGEST_KEY} characters without NUL, empty for none, got {key!r}"
         raise InvalidOptionError("fairness_key", reason)

@@ -303,6 +303,22 @@ def test_many_are_written_in_one_statement_in_the_order_given(
     assert sorted(notifications.seen()) == [("due", "default"), ("due", "mail"), ("due", "other")]
 
 
+def test_many_leave_to_the_database_what_it_fills_in(session: Session, engine: Engine) -> None:
+    from sqlalchemy import event
+
+    seen: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    enqueue_many(session, [Job("test"), Job("test")])
+    assert "chain_id" in seen[0]
+    assert not any(f"{name}," in seen[0] for name in ("queue", "priority", "status", "timeout", "attempt", "max_attempts"))
+    session.add(Job("test"))  # writes each column
+    session.commit()
+    columns = [column for column in Job.__table__.c if column.name not in {"id", "chain_id", "changed_xid"}]
+    rows = session.execute(select(*columns)).all()
+    assert len(rows) == 3
+    assert len({repr(row) for row in rows}) == 1
+
+
 def test_many_are_part_of_the_transaction(session: Session, jobs: Jobs, notifications: Notifications) -> None:
     enqueue_many(session, [Job("test")])
     session.rollback()

@@ -238,14 +238,14 @@ def test_resolved_letters_go_by_the_rule_nearest_to_them_and_open_ones_and_those
         queues={"q": Retention(dead_letters=DAY)},
         types={"mail": Retention(dead_letters=7 * DAY), "kept": Retention(dead_letters=FOREVER)},
     )
-    assert prune_dead_letters(session, rules, dry_run=True).letters == len(gone)
+    assert prune_dead_letters(session, rules, dry_run=True).dead_letters == len(gone)
     assert letters_of(jobs) == gone | kept
     pages, after, is_first = [], None, True
     while is_first or after is not None:
         pages.append(prune_dead_letters(session, rules, after=after, scan=3))
         session.commit()
         after, is_first = pages[-1].next, False
-    assert (sum(page.letters for page in pages), sum(page.scanned for page in pages)) == (3, 7)
+    assert (sum(page.dead_letters for page in pages), sum(page.scanned for page in pages)) == (3, 7)
     assert letters_of(jobs) == kept
     assert prune_dead_letters(session, MONTH).scanned == 0  # there is no setting for dead letters there
     with pytest.raises(InvalidOptionError, match=r"retention\.dead_letters"):
@@ -263,9 +263,9 @@ async def test_the_worker_prunes_letters_after_the_chains_and_waits_for_none_tha
     pruner = Pruner(async_engine, Job, bus, rules, interval=timedelta(minutes=1), quarantine=quarantine)
     with engine.connect() as holder:
         holder.execute(text("SELECT 1 FROM dead_letter WHERE job_id = :id FOR UPDATE"), {"id": held})
-        await asyncio.wait_for(pruner.walk_letters(to_the_end=False), PATIENCE)
+        await asyncio.wait_for(pruner.prune_dead_letter_rows(to_the_end=False), PATIENCE)
     assert free not in letters_of(jobs)
     assert letters_of(jobs) == {held}
     assert told == [DeadLettersPruned(1)]
-    await pruner.walk_letters(to_the_end=False)
+    await pruner.prune_dead_letter_rows(to_the_end=False)
     assert letters_of(jobs) == set()
