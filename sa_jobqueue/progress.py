@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
@@ -52,7 +52,7 @@ class ProgressLines(AbstractContextManager["ProgressLines"]):
         """Begin a step, and print its name.
 
         `total`: how much there is to do, of whatever `update` counts. `measure`: returns what is done and the total; it is
-        called before each further line, on another thread.
+        called before each further line, on another thread. If it fails, the line has the share it returned last.
         """
         with self._lock:
             self._step, self._step_began = step, self._clock()
@@ -68,7 +68,8 @@ class ProgressLines(AbstractContextManager["ProgressLines"]):
         if self._clock() - self._printed < self._interval or self._step is None:
             return
         if self._measure is not None:
-            self.update(*self._measure())
+            with suppress(Exception):  # the last known share is printed, and the next line may have a newer one
+                self.update(*self._measure())
         with self._lock:
             self._print(f"{self._step}{self._share()}, {span(self._since(self._step_began))}{self._left()}")
 

@@ -40,6 +40,19 @@ def test_a_step_prints_at_once_and_then_every_interval_with_an_estimate() -> Non
     assert printed[4:] == [r"load: a\nb", r"load: a\nb, 10 s"]
 
 
+def test_a_share_that_cannot_be_measured_does_not_end_the_lines() -> None:
+    clock, printed, shares = Clock(), list[str](), iter([(1, 4)])
+    lines = ProgressLines("load", write=printed.append, clock=clock)
+    lines.begin("staging", measure=lambda: next(shares))
+    for _ in range(2):
+        clock.now += 10
+        lines.tick()
+    assert printed[1:] == [
+        "load: staging, 1 of 4 (25%), 10 s, about 30 s left",
+        "load: staging, 1 of 4 (25%), 20 s, about 1 min left",
+    ]
+
+
 def test_a_silent_step_prints_while_the_block_lasts_and_its_success(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

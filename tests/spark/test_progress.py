@@ -1,0 +1,58 @@
+"""Progress of a write, on a real Spark: how many of its tasks have ended, and the lines that `enqueue` prints."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.spark import enqueue
+from sa_jobqueue.spark.progress import counted_tasks
+from tests.fixtures.workers import PATIENCE, wait_until
+from tests.spark.test_writing_rows import count
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_tasks_that_have_ended_are_counted_while_the_others_run(spark: SparkSession, tmp_path: Path) -> None:
+    gate = tmp_path / "go"
+
+    def end_at_the_gate(rows: Iterator[Any]) -> Iterator[Any]:
+        # The tasks 2 and 3 begin last, when both cores have ended one.
+        for number in rows:
+            until = time.monotonic() + PATIENCE
+            while number >= 2 and not gate.exists() and time.monotonic() < until:
+                time.sleep(0.01)
+            yield number
+
+    def run() -> None:
+        spark.sparkContext.parallelize(range(4), 4).mapPartitions(end_at_the_gate).count()
+
+    with counted_tasks(spark) as measure:
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            wait_until(lambda: measure() == (2, 4), what="two of four tasks")
+        finally:
+            gate.touch()
+            thread.join(PATIENCE)
+        assert measure() == (4, 4)
+
+
+def test_enqueue_prints_a_line_when_it_begins_and_when_it_has_ended(
+    spark: SparkSession, database_url: str, session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = spark.createDataFrame([("{}",), ("{}",)], "input string")
+    enqueue(rows, "t", url=database_url, write_id="nightly", progress="lines")
+    begun, *_, ended = capsys.readouterr().err.splitlines()  # on a busy machine, one in between
+    assert begun == "enqueue nightly: staging tasks"
+    assert ended.startswith("enqueue nightly: done after ")
+    assert count(session) == 2
+    enqueue(rows, "t", url=database_url, write_id="nightly", progress="lines")
+    assert capsys.readouterr().err == ""  # a committed write has nothing to do
