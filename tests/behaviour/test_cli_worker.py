@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from sa_jobqueue import Backoff, Job, JobStatus
 from sa_jobqueue.cli import _serving, _supervisor, main
 from sa_jobqueue.cli._supervisor import Supervisor
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.programs import Programs
+from tests.fixtures.programs import Process, Programs
 from tests.fixtures.workers import PATIENCE, is_running, wait_until
 
 APPLICATION = """
@@ -71,30 +70,23 @@ QUICK = [
     "0.2s",
 ]
 
-StartWorker = Callable[..., "subprocess.Popen[str]"]
+StartWorker = Callable[..., Process]
 
 
 @pytest.fixture
-def start_worker(database_url: str, engine: Engine, tmp_path: Path) -> Iterator[StartWorker]:
+def start_worker(database_url: str, engine: Engine, programs: Programs, tmp_path: Path) -> Iterator[StartWorker]:
     """Give a function that starts `sa-jobqueue worker app:jobs` in a directory that has `app.py`.
 
     Whatever still runs at the end is killed, by its pid, the children first.
     """
     (tmp_path / "app.py").write_text(APPLICATION)
-    running: list[subprocess.Popen[str]] = []
+    running: list[Process] = []
 
-    def start(*arguments: str, registry: str = "app:jobs", **environment: str) -> subprocess.Popen[str]:
-        variables = {"SA_JOBQUEUE_URL": database_url, "APPLICATION_URL": database_url, "PYTHONUNBUFFERED": "1"}
-        with (tmp_path / f"{len(running)}.log").open("w") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "sa_jobqueue.cli", "worker", registry, *QUICK, *arguments],
-                cwd=tmp_path,
-                env=os.environ | variables | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
+    def start(*arguments: str, registry: str = "app:jobs", **environment: str) -> Process:
+        variables = {"SA_JOBQUEUE_URL": database_url, "APPLICATION_URL": database_url}
+        words = ("worker", registry, *QUICK, *arguments)
+        log = tmp_path / f"{len(running)}.log"
+        process = programs.start("-m", "sa_jobqueue.cli", *words, cwd=tmp_path, env=variables | environment, log=log)
         running.append(process)
         return process
 
@@ -115,7 +107,7 @@ def workers(engine: Engine) -> dict[int, str]:
         return dict(connection.execute(select(Job.Worker.pid, Job.Worker.state)).all())
 
 
-def ended(process: subprocess.Popen[str]) -> int:
+def ended(process: Process) -> int:
     """Wait for a process to end and return its exit status."""
     return process.wait(PATIENCE)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -31,6 +29,7 @@ from sa_jobqueue.observe.metrics.samples import MOST_QUEUES
 from sa_jobqueue.observe.metrics.serving import new_registry
 from sa_jobqueue.observe.metrics.workers import subscribe
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.programs import Process, Programs
 from tests.fixtures.workers import PATIENCE, wait_until
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -63,20 +62,13 @@ def value(found: Samples, name: str, **labels: str) -> float:
 
 
 @pytest.fixture
-def start(database_url: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start(database_url: str, programs: Programs, tmp_path: Path) -> Iterator[Callable[..., Process]]:
     """Give a function that starts a command of ours; whatever still runs at the end is killed, by its pid."""
-    running: list[subprocess.Popen[str]] = []
+    running: list[Process] = []
     (tmp_path / "app.py").write_text(APPLICATION)
 
-    def run(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "sa_jobqueue.cli", *arguments],
-            cwd=tmp_path,
-            env=os.environ | {"SA_JOBQUEUE_URL": database_url, "PYTHONUNBUFFERED": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def run(*arguments: str) -> Process:
+        process = programs.start("-m", "sa_jobqueue.cli", *arguments, cwd=tmp_path, env={"SA_JOBQUEUE_URL": database_url})
         running.append(process)
         return process
 
@@ -86,9 +78,7 @@ def start(database_url: str, tmp_path: Path) -> Iterator[Callable[..., subproces
         process.communicate()
 
 
-def test_the_exporter_serves_what_the_health_report_says(
-    start: Callable[..., subprocess.Popen[str]], engine: Engine, jobs: Jobs
-) -> None:
+def test_the_exporter_serves_what_the_health_report_says(start: Callable[..., Process], engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, concurrency=4)
     jobs.add_many(3, queue="mail")
     jobs.add(due_in=3600)
@@ -118,7 +108,7 @@ def test_the_exporter_serves_what_the_health_report_says(
     assert process.wait(PATIENCE) == 0
 
 
-def test_a_worker_counts_what_it_did(start: Callable[..., subprocess.Popen[str]], jobs: Jobs) -> None:
+def test_a_worker_counts_what_it_did(start: Callable[..., Process], jobs: Jobs) -> None:
     ids = [jobs.add(type_name="good") for _ in range(3)] + [jobs.add(type_name="bad", max_attempts=1)]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
