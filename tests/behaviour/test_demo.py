@@ -19,6 +19,7 @@ from sa_jobqueue.cli.demo import files
 from sa_jobqueue.cli.demo.files import Counts
 from sa_jobqueue.cli.demo.report import compare
 from sa_jobqueue.testing.binaries import binary_dirs
+from tests.fixtures.programs import Process, Programs
 from tests.fixtures.workers import PATIENCE, is_running, wait_until
 
 FILES = 150
@@ -106,14 +107,8 @@ def test_a_schema_of_somebody_elses_is_left_alone(database_url: str, engine: Eng
 
 
 @pytest.fixture
-def running_demo(database_url: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sa_jobqueue", "demo"],
-        env=os.environ | {"SA_JOBQUEUE_URL": database_url},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def running_demo(database_url: str, programs: Programs, tmp_path: Path) -> Iterator[Process]:
+    process = programs.start("-m", "sa_jobqueue", "demo", cwd=tmp_path, env={"SA_JOBQUEUE_URL": database_url})
     yield process
     if process.poll() is None:
         process.kill()  # its workers end with it
@@ -125,7 +120,7 @@ def running_demo(database_url: str) -> Iterator[subprocess.Popen[str]]:
     [signal.SIGINT, *(pytest.param(how, marks=pytest.mark.long) for how in (signal.SIGTERM, signal.SIGKILL))],
     ids=lambda how: how.name,
 )
-def test_interrupted_it_leaves_no_process(running_demo: subprocess.Popen[str], how: signal.Signals, engine: Engine) -> None:
+def test_interrupted_it_leaves_no_process(running_demo: Process, how: signal.Signals, engine: Engine) -> None:
     assert running_demo.stdout is not None
     line = next(line for line in running_demo.stdout if line.startswith("started workers"))
     pids = [int(pid) for pid in line.removeprefix("started workers ").split(", ")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from click.testing import CliRunner, Result
 from sa_jobqueue import JobStatus
 from sa_jobqueue.cli import main
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.programs import Process, Programs
 from tests.fixtures.workers import PATIENCE, wait_until
 
 APPLICATION = """
@@ -95,42 +95,41 @@ def test_our_own_variable_goes_before_the_platforms(database_url: str, jobs: Job
 
 
 @contextmanager
-def started(folder: Path, url: str, *command: str) -> Iterator[subprocess.Popen[str]]:
-    environment = {name: value for name, value in os.environ.items() if name != "SA_JOBQUEUE_URL"} | {"DATABASE_URL": url}
-    output = subprocess.PIPE
-    with subprocess.Popen(
-        [sys.executable, *command],
-        cwd=folder,
-        env=environment,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+def started(programs: Programs, folder: Path, url: str, *command: str) -> Iterator[Process]:
+    process = programs.start(*command, cwd=folder, env={"SA_JOBQUEUE_URL": None, "DATABASE_URL": url})
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        if process.stdout is not None:
+            process.stdout.close()
+        process.wait(PATIENCE)
 
 
-def test_a_worker_in_a_script_runs_until_it_is_signalled(application: Path, database_url: str, jobs: Jobs) -> None:
+def test_a_worker_in_a_script_runs_until_it_is_signalled(
+    application: Path, database_url: str, programs: Programs, jobs: Jobs
+) -> None:
     job_id = jobs.add(type_name="ship", queue="orders", input={"id": 1})
     (application.parent / "script.py").write_text(SCRIPT)
-    with started(application.parent, database_url, "script.py") as process:
+    with started(programs, application.parent, database_url, "script.py") as process:
         wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="the job")
         process.terminate()
         assert process.communicate(timeout=PATIENCE)[0].endswith("stopped\n")
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.long), "2"])
-def test_handlers_of_other_modules_are_imported(application: Path, database_url: str, jobs: Jobs, processes: str) -> None:
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.long)])
+def test_handlers_of_other_modules_are_imported(
+    application: Path, database_url: str, programs: Programs, jobs: Jobs, processes: str
+) -> None:
     more = "from loop_app import jobs\n@jobs.handler('more')\ndef more(payload: None) -> None: ...\n"
     (application.parent / "loop_more.py").write_text(more)
     job_id = jobs.add(type_name="more")
     command = ["-m", "sa_jobqueue", "worker", "loop_app:jobs", "--import", "loop_more", "--processes", processes]
-    with started(application.parent, database_url, *command, "--queues", "default", "--poll-interval", "100ms") as process:
+    with started(
+        programs, application.parent, database_url, *command, "--queues", "default", "--poll-interval", "100ms"
+    ) as process:
         wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="the job")
         process.terminate()
         process.communicate(timeout=PATIENCE)
@@ -139,7 +138,9 @@ def test_handlers_of_other_modules_are_imported(application: Path, database_url:
     assert "module 'nothing' not found" in missing.stderr
 
 
-def test_a_worker_restarts_when_its_code_changes(application: Path, database_url: str, jobs: Jobs) -> None:
+def test_a_worker_restarts_when_its_code_changes(
+    application: Path, database_url: str, programs: Programs, jobs: Jobs
+) -> None:
     command = ["-m", "sa_jobqueue", "worker", "loop_app:jobs", "--reload", "--poll-interval", "100ms"]
 
     def output() -> Any:
@@ -147,7 +148,7 @@ def test_a_worker_restarts_when_its_code_changes(application: Path, database_url
         wait_until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="the job")
         return jobs.get(job_id)["output"]
 
-    with started(application.parent, database_url, *command, "--shutdown-timeout", "1s") as process:
+    with started(programs, application.parent, database_url, *command, "--shutdown-timeout", "1s") as process:
         assert output() == "VERSION"
         application.write_text(APPLICATION.replace("VERSION", "another"))
         wait_until(lambda: output() == "another", what="the new code")

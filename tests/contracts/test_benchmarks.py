@@ -153,6 +153,7 @@ def test_percentile_is_a_value_that_was_seen() -> None:
     assert percentile([7.0], 99) == 7.0
 
 
+@pytest.mark.long
 def test_the_clients_cost_of_claims_and_of_starts_is_told(jobqueue_database_url: str) -> None:
     command = [sys.executable, "-m", "benchmarks", "client", "--url", jobqueue_database_url, "--claims", "5"]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=290).stdout.splitlines()

@@ -71,6 +71,7 @@ def metadata(folder: Path) -> Message:
         return email.message_from_bytes(archive.read(name))
 
 
+@pytest.mark.long
 def test_the_wheel_has_the_packages_and_their_licences(wheel: set[str], tracked: set[str], metadata: Message) -> None:
     packages = {name for name in tracked if name.startswith(("sa_jobqueue/", "pyspark_sa_jobqueue/"))}
     assert {name for name in wheel if ".dist-info/" not in name} == packages
@@ -79,6 +80,7 @@ def test_the_wheel_has_the_packages_and_their_licences(wheel: set[str], tracked:
     assert {name.partition("dist-info/licenses/")[2] for name in wheel if "dist-info/licenses/" in name} == licences
 
 
+@pytest.mark.long
 def test_the_sdist_has_all_that_is_tracked(folder: Path, tracked: set[str]) -> None:
     (path,) = folder.glob("*.tar.gz")
     with tarfile.open(path) as archive:
@@ -86,12 +88,14 @@ def test_the_sdist_has_all_that_is_tracked(folder: Path, tracked: set[str]) -> N
     assert names - {"PKG-INFO"} == {name for name in tracked if not name.startswith("tests/dashboard/vendored/")}
 
 
+@pytest.mark.long
 def test_the_licence_names_what_is_vendored(metadata: Message) -> None:
     pinned = tomllib.loads((ROOT / "scripts/vendor.toml").read_text(encoding="utf-8"))["package"]
     shipped = {one["licence"] for one in pinned if any("sa_jobqueue/" in file["path"] for file in one["files"].values())}
     assert set(metadata["License-Expression"].split(" AND ")) == {"MIT", *shipped}
 
 
+@pytest.mark.long
 def test_the_readme_on_the_index_links_to_the_release(metadata: Message) -> None:
     text = str(metadata.get_payload())
     targets = re.findall(r"\]\(([^)\s]+)\)", text)

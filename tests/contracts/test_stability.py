@@ -22,6 +22,7 @@ def test_the_policy_lists_the_modules_that_are_compared() -> None:
     assert listed == compared
 
 
+@pytest.mark.long
 def test_a_change_that_breaks_programs_is_found(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("compares revisions of a repository")

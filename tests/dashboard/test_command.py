@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -15,8 +14,10 @@ from click.testing import CliRunner
 
 from sa_jobqueue.cli import main
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.programs import Process, Programs
 from tests.fixtures.workers import wait_until
 
+Start = Callable[..., tuple[Process, str]]
 APP = """
 from sa_jobqueue.dashboard import Access
 def authorize(request):
@@ -24,17 +25,15 @@ def authorize(request):
 """
 
 
-def start(database_url: str, tmp_path: Path, *arguments: str) -> tuple[subprocess.Popen[str], str]:
-    """Start the command; return its process and the URL that it prints."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sa_jobqueue", *arguments],
-        env=os.environ | {"SA_JOBQUEUE_URL": database_url, "PYTHONPATH": str(Path(__file__).parents[2])},
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+@pytest.fixture
+def start(database_url: str, programs: Programs, tmp_path: Path) -> Start:
+    """Give a function that starts a command and returns its process and the URL that it prints."""
+    return partial(_start, programs, database_url, tmp_path)
+
+
+def _start(programs: Programs, database_url: str, tmp_path: Path, *arguments: str) -> tuple[Process, str]:
+    env = {"SA_JOBQUEUE_URL": database_url, "PYTHONPATH": str(Path(__file__).parents[2])}
+    process = programs.start("-m", "sa_jobqueue", *arguments, cwd=tmp_path, env=env)
     assert process.stdout is not None
     for line in process.stdout:
         if found := re.search(r"serving the dashboard on (\S+)", line):
@@ -42,7 +41,7 @@ def start(database_url: str, tmp_path: Path, *arguments: str) -> tuple[subproces
     raise AssertionError(f"it ended with status {process.wait(30)}")
 
 
-def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> int:
+def stop(process: Process, number: signal.Signals = signal.SIGTERM) -> int:
     process.send_signal(number)
     status = process.wait(30)
     assert process.stdout is not None
@@ -50,9 +49,9 @@ def stop(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM
     return status
 
 
-def test_one_command_prints_a_link_that_works_once(database_url: str, tmp_path: Path, jobs: Jobs) -> None:
+def test_one_command_prints_a_link_that_works_once(start: Start, jobs: Jobs) -> None:
     job_id = str(jobs.add())
-    process, link = start(database_url, tmp_path, "dashboard", "--port", "0", "--read-only")
+    process, link = start("dashboard", "--port", "0", "--read-only")
     try:
         url = link.partition("?")[0]
         assert httpx.get(url).status_code == 401
@@ -68,11 +67,11 @@ def test_one_command_prints_a_link_that_works_once(database_url: str, tmp_path: 
         assert stop(process) == 0
 
 
-def test_with_an_authorize_of_the_application_under_a_prefix(database_url: str, tmp_path: Path, jobs: Jobs) -> None:
+def test_with_an_authorize_of_the_application_under_a_prefix(start: Start, tmp_path: Path, jobs: Jobs) -> None:
     jobs.add()
     (tmp_path / "admin.py").write_text(APP)
     options = ("--authorize", "admin:authorize", "--root-path", "/jobs", "--host", "shop.example")
-    process, link = start(database_url, tmp_path, "dashboard", "--port", "0", *options)
+    process, link = start("dashboard", "--port", "0", *options)
     try:
         assert "token" not in link
         url = link.removesuffix("/jobs/")
@@ -99,8 +98,8 @@ def test_a_database_that_does_not_answer_is_an_error() -> None:
 
 
 @pytest.mark.long
-def test_the_demo_serves_it_while_it_runs_and_afterwards(database_url: str, tmp_path: Path) -> None:
-    process, link = start(database_url, tmp_path, "demo", "--files", "50", "--dashboard")
+def test_the_demo_serves_it_while_it_runs_and_afterwards(start: Start) -> None:
+    process, link = start("demo", "--files", "50", "--dashboard")
     try:
         with httpx.Client(follow_redirects=True) as browser:
             own = link.partition("?")[0]

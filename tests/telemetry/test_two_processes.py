@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import Job, JobStatus, enqueue_many
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.programs import Programs
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.telemetry.spans import Telemetry, id_of
 
@@ -56,7 +54,7 @@ _NAMES = ("process render", "draw", "process flaky", "process apart", "in a chil
 
 @one_server_swept
 def test_a_job_s_trace_goes_on_in_the_worker_and_its_log_names_it(
-    database_url: str, sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry, tmp_path: Path
+    database_url: str, sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry, programs: Programs, tmp_path: Path
 ) -> None:
     with sessions.begin() as session, telemetry.tracer.start_as_current_span("request"):
         pages = enqueue_many(session, [Job("render", number) for number in range(3)])
@@ -65,20 +63,16 @@ def test_a_job_s_trace_goes_on_in_the_worker_and_its_log_names_it(
         flaky_id, apart_id = flaky.id, apart.id
     (tmp_path / "app.py").write_text(APPLICATION)
     options = ["--opentelemetry", "--log-format", "json", "--capture-logs", "5", "--poll-interval", "0.1s"]
-    worker = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "sa_jobqueue.cli", "worker", "app:jobs", *options],
-        cwd=tmp_path,
-        env=os.environ | {"SA_JOBQUEUE_URL": database_url},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ("worker", "app:jobs", *options)
+    log, env = tmp_path / "log", {"SA_JOBQUEUE_URL": database_url}
+    worker = programs.start("-m", "sa_jobqueue.cli", *words, cwd=tmp_path, env=env, log=log)
     try:
         for one in (*pages, flaky_id, apart_id):  # each in its time: two interpreters start, on a machine that may be busy
             wait_until(lambda one=one: jobs.status(one) is JobStatus.COMPLETED)  # type: ignore[misc]
     finally:
         worker.terminate()
-        told = worker.communicate(timeout=PATIENCE)[1]
+        worker.wait(PATIENCE)
+    told = log.read_text()
     assert worker.returncode == 0, told
     spans: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
     named = {name: [span for span in spans if span["name"] == name] for name in _NAMES}

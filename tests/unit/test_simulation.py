@@ -26,7 +26,8 @@ def erlang_c(servers: int, load: float) -> float:
     return waiting / (sum(load**n / math.factorial(n) for n in range(servers)) + waiting)
 
 
-@pytest.mark.parametrize(("workers", "slots"), [pytest.param(1, 8, marks=pytest.mark.long), (4, 2)])
+@pytest.mark.long
+@pytest.mark.parametrize(("workers", "slots"), [(1, 8), (4, 2)])
 def test_waiting_agrees_with_erlang_c(workers: int, slots: int) -> None:
     from benchmarks.simulation.model import simulate
     from benchmarks.simulation.workload import Kind, Workload, arrivals
