@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import threading
 import time
 import urllib.error
@@ -32,6 +31,7 @@ from sa_jobqueue.observe.probes import answer
 from sa_jobqueue.worker.background.vitals import PartVitals, Phase, Vitals, VitalSigns
 from tests.chaos.proxy import Proxy
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.programs import Process
 from tests.fixtures.workers import PATIENCE, Spawn, wait_until
 
 WORKER = """
@@ -111,7 +111,7 @@ def proxied(url: str) -> Iterator[tuple[Proxy, str]]:
     proxy.close()
 
 
-def output(process: subprocess.Popen[str]) -> str:
+def output(process: Process) -> str:
     told, _ = process.communicate(timeout=PATIENCE)
     return told
 

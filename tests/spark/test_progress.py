@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy.orm import Session
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def test_tasks_that_have_ended_are_counted_while_the_others_run(spark: SparkSession, tmp_path: Path) -> None:
     gate = tmp_path / "go"
 
-    def end_at_the_gate(rows: Iterator[Any]) -> Iterator[Any]:
+    def end_at_the_gate(rows: Iterable[int]) -> Iterator[int]:
         # The tasks 2 and 3 begin last, when both cores have ended one.
         for number in rows:
             until = time.monotonic() + PATIENCE
