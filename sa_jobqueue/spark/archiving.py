@@ -54,13 +54,13 @@ def archive(
     options: ArchiveOptions | None = None,
     on_progress: Listener | None = None,
 ) -> ArchiveReport:
-    """Move chains that ended before a time to Parquet files that Spark writes; otherwise as `sa_jobqueue.archive.archive`.
+    """Move chains that ended before a time to Parquet files written by Spark; see `sa_jobqueue.archive.archive`.
 
-    `url`: of the database; else `SA_JOBQUEUE_URL` here and on every executor. `password_file`: has the password alone, on
-    each of them. `tasks`: how many at most read at once, each on a connection of its own, and so how many files a day and
-    dataset a run has. `path`: a folder that driver and executors share, or a URI that both pyarrow and Spark can open: an
-    `s3://` is Spark's `s3a://`.
-    Raises: as `sa_jobqueue.archive.archive`; ArchiveError with Spark's words when it could not write.
+    `url`: the database's; by default `SA_JOBQUEUE_URL` on the driver and on each executor. `password_file`: a file, present
+    on all of them, that contains only the password. `tasks`: maximum number of concurrent readers, each with its own
+    connection; also the number of files per day and dataset. `path`: a folder that driver and executors share, or a URI that
+    both pyarrow and Spark can open; `s3://` is passed to Spark as `s3a://`.
+    Raises: the errors of `sa_jobqueue.archive.archive`; ArchiveError with Spark's message when it could not write.
     """
     if find_spec("pandas") is None:  # mapInArrow asks for it, whether or not it is used
         raise MissingExtraError("pandas", "spark")

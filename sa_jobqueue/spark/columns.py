@@ -52,7 +52,8 @@ COLUMNS: Final[dict[str, tuple[str, tuple[type[DataType], ...]]]] = {
     "ordering_key": ("STRING", (StringType,)),
     "skip_while_retrying": ("BOOLEAN", (BooleanType,)),
 }
-"""What each is, in words and as Spark's classes. A column of type VOID is one without values, and may stand for any."""
+"""Type of each column, as text and as Spark classes. A column of type VOID contains only nulls and is accepted for any
+type."""
 
 _OTHER_WORDS: Final = {
     "type": "type_name",

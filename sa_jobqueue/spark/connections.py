@@ -1,7 +1,7 @@
-"""How a Spark process reaches the database, and which queue it finds there.
+"""Connections of Spark processes to the database, and the lookup of the queue in it.
 
-Nothing is kept open between tasks: a connection lives as long as one statement's work needs it. What an executor must
-know travels in `Options` and in a `Layout`; a URL that came from the environment is read again on each side.
+No connection stays open between tasks. `Options` and a `Layout` carry what an executor needs; a URL from the environment is
+read again on each executor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sa_jobqueue.spark.options import Options
 from sa_jobqueue.statements import schema
 
 IDLE_TIMEOUT: Final = timedelta(minutes=1)
-"""How long the server lets a transaction of ours be idle: Spark may kill a task without a word."""
+"""Timeout after which the server ends an idle transaction, because Spark may kill a task without notice."""
 CONNECT_TIMEOUT_SECONDS: Final = 10
 
 
@@ -213,6 +213,6 @@ def _clean(message: str, url: URL) -> str:
 
 
 def _raise(ours: JobQueueError, cause: BaseException, url: URL) -> NoReturn:
-    """Raise our error with its cause, unless that would tell a secret: a traceback shows every cause's words."""
+    """Raise an error with its cause, unless the cause's message contains a secret, which a traceback would show."""
     told = str(cause)
     raise ours from (None if any(secret in told for secret in secrets_of(url)) else cause)

@@ -65,25 +65,24 @@ def enqueue(
     options: Mapping[str, str] | None = None,
     progress: Literal["lines"] | None = None,
 ) -> WriteResult:
-    """Enqueue a job of one type for each row of `df`, all of them or none, once.
+    """Enqueue one job of one type for each row of `df`, atomically and exactly once.
 
-    `target`: a handler, whose inputs are then checked and stored as `handler.job(...)` would, or the name of a job type;
-    with `app` one that is registered there. A handler's own module must be importable on the executors.
-    `payload`: what a row's input is: a column, names of columns that make an object, or None for all columns. Whatever is
-    not text becomes JSON by Spark's `to_json`, nulls included; a STRING column is taken as the text of a JSON document.
-    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`,
-    `skip_while_retrying`: one value for all, or a column of them; what is not given is the type's own setting.
-    `deduplication_key`, `ordering_key`, `fairness_key`, `id`, `blockers` (ARRAY<STRING>): columns. Jobs of one ordering key
-    run in the order of the rows of their partition, so all rows of a key belong into one:
-    `df.repartition(key).sortWithinPartitions(key, at)`. `write_id`: a name for this write; a second one of that name does
-    nothing and returns the first one's account, unless the option `onRepeat` is `check`; a write of no rows has none.
-    `mode`, `on_duplicate`, and `options` by their names: as the data source has them. `url`: as its option.
-    `progress`: "lines" prints on standard error what is done, at once and every ten seconds.
-    Before Spark computes a row, options, columns and the tables are checked, and with a handler (or `app`) whether the
-    types of the payload's columns fit its input: with `mode="PERMISSIVE"` every row is then judged separately.
-    Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the
-    words of what failed in Spark, a bad row among them. Nothing is enqueued then, unless the answer was lost: with a
-    `write_id` it is safe to call it again.
+    `target`: a handler, whose payload type validates and stores the inputs as `handler.job(...)` does, or the name of a job
+    type; with `app`, a type that is registered there. The module of a handler must be importable on the executors.
+    `payload`: the input of each job: a column, names of columns to combine into an object, or None for all columns. Values
+    other than text become JSON by Spark's `to_json`, nulls included; a STRING column must contain JSON documents. `queue`,
+    `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`, `skip_while_retrying`: one
+    value for all jobs, or a column; the default is the type's setting. `deduplication_key`, `ordering_key`, `fairness_key`,
+    `id`, `blockers` (ARRAY<STRING>): columns. Jobs with the same ordering key run in the order of the rows of their
+    partition, so keep all rows of a key in one partition: `df.repartition(key).sortWithinPartitions(key, at)`. `write_id`: a
+    name for this write; repeating a committed write has no effect and returns the first result, unless the option `onRepeat`
+    is `check`. A write without rows is not recorded. `mode`, `on_duplicate`, `options`, `url`: options of the data source.
+    `progress`: "lines" prints the progress on standard error, at the start and every ten seconds. Options, columns and
+    tables are checked before Spark computes a row, and with a handler (or `app`) also whether the types of the payload's
+    columns fit its input; with `mode="PERMISSIVE"` each row is checked separately instead.
+    Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the message
+    of a failure in Spark, for example of an invalid row. Nothing is enqueued then, unless only the response was lost: with a
+    `write_id` it is safe to repeat the call.
     """
     given = dict(options or {})
     given |= {"mode": mode, "onDuplicate": on_duplicate, "type": target if isinstance(target, str) else target.name}
@@ -186,9 +185,10 @@ def written(
     app: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> WriteResult | None:
-    """Return the account of a bulk write; None when none of that name has committed.
+    """Return the result of a bulk write, or None if no write with this name has committed.
 
-    `write_id`: as given to it; of a stream its query's id, and `sequence` the batch. `url`, `app`, `options`: as `enqueue`.
+    `write_id`: its name; for a stream, the id of the query, and `sequence` the number of the batch. `url`, `app`, `options`:
+    see `enqueue`.
     """
     given = dict(options or {}) | {name: value for name, value in (("url", url), ("app", app)) if value is not None}
     return _written(_options(given), write_id, sequence)

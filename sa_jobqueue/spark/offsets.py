@@ -1,4 +1,4 @@
-"""Where a stream stands: a transaction of one cluster, as a checkpoint keeps it."""
+"""Offsets of streams: a transaction id of one cluster, as stored in a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where the cluster stands: nothing is in flight below `xid`."""
+    """Current position of the cluster: all transactions below `xid` have ended."""
 
     xid: int
     next_xid: int

@@ -24,7 +24,7 @@ from sa_jobqueue.types import JobStatus
 
 
 class Use(StrEnum):
-    """How a data source is used. Spark reveals it only after the options."""
+    """Use of a data source, which Spark announces only after it has passed the options."""
 
     READ = "spark.read"
     STREAM = "spark.readStream"
@@ -135,7 +135,7 @@ def instant(name: str, given: str) -> datetime:
 
 
 def one_of(name: str, given: str, *, known: tuple[str, ...]) -> str:
-    """Read one of several words, in any case."""
+    """Read one of several keywords, ignoring case."""
     found = {word.lower(): word for word in known}.get(given.strip().lower())
     return found or _refuse(name, f"must be one of {', '.join(known)}, got {given!r}{_meant(given, known)}")
 

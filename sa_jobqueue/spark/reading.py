@@ -1,9 +1,9 @@
-"""Batch reads: a table in parts by ranges of its key, each part one short COPY.
+"""Batch reads: a table is partitioned by ranges of its key, and each partition is read with one short COPY.
 
-Every part is read by a statement of its own, at its own moment: no snapshot is held over the queue's tables, which would
-slow its claims down for as long as it is held. A row's key never changes, so it is in one part whatever is done to the
-row meanwhile: one that is there from planning to the end of the read is delivered exactly once, in one of its states; one
-that comes or goes meanwhile, at most once. `beforeXid`, or `upTo=watermark`, gives a range that stands still.
+Each partition is read by its own statement with its own snapshot, since a snapshot held during the whole read would slow
+down claims. The key of a row never changes, so the row stays in the same partition. A row that exists from planning to the
+end of the read is delivered exactly once, in one of its states; a row inserted or deleted meanwhile, at most once.
+`beforeXid` or `upTo=watermark` reads a range that no longer changes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from sa_jobqueue.statements import history
 from sa_jobqueue.statements.history import Filters
 
 PART_BYTES: Final = 256 * 1024 * 1024
-"""How much of a table one part has where `numPartitions` does not say. A part costs a connection and a plan, some 20 ms."""
+"""Bytes of a table per partition if `numPartitions` is not set. A partition costs a connection and a plan, about 20 ms."""
 MOST_PARTS: Final = 64
-"""So many parts at most by size alone: each is a connection for as long as its task runs."""
+"""Maximum number of partitions chosen by size; each uses a connection while its task runs."""
 
 
 class Part(InputPartition):
-    """What one task reads. Its repr shows all of it, so there is no secret in it."""
+    """Range of rows that one task reads. Spark may log its repr, so it contains no secret."""
 
     def __init__(self, queue: Queue, filters: Filters, end: Offset | None = None) -> None:
         self.queue = queue

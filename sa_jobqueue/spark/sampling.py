@@ -78,7 +78,7 @@ def _sample(kind: DataType) -> Any:
 
 
 def _faults(kind: JobType, sample: Any) -> dict[str, tuple[str, str]]:
-    """Return what is wrong with a sample by field: Pydantic's name of it and its words. The whole has the name ''."""
+    """Return Pydantic's error messages for a sample by the field's name, which is '' for the whole input."""
     try:
         TypeAdapter(kind.input.declared).validate_json(json.dumps(sample))
     except ValidationError as error:

@@ -185,7 +185,7 @@ class SlotRun:
         self._thread.join(_CLOSE_SECONDS)
 
     def check(self) -> None:
-        """Raise the error that kept the worker from working, if any."""
+        """Raise the error that made the worker fail, if it failed."""
         if self._error is not None:
             raise self._error
 

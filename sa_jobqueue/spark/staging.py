@@ -1,8 +1,7 @@
-"""What one task of a bulk write does: its rows are checked, numbered and copied to the staging table.
+"""Task of a bulk write: validates and numbers rows and copies them to the staging table.
 
-Each batch is committed at once. Nothing reads it before the writer's commit names the task, so whatever a task leaves
-behind that was killed counts for nothing; and no transaction is open while Spark computes the next rows, which would
-hold back every stream that waits for it to end.
+Each batch is committed at once. Rows are read only after the commit of the write names their task, so the rows of a killed
+task are ignored. No transaction is open while Spark computes the next rows, because it would hold back every stream.
 """
 
 from __future__ import annotations

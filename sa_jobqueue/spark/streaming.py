@@ -41,8 +41,8 @@ EMPTY_WINDOW: Final = 10_000
 """Transactions without a row after which a stream moves on by a batch without rows: each trigger looks through those since
 its last batch, which must not become ever more. More often would be a batch at every trigger."""
 FIRST_WINDOW: Final = 256
-"""How many transactions of jobs are looked at first for the end of a limited batch. Their index is no order, so a look
-sorts what it finds; each next one is four times as wide."""
+"""Number of transactions of jobs searched first for the end of a limited batch. Their index is not in transaction order,
+so the search sorts its result. Each further window is four times as wide."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -137,7 +137,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield connection, find_queue(connection, self.options), read_standing(connection)
 
     def _end(self, connection: Connection, queue: Queue, low: int, high: int, rows: int | None) -> int | None:
-        """Return where a batch of about so many rows ends, None where there is no row before `high`."""
+        """Return the end of a batch of about this many rows, or None if there is no row before `high`."""
         model, dataset = queue.model, self.shape.dataset
         width = FIRST_WINDOW if dataset is JOBS and rows is not None else high - low
         while True:

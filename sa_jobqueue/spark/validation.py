@@ -84,10 +84,10 @@ class Checked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What a write knows of all its rows.
+    """Settings of a write that apply to all its rows.
 
-    `type_name`: of rows that have none. `registry`: the application's job types, where they are to be
-    checked; `stated`: what an option says for all rows, so that a type's own setting does not count.
+    `type_name`: type of rows without one. `registry`: the application's job types, if rows are validated by them. `stated`:
+    values that options set for all rows, which take precedence over settings of the type.
     """
 
     id_type: str = "uuid"

@@ -56,7 +56,7 @@ _COUNTED: Final = 100_000
 """Limit of the count of a lane's due jobs, for the progress."""
 _PRINTERS: Final = {"lines": print_lines, "bar": show_bar}
 _FOR_GOOD_SECONDS: Final = 60.0
-"""How long a cancellation is repeated until Spark answers."""
+"""Seconds during which a cancellation is repeated until Spark responds."""
 
 
 class WorkerSet:

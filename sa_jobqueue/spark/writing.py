@@ -43,7 +43,7 @@ T = TypeVar("T")
 _log = logging.getLogger("sa_jobqueue.spark")
 
 TRIES: Final = 3
-"""How often a commit is tried that others make fail: by a deadlock, or by ending its connection."""
+"""Number of attempts to commit if other transactions cause a deadlock or end the connection."""
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 
@@ -114,7 +114,7 @@ OPTIONS: Final = (
     Option("traceContext", WRITING, "The W3C traceparent of rows that have none.", traceparent),
     Option("writtenBy", WRITING, "Who writes, for the ledger; the host's name unless given.", text),
 )
-"""Those that only a writer takes."""
+"""Options that apply only to writes."""
 
 _STATED: Final = {"queue": "queue", "priority": "priority", "maxAttempts": "max_attempts", "rateCost": "rate_cost"}
 
@@ -125,7 +125,7 @@ class WriteError(JobQueueError):
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What an attempt of a task has staged. Nothing in it is secret: Spark may show it."""
+    """Rows that an attempt of a task has staged. Spark may log it, so it contains no secret."""
 
     write_id: str
     sequence: int
@@ -135,7 +135,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Writing:
-    """What batches and streams do alike."""
+    """Behaviour that batch and streaming writes share."""
 
     def __init__(self, options: Options, queue: Queue) -> None:
         self._options = options
@@ -227,7 +227,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         self.is_repeated = options["onRepeat"] == "skip" and self._has_committed()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Stage a partition; of a write that has committed, none of its rows is read. Raises: BadRowError, WriteError."""
+        """Stage the rows of a partition, or read no row if the write has committed. Raises: BadRowError, WriteError."""
         return self._stage(iter(()) if self.is_repeated else iterator, self.write_id, 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

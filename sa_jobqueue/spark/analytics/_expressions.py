@@ -1,4 +1,4 @@
-"""Columns that several measures are made of: times that last, buckets of time, and what may be grouped by."""
+"""Expressions that several measures share: durations, buckets of time, and the columns to group by."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ def width_of(every: timedelta) -> int:
 
 
 def percentiles(value: str | Column, points: Sequence[float]) -> Column:
-    """Return an array of percentiles, one for each point between 0 and 1: values that occur, none of them interpolated.
+    """Return an array of percentiles, one for each point between 0 and 1. Each is an existing value, not interpolated.
 
-    Exact up to 10,000 values a group; above that the rank is off by at most a ten-thousandth of their number.
+    Exact up to 10,000 values per group; above that, the error in rank is at most a ten-thousandth of the group's size.
     Source: `percentile_approx` of Spark, an implementation of Greenwald and Khanna, Space-Efficient Online Computation of
     Quantile Summaries (2001).
     """

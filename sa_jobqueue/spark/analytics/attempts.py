@@ -1,4 +1,4 @@
-"""What workers did: every attempt as an interval of time, how many there were, and how often one was not enough."""
+"""Measures of attempts: intervals of time, counts, and the share of jobs that needed a retry."""
 
 from __future__ import annotations
 

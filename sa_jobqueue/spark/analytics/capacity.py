@@ -1,4 +1,4 @@
-"""How many workers were busy, and how many it takes for jobs to wait no longer than they should."""
+"""Utilization of workers, and the number of workers that keeps queueing time below a target."""
 
 from __future__ import annotations
 

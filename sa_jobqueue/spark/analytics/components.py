@@ -10,7 +10,8 @@ from pyspark.sql import functions as sf
 from sa_jobqueue.spark.analytics import graphs
 
 DRIVER_EDGES: Final = 200_000
-"""Up to so many edges are solved by the driver, in 0.3 s and 100 MB; a round on the cluster costs longer than that."""
+"""Graphs of up to this many edges are solved by the driver, in 0.3 s and 100 MB, which is faster than one round on the
+cluster."""
 
 
 def chain_components(edges: DataFrame, *, driver_edges: int = DRIVER_EDGES) -> DataFrame:

@@ -1,4 +1,4 @@
-"""What goes wrong: attempts grouped by the fingerprint of their error, and how old dead letters get."""
+"""Measures of failures: attempts grouped by the fingerprint of their error, and the age of dead letters."""
 
 from __future__ import annotations
 

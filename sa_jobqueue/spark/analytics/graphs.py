@@ -19,14 +19,14 @@ class Node:
     waits_for: tuple[str, ...]
     """The chains it waits for, or did."""
     run_micros: int
-    """What all its attempts took."""
+    """Run time of all its attempts, in microseconds."""
     started_at: datetime | None
     ended_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a workflow looks like."""
+    """Measures of the shape and duration of a workflow."""
 
     length: int
     """The most jobs one after the other."""

@@ -40,7 +40,7 @@ USED: Final = {
     DEAD_LETTERS.name: ("id", "job_id", "queue", "type_name", "reason", "died_at", "resolution", "resolved_at"),
     BLOCKERS.name: ("job_id", "blocked_by_chain_id"),
 }
-"""The columns that analytics are made of: no payload is among them, of errors those of attempts alone."""
+"""Columns that analytics read. They include no payload, and errors of attempts only."""
 
 
 class NoHistoryError(InvalidOptionError):
@@ -49,11 +49,11 @@ class NoHistoryError(InvalidOptionError):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """Jobs, attempts, dead letters and blockers as DataFrames, each with the columns of the published schema it needs.
+    """Jobs, attempts, dead letters and blockers as DataFrames, with the columns of the published schema that measures use.
 
-    Frames of your own will do, in whatever order their columns are: what is missing is taken for null, but not what
-    identifies a row. A read of a live queue is lazy and without a snapshot of the whole: a measure sees what is there
-    when it is computed. `cached` reads once.
+    You can pass your own frames, with their columns in any order. A missing column is read as null, unless it identifies a
+    row. Frames of a live queue are lazy and have no common snapshot: a measure sees the rows at the time it is computed.
+    `cached` reads them once.
     Raises: InvalidOptionError when a frame has none of the columns that identify its rows.
     """
 

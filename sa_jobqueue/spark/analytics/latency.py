@@ -1,4 +1,4 @@
-"""How long jobs wait and run: percentiles of it, by what jobs are and when they ran."""
+"""Percentiles of the time that jobs wait and run, grouped by properties of the jobs and by time."""
 
 from __future__ import annotations
 

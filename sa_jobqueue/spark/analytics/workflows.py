@@ -26,7 +26,8 @@ _MEASURED: Final = (
     " is_cyclic boolean"
 )
 DRIVER_JOBS: Final = 100_000
-"""Up to so many jobs are measured by the driver, in 4 s and 200 MB: less than Spark's Python workers take to start."""
+"""Up to this many jobs are measured by the driver, in 4 s and 200 MB, which is faster than starting Spark's Python
+workers."""
 _SLOW: Final = 0.95
 """A job took long when it took longer than this part of the ended jobs of its type."""
 _ENDED: Final = sorted(status.value for status in ENDED)
