@@ -30,7 +30,7 @@ TYPES: Final = {
     Kind.TIMESTAMP: pa.timestamp("us", tz="UTC"),
 }
 _ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
-"""How much CSV becomes one row group of a file: small ones compress badly and are slow to read."""
+"""Bytes of CSV per row group of a file: small row groups compress badly and are slow to read."""
 VERSION_KEY: Final = "sa_jobqueue.schema_version"
 """In the metadata of every file, or of its first column where Spark wrote it: the version of its schema."""
 

@@ -20,7 +20,7 @@ _LOCKED_OUT: Final = frozenset({"40P01", "55P03"})
 """A deadlock, or a lock not given in time."""
 _REFERRED_TO: Final = "23503"
 _SHOWN: Final = timedelta(days=1)
-"""How long a chain that could not be deleted is shown; the next archiver that meets it tries again."""
+"""Time for which a chain that could not be deleted is listed. The next archiver run tries again."""
 
 
 def delete_archived(

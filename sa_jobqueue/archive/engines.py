@@ -1,4 +1,4 @@
-"""Who writes a run's files: the contract, and the engine that needs no JVM."""
+"""Engines that write the files of a run: the protocol, and the engine that needs no JVM."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements import archived
 
 ROW_GROUP_BYTES: Final = 64 * 1024 * 1024
-"""Of Arrow's memory: what is gathered before it is written, and so what a writer needs."""
+"""Bytes of Arrow data that are buffered before a write, which bounds a writer's memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What an engine is to write: all parts of a run, into the run's hidden folders."""
+    """Input of an engine: all parts of a run, to be written to the run's hidden folders."""
 
     run_id: UUID
     parts: int
@@ -42,7 +42,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """As it is kept in the ledger."""
+        """Path as stored in the ledger."""
         ...
 
     def write(self, task: Task) -> dict[str, int]:
@@ -101,7 +101,7 @@ class _Days:
             self._file.close()
 
     def add(self, table: Any) -> None:
-        """Add rows, none of an earlier day than those before."""
+        """Add rows, which must not be of an earlier day than the rows before."""
         of_day = table.column("completed_on")
         rows = table.drop_columns(["completed_on"]).cast(self._schema)
         for day in pc.unique(of_day).to_pylist():
@@ -132,5 +132,5 @@ class _Days:
 
 
 def parquet_writer(location: Location, path: str, schema: Any) -> Any:
-    """Open a file for rows of a dataset. Each page carries a checksum of its own."""
+    """Open a file for rows of a dataset. Each page has a checksum."""
     return pq.ParquetWriter(path, schema, filesystem=location.files, compression="zstd", write_page_checksum=True)

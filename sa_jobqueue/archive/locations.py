@@ -40,7 +40,7 @@ class Location:
     """A folder of the local file system, or of one that pyarrow has: `s3://bucket/archive`, `gs://`, `hdfs://`."""
 
     name: str
-    """As it is kept in the ledger."""
+    """Path as stored in the ledger."""
     files: Any
     """A `pyarrow.fs.FileSystem`."""
     root: str

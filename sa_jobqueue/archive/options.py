@@ -143,7 +143,7 @@ class Month:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchivePreview:
-    """What an archiver would archive now."""
+    """Number of chains and rows that an archiver would archive now."""
 
     cutoff: datetime
     chains: int

@@ -20,11 +20,11 @@ _SHOWN: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen, and lies in the connection's temporary table."""
+    """Selected chains, which are in a temporary table of the connection."""
 
     chains: int
     jobs: int
-    """Of those chosen; where some were held, of these too."""
+    """Number of jobs of the selected chains, or of those among them that could be locked."""
     held: int
     held_by: tuple[Held, ...]
     after: Any

@@ -34,13 +34,13 @@ class _Run:
     id: UUID
     state: ArchiveState
     counts: dict[str, int]
-    """What is in its files, as the ledger has it: chains, and rows of each dataset."""
+    """Number of chains and of rows of each dataset in its files, as in the ledger."""
     parts: int = 0
     jobs: int = 0
     files: list[File] | None = None
-    """What this process has verified: a file that came later, of a task that outlived its driver, is not published."""
+    """Files that this process has verified. Later files, written by a task that outlived its driver, are not published."""
     contents: Contents | None = None
-    """What was read back from its files by this process; nothing is deleted without."""
+    """Contents that this process has read back from its files. Nothing is deleted without them."""
 
 
 class Archiver:

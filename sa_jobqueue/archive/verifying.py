@@ -19,18 +19,18 @@ _BATCH_ROWS: Final = 20_000
 
 @dataclass(slots=True)
 class ChainRows:
-    """What the files have of one chain."""
+    """Rows of one chain in the files."""
 
     jobs: int = 0
     rows: int = 0
-    """Of all datasets."""
+    """Number of rows in all datasets."""
     checksum: int = 0
     """The sum of its rows' checksums."""
 
 
 @dataclass(slots=True)
 class Contents:
-    """What the files of a run have, as it was read from them."""
+    """Contents of the files of a run, as read back."""
 
     chains: dict[str, ChainRows] = field(default_factory=dict)
     """By the chain's id as text."""

@@ -33,7 +33,7 @@ DISTRIBUTION: Final = "sa-jobqueue"
 _READ_BY_PSYCOPG: Final = ("client_encoding", "datestyle", "intervalstyle", "array_nulls")
 """Settings of `SETTINGS` that the application's own sessions need, because the driver reads no other values."""
 _PLANS: Final = tuple(name for name, value in GUARDS.items() if value == "on")
-"""What the plans of all statements are made of, those of enqueueing and of operators included."""
+"""Planner settings on which the plans of all statements depend, including those of enqueueing and of operators."""
 
 
 class Status(StrEnum):
@@ -46,7 +46,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What one check found, and what to change."""
+    """Result of one check, and what to change."""
 
     name: str
     status: Status

@@ -183,7 +183,7 @@ def parse_url(url: str | None) -> URL:
 def load_module(name: str) -> Any:
     """Import a module; the working directory is on the path.
 
-    Raises: click.UsageError if there is none; any exception of the module itself.
+    Raises: click.UsageError if it does not exist; any exception that the module raises.
     """
     if (directory := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, directory)

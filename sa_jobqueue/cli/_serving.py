@@ -27,7 +27,7 @@ SUCCESSOR: Final = 75
 """Exit status of a worker that exceeded its memory limit: start another one. EX_TEMPFAIL of sysexits.h."""
 
 EXIT_PATIENCE: Final = timedelta(seconds=5)
-"""How long the interpreter may take to exit after the worker has stopped: threads of handlers could block it forever."""
+"""Time the interpreter has to exit after the worker has stopped, because threads of handlers could block it forever."""
 
 _log = logging.getLogger("sa_jobqueue.worker")
 

@@ -25,7 +25,7 @@ _DOING: Final = {
     **{"deleted": "finishing", "rewritten": "finishing", "done": "selecting chains"},
     **{"abandoned files": "selecting chains", "abandoned": "selecting chains"},
 }
-"""What an archiver does after each step."""
+"""Description of each step of an archiver."""
 _COUNTED: Final = 1_000
 """Unresolved dead letters that a preview counts at most."""
 

@@ -36,7 +36,7 @@ from sa_jobqueue.operations import (
 from sa_jobqueue.types import JobStatus
 
 SHOWN: Final = 1000
-"""How many jobs of a chain, blockers of a job and blocked jobs `show` prints at most."""
+"""Maximum number of a chain's jobs, of blockers and of blocked jobs that `show` prints."""
 
 _STATUSES: Final = click.Choice([status.value for status in JobStatus])
 _PAYLOADS: Final = ("input", "output", "error", "last_error")

@@ -155,16 +155,16 @@ PGQUEUER: Final = Source(
 
 @dataclass(slots=True)
 class TaskCounts:
-    """What becomes of the waiting jobs of one task."""
+    """Result of the import for the waiting jobs of one task."""
 
     task: str
     type_name: str | None
     waiting: int = 0
     moved: int = 0
     duplicates: int = 0
-    """Of those moved: an open job here has their deduplication key, so that none was enqueued."""
+    """Number of moved jobs that were not enqueued, because an open job has the same deduplication key."""
     priority_changed: int = 0
-    """Of those moved: their priority is outside of -9 to 9, and became the nearest bound."""
+    """Number of moved jobs whose priority was outside -9 to 9 and became the nearest bound."""
     left: int = 0
     reasons: dict[str, list[int]] = field(default_factory=dict)
     """Why jobs are left, with their ids there."""

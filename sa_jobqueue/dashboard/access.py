@@ -1,4 +1,4 @@
-"""Who may see a dashboard, and what each user may do."""
+"""Access to a dashboard, and the permissions of each user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sa_jobqueue.errors import InvalidOptionError
 
 
 class Permission(StrEnum):
-    """What a user may do: one for each operation, named as it is."""
+    """Permissions of a user, one for each operation, with the operation's name."""
 
     CANCEL_JOBS = "cancel_jobs"
     TRIGGER_JOBS = "trigger_jobs"
@@ -45,11 +45,11 @@ ALL_PERMISSIONS: Final = frozenset(Permission)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What one user may see and do.
+    """Access of one user.
 
-    `user`: recorded with each change, 1 to 200 printable characters. `permissions`: none unless given. `sources`: names of
-    the queues that the user may open; None for all. `payload_types`: patterns of the job types whose payloads and errors are
-    shown, with `*` and `?`; those of other types are redacted.
+    `user`: recorded with each change, 1 to 200 printable characters. `permissions`: empty by default. `sources`: names of
+    the queues that the user may open; None for all. `payload_types`: patterns, with `*` and `?`, of the job types whose
+    payloads and errors are shown; those of other types are redacted.
     Raises: InvalidOptionError.
     """
 

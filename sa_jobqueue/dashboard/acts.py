@@ -1,4 +1,4 @@
-"""The one way in which the dashboard changes a row: permission, preview or confirmation, one transaction, one audit line."""
+"""Changes by the dashboard: each checks a permission, shows a preview, and writes in one transaction with an audit entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each finding of the health report leads: its advice as a link."""
+"""Links from each finding of the health report to the screen that its advice refers to."""
 
 from __future__ import annotations
 

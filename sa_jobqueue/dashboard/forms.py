@@ -1,4 +1,4 @@
-"""What forms about named rows have in common: the names, pausing and resuming, and settings that are changed."""
+"""Parts that forms for named rows share: names, pausing and resuming, and changes of settings."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Where nodes are drawn, and the points of edges."""
+    """Coordinates of nodes and edges."""
 
     places: Mapping[Hashable, tuple[int, int]]
     lines: Mapping[Edge, Sequence[tuple[int, int]]]

@@ -1,4 +1,4 @@
-"""What every request passes before a page: host, method, origin and credentials; and what every response carries."""
+"""Checks of each request (host, method, origin and credentials) and headers of each response."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Sample(Generic[T]):
     """None if none could be measured yet."""
     age: timedelta
     took: timedelta
-    """How long it took to measure."""
+    """Duration of the measurement."""
     error: str | None
     """Why the last attempt to measure failed, as one sentence."""
 

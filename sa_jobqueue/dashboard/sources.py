@@ -49,11 +49,11 @@ class Source:
     operator: Engine | AsyncEngine | None = None
     timeout: timedelta = timedelta(seconds=5)
     heartbeat_timeout: timedelta = timedelta(seconds=15)
-    """Of the workers."""
+    """Heartbeat timeout of the workers."""
     model: type[JobMixin[Any]] = field(init=False, repr=False)
     sampler: HealthSampler = field(init=False, repr=False)
     shares: Sampler[Shares] = field(init=False, repr=False)
-    """Of the last minute. Counting them reads all jobs that changed lately, so viewers share them as well."""
+    """Shares of the last minute. Counting them reads all jobs that changed recently, so viewers share the result."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _SOURCE.fullmatch(self.name):

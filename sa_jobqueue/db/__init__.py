@@ -1,1 +1,1 @@
-"""How the library talks to PostgreSQL: connections, timeouts, poolers, COPY, compiled statements."""
+"""Access to PostgreSQL: connections, timeouts, poolers, COPY, compiled statements."""

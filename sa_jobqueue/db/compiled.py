@@ -23,7 +23,7 @@ from sqlalchemy.sql import ClauseElement
 from sa_jobqueue.models import JobMixin
 
 _DIALECT: Final[Dialect] = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
-"""That of every worker's own connections."""
+"""Dialect of the connections that workers open."""
 _compiled: dict[tuple[Any, ...], Compiled] = {}
 """By function, model and options: a process has few of them."""
 

@@ -16,8 +16,8 @@ from sqlalchemy.util import await_only
 from sa_jobqueue.errors import JobQueueError
 
 BLOCK_BYTES: Final = 1024 * 1024
-"""How much CSV is kept before it is decoded: with what it becomes, all that a reader needs of memory. A row that is larger
-is a separate block. Of 8 MiB, which no cache holds, decoding takes a quarter longer."""
+"""Bytes of CSV that are buffered before they are decoded, which bounds a reader's memory. A larger row is a separate
+block. With 8 MiB, more than a cache holds, decoding takes a quarter longer."""
 
 _USES: Final = ("before_cursor_execute", "commit")
 _DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call]

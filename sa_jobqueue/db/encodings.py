@@ -23,9 +23,9 @@ class Encoding:
     """The encoding of a database that is not UTF-8."""
 
     name: str
-    """As PostgreSQL spells it."""
+    """Name in PostgreSQL."""
     codec: str
-    """As Python spells it."""
+    """Name of the codec in Python."""
 
     def fault(self, text: str) -> str | None:
         """Return why the database cannot store a text, or None where it can."""

@@ -46,7 +46,7 @@ TIMEOUTS: Final[dict[str, str]] = {
     "lock_timeout": "0",
     "idle_session_timeout": "0",
 }
-"""What workers set as well. A command leaves the server's timeouts as they are, or takes them as options."""
+"""Further settings of workers. Commands keep the server's timeouts, or take them as options."""
 
 GUARDS: Final[dict[str, str]] = {
     "enable_seqscan": "off",
@@ -66,7 +66,7 @@ GUARDS: Final[dict[str, str]] = {
 empty index, otherwise scans the whole backlog: 30 to 1,200 ms a claim were measured, against 0.4."""
 
 _BY_ENVIRONMENT: Final = {"DateStyle": "datestyle", "TimeZone": "timezone"}
-"""What libpq's environment variables set after the startup options, as the server reports it, and its name here."""
+"""Settings that libpq's environment variables set after the startup options: name reported by the server, name used here."""
 
 
 def own_options(url: URL) -> str:

@@ -1,4 +1,4 @@
-"""How a database is named: one URL, read and shown without ever showing its passwords."""
+"""Database URLs: parsing them, and showing them without their passwords."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ASYNCPG_ONLY: Final = (
     "prepared_statement_name_func",
     "statement_cache_size",
 )
-"""How asyncpg and SQLAlchemy's dialect for it run statements; the connection is the same without them."""
+"""URL parameters that change how asyncpg and SQLAlchemy's dialect run statements, but not which database they connect to."""
 
 
 def read_url(text: str, *, option: str = "url") -> URL:

@@ -41,7 +41,7 @@ _EXTENSION: Final = "sa_jobqueue"
 class FlaskJobs:
     """Connects a registry with a Flask application and its database.
 
-    - Every attempt of the registry's handlers runs in an application context of its own.
+    - Each attempt of the registry's handlers runs in a new application context.
     - With Flask-SQLAlchemy, the session that a handler asks for is `db.session`: functions of the application that use
       `db.session` take part in the transaction that completes the job. They must not commit it.
     - `flask jobs ...` has all commands of `sa-jobqueue`, for the application's database; `flask jobs worker` runs a worker.
@@ -65,7 +65,7 @@ class FlaskJobs:
 
     @property
     def app(self) -> Flask:
-        """The current application, or the one that this was initialized with. Raises: RuntimeError if there is none."""
+        """The current application, or the one that this was initialized with. Raises: RuntimeError without one."""
         if has_app_context() and current_app.extensions.get(_EXTENSION) is self:
             return current_app._get_current_object()  # type: ignore[attr-defined, no-any-return]
         if self._app is None:
@@ -86,7 +86,7 @@ class FlaskJobs:
         return Worker(self.jobs, sessions.kw["bind"], session_factory=sessions, **options)
 
     async def in_app_context(self, attempt: AttemptContext, proceed: Proceed) -> None:
-        """Run an attempt in an application context of its own. Middleware."""
+        """Run an attempt in a new application context. Middleware."""
         with self.app.app_context():
             await proceed()
 

@@ -1,12 +1,13 @@
-"""What `alembic revision --autogenerate` and `alembic check` make of queues: one line a queue, and what is the app's.
+"""Support for queues in `alembic revision --autogenerate` and `alembic check`: one operation for each queue.
 
-Alembic compares tables with models and knows nothing of versions, triggers and functions. After it has, this takes out
-all it found about what is the library's and writes one `op.migrate_job_queue` for each queue whose tables are not of the
-latest version. It stands before everything else, so that tables which refer to jobs find them, and a downgrade, which is
-the same list reversed, drops them last. Columns, indexes and constraints the application put on a queue's tables stay.
+Alembic compares tables with models, but knows neither versions of queues nor their triggers and functions. After its
+comparison, this module removes the differences in the library's own objects and adds one `op.migrate_job_queue` for each
+queue whose tables are not of the latest version. That operation comes first, so that tables that refer to jobs find them; a
+downgrade, which reverses the list, drops them last. Columns, indexes and constraints that the application added to a queue's
+tables are kept.
 
-A queue that has no model any more is left alone, whole, with a warning that explains how to drop it. If the metadata has
-no queue at all and the application uses one, a warning names the metadata that is missing.
+A queue without a model is not changed, and a warning explains how to drop it. If the metadata contains no queue but the
+application uses one, a warning names the missing metadata.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ class _Queue:
 
 
 class _Additions(ops.ModifyTableOps):
-    """What the application adds to a queue's table."""
+    """Columns, indexes and constraints that the application adds to a queue's table."""
 
     def reverse(self) -> ops.ModifyTableOps:
         """Return what takes it away. A constraint without a name goes with its column: Alembic could not drop it."""

@@ -1,4 +1,4 @@
-"""Who may do what with a queue's tables: four roles, none of which may alter anything, as the GRANTs that make them."""
+"""GRANTs for the four roles of a queue, none of which may alter a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.base import verbatim
 
 ROLES: Final = "jobqueue"
-"""What the names of the roles start with, unless another word is given."""
+"""Default prefix of the names of the roles."""
 
 _READ, _WRITE, _ALL = "SELECT, INSERT", "SELECT, INSERT, UPDATE", "SELECT, INSERT, UPDATE, DELETE"
 # Making a job wait for a chain marks that chain and locks its row: this needs the right to update some column.
@@ -57,7 +57,7 @@ RIGHTS: Final = {
     # What was recorded stays as it is: the worker deletes it when its time is up.
     | {"job_audit": _READ, "job_queue": _WRITE, "job_chain": "SELECT", "job_transition": "SELECT"},
 }
-"""What each role may do with which table or view, named without its prefix. Whatever is not here it may not."""
+"""Privileges of each role by table or view, named without the queue's prefix. Everything else is not allowed."""
 
 _NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_]{0,49}")
 

@@ -23,11 +23,11 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.base import verbatim
 
 PATIENCE: Final = timedelta(minutes=2)
-"""How long a migration tries to get its locks."""
+"""Time for which a migration tries to get its locks."""
 WAIT: Final = timedelta(seconds=1)
-"""How long each try waits for a lock, and with it the sessions that queue behind it."""
+"""Lock timeout of each try, during which other sessions queue behind it."""
 REST: Final = timedelta(seconds=1)
-"""How long the others have the tables for themselves between two tries."""
+"""Pause between two tries, during which other sessions can use the tables."""
 
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 _HOLDERS: Final = text(
@@ -74,9 +74,9 @@ def with_short_locks(
 def execute_with_short_lock(
     connection: Connection, layout: Layout, statement: str, *, patience: timedelta = PATIENCE
 ) -> None:
-    """Run one statement that locks a table, as a transaction of its own, tried again as by `with_short_locks`.
+    """Run one statement that locks a table in its own transaction, with the retries of `with_short_locks`.
 
-    Obliges: a connection in AUTOCOMMIT. Raises: as `with_short_locks`.
+    Obliges: a connection in AUTOCOMMIT. Raises: the errors of `with_short_locks`.
     """
     deadline = time.monotonic() + patience.total_seconds()
     before = connection.scalar(text("SELECT current_setting('lock_timeout')"))

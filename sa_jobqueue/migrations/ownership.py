@@ -1,4 +1,4 @@
-"""What in a database is a queue's own, by name, and what an application added to its tables."""
+"""Names of a queue's database objects, and the objects that an application added to its tables."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from sa_jobqueue.worker.background.vitals import Vitals
 
 PATHS: Final = ("/livez", "/readyz")
 DEFAULT_LIMIT: Final = timedelta(minutes=5)
-"""How long a component may be stuck before the worker has failed."""
+"""Time after which a component that makes no progress counts as failed."""
 
 
 def answer(path: str, vitals: Vitals, limit: timedelta = DEFAULT_LIMIT) -> tuple[HTTPStatus, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""What queues and fairness keys get, against what their weights entitle them to."""
+"""Actual shares of queues and fairness keys, compared with the shares that their weights entitle them to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TRANSACTIONS: Final = 500_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """What a queue, or a fairness key of a queue, got within the window."""
+    """Share of a queue, or of a fairness key of a queue, within the window."""
 
     queue: str
     fairness_key: str
@@ -37,7 +37,7 @@ class Share:
     due_share: float | None
     """0 to 1: its weight among the queues, or the keys of its queue, with due jobs; None without due jobs."""
     waiting_for: timedelta | None
-    """How long its oldest due job has been due; None without due jobs."""
+    """Time since its oldest due job became due; None without due jobs."""
 
     @property
     def is_starving(self) -> bool:

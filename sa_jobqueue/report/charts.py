@@ -32,7 +32,7 @@ _STACKED: Final[Row] = {"barmode": "stack", "xaxis": {"tickangle": 0}}
 """Bars over time. Fewer labels on a narrow screen, instead of slanted ones that reach out of the plot."""
 _MOST_TYPES: Final = 12
 _SPIKE: Final = 4
-"""If so many times more jobs were enqueued in a bucket than ended in any, on one axis the bars would be too low to read."""
+"""Ratio of jobs enqueued to jobs ended in a bucket above which one shared axis would make the bars too low to read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def _figure(key: str, title: str, alt: str, traces: list[Row], layout: Row) -> F
 
 
 def _label(name: Any, most: int = 40) -> str:
-    """Return a name of at most so many characters, escaped for plotly, which interprets some HTML in texts."""
+    """Shorten a name to this many characters, and escape it for plotly, which interprets some HTML in texts."""
     text = "unknown" if name is None else str(name)
     return html.escape(text if len(text) <= most else f"{text[: most - 1]}…")
 

@@ -70,16 +70,19 @@ def enqueue(
     `target`: a handler, whose payload type validates and stores the inputs as `handler.job(...)` does, or the name of a job
     type; with `app`, a type that is registered there. The module of a handler must be importable on the executors.
     `payload`: the input of each job: a column, names of columns to combine into an object, or None for all columns. Values
-    other than text become JSON by Spark's `to_json`, nulls included; a STRING column must contain JSON documents. `queue`,
-    `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`, `skip_while_retrying`: one
-    value for all jobs, or a column; the default is the type's setting. `deduplication_key`, `ordering_key`, `fairness_key`,
-    `id`, `blockers` (ARRAY<STRING>): columns. Jobs with the same ordering key run in the order of the rows of their
-    partition, so keep all rows of a key in one partition: `df.repartition(key).sortWithinPartitions(key, at)`. `write_id`: a
-    name for this write; repeating a committed write has no effect and returns the first result, unless the option `onRepeat`
-    is `check`. A write without rows is not recorded. `mode`, `on_duplicate`, `options`, `url`: options of the data source.
-    `progress`: "lines" prints the progress on standard error, at the start and every ten seconds. Options, columns and
-    tables are checked before Spark computes a row, and with a handler (or `app`) also whether the types of the payload's
-    columns fit its input; with `mode="PERMISSIVE"` each row is checked separately instead.
+    other than text become JSON by Spark's `to_json`, nulls included; a STRING column must contain JSON documents.
+    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`,
+    `skip_while_retrying`: one value for all jobs, or a column; the default is the type's setting.
+    `deduplication_key`, `ordering_key`, `fairness_key`, `id`, `blockers` (ARRAY<STRING>): columns. Jobs with the same
+    ordering key run in the order of the rows of their partition, so keep all rows of a key in one partition:
+    `df.repartition(key).sortWithinPartitions(key, at)`.
+    `write_id`: a name for this write; repeating a committed write has no effect and returns the first result, unless the
+    option `onRepeat` is `check`. A write without rows is not recorded.
+    `mode`, `on_duplicate`, `options`, `url`: options of the data source.
+    `progress`: "lines" prints the progress on standard error, at the start and every ten seconds.
+
+    Options, columns and tables are checked before Spark computes a row, and with a handler (or `app`) also whether the types
+    of the payload's columns fit its input; with `mode="PERMISSIVE"` each row is checked separately instead.
     Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the message
     of a failure in Spark, for example of an invalid row. Nothing is enqueued then, unless only the response was lost: with a
     `write_id` it is safe to repeat the call.

@@ -79,7 +79,7 @@ _BETWEEN: Final = "\x1f"
 """The unit separator of ASCII, which texts seldom have and JSON never: all are escaped at once."""
 _FLAGS: Final = {True: "t", False: "f"}
 _ALL: Final[Mapping[Write, WriteAll]] = {_uuid: _uuids, _text: _texts, _number: _numbers, _instant: _instants}
-"""What writes values of which none is null, without a call for each."""
+"""Functions that write all values of an array at once, for arrays without nulls."""
 _WRITERS: Final[tuple[tuple[type[TypeEngine[Any]], Write], ...]] = (
     (Uuid, _uuid),
     (Text, _text),

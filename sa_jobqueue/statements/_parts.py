@@ -1,4 +1,4 @@
-"""Pieces that the statements are made of."""
+"""Expressions that several statements share."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from sa_jobqueue.statements._parts import array, once_a_model, table
 
 SEPARATOR: Final = "\x1f"
 NULL: Final = "\x1e"
-"""What stands between the columns of the text that is summed, and for those that are null: JSON text has neither."""
+"""Separator of columns in the text that is checksummed, and placeholder for null. JSON text cannot contain it."""
 
 _ORDER: Final = {JOBS.name: "chain_index", ATTEMPTS.name: "attempt", DEAD_LETTERS.name: "id", BLOCKERS.name: "index"}
 _OWN_A_CALL: Final = 40

@@ -178,16 +178,16 @@ def count_staged(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> Insert:
-    """Make jobs of what a write's tasks have staged, none of which waits for another.
+    """Insert jobs from the rows that a write's tasks have staged, none of which has blockers.
 
-    `keyed`: whether any row has a deduplication key: they are inserted in the order of type and key then, so that two such
-    writes wait for each other and do not deadlock. `skip`: leave out rows whose key an open chain has; otherwise they
-    are a unique violation.
+    `keyed`: whether any row has a deduplication key. The rows are then inserted in the order of type and key, so that two
+    such writes wait for each other and do not deadlock.
+    `skip`: leave out rows whose key belongs to an open chain; otherwise they are a unique violation.
     Parameters: `write_id`, `sequence`, `task_ids`; `queue`, `type_name`, `priority`, `max_attempts`, `input_version`,
-    `trace_context`, `rate_cost` for rows without a value of their own.
-    Shape: none; the count of rows is that of new jobs. Changes: a pending row a job.
-    Clock: the database's `now()`, to which delays are added and below which no time reaches.
-    Locks: the new rows; it waits for transactions that have an equal key. Index: `ix_job_bulk_staging_write`.
+    `trace_context`, `rate_cost` for rows without a value.
+    Shape: none; the row count is the number of new jobs. Changes: one pending row per job.
+    Clock: the database's `now()`, to which delays are added, and which is the earliest possible time.
+    Locks: the new rows; it waits for transactions that insert an equal key. Index: `ix_job_bulk_staging_write`.
     """
     job, stage = table(model), table(model.Stage)
     pending = {
@@ -257,9 +257,9 @@ def chains_waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def circular_edges(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return the edges that a circle could be made of: from jobs that are waited for, to jobs that wait.
+    """Return the edges that a cycle could contain: from the blocking chains to the jobs that wait for them.
 
-    Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(job_id, chain_id)`, no order. Index:
+    Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(job_id, chain_id)`, unordered. Index:
     `ix_job_bulk_staging_write`.
     """
     edge = _once(_edges(model))

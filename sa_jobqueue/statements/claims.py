@@ -61,13 +61,13 @@ CLAIMED: Final = (
     "ordering_key",
     "rate_cost",
 )
-"""What a claim returns of each job, in this order, after its own column, `now`; what follows is of the attempt before."""
+"""Columns of a job that a claim returns, in this order, after the column `now`. The columns of `BEFORE` follow."""
 
 BEFORE: Final = ("last_error", "last_attempt_ended_at")
-"""What a claim returns of the attempt before, null for a first one."""
+"""Columns of the previous attempt that a claim returns; null for a first attempt."""
 
 MOST_ERROR_BYTES: Final = 2**17
-"""Of an error as it is stored. What a worker writes is smaller; a larger one, written by hand, a claim does not return."""
+"""Maximum size of a stored error that a claim returns. Workers write smaller ones; larger ones were written by hand."""
 
 
 CANDIDATE: Final = (

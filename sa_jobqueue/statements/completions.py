@@ -243,7 +243,7 @@ def awaited(ended: Any, roots: CTE) -> ColumnElement[bool]:
 
 
 def timedelta_of(seconds: ColumnElement[float]) -> ColumnElement[timedelta]:
-    """Return an interval of so many seconds."""
+    """Return an interval of this many seconds."""
     return func.make_interval(0, 0, 0, 0, 0, 0, seconds, type_=Interval)
 
 

@@ -46,7 +46,7 @@ from sa_jobqueue.statements.jobs import new_rows
 from sa_jobqueue.types import JobId, JobStatus
 
 REPLACEABLE: Final = {"input": ("input", "input_version"), "schedule": ("scheduled_at",), "priority": ("priority",)}
-"""What a later job may replace of one that has not begun, and the columns it is."""
+"""Fields of a waiting job that a later job may replace, with their columns."""
 _STAGED: Final = "job_copied"
 _IDENTIFIERS: Final = PGDialect_psycopg().identifier_preparer  # type: ignore[no-untyped-call]
 

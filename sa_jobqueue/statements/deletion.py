@@ -103,9 +103,9 @@ def lock_continuations(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def references(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Name jobs that wait for these chains, or waited, and are none of these jobs.
+    """Return jobs outside a set of jobs that wait, or waited, for these chains.
 
-    Parameters: `ids`, of roots; `job_ids`; `limit`. Shape: `(chain_id, job_id)`, in that order. Locks: none.
+    Parameters: `ids`, of roots; `job_ids`, the set; `limit`. Shape: `(chain_id, job_id)`, in that order. Locks: none.
     Index: `ix_job_blocker_chain`.
     """
     edge = table(model.Blocker)

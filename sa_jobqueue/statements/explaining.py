@@ -1,4 +1,4 @@
-"""What the answer to "why is this job not running?" is made of: who could run it, what goes before it, how fast."""
+"""Reads for the answer to "why is this job not running?": its workers, the jobs ahead of it, and the rate of starts."""
 
 from __future__ import annotations
 

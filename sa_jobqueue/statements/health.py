@@ -1,4 +1,4 @@
-"""How a queue is doing, in bounded reads: its lanes, what happened lately, what runs, what is dead, what waits for it."""
+"""State of a queue in bounded reads: lanes, recent events, running jobs, dead letters, and blocked jobs."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ UNSUCCESSFUL = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.
 
 @once_a_model
 def depths(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Count the pending jobs of each queue, those due and those scheduled for later, and tell the oldest and the next.
+    """Count the due and the scheduled jobs of each queue, and return the time of the oldest and of the next one.
 
-    Parameters: `limit`: of each kind it counts no further in one lane. Shape: a row a queue that has any, `(queue,
-    fairness_key, due, oldest_at, later, next_at, is_capped)`, by queue, `is_capped` where that limit was reached;
-    `fairness_key` is empty but for keys that are paused, and meant to wait: they have a row of their own. Clock: the
-    database's `now()`.
-    Locks: none. Index: `ix_job_claim`, three probes a lane, at most `limit` entries each and those that have ended since a
+    Parameters: `limit`: maximum number of jobs of each kind that are counted in one lane.
+    Shape: one row per queue with pending jobs, `(queue, fairness_key, due, oldest_at, later, next_at, is_capped)`, by queue;
+    `is_capped` where the limit was reached. `fairness_key` is empty, except for paused keys, which have separate rows.
+    Clock: the database's `now()`. Locks: none.
+    Index: `ix_job_claim`, three probes per lane, each of at most `limit` entries and of those that ended since the last
     vacuum.
     """
     job = table(model)
@@ -88,11 +88,11 @@ def depths(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def lately(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Count what happened to jobs within the last while, by queue.
+    """Count recent events of jobs by queue.
 
-    Parameters: `window`, `transactions` (how far back to look in those), `limit` (at most so many jobs are looked at).
-    Shape: `(queue, looked_at, arrived, completed, died, cancelled)`, by queue. Where the sum of `looked_at` reaches the
-    limit, all of them are lower bounds. Clock: the database's `now()`. Locks: none.
+    Parameters: `window`; `transactions`, how many transactions to look back; `limit`, the maximum number of jobs to read.
+    Shape: `(queue, looked_at, arrived, completed, died, cancelled)`, by queue. If the sum of `looked_at` reaches the limit,
+    all counts are lower bounds. Clock: the database's `now()`. Locks: none.
     Index: `ix_job_history`: only the pages that changed in the last `transactions` transactions.
     """
     job = table(model)

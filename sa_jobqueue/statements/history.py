@@ -36,7 +36,7 @@ from sa_jobqueue.statements._parts import table
 from sa_jobqueue.types import JobId
 
 _LIKE: Final = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
-"""What a name with `*` and `?` is to LIKE."""
+"""Translation of `*` and `?` in a name to a pattern of LIKE."""
 _BEGINS: Final = {JOBS.name: "created_at", ATTEMPTS.name: "started_at", DEAD_LETTERS.name: "died_at"}
 _ENDS: Final = {JOBS.name: "completed_at", ATTEMPTS.name: "ended_at", DEAD_LETTERS.name: "resolved_at"}
 
@@ -50,11 +50,11 @@ class Filters:
 
     queues: Sequence[str] = ()
     fairness_keys: Sequence[str] = ()
-    """Of jobs and dead letters."""
+    """Filter of jobs and dead letters."""
     types: Sequence[str] = ()
-    """Of jobs and dead letters, by `type_name`."""
+    """Filter of jobs and dead letters by `type_name`."""
     statuses: Sequence[str] = ()
-    """Of jobs."""
+    """Filter of jobs."""
     created_from: datetime | None = None
     """By `created_at`, `started_at` of attempts, `died_at` of dead letters; this instant or later."""
     created_before: datetime | None = None

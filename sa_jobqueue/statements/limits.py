@@ -50,7 +50,7 @@ from sa_jobqueue.types import JobStatus
 
 RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm")
 STATE: Final = ("tokens", "starts", "spent_at")
-"""The columns of a rate, and of what was started under it; `rates.Rate` is made of both."""
+"""Columns of a rate limit's state: tokens, recent starts, and the time of the last start."""
 
 
 _MOST_TOKENS: Final[ColumnElement[float]] = literal_column("1e15")
@@ -86,16 +86,16 @@ def newest_state(model: type[JobMixin[Any]], of: Table) -> FromClause:
 
 @once_a_model
 def lock(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Lock the rows that limit a queue, fairness keys of it and a job type, and return the limits.
+    """Lock the rows that limit a queue, its fairness keys and a job type, and return the limits.
 
-    Parameters: `queue`, `fairness_keys` of it, empty for its own limits; `type_name`, null for none.
+    Parameters: `queue`; its `fairness_keys`, an empty one for the queue's own limits; `type_name`, or null.
     Shape: `(is_type, name, fairness_key, global_concurrency, concurrency_per_key)`, `RATE`, `STATE`, `(version, place, now)`
-    a row that is there and free: how many may run at once, how many of each fairness key, what a `rates.Rate` is made of,
-    and the parameters of `spend`; null where there is no such limit, or nothing was started. Unordered.
-    Clock: the database's, at the start of the transaction, as of `started_at`.
-    Locks: those rows, until the transaction ends; skipped where another claim holds them.
-    Obliges: a caller must claim nothing that a row limits which it asked for and did not get, nor anything under a rate that
-    `spend` does not take. Index: the primary keys, from their ends in `rate_state`.
+    for each row that exists and is free: the limit of running jobs, also per fairness key, the columns of a `rates.Rate`,
+    and the parameters of `spend`. They are null without such a limit, or before the first start. Unordered.
+    Clock: the database's, at the start of the transaction, like `started_at`.
+    Locks: those rows, until the transaction ends; rows that another claim has locked are skipped.
+    Obliges: the caller must not claim jobs that a requested but missing row limits, nor jobs under a rate that `spend` does
+    not accept. Index: the primary keys, in `rate_state` read backwards from the newest entry.
     """
     queue, kind = table(model.Queue), table(model.JobType)
     none = cast(null(), Integer)
@@ -127,13 +127,14 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def running(model: type[JobMixin[Any]]) -> Select[int, int, str]:
-    """Count the running jobs of a queue, its parts among them, and those of a type.
+    """Count the running jobs of a queue, with all its fairness keys, and those of a type.
 
-    Parameters: `queue`, `type_name`, null for none; `since`, a transaction's id as text below which there are none of them,
-    0 unless given. Shape: `(in_queue, of_type, since)`, the last for the next count of the same two. Locks: none.
-    Obliges: run it after `lock`, as a statement of its own, for one that locks sees what was before it waited.
-    Index: `ix_job_running`, every running job from `since` on: as many as there are slots in all workers together, and what
-    has ended after the oldest of them began and is not vacuumed yet.
+    Parameters: `queue`; `type_name`, or null; `since`, a transaction id as text below which none of them is, by default 0.
+    Shape: `(in_queue, of_type, since)`; pass `since` to the next count of the same queue and type. Locks: none.
+    Obliges: run it after `lock`, as a separate statement: a statement that waits for a lock sees the rows as of before it
+    waited.
+    Index: `ix_job_running`, the running jobs from `since` on: at most the concurrency of all workers, and jobs that ended
+    after the oldest of them began and are not vacuumed yet.
     """
     job = table(model)
     in_queue = job.c.queue == bindparam("queue", type_=Text)
@@ -202,14 +203,14 @@ def _lower_bound(oldest: ColumnElement[Any]) -> ColumnElement[str]:
 
 @once_a_model
 def spend(model: type[JobMixin[Any]]) -> Update:
-    """Record what was started under rates, each in the row version that `lock` returned, if that is still the newest.
+    """Record starts under rate limits, each in the row version that `lock` returned, if it is still the newest.
 
     Parameters: `is_types`, `names` and `fairness_keys` of the rates, `versions` and `places` as returned, `tokens`, and
-    `starts`, each an array as text; all in one order. Shape: `(name,)` of each that was written.
-    Changes: `version` by one, `tokens`, `starts`, and `spent_at` to the database's `now()`, as of `lock`.
-    Locks: no further ones: a writer of these rows holds what `lock` locks.
-    Obliges: roll back where one was not written: another claim has spent since. Run it after `lock`, as a statement of its
-    own in READ COMMITTED. Index: none, it goes where `place` says.
+    `starts`, each an array as text; all in the same order. Shape: `(name,)` of each row that was written.
+    Changes: `version` by one, `tokens`, `starts`, and `spent_at` to the database's `now()`, as in `lock`.
+    Locks: no others, since a writer of these rows holds the locks of `lock`.
+    Obliges: roll back if a row was not written, because another claim has spent meanwhile. Run it after `lock`, as a
+    separate statement in READ COMMITTED. Index: none; it finds rows by their `place`.
     """
     state = table(model.RateState)
     own: ColumnElement[Any] = literal_column(f"{state.name}.ctid")

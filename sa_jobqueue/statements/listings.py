@@ -179,7 +179,7 @@ def jobs_like(
     created_after: datetime | None = None,
     created_before: datetime | None = None,
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions that a job must fit, none of which an index serves. An empty part means any."""
+    """Return the filters of a job that no index serves. An empty filter matches all jobs."""
     job = table(model)
     found = _alike(job, types, queues, fairness_keys, after=created_after, before=created_before)
     if statuses:
@@ -192,7 +192,7 @@ def jobs_like(
 
 
 def foreign(model: type[JobMixin[Any]], condition: ColumnElement[bool]) -> bool:
-    """Return whether a condition reads another relation than the jobs' table, but for subqueries of its own."""
+    """Return whether a condition reads other relations than the jobs' table, apart from its subqueries."""
     return any(getattr(source, "fullname", None) != table(model).fullname for source in select(condition).get_final_froms())
 
 

@@ -1,4 +1,4 @@
-"""Quarantine: the rows that a set-based write left out because they made it fail."""
+"""Quarantine: rows that were excluded from a set-based write because they made it fail."""
 
 from __future__ import annotations
 

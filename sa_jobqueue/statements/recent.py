@@ -1,4 +1,4 @@
-"""What a live view shows of single jobs: those that run longest, and the attempts that failed last."""
+"""Single jobs in live views: those that have run longest, and the latest failed attempts."""
 
 from __future__ import annotations
 

@@ -105,10 +105,10 @@ def due_names(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return in how many seconds the next schedule is due; below zero when it is overdue, null when there is none.
+    """Return the seconds until the next schedule is due, negative if it is overdue, null without schedules.
 
-    Parameters: `excluded`, as `due`. Shape: one row, one column. Clock: the database's, as it is. Locks: none.
-    Index: as `due`.
+    Parameters: `excluded`, see `due`. Shape: one row, one column. Clock: the database's current time. Locks: none. Index:
+    see `due`.
     """
     schedule = table(model.Schedule)
     first = func.min(func.coalesce(clamped(schedule.c.next_fire_at), func.now()))

@@ -1,4 +1,4 @@
-"""What the span of an attempt is linked to."""
+"""Trace contexts that the span of an attempt links to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a stream of history may go: what is in flight, who holds it back, and where a batch may end."""
+"""Watermark of streams of history: open transactions, the one that holds the watermark back, and the end of a batch."""
 
 from __future__ import annotations
 

@@ -91,10 +91,9 @@ def page(
 
 
 def request_concurrency(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Update:
-    """Ask workers to run so many jobs at once. Parameters: `requested`, null for as many as each was started with.
+    """Request a concurrency of workers. Parameters: `requested`, or null for the concurrency that each was started with.
 
-    Shape: `(id,)` a worker, unordered. Changes: `concurrency_requested`.
-    Locks, Obliges: as `request_drain`.
+    Shape: `(id,)` per worker, unordered. Changes: `concurrency_requested`. Locks, Obliges: see `request_drain`.
     """
     worker = table(model.Worker)
     chosen = select(worker.c.id).where(*conditions).order_by(worker.c.id).with_for_update(key_share=True).cte("chosen")

@@ -1,6 +1,6 @@
-"""What a suite needs to test jobs against real PostgreSQL: run them, assert what was enqueued, and move the clock.
+"""Tools to test jobs on a real PostgreSQL: run them, assert what was enqueued, and move the clock.
 
-The pytest plugin (`sa_jobqueue.testing.plugin`) provides databases; nothing else here needs it, or pytest.
+The pytest plugin (`sa_jobqueue.testing.plugin`) provides databases; the other modules need neither it nor pytest.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -52,9 +52,9 @@ def assert_enqueued(
     session: AsyncSession, of: Jobs[JobT], matching: Matching = None, *, count: int | None = None, **columns: Any
 ) -> Coroutine[Any, Any, JobT]: ...
 def assert_enqueued(session: Any, of: Any, matching: Matching = None, *, count: int | None = None, **columns: Any) -> Any:
-    """Return the first job that `enqueued` finds; fail if there is none, or not exactly `count`.
+    """Return the first job that `enqueued` finds; fail if it finds no job, or a number other than `count`.
 
-    The message shows the jobs that were enqueued, and how the closest differs. Otherwise as `enqueued`.
+    The message lists the jobs that were enqueued and shows how the closest one differs. Arguments: see `enqueued`.
     Raises: AssertionError.
     """
 

@@ -35,9 +35,10 @@ class BinaryDir:
 
 
 def binary_dirs() -> list[BinaryDir]:
-    """List one directory for each major release at hand.
+    """Return one directory of server programs for each major release that is installed.
 
-    Shape: oldest major first; of one major the newest minor, the wheel's before a local one; empty without any.
+    Shape: oldest major release first; for each, the newest minor release, the wheel before a local installation; empty if no
+    server is installed.
     """
     newest_of_major: dict[int, BinaryDir] = {}
     for found in (*local_dirs(), *wheel_dirs()):

@@ -28,9 +28,9 @@ def docker_silence() -> str | None:
 
 
 class ContainerServer:
-    """Start a server in a container of its own, and remove the container when stopped.
+    """Start a server in a new container, and remove the container when the server is stopped.
 
-    Raises: `ServerStartError` when the image cannot be fetched or the server does not come up.
+    Raises: `ServerStartError` when the image cannot be fetched or the server does not start.
     """
 
     def __init__(self, settings: Mapping[str, str], image: str = IMAGE) -> None:

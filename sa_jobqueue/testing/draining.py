@@ -27,7 +27,7 @@ _FAILURES: Final = {AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT}
 
 @dataclass(slots=True)
 class Drained:
-    """How many attempts of a `drain` ended in which way."""
+    """Number of attempts of a `drain` by outcome."""
 
     completed: int = 0
     retried: int = 0
@@ -36,7 +36,7 @@ class Drained:
     died: int = 0
     cancelled: int = 0
     errors: list[BaseException] = field(default_factory=list)
-    """What handlers raised that was no signal such as `Snooze`, oldest first."""
+    """Exceptions that handlers raised, without signals such as `Snooze`, oldest first."""
 
 
 class EndlessDrainError(JobQueueError):

@@ -44,15 +44,15 @@ class ServerStartError(JobQueueError):
 
 
 class EmbeddedServer:
-    """Run one PostgreSQL server and keep it no longer than its owner, this process.
+    """Run one PostgreSQL server that ends when its owner, this process, ends.
 
-    It listens on a socket in a directory of mode 0700, and with `tcp` on a free port of 127.0.0.1 under a password
-    made for it. Run by root, it serves as `nobody`. However this process ends, kill -9 included, the server ends too;
-    after such an end the temporary directory stays behind, after any other it is removed.
+    It listens on a socket in a directory of mode 0700, and with `tcp` also on a free port of 127.0.0.1 with a generated
+    password. Started by root, it runs as `nobody`. The server ends with this process, even after kill -9, in which case the
+    temporary directory is not removed.
 
-    Crash: `crash()` loses what a power cut would lose of the server, not of the disk; committed rows come back.
-    Obliges: with `outlive_owner` nothing stops the server but `stop()` or SIGINT to `pid`; its directory then stays.
-    Raises: `ServerStartError` from whatever starts it.
+    Crash: `crash()` loses what a power failure would lose in the server, but not on the disk; committed rows are recovered.
+    Obliges: with `outlive_owner`, only `stop()` or SIGINT to `pid` stops the server, and its directory is not removed.
+    Raises: `ServerStartError` when it cannot be started.
     """
 
     def __init__(
@@ -146,17 +146,17 @@ class EmbeddedServer:
 
     @property
     def socket_dir(self) -> Path:
-        """Where its socket lies."""
+        """Directory of its socket."""
         return self._place.path
 
     @property
     def log_path(self) -> Path:
-        """What it says."""
+        """Log of the server."""
         return self._place.path / "server.log"
 
     @property
     def data_dir(self) -> Path:
-        """Where its data lies."""
+        """Data directory."""
         return self._given_data_dir or self._place.path / "data"
 
     @property

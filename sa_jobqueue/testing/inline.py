@@ -39,7 +39,7 @@ from sa_jobqueue.worker.run.middleware import surround
 T = TypeVar("T")
 
 INLINE: Final = "inline"
-"""What `leased_by` and `completed_by` name in place of a worker."""
+"""Value of `leased_by` and `completed_by` for jobs that run without a worker."""
 
 
 class Inline:

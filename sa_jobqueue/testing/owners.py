@@ -1,4 +1,4 @@
-"""What ties a server process to the process that started it, and the account it runs under."""
+"""Ties a server process to the process that started it, and chooses the account it runs under."""
 
 import ctypes
 import os
@@ -30,12 +30,12 @@ class Account:
 
 
 def server_account(data_dir: Path | None) -> Account | None:
-    """Choose who runs the server: None for the caller, another account only when the caller is root.
+    """Return the user that runs the server: None for the current one, another only if the current one is root.
 
-    PostgreSQL refuses to run as root. A data directory with a non-root owner is served by that owner; any other by
-    `nobody`, since `initdb` looks its user up by name and an arbitrary number has none.
+    PostgreSQL refuses to run as root. A data directory that belongs to another user is served by that user; any other by
+    `nobody`, since `initdb` looks up its user by name, which an arbitrary number does not have.
 
-    Raises: `PermissionError` when the caller is root and there is no such user.
+    Raises: `PermissionError` when the current user is root and the other user does not exist.
     """
     if os.geteuid() != 0:
         return None
@@ -102,9 +102,9 @@ class Watchdog:
 
 
 class OwnedProcess:
-    """Run a program that ends with this process, unless it is to `outlive_owner`; report when its descendants are gone.
+    """Run a program that ends with this process, unless it may `outlive_owner`; report when its descendants have ended.
 
-    It gets a session of its own: Ctrl-C in the terminal would else stop a server before its clients.
+    It runs in a new session, because Ctrl-C in the terminal would otherwise stop a server before its clients.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class OwnedProcess:
 
     @property
     def status(self) -> int | None:
-        """How the program ended, as `subprocess` counts it; None while it runs."""
+        """Exit code of the program, as in `subprocess`; None while it runs."""
         return self._process.poll()
 
     def end(self, how: signal.Signals, *, timeout: float) -> None:

@@ -45,7 +45,7 @@ def jobqueue_metadata() -> MetaData:
 def open_jobqueue_server() -> Iterator[OpenServer]:
     """Return a function that opens a server for a value of `--jobqueue-server`, once per session, and stops it at the end.
 
-    Two words for the same programs share one server.
+    Two values that refer to the same programs share one server.
     """
     from sa_jobqueue.testing.binaries import binary_dirs
     from sa_jobqueue.testing.servers import TEST_SETTINGS, ServerOptions, open_server

@@ -123,13 +123,13 @@ class ExternalServer:
 
 
 def open_server(provider: str = "auto", options: ServerOptions | None = None) -> PostgresServer:
-    """Give a running server from the first provider that has one.
+    """Return a running server of the first provider that can start one.
 
-    `provider` is `auto`, the name of one provider (`docker`, `embedded`, `local`), `oldest` or `newest` of the programs
-    at hand, or a URL. `auto` uses `SA_JOBQUEUE_URL` if it is set, and then nothing else.
+    `provider` is `auto`, the name of a provider (`docker`, `embedded`, `local`), `oldest` or `newest` of the installed
+    programs, or a URL. If `SA_JOBQUEUE_URL` is set, `auto` uses only that.
 
     Obliges: stop it, or use it as a context manager.
-    Raises: `ServerUnavailableError` when none has one, `ValueError` when there is no provider of that name.
+    Raises: `ServerUnavailableError` when no provider can start one, `ValueError` for an unknown provider.
     """
     wanted = options or ServerOptions()
     attempts = []

@@ -1,4 +1,4 @@
-"""What a screen and an act consist of, and what they are given."""
+"""Interfaces of screens and acts, and the context that is passed to them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Context:
     screens: frozenset[str] = frozenset()
     """The names of the screens that there are."""
     trace_url: str | None = None
-    """Where a trace is shown, with `{trace_id}` in it."""
+    """URL of a trace, with the placeholder `{trace_id}`."""
 
     @property
     def model(self) -> type[JobMixin[Any]]:
@@ -92,32 +92,32 @@ class Context:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What an act would do."""
+    """Preview of an act."""
 
     count: int
     """Number of rows that it would change."""
     sentence: str
-    """What will happen to them."""
+    """Sentence that describes the effect."""
     details: Sequence[str] = ()
     """Rows, or exceptions, one line each."""
     is_capped: bool = False
-    """Whether there may be more than `count`: one call of the act changes at most so many."""
+    """Whether there may be more than `count` rows, the maximum that one call changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What an act did."""
+    """Result of an act."""
 
     changed: int
     sentence: str
     details: Sequence[str] = ()
-    """What was not done, and why, one line each."""
+    """Rows that were not changed, with the reason, one line each."""
     ids: Sequence[Any] = ()
     """For the audit line."""
     has_more: bool = False
     """Whether rows are left that the same act would change."""
     after: Any = None
-    """Where the same act goes on; None if it begins again, or is done."""
+    """Position from which the same act continues; None if it is complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

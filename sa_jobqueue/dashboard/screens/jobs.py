@@ -138,7 +138,7 @@ def _created(job_id: Any) -> datetime | None:
 
 
 def selected(context: Context) -> list[Any]:
-    """Return the ids that a form has selected. Raises: ParameterError if there is none."""
+    """Return the ids that a form has selected. Raises: ParameterError if it has selected no job."""
     found = context.params.job_ids("id", context.model)
     if not found:
         raise ParameterError("id", "must name at least one job: select one first")

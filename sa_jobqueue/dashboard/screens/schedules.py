@@ -78,7 +78,7 @@ def _entered(context: Context, one: ScheduleStatus | None) -> Any:
 
 
 def _times(one: ScheduleStatus, now: datetime) -> list[tuple[datetime, str]]:
-    """Return the next times, each with what clocks in the schedule's zone show then; none of one that cannot fire."""
+    """Return the next times, each with the local time in the schedule's zone; empty for a schedule that cannot fire."""
     try:
         return [(time, _local(one, time)) for time in one.next_times(_TIMES, after=now)]
     except InvalidOptionError:

@@ -16,7 +16,7 @@ _LISTED: Final = 100
 
 
 def view(context: Context) -> dict[str, Any]:
-    """Return a page of workers, and by the cached report the queues that none of them serves."""
+    """Return a page of workers and, from the cached report, the queues without a worker."""
     params = context.params
     where = WorkerFilter(ids=params.texts("id"), names=params.texts("name"), queues=params.texts("queue"))
     after = (params.text("after") or "", params.text("after_id") or "") if "after" in params else None

@@ -80,7 +80,7 @@ class Finding:
     summary: str
     """One sentence."""
     advice: str
-    """What to do about it, in one line."""
+    """Advice, in one line."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """The figures behind it, and the threshold."""
 
@@ -98,7 +98,7 @@ class QueueDepth:
     oldest_due_at: datetime | None
     """`scheduled_at` of the oldest claimable job."""
     claim_age: timedelta
-    """How long that job has been due; zero without due jobs."""
+    """Time since that job became due; zero without due jobs."""
     next_due_at: datetime | None
     is_capped: bool
 
@@ -372,7 +372,7 @@ class BulkWrites:
     rejected: int = 0
     """Rejected rows that are kept."""
     rejected_last_day: int = 0
-    """Those of writes that committed within a day."""
+    """Rows rejected by writes that committed within the last day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -360,7 +360,7 @@ MEASURED: Final = {
     "longest": "longest running jobs",
     "latest": "latest failures",
 }
-"""The figures of a report by their names, where these are not the words."""
+"""Figures of a report by name, where the name in the report differs."""
 
 _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]], set[str]]]] = (
     (_served, {"queues", "workers", "unserved"}),
@@ -380,7 +380,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_server, set()),
     (_throughput, {"rates"}),
 )
-"""What finds something, and the figures that it needs."""
+"""Functions that return findings, each with the figures that it needs."""
 
 
 def _found(code: Code, severity: Severity, summary: str, advice: str, **evidence: Any) -> Finding:

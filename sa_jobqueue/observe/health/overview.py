@@ -35,7 +35,7 @@ class RunningJob:
     worker_id: str
     running_for: timedelta | None
     progress: Progress | None = None
-    """What its handler reported, as of its worker's last heartbeat."""
+    """Progress that its handler reported, as of the worker's last heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)

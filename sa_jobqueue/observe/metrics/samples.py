@@ -12,7 +12,7 @@ from sa_jobqueue.types import RefusedWrite
 
 OTHER: Final = "other"
 MOST_QUEUES: Final = 100
-"""How many queues have their own label: those with most due jobs."""
+"""Maximum number of queues with their own label: those with the most due jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Sample:
     """A metric with its values by label values; without labels, the key is the empty tuple."""
 
     name: str
-    """As Prometheus writes it, ending with the unit."""
+    """Name of the metric in Prometheus, which ends with the unit."""
     words: str
     values: Mapping[tuple[str, ...], float]
     labels: tuple[str, ...] = ()
