@@ -90,6 +90,6 @@ def preview(
 def archive_runs(
     database: Database | URL | str, *, model: type[JobMixin[Any]] = Job, limit: int = 100
 ) -> Sequence[Row[Any]]:
-    """Return the newest runs of the ledger, the oldest of them first: each with the columns of `archive_run`."""
+    """Return the latest runs of the ledger, oldest first, each with the columns of `archive_run`."""
     with opened(database, model, ArchiveOptions(), alone=False) as connection, connection.begin():
         return connection.execute(archiving.runs(model, unfinished=False), {"limit": limit}).all()

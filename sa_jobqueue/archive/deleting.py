@@ -1,4 +1,4 @@
-"""Deleting chains that are in the archive's files, if the tables have of them exactly what the files have."""
+"""Deletion of archived chains, if the rows in the tables are exactly those in the archive's files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing what a run takes on: finished chains that nothing which stays refers to."""
+"""Selection of the chains of a run: finished chains to which no remaining row refers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Choice:
     after: Any
     """The last chain looked at: the next run begins behind it."""
     is_last: bool
-    """Whether there is nothing behind it."""
+    """Whether it is the last one."""
 
 
 def choose(

@@ -40,7 +40,7 @@ def remove_chains(
 
 
 def count(location: Location, files: Iterable[File]) -> tuple[dict[str, int], int]:
-    """Return how many rows of each dataset files have, and how many chains."""
+    """Return the number of rows of each dataset and the number of chains in files."""
     counts = dict.fromkeys(DATASETS, 0)
     chains = 0
     for file in files:

@@ -1,4 +1,4 @@
-"""The archiver: it brings unfinished runs to their end, then makes new ones until nothing is left to archive."""
+"""The archiver: completes unfinished runs, then starts new ones until nothing is left to archive."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Archiver:
         self._report(run, Step.ABANDONED)
 
     def _finish(self, run: _Run) -> int:
-        """Bring a run to its end from wherever it is; return how many chains it moved."""
+        """Complete a run from its current state; return the number of chains it moved."""
         with self._location.usable():
             if run.state is ArchiveState.PLANNED:
                 self._write(run)
@@ -236,7 +236,7 @@ class Archiver:
             self._listener(Progress(run.id, step, done, total))
 
     def _counter(self, run: _Run, step: Step, total: int) -> Callable[[int], None]:
-        """Return what adds up jobs, and tells."""
+        """Return a function that counts jobs and reports the progress."""
         done = 0
 
         def on_progress(jobs: int) -> None:

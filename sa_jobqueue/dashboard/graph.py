@@ -41,7 +41,7 @@ class Node:
     is_stuck: bool = False
     """Whether it waits for a chain that will not complete without help."""
     folded: int = 0
-    """Number of chains that it stands for; 0 for one."""
+    """Number of chains that the node represents; 0 for a single chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class Item:
     node: Node
     children: list[Item] = field(default_factory=list)
     is_repeated: bool = False
-    """Whether it stands elsewhere in the list with its children."""
+    """Whether its children are listed elsewhere."""
 
 
 def outline(nodes: Sequence[Node], edges: Collection[Edge], *, depth: int = 20) -> list[Item]:

@@ -113,7 +113,7 @@ def _exact(value: Any) -> Markup:
 
 
 def _entered(value: Any) -> Any:
-    """Return a value as it is entered in a form; nothing for None."""
+    """Return a value as text for a form field; empty for None."""
     return "" if value is None else write_duration(value) if isinstance(value, timedelta) else value
 
 
@@ -159,7 +159,7 @@ def _plain(value: Any) -> str:
 
 
 class Assets:
-    """The static files, each under a name with the hash of its content, so that it may be cached forever."""
+    """The static files, each under a name that contains a hash of its content and may therefore be cached forever."""
 
     def __init__(self) -> None:
         self.contents: dict[str, tuple[bytes, str]] = {}

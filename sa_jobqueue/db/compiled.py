@@ -25,7 +25,7 @@ from sa_jobqueue.models import JobMixin
 _DIALECT: Final[Dialect] = PGDialectAsync_psycopg()  # type: ignore[no-untyped-call]
 """Dialect of the connections that workers open."""
 _compiled: dict[tuple[Any, ...], Compiled] = {}
-"""By function, model and options: a process has few of them."""
+"""Compiled statements by function, model and options, of which a process uses few."""
 
 
 class Compiled:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import ArgumentError
 from sa_jobqueue.errors import InvalidOptionError
 
 URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
-"""The environment variable that names the database where nothing else does."""
+"""Environment variable with the default URL of the database."""
 
 _EXAMPLE: Final = "postgresql://user:password@host:port/database"
 _SSL_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")

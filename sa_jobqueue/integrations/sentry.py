@@ -95,7 +95,7 @@ def _schedule_of(attempt: AttemptContext, jobs: JobQueue[Any]) -> Schedule | Non
 
 
 class _CheckIn:
-    """One run of the monitor of a schedule; nothing without a schedule."""
+    """One run of the monitor of a schedule; does nothing without a schedule."""
 
     def __init__(self, schedule: Schedule | None) -> None:
         self._schedule = schedule

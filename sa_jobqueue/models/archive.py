@@ -31,7 +31,7 @@ class ArchiveRunMixin(Companion):
     state: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'planned'"))
     """One of `ArchiveState`."""
     chains: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
-    """How many chains it moved; before it is done, how many it means to."""
+    """Number of chains it moved, or plans to move if it is not done."""
     jobs: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
     """How many jobs are in its files."""
     attempts: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))

@@ -154,10 +154,10 @@ def register(table: Table, layout: Layout) -> None:
 
 
 def verbatim(statement: str) -> TextClause:
-    """Return SQL that is executed as it stands: its colons name no parameters."""
+    """Return SQL that is executed literally: its colons do not mark parameters."""
     return text(statement.replace(":", "\\:"))
 
 
 def stamp(version: int) -> str:
-    """Return the comment of the job table that tells its version."""
+    """Return the comment of the job table, which contains its version."""
     return f"sa_jobqueue version={version}"

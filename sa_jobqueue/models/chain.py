@@ -101,7 +101,7 @@ def map_chain(job: Any, mappers: registry) -> type[ChainMixin[Any]]:
 
 
 def chain_view(layout: Layout) -> Table:
-    """Return the view, in a metadata of its own: the application's does not know it, so that nothing makes it a table."""
+    """Return the view, in a separate metadata, so that neither `create_all` nor Alembic takes it for a table."""
     key, instant = id_type(layout), TIMESTAMP(timezone=True)
     return Table(
         layout.name("job_chain"),

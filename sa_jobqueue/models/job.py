@@ -302,7 +302,7 @@ class JobMixin(Generic[IdT]):
 
     @declared_attr
     def root_id(cls) -> Mapped[IdT | None]:
-        """The chain's root for a continuation, null for a root: carries the foreign key, so that roots pay nothing."""
+        """Id of the chain's root for a continuation, null for a root. It has the foreign key, which costs roots nothing."""
         return mapped_column(id_type(cls.__jobqueue__), Computed("NULLIF(chain_id, id)", persisted=True), sort_order=-43)
 
     # None is the JSON null here, so that "no output yet" and "returned None" differ.
@@ -315,7 +315,7 @@ class JobMixin(Generic[IdT]):
 
     @declared_attr
     def status(cls) -> Mapped[JobStatus]:
-        """Where it stands; the database refuses any change that `job_transition` does not list."""
+        """Current state. The database refuses any change that `job_transition` does not list."""
         return mapped_column(status_type(cls.__jobqueue__), nullable=False, server_default=text("'pending'"), sort_order=-39)
 
     open_blockers: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
@@ -351,7 +351,7 @@ class JobMixin(Generic[IdT]):
 
     @declared_attr
     def chain_status(cls) -> Mapped[JobStatus | None]:
-        """On the root of a chain that ended on a continuation: how. Where it is null, the root's own status tells."""
+        """On the root of a chain that ended with a continuation: the outcome. If it is null, the root's status is."""
         return mapped_column(status_type(cls.__jobqueue__, owner=False))
 
     trace_context: Mapped[str | None] = mapped_column(Text)

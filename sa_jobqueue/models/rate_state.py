@@ -30,7 +30,7 @@ class RateStateMixin(Companion):
     version: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("1"), autoincrement=False)
     """How often it was written."""
     tokens: Mapped[float | None] = mapped_column(Double)
-    """Of a bucket: how many may still be started at once, as of `spent_at`; null when it is full."""
+    """Capacity of a token bucket as of `spent_at`; null when it is full."""
     starts: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
     """Of a sliding window: when something was started within it, in microseconds since 1970, each followed by how much."""
     spent_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)

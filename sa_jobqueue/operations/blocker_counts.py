@@ -17,7 +17,7 @@ from sa_jobqueue.types import JobId
 
 @dataclass(frozen=True, slots=True)
 class BlockerCounts:
-    """The chains that a job waits for, or did, counted by how they stand at one moment."""
+    """Counts of the chains that a job waits or waited for, by their state at one moment."""
 
     open: int
     """Not ended yet."""
@@ -28,7 +28,7 @@ class BlockerCounts:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Total number."""
         return self.open + self.completed + self.dead + self.cancelled
 
     @property

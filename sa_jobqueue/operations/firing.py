@@ -164,7 +164,7 @@ def schedule_of(session: Session, job: JobMixin[Any], model: type[JobMixin[Any]]
 
 
 def time_in(job_id: Any) -> datetime | None:
-    """Return the time that an id of `id_of` holds; of other ids whatever stands there, or None where that is no time."""
+    """Return the time that an id of `id_of` contains; for other ids an arbitrary time, or None."""
     try:
         number = (job_id if isinstance(job_id, UUID) else UUID(job_id)).int
         return datetime.fromtimestamp((number >> 80) / 1000, UTC)

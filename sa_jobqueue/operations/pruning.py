@@ -45,13 +45,13 @@ class Pruned:
     chains: Mapping[tuple[str, JobStatus], int]
     """How many chains went, by the type of their first job and how they ended."""
     jobs: int
-    """Of how many jobs they were."""
+    """Number of jobs of these chains."""
     kept: int
     """Chains past their retention that were kept: a job of another chain refers to them, or they are locked."""
     scanned: int
     """How many jobs were looked at."""
     is_young: bool
-    """Whether all of these were created so lately that none could go."""
+    """Whether all of these were created too recently to be deleted."""
     next: PruneCursor | None = field(repr=False)
     """Where to go on; None at the end of the table."""
     refused: Mapping[JobId, DBAPIError] = field(default_factory=dict)
@@ -125,7 +125,7 @@ class PrunedDeadLetters:
     scanned: int
     """How many were looked at."""
     is_young: bool
-    """Whether all of these died so lately that none could go."""
+    """Whether all of these died too recently to be deleted."""
     next: JobId | None = field(repr=False)
     """Where to go on; None at the end of the table."""
     refused: Mapping[JobId, DBAPIError] = field(default_factory=dict)

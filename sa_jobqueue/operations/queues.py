@@ -102,7 +102,7 @@ class SyncedQueues:
     """By queue and column: what its row said, and what it says now."""
     unchanged: tuple[str, ...] = ()
     undeclared: tuple[str, ...] = ()
-    """Queues that have a row and are not declared. They are left as they are: people may have made them."""
+    """Queues that have a row but are not declared. They are not changed, because an operator may have created them."""
 
 
 def list_queues(

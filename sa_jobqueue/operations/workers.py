@@ -60,12 +60,12 @@ class WorkerStatus:
     silent_for: timedelta
     """Time since its last heartbeat. Above its heartbeat timeout (15 s), it is lost, whatever its state."""
     running: int
-    """How many jobs hang on it."""
+    """Number of jobs that it runs."""
     selectors: dict[str, Any] = field(default_factory=dict)
-    """The functions that choose what of a queue it starts: by the queue's name `function`, `window`, and `max_wait` in
-    seconds, or null. Empty for a worker of a library that did not tell."""
+    """Selectors by queue: `function`, `window`, and `max_wait` in seconds, or null. Empty for workers of an earlier
+    version."""
     type_slots: dict[str, int] = field(default_factory=dict)
-    """Maximum number of jobs at once by job type, for handlers that set it; empty as above."""
+    """Maximum number of concurrent jobs by job type, for handlers with a limit; empty for workers of an earlier version."""
 
 
 def list_workers(

@@ -28,10 +28,10 @@ class Retention:
     cancelled: timedelta | None = None
     """Of chains that were cancelled."""
     dead: timedelta | None = None
-    """Of chains that died. Their open dead letters are dismissed then: nothing is left to redrive."""
+    """Retention of chains that died. Their open dead letters are then dismissed, because no job is left to redrive."""
     dead_letters: timedelta | None = None
-    """Of dead letters that were redriven or dismissed, counted from then. One that is open stays, and so does one whose
-    job is still dead: it says why."""
+    """Retention of dead letters after they were redriven or dismissed. Open dead letters are kept, and so are those whose
+    job is still dead, because they contain the reason."""
     audit: timedelta | None = None
     """Of the records of what operators did, in the retention of the `JobQueue` alone."""
 

@@ -37,7 +37,7 @@ class Provider(Protocol[T_co]):
 
 
 class _FunctionProvider(Provider[T_co]):
-    """A provider made from a function: attempts share nothing, so there is nothing to close."""
+    """A provider made from a function. It needs no cleanup, since attempts share nothing."""
 
     def __init__(self, function: Callable[[AttemptContext], AbstractContextManager[T_co]]) -> None:
         self._function = function

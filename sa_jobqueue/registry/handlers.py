@@ -63,7 +63,7 @@ class Chained(Protocol):
 
     @property
     def status(self) -> JobStatus:
-        """How it ended, or where its last job stands."""
+        """Outcome of the chain, or the state of its last job."""
 
     @property
     def output(self) -> Json:

@@ -77,7 +77,7 @@ class JobType:
     output: Codec[Any]
     """Of what the handler returns when the chain ends with it."""
     chain_output: Codec[Any]
-    """Of what a chain that begins with it returns, as far as the handler's annotation tells."""
+    """Output type of a chain that begins with this type, as far as the handler's annotation determines it."""
     continues: Codec[Any] | None
     """Of what its continuations lead to, as annotated; None when it declares none."""
     returns: str
@@ -93,7 +93,7 @@ class JobType:
     isolated: bool = False
     """Whether attempts run in a child process of the worker."""
     memory_limit: int | None = None
-    """Bytes that such a process may hold; None is without limit."""
+    """Maximum memory of such a process in bytes; None without a limit."""
     retention: Retention | None = None
     """How long chains that begin with it are kept, where that is said of this type."""
     fairness_by: FairnessBy | None = None
@@ -101,10 +101,10 @@ class JobType:
     rate_cost: int | None = None
     """How much each attempt counts against rates; None for one."""
     batch: BatchRule | None = None
-    """How its jobs are gathered, where its function takes many at once; `input` and `output` are of one of them then."""
+    """Batching, if its function takes many jobs at once; `input` and `output` then describe one of them."""
 
     codec: PayloadCodec | None = None
-    """Encodes its inputs and outputs for storage; None: they are stored as they are."""
+    """Codec for stored inputs and outputs; None to store them as JSON."""
     codecs: Codecs = field(default_factory=Codecs)
     """What finds the codec of a stored payload: of its own, or of a chain that its job waited for."""
 

@@ -22,9 +22,9 @@ class MisfirePolicy(StrEnum):
     SKIP = "skip"
     """Nothing: a time later than `grace` is not fired."""
     ONE = "one"
-    """The latest of them is fired, for all."""
+    """Only the latest of them is fired."""
     ALL = "all"
-    """Each of them is fired, the latest `catch_up` at most."""
+    """All of them are fired, up to the latest `catch_up`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class StreamLag:
     system: str
     """The cluster."""
     xid: int
-    """The watermark: nothing is in flight below it."""
+    """The watermark: all transactions below it have ended."""
     next_xid: int
     """Above every transaction that has begun to write."""
     is_replica: bool
@@ -45,7 +45,7 @@ class StreamLag:
 
     @property
     def transactions_behind(self) -> int:
-        """Return how many transactions the watermark is behind the newest."""
+        """Return the number of transactions between the watermark and the newest."""
         return self.next_xid - self.xid
 
 

@@ -66,6 +66,6 @@ class Standing:
 
 
 def read_standing(connection: Connection) -> Standing:
-    """Look where the cluster stands. Locks: none."""
+    """Read the current position of the cluster. Locks: none."""
     found = connection.execute(watermarks.position()).one()
     return Standing(found.xid, found.next_xid, found.system, found.is_replica)

@@ -104,7 +104,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = now.xid
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return where the watermark stands, how far behind the newest transaction, and which process holds it there."""
+        """Return the watermark, its lag behind the newest transaction, and the process that holds it back."""
         with sanitised(self.options), connect(self.options, read_only=True) as connection:
             found = lag.read_lag(connection)
         told = Offset(found.system, found.xid).as_json() | {"transactions_behind": found.transactions_behind}

@@ -1,4 +1,4 @@
-"""Lanes as statements scan them, and which jobs may start: eligibility stands here, once."""
+"""Scans of lanes, and the single definition of which jobs are eligible to start."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def late(model: type[JobMixin[Any]], *, locks: bool) -> Select[Any]:
 
 
 def locked(rows: Select[Any], locks: bool = True) -> Select[Any]:
-    """Lock rows as they are read, but not their keys, and skip those that others hold."""
+    """Lock rows without their keys as they are read, and skip rows that other transactions have locked."""
     return rows.with_for_update(key_share=True, skip_locked=True) if locks else rows
 
 

@@ -80,7 +80,7 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 def cutoff() -> Select[Any]:
-    """Return the instant that lies `age` (a parameter, an interval) back, and the present one. Clock: the database's."""
+    """Return the time `age` (a parameter, an interval) ago, and the current time. Clock: the database's."""
     age = bindparam("age", type_=INTERVAL)
     found: Any = select((func.now() - age).label("cutoff"), func.now().label("now"))
     return typed("Select[Any]", found)

@@ -99,7 +99,7 @@ def rows(
 
 
 def count(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters | None = None) -> Select[Any]:
-    """Return how many rows of a dataset there are. Shape: `(n,)`. Index: as `rows`."""
+    """Return the number of rows of a dataset. Shape: `(n,)`. Index: see `rows`."""
     of = source(model, dataset)
     return select(func.count()).select_from(of).where(*_conditions(model, dataset, filters or Filters()))
 

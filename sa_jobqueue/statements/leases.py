@@ -67,10 +67,8 @@ def beat(model: type[JobMixin[Any]]) -> Insert:
 
 @once_a_model
 def forget_worker(model: type[JobMixin[Any]]) -> Delete:
-    """Remove a worker that says goodbye, unless jobs still hang on it.
-
-    Parameters: `worker_id`. Changes: its row. Index: the primary key; `ix_job_running`.
-    """
+    """Remove the row of a worker that has stopped, unless it still holds jobs. Parameters: `worker_id`. Changes: its row.
+    Index: the primary key; `ix_job_running`."""
     worker = table(model.Worker)
     return delete(worker).where(worker.c.id == bindparam("worker_id", type_=Text), ~_has_jobs(model))
 

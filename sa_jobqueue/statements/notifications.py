@@ -1,4 +1,4 @@
-"""NOTIFY: a hint that there is something to look at. Losing every one of them costs latency only."""
+"""NOTIFY: hints that there may be work. Losing them costs latency only."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ SHOWN = (
     "selectors",
     "type_slots",
 )
-"""The columns that a listing tells."""
+"""Columns of a listing."""
 
 
 def matching(

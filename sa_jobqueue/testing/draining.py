@@ -214,7 +214,7 @@ def _left(session: Session, until: datetime) -> timedelta:
 
 
 def _next_due(session: Session, jobs: JobQueue[Any]) -> timedelta | None:
-    """Return how long until the next job is due that is not yet; None where none is."""
+    """Return the time until the next scheduled job is due; None without scheduled jobs."""
     job = jobs.model.__table__.c
     waits = [job.status == JobStatus.PENDING, job.scheduled_at > func.now(), job.type_name.in_(jobs.registry.names)]
     found: timedelta | None = session.scalars(select(func.min(job.scheduled_at) - func.now()).where(*waits)).one()

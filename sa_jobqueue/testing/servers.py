@@ -112,7 +112,7 @@ class ExternalServer:
         self.version = server_version(self.url)
 
     def stop(self) -> None:
-        """Do nothing: it is not ours to stop."""
+        """Do nothing: this object did not start the server."""
 
     def __enter__(self) -> Self:
         return self

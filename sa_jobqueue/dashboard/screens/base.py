@@ -65,7 +65,7 @@ class Context:
         return self.trace_url.replace("{trace_id}", found[1]).replace("{span_id}", found[2])
 
     def may(self, permission: str) -> bool:
-        """Return whether the user may do something, and this queue can be changed at all."""
+        """Return whether the user has a permission and the dashboard can change this queue."""
         return permission in self.access.permissions and not self.source.is_read_only
 
     def payload(self, type_name: str | None, value: Any) -> Any:

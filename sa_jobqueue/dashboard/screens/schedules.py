@@ -71,7 +71,7 @@ def view(context: Context) -> dict[str, Any]:
 
 
 def _entered(context: Context, one: ScheduleStatus | None) -> Any:
-    """Return the input of a schedule for a form; nothing if it is not shown, as one that is too long or redacted."""
+    """Return the input of a schedule for a form field; empty if it is too long or redacted."""
     if one is None or one.input is None or _is_hidden(context, one) or len(json.dumps(one.input)) > MAX_INPUT:
         return None
     return one.input

@@ -188,7 +188,7 @@ class Running:
     orphaned: int = 0
     """Jobs of dead workers; live workers rescue them."""
     overdue: int = 0
-    """Past their timeout and not yet rescued."""
+    """Running jobs past their timeout that are not yet rescued."""
     longest_job_id: Any = None
     longest_type_name: str | None = None
     longest_worker_id: str | None = None

@@ -32,7 +32,7 @@ class Thresholds:
     horizon_warning: timedelta = timedelta(minutes=5)
     horizon_critical: timedelta = timedelta(hours=1)
     horizon_age_warning: int = 1_000_000
-    """In transactions, for holders whose time is unknown: slots and standbys."""
+    """Threshold in transactions, for holders whose time is unknown: replication slots and standbys."""
     horizon_age_critical: int = 20_000_000
     dead_tuples_factor: float = 10.0
     """Dead rows, as a multiple of the number at which autovacuum starts."""
