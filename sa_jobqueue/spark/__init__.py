@@ -1,8 +1,8 @@
 """The queue as a data source and sink of Apache Spark, through PySpark.
 
 `spark.read.format("jobqueue").option("url", ...).load("jobs")` works wherever this package is installed on the driver and
-the executors: Spark finds the module `pyspark_sa_jobqueue` by its name. Nothing here holds a snapshot of the queue's
-tables, or a connection between two tasks; nothing needs a SparkContext, so Spark Connect serves as well.
+the executors: Spark finds the module `pyspark_sa_jobqueue` by its name. No snapshot is held for a whole read, and no
+connection stays open between tasks. No SparkContext is required, so everything works over Spark Connect, too.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sa_jobqueue.spark.source import JobQueueSource, register
     from sa_jobqueue.spark.workers import WorkerSet, run_workers
 
-# Loaded when first used: a process that asks for the way to Java, or runs one task, needs little of it.
+# Imported on first use: a process that only looks for Java, or runs one task, needs few of these modules.
 _HOMES: Final = {
     "Holder": "lag",
     "JobQueueSource": "source",

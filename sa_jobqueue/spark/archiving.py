@@ -1,7 +1,7 @@
-"""The archive's files written by Spark: each part of a run is read by a task, and Spark writes the Parquet files.
+"""Archives with Spark: tasks read the parts of a run, and Spark writes the Parquet files.
 
-All else is the archive's own (`sa_jobqueue.archive`): what is chosen, reading the files back, deleting. A task may be
-killed and tried again, and the driver may die: the files of a run that was not verified are thrown away.
+`sa_jobqueue.archive` does everything else: it selects chains, verifies the files and deletes the rows. A task may be killed
+and retried, and the driver may die: the files of a run that was not verified are discarded.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def archive(
 ) -> ArchiveReport:
     """Move chains that ended before a time to Parquet files written by Spark; see `sa_jobqueue.archive.archive`.
 
-    `url`: the database's; by default `SA_JOBQUEUE_URL` on the driver and on each executor. `password_file`: a file, present
+    `url`: the database URL; default: `SA_JOBQUEUE_URL` on the driver and on each executor. `password_file`: a file, present
     on all of them, that contains only the password. `tasks`: maximum number of concurrent readers, each with its own
     connection; also the number of files per day and dataset. `path`: a folder that driver and executors share, or a URI that
     both pyarrow and Spark can open; `s3://` is passed to Spark as `s3a://`.
-    Raises: the errors of `sa_jobqueue.archive.archive`; ArchiveError with Spark's message when it could not write.
+    Raises: the errors of `sa_jobqueue.archive.archive`; ArchiveError with Spark's message if Spark fails to write.
     """
-    if find_spec("pandas") is None:  # mapInArrow asks for it, whether or not it is used
+    if find_spec("pandas") is None:  # mapInArrow requires it, used or not
         raise MissingExtraError("pandas", "spark")
     if isinstance(tasks, bool) or not isinstance(tasks, int) or not 1 <= tasks <= 10_000:
         raise InvalidOptionError("tasks", f"must be a whole number from 1 to 10,000, got {tasks!r}")
@@ -78,7 +78,7 @@ def archive(
 
 
 class SparkEngine:
-    """Writes the files of a run as DataFrames, without a SparkContext: also over Spark Connect."""
+    """Writes the files of a run as DataFrames. Requires no SparkContext, so it works over Spark Connect, too."""
 
     name: Final = "spark"
 
@@ -88,7 +88,7 @@ class SparkEngine:
         self._tasks = tasks
 
     def write(self, task: Task) -> dict[str, int]:
-        """Write all files of a run; the rows are counted by Spark on their way into the files."""
+        """Write all files of a run; return the number of rows of each dataset, as counted by Spark."""
         written: dict[str, int] = {}
         for dataset in DATASETS.values():
             query, parameters = copy_text(archived.read(task.model, dataset, task.run_id, 0))
@@ -110,16 +110,16 @@ class SparkEngine:
 
 @dataclass(frozen=True, slots=True)
 class PartReader:
-    """Reads parts of a run in a task. What it is shown as names neither the database nor a row."""
+    """Reads parts of a run in a task. Its repr contains neither the database URL nor row data."""
 
     database: Options
     query: bytes
-    """Made on the driver: executors need no model of the application's."""
+    """Rendered on the driver, so that executors do not need the application's model."""
     parameters: dict[str, Any]
     dataset: str
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the parts that batches of numbers name."""
+        """Yield the rows of the parts whose numbers are in the batches."""
         dataset = DATASETS[self.dataset]
         for part in (part for batch in numbers for part in batch.column(0).to_pylist()):
             with sanitised(self.database), connect(self.database, read_only=True) as connection:
@@ -128,7 +128,7 @@ class PartReader:
 
 
 def _schema(dataset: Dataset) -> StructType:
-    """Return the columns as Spark's, with the schema's version in the first: it goes into the files' metadata."""
+    """Return the columns as a Spark schema. The first data column's metadata carries the schema version into the files."""
     version = {VERSION_KEY: str(SCHEMA_VERSION)}
     fields = [StructField(DAY, StringType())]
     for number, column in enumerate(columns(dataset)):
@@ -138,7 +138,7 @@ def _schema(dataset: Dataset) -> StructType:
 
 @contextmanager
 def _microseconds(spark: SparkSession) -> Iterator[None]:
-    """Have Spark write instants as the microseconds they are, as it may not by default, and put its setting back."""
+    """Make Spark write timestamps in microseconds, which may not be its default; then restore the setting."""
     before = spark.conf.get(_TIMESTAMPS)
     spark.conf.set(_TIMESTAMPS, "TIMESTAMP_MICROS")
     try:
@@ -150,6 +150,6 @@ def _microseconds(spark: SparkSession) -> Iterator[None]:
 
 def _uri(location: Location, folder: str) -> str:
     if location.is_local:
-        return f"file://{folder}"  # not percent-encoded: Hadoop takes a path's characters as they are
+        return f"file://{folder}"  # not percent-encoded: Hadoop reads the path literally
     scheme = location.name.partition("://")[0]
     return f"{'s3a' if scheme == 's3' else scheme}://{folder}"

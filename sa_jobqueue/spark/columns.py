@@ -1,4 +1,4 @@
-"""The columns that a DataFrame may have which is written to the queue: their names and types, known before it is planned."""
+"""Names and types of the columns that a DataFrame written to the queue may have, checked before a row is computed."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ class InvalidColumnError(InvalidJobError):
 
 
 def check_columns(schema: StructType, *, has_type: bool) -> None:
-    """Check the schema of what is to be written. `has_type`: whether the option `type` is set, for rows without a type.
+    """Check the schema of a DataFrame to be written. `has_type`: whether the option `type` is set, for rows without a type.
 
-    Raises: InvalidColumnError for the first column that is unknown, given twice or of another type.
+    Raises: InvalidColumnError for the first column that is unknown, duplicated, of the wrong type or missing.
     """
     seen: set[str] = set()
     for field in schema.fields:

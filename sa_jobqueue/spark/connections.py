@@ -37,22 +37,22 @@ CONNECT_TIMEOUT_SECONDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """A queue as it was found in a database: what statements are made for."""
+    """A queue found in a database, for which statements are built."""
 
     layout: Layout
     app: str | None = None
-    """`module:attribute` where the application's own model is to be used."""
+    """`module:attribute` of the application's JobQueue or model, if that is used."""
 
     @property
     def model(self) -> type[JobMixin[Any]]:
-        """Return the model class of it; one for all that have its layout, unless it is the application's."""
+        """Return its model class: the application's, or the one shared by all queues with this layout."""
         return load_model(self.app) if self.app else model_of(self.layout)
 
 
 def url_of(options: Options) -> URL:
-    """Return the database's URL: of the option, the environment, or libpq's service; with the password of `passwordFile`.
+    """Return the database URL from the option, the environment or libpq's service, with the password of `passwordFile`.
 
-    Raises: InvalidOptionError when it is missing, or the file cannot be read. No URL and no password is quoted.
+    Raises: InvalidOptionError if it is missing, or the file cannot be read. The message contains no URL or password.
     """
     given = options["url"]
     if given is not None:
@@ -77,14 +77,14 @@ def url_of(options: Options) -> URL:
 def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection]:
     """Open a connection that commits each statement separately, unless a transaction is begun by SQL.
 
-    It is bounded: `statementTimeout`, and a minute for a transaction that stands idle. Times are of UTC.
-    Raises: DatabaseUnavailableError, which names the database without its passwords; InvalidOptionError as `url_of`.
+    Timeouts: `statementTimeout`, and one minute for an idle transaction. The time zone is UTC.
+    Raises: DatabaseUnavailableError, which names the database without passwords; InvalidOptionError as `url_of`.
     """
     url = url_of(options)
     settings: dict[str, str] = {
         "statement_timeout": str(_milliseconds(options["statementTimeout"])),
         "idle_in_transaction_session_timeout": str(_milliseconds(IDLE_TIMEOUT)),
-        # Of settings that a user or a database may carry for people: JIT costs more than it brings to a COPY.
+        # JIT, which the user or the database may have enabled, costs a COPY more than it saves.
         "jit": "off",
         **({"default_transaction_read_only": "on"} if read_only else {}),
     }
@@ -98,7 +98,7 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
         connection = engine.connect()
     except DBAPIError as error:
         said = str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
-        # Without its cause: the driver's error keeps what it was to connect with, the password included.
+        # Without its cause: the driver's error contains the connection parameters, including the password.
         raise DatabaseUnavailableError(_clean(f"cannot use {shown_url(url)}: {said}", url)) from None
     with connection:
         yield connection
@@ -106,7 +106,7 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
 
 @contextmanager
 def sanitised(options: Options) -> Iterator[None]:
-    """Turn what the database refuses into our errors, without the URL's passwords and without bound values."""
+    """Convert database errors to `ReadError`, without the URL's passwords and without bound values."""
     try:
         yield
     except DBAPIError as error:
@@ -120,9 +120,9 @@ def sanitised(options: Options) -> Iterator[None]:
 
 
 def find_queue(connection: Connection, options: Options) -> Queue:
-    """Look which queue the options name, and check that this library knows its tables. Changes and locks nothing.
+    """Return the queue that the options name; check that this library supports its tables. Changes and locks nothing.
 
-    Raises: SchemaError, ServerTooOldError; InvalidOptionError when `app` names none.
+    Raises: SchemaError, ServerTooOldError; InvalidOptionError if `app` does not name a queue.
     """
     app = options["app"]
     if app is not None:
@@ -138,12 +138,12 @@ def find_queue(connection: Connection, options: Options) -> Queue:
 
 @cache
 def model_of(layout: Layout) -> type[JobMixin[Any]]:
-    """Return a model class for the tables of a layout, made once; the ready-made one where that is it."""
+    """Return a model class for the tables of a layout: `Job` for its own layout, otherwise a class that is created once."""
     if layout == Job.__jobqueue__:
         return Job
 
     class Base(DeclarativeBase):
-        """A base for this one queue: its names meet no others."""
+        """Declarative base of this queue only, so that its names cannot conflict with others."""
 
     if layout.id_type == "text":
 
@@ -160,9 +160,9 @@ def model_of(layout: Layout) -> type[JobMixin[Any]]:
 
 @cache
 def load_model(path: str) -> type[JobMixin[Any]]:
-    """Import the Job model that `module:attribute` names, itself or by its JobQueue.
+    """Import the Job model that `module:attribute` names, directly or through its JobQueue.
 
-    Raises: InvalidOptionError when there is no such thing here; whatever the module itself raises.
+    Raises: InvalidOptionError if this process has no such model; any error that the module raises.
     """
     found = load_object(path)
     model = found if isinstance(found, type) else getattr(found, "model", None)
@@ -172,7 +172,7 @@ def load_model(path: str) -> type[JobMixin[Any]]:
 
 
 def load_object(path: str) -> Any:
-    """Import what `module:attribute` names. Raises: InvalidOptionError when there is no such thing in this process."""
+    """Import the object that `module:attribute` names. Raises: InvalidOptionError if this process does not have it."""
     module_name, _, attributes = path.partition(":")
     if not module_name or not attributes:
         raise InvalidOptionError("app", f"must be module:attribute, such as myapp.queue:jobs, got {path!r}")
@@ -180,7 +180,7 @@ def load_object(path: str) -> Any:
         found: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise  # a module that this one imports is missing: the application's own error, shown in full
+            raise  # a module imported by this one is missing: the application's error, shown in full
         hint = (
             "install it on the driver and on every executor, or ship it with spark-submit --py-files, over Spark Connect "
             "with spark.addArtifacts(..., pyfile=True)"

@@ -1,4 +1,4 @@
-"""The published columns as Spark's and Arrow's types, and how COPY's CSV becomes Arrow."""
+"""Spark and Arrow types of the published columns, and the conversion of COPY's CSV output to Arrow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SPARK: Final[dict[Kind, DataType]] = {
 
 
 def spark_schema(dataset: Dataset, names: Sequence[str]) -> StructType:
-    """Return columns of a dataset as Spark's schema, each nullable and with its doc as comment."""
+    """Return columns of a dataset as a Spark schema, each nullable and with its doc as comment."""
     found = [dataset.column(name) for name in names]
     return StructType([StructField(one.name, SPARK[one.kind], metadata={"comment": one.doc}) for one in found])
 
@@ -68,7 +68,7 @@ def check_types(dataset: Dataset, schema: StructType) -> None:
 
 
 class CsvDecoder:
-    """Makes Arrow batches of the CSV that a COPY wrote: null is an empty field, the empty text a quoted one.
+    """Converts the CSV output of a COPY to Arrow batches: a null is an empty field, an empty text is quoted.
 
     Each batch has exactly the schema that Spark expects, nullability included.
     """
@@ -84,15 +84,15 @@ class CsvDecoder:
             false_values=["f"],
             timestamp_parsers=[csv.ISO8601],
         )
-        # A row of one column that is null is an empty line.
+        # In a single column, a null is an empty line.
         self._parse = csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False)
 
     def decode(self, block: bytes) -> list[pa.RecordBatch]:
-        """Return the batches of a block of whole lines, in order."""
+        """Return the batches of a block of complete lines, in order."""
         read = csv.ReadOptions(
             column_names=self.schema.names,
             use_threads=False,  # one task is one core
-            block_size=len(block) + 1,  # whole, since a row may be of any length
+            block_size=len(block) + 1,  # a single block, because a row may have any length
         )
         parsed = csv.read_csv(pa.BufferReader(block), read, self._parse, self._convert)
         return [pa.RecordBatch.from_arrays(batch.columns, schema=self.schema) for batch in parsed.to_batches()]

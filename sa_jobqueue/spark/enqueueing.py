@@ -1,4 +1,4 @@
-"""`enqueue(df, handler, ...)`: a DataFrame's rows as jobs of one type, and the account of what became of them."""
+"""Enqueues the rows of a DataFrame as jobs of one type, and returns the results of such writes."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def enqueue(
 
 
 def _kind_of(target: Handler[Any, Any, Any] | str, app: str | None) -> JobType | None:
-    """Return the job type, if it is known here."""
+    """Return the job type, or None for a name without a JobQueue that declares it."""
     if isinstance(target, Handler):
         return target.job_type
     jobs = load_object(app) if app is not None else None
@@ -147,9 +147,9 @@ def _check_sample(kind: JobType, df: DataFrame, payload: Ours | Sequence[str] | 
         return
     schema = df.select(payload).schema
     own = schema[0].dataType
-    if isinstance(own, StructType) and not schema[0].nullable:  # which Spark makes an object of
+    if isinstance(own, StructType) and not schema[0].nullable:  # which becomes a JSON object
         check_payload(kind, own)
-    elif not isinstance(own, StringType):  # the text of a JSON document: of any type
+    elif not isinstance(own, StringType):  # texts are JSON documents of any type
         check_payload(kind, schema, schema[0].name)
 
 
@@ -157,7 +157,7 @@ def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> Writ
     if progress not in {None, "lines"}:
         _refuse("progress", f'must be "lines" or None, got {progress!r}')
     options = _options(given)
-    # The same checks that Spark is about to ask for, here, where they are raised as what they are.
+    # Spark would run the same checks, but replace their errors with its own.
     writer = writing.batch_writer(rows.schema, options, overwrite=False)
     write_id = given["writeId"] = writer.write_id
     before = _written(options, write_id, 0)
@@ -175,7 +175,7 @@ def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> Writ
             raise
         raise WriteError(said[1]) from error
     result = _written(options, write_id, 0)
-    if result is None:  # a write of no rows is not in the ledger
+    if result is None:  # a write without rows is not in the ledger
         return WriteResult(write_id=write_id, staged=0, enqueued=0, duplicates=0, rejected=0)
     return result
 
@@ -212,7 +212,7 @@ def _input(df: DataFrame, payload: Ours | Sequence[str] | None) -> Column:
     column = F.col(payload) if isinstance(payload, str) else payload
     if isinstance(df.select(column).schema[0].dataType, StringType):
         return column
-    # A number is no document to `to_json`, a list of one is: without its brackets it is the number.
+    # `to_json` does not accept a plain number: wrap it in an array, then remove the brackets.
     listed = F.to_json(F.array(column), _PLAIN)
     return F.substring(listed, F.lit(2), F.length(listed) - 2)
 
@@ -237,7 +237,7 @@ def _check_due(*, at: datetime | None = None, delay: timedelta | None = None) ->
 
 
 def _told(check: Callable[..., object], *value: Any, **named: Any) -> None:
-    """Check what a job would have. Raises: InvalidOptionError, for here it is an option."""
+    """Run a check of a job's field. Raises: InvalidOptionError, because here the value is an option."""
     try:
         check(*value, **named)
     except InvalidJobError as error:
@@ -245,7 +245,7 @@ def _told(check: Callable[..., object], *value: Any, **named: Any) -> None:
 
 
 def _app_of(handler: Handler[Any, Any, Any]) -> str:
-    """Return where a handler's registry can be imported from: the module that declares it has it as a global."""
+    """Return the `module:name` of a handler's JobQueue, which must be a global of the module that declares the handler."""
     module = handler.job_type.func.__module__
     for name, value in vars(sys.modules.get(module, object)).items():
         if isinstance(value, JobQueue) and any(one is handler for one in value) and module != "__main__":

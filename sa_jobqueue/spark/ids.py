@@ -1,4 +1,4 @@
-"""UUIDv7 by the thousand, as Arrow arrays."""
+"""Bulk generation of UUIDv7 values, as Arrow arrays."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _PLACES = np.array([place for place in range(36) if place not in {8, 13, 18, 23}
 
 
 class Ids:
-    """Makes ids for one task, each larger than those before it.
+    """Generates ids for one task, in increasing order.
 
-    Units, layout and source: as `sa_jobqueue.ids.uuid7`. A batch counts on from the clock by 1/4096 ms an id, so ten
-    thousand of them reach 2.4 ms ahead of it.
+    Units, layout and source: as `sa_jobqueue.ids.uuid7`. Within a batch, the timestamp increases by 1/4096 ms per id, so
+    ten thousand ids run 2.4 ms ahead of the clock.
     """
 
     def __init__(self) -> None:

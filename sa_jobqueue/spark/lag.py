@@ -15,16 +15,16 @@ from sa_jobqueue.statements import watermarks
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The oldest open transaction that has written: a stream goes no further before it ends."""
+    """The oldest open transaction that has written. Streams cannot read past it until it ends."""
 
     pid: int | None
-    """Its process on the server: `pg_terminate_backend(pid)` ends it. None for a prepared transaction."""
+    """Process id of its session; `pg_terminate_backend(pid)` ends it. None for a prepared transaction."""
     application_name: str | None
     user: str | None
     state: str | None
     """State as in `pg_stat_activity`; `prepared` for a prepared transaction."""
     open_for: timedelta | None
-    """Since when it is open; None where this role may not see it."""
+    """How long it has been open; None if this role may not see it."""
     prepared: str | None
     """The name of a prepared transaction, for `COMMIT PREPARED` or `ROLLBACK PREPARED`."""
 
@@ -34,11 +34,11 @@ class StreamLag:
     """Position up to which streams of history can read now."""
 
     system: str
-    """The cluster."""
+    """System identifier of the cluster."""
     xid: int
     """The watermark: all transactions below it have ended."""
     next_xid: int
-    """Above every transaction that has begun to write."""
+    """Greater than the id of every transaction that has begun to write."""
     is_replica: bool
     holder: Holder | None
     """The transaction that holds the watermark back; None if there is none, on a replica, or if the role may not see it."""
@@ -50,9 +50,9 @@ class StreamLag:
 
 
 def stream_lag(url: str | None = None, **options: str) -> StreamLag:
-    """Return where streams of history stand, and which transaction holds them back. Changes and locks nothing.
+    """Return how far streams of history can read, and which transaction holds them back. Changes and locks nothing.
 
-    `url` and `options`: as of `spark.readStream.format("jobqueue")`.
+    `url` and `options`: as for `spark.readStream.format("jobqueue")`.
     Raises: InvalidOptionError, DatabaseUnavailableError, ReadError.
     """
     given = options if url is None else {"url": url, **options}
@@ -62,7 +62,7 @@ def stream_lag(url: str | None = None, **options: str) -> StreamLag:
 
 
 def read_lag(connection: Connection) -> StreamLag:
-    """Look it up on an open connection."""
+    """Return the lag, read over an open connection."""
     standing = offsets.read_standing(connection)
     found = connection.execute(watermarks.holders()).first()
     return StreamLag(

@@ -15,18 +15,18 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A stream has delivered what transactions below `xid` of cluster `system` changed."""
+    """Position of a stream that has delivered the changes of transactions below `xid` of cluster `system`."""
 
     system: str
     xid: int
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as a checkpoint keeps it: the number as text, for JSON's numbers end at 2**53."""
+        """Return it as stored in a checkpoint. The id is text, because JSON numbers are exact only up to 2**53."""
         return {"v": VERSION, "system": self.system, "xid": str(self.xid)}
 
     @classmethod
     def of(cls, kept: dict[str, Any]) -> Offset:
-        """Read what `as_json` made. Raises: OtherClusterError for what this version cannot have written."""
+        """Read the result of `as_json`. Raises: OtherClusterError for a format of another version."""
         if kept.get("v") != VERSION:
             raise OtherClusterError(f"the checkpoint is of version {kept.get('v')!r}, this library writes {VERSION}")
         return cls(kept["system"], int(kept["xid"]))
@@ -42,10 +42,10 @@ class Standing:
     is_replica: bool
 
     def check(self, offset: Offset, *, must_be_there: bool = False) -> None:
-        """Check that an offset is one of this cluster, and of its past.
+        """Check that an offset belongs to this cluster and is not ahead of it.
 
-        A replica may be behind; with `must_be_there` it must not, because what is missing would never be read again.
-        Raises: OtherClusterError; ReadError when a replica is behind.
+        A replica may be behind, except with `must_be_there`, because missing rows would never be read again.
+        Raises: OtherClusterError; ReadError if a replica is behind.
         """
         if offset.system != self.system:
             raise OtherClusterError(

@@ -1,7 +1,7 @@
 """Options of `format("jobqueue")`: names, meanings and limits, validated before any connection is opened.
 
 Names are in camel case or with underscores; Spark ignores their case. An option that is unknown, or does not apply to this
-kind of read or write, is an error, because an ignored option is a trap.
+kind of read or write, is an error instead of being ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sa_jobqueue.types import JobStatus
 
 
 class Use(StrEnum):
-    """Use of a data source, which Spark announces only after it has passed the options."""
+    """Kind of read or write, which Spark reveals only after it has passed the options."""
 
     READ = "spark.read"
     STREAM = "spark.readStream"
@@ -41,9 +41,9 @@ IGNORED: Final = frozenset({"path", "paths", "isuserspecifiedschema", "checkpoin
 
 
 REDACTION: Final = r"(?<=://)[^@\s/]*(?=@)|(?<=password=)[^&\s\"\\]+"
-"""Value for `spark.sql.redaction.string.regex` with Spark Connect, which writes clients' requests, including options, into
-its event log: it removes users and passwords from URLs. A password in `passwordFile`, or in the server's `SA_JOBQUEUE_URL`,
-never gets there."""
+"""Value for `spark.sql.redaction.string.regex` that removes users and passwords from URLs. Spark Connect writes clients'
+requests, including options, to its event log. A password in `passwordFile`, or in the server's `SA_JOBQUEUE_URL`, is never
+logged."""
 
 
 class Secret:
@@ -227,7 +227,7 @@ OPTIONS: Final = (
         partial(whole, low=1, high=2**31 - 1),
     ),
 )
-"""Options of reading and of every use. `sa_jobqueue.spark.writing` has those of writers only."""
+"""Options of reads and of every use. Those of writes only are in `sa_jobqueue.spark.writing`."""
 
 
 class Options(Mapping[str, Any]):

@@ -1,4 +1,4 @@
-"""Progress and result of workers on executors, and how it is shown: one line now and then, or a bar; tasks of a write."""
+"""Progress and result of workers on executors, shown as lines or as a bar, and progress of the tasks of a write."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class WorkersProgress:
 
 
 def describe(progress: WorkersProgress) -> str:
-    """Return one line of text."""
+    """Return the progress as one line of text."""
     report = progress.report
     state = f", {report.ended}" if report.ended else ", draining" if progress.draining else ""
     due = "" if progress.due is None else f", {progress.due:,}{' or more' if progress.is_capped else ''} due"
@@ -106,9 +106,9 @@ def print_lines(clock: Callable[[], float] = time.monotonic) -> Callable[[Worker
 
 @contextmanager
 def counted_tasks(spark: Any) -> Iterator[Callable[[], tuple[int, int]]]:
-    """Yield a function that returns how many tasks of the stages begun meanwhile have ended, and how many they have.
+    """Yield a function that returns the number of completed tasks, and of all tasks, of the stages seen in the meantime.
 
-    Over Spark Connect the tasks of every operation of the session are counted, otherwise those of all of Spark.
+    Over Spark Connect, these are the stages of all operations of the session; otherwise those of the Spark application.
     """
     counts: dict[Any, tuple[int, int]] = {}
 
@@ -148,7 +148,7 @@ def is_connect(spark: Any) -> bool:
 
 
 def show_bar() -> Callable[[WorkersProgress], None]:
-    """Return a function that shows a bar on standard error, of the slots that have a worker, until the workers end."""
+    """Return a function that shows the number of slots with a worker as a bar on standard error, until the workers end."""
     bar = Progress(BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=Console(stderr=True))
     task: TaskID | None = None
 

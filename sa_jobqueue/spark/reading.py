@@ -40,7 +40,7 @@ class Part(InputPartition):
     def __init__(self, queue: Queue, filters: Filters, end: Offset | None = None) -> None:
         self.queue = queue
         self.filters = filters
-        self.end = end  # of a stream's batch: the cluster must have come so far, wherever the task reads
+        self.end = end  # of a stream's batch: the server that the task reads from must have reached it
 
     def __repr__(self) -> str:
         given = (field.name for field in fields(self.filters) if getattr(self.filters, field.name) not in {None, ()})
@@ -49,21 +49,21 @@ class Part(InputPartition):
 
 @dataclass(frozen=True)
 class Shape:
-    """Which columns of which dataset a read delivers."""
+    """Dataset and columns that a read delivers."""
 
     dataset: Dataset
     schema: StructType
 
 
 def dataset_of(options: Options) -> Dataset:
-    """Return what is to be read. Raises: InvalidOptionError when nothing is named."""
+    """Return the dataset to read. Raises: InvalidOptionError if none is named."""
     if options["dataset"] is None:
         raise InvalidOptionError("dataset", f"is required; pass load({JOBS.name!r}), or one of {', '.join(DATASETS)}")
     return DATASETS[options["dataset"]]
 
 
 def schema_of(options: Options) -> StructType:
-    """Return the published schema, or what `columns` and `excludePrivate` leave of it. Raises: InvalidOptionError."""
+    """Return the published schema, restricted by `columns` and `excludePrivate`. Raises: InvalidOptionError."""
     dataset = dataset_of(options)
     names: Sequence[str] = options["columns"] or dataset.names
     check_names(dataset, names, option="columns")
@@ -76,7 +76,7 @@ def schema_of(options: Options) -> StructType:
 
 
 def shape_of(schema: StructType, options: Options) -> Shape:
-    """Return the columns to deliver: of the schema given to Spark, possibly a user's own. Raises: InvalidOptionError."""
+    """Return the columns to deliver, from Spark's schema, which may be the user's. Raises: InvalidOptionError."""
     dataset = dataset_of(options)
     check_types(dataset, schema)
     if options.given & {"columns", "excludePrivate"} and schema.names != schema_of(options).names:
@@ -85,7 +85,7 @@ def shape_of(schema: StructType, options: Options) -> Shape:
 
 
 def filters_of(dataset: Dataset, options: Options) -> Filters:
-    """Return what the options leave of a dataset. Raises: InvalidOptionError for what the dataset has not."""
+    """Return the row filters of the options. Raises: InvalidOptionError for one that the dataset does not support."""
     lacking = {
         ATTEMPTS.name: {"queue", "fairnessKey", "type", "status"},
         BLOCKERS.name: {"queue", "fairnessKey", "type", "status"}
@@ -109,7 +109,7 @@ def filters_of(dataset: Dataset, options: Options) -> Filters:
 
 
 class Reader(DataSourceReader):
-    """Plans the parts of a read on the driver, and reads them on the executors."""
+    """Plans the partitions of a read on the driver, and reads them on the executors."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self.options = options
@@ -117,7 +117,7 @@ class Reader(DataSourceReader):
         self.filters = filters_of(self.shape.dataset, options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the parts: ranges of the key that together are everything, cut where a sample of the table says.
+        """Return the partitions: ranges of the key that cover the whole table, with bounds from a sample of it.
 
         Raises: DatabaseUnavailableError, SchemaError, ServerTooOldError, InvalidOptionError, ReadError.
         """
@@ -132,12 +132,12 @@ class Reader(DataSourceReader):
         return [Part(queue, replace(filters, key_from=low, key_before=high)) for low, high in pairwise(edges)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one part. Raises: ReadError, DatabaseUnavailableError; what was delivered of it then does not count."""
+        """Read one partition. Raises: ReadError, DatabaseUnavailableError; Spark then discards the rows delivered so far."""
         return read_part(cast("Part", partition), self.shape, self.options)
 
 
 def read_part(part: Part, shape: Shape, options: Options) -> Iterator[pa.RecordBatch]:
-    """Deliver the rows of one part as they come, a block at a time."""
+    """Yield the rows of one partition as they arrive, one block at a time."""
     decoder = CsvDecoder(shape.schema)
     with sanitised(options), connect(options, read_only=True) as connection:
         if part.end is not None:
@@ -148,7 +148,7 @@ def read_part(part: Part, shape: Shape, options: Options) -> Iterator[pa.RecordB
 
 
 def _cuts(connection: Connection, queue: Queue, dataset: Dataset, wanted: int | None) -> list[Any]:
-    """Return the keys at which to cut a table into about equal parts; none for one part."""
+    """Return the keys that split a table into partitions of about equal size; empty for a single partition."""
     size_bytes, pages = connection.execute(history.size(queue.model, dataset)).one()
     parts = wanted or min(MOST_PARTS, 1 + size_bytes // PART_BYTES)
     if parts == 1 or not pages:
@@ -159,5 +159,5 @@ def _cuts(connection: Connection, queue: Queue, dataset: Dataset, wanted: int | 
 
 
 def _percent(parts: int, pages: int) -> float:
-    """Return how much of a table to look at so that parts are within a few percent of another."""
+    """Return the percentage of a table to sample, so that sizes of partitions differ by a few percent only."""
     return min(100.0, 100.0 * max(100, 20 * parts) / pages)

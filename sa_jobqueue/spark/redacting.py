@@ -1,4 +1,4 @@
-"""Payloads of some job types left out of DataFrames: of the queue's tables, of an archive, of whatever has their columns."""
+"""Redaction of payloads in DataFrames: of the queue's tables, of an archive, or of anything with the same columns."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sa_jobqueue.redaction import ERRORS, PAYLOADS, REDACTED, VARIABLE, patterns
 
 
 def redacted(frame: DataFrame, *, types: Sequence[str] | None = None) -> DataFrame:
-    """Return rows as the command line shows them: of some job types without payloads, and of their errors the class alone.
+    """Return rows with redacted payloads and errors of some job types, as the command line shows them.
 
-    `frame`: with a column `type_name`; attempts get theirs by a join with jobs. A row whose type is null may be of any.
-    `types`: names of job types, `*` and `?` stand for others; those that SA_JOBQUEUE_REDACT names here unless given.
+    `frame`: has a column `type_name`; for attempts, join jobs. Rows without a type are redacted.
+    `types`: job types, with wildcards `*` and `?`; default: those in SA_JOBQUEUE_REDACT in this process.
     Shape: the same rows and columns. `input` and `output` become the JSON text `"(redacted)"`, `error` and `last_error` a
-    document of `type` and `message`; null stays null. Files and tables are as they were.
-    Raises: InvalidOptionError when there is no `type_name`.
+    JSON object with the error's class as `type` and a redacted `message`; null stays null. Files and tables do not change.
+    Raises: InvalidOptionError if there is no `type_name`.
     """
     patterns = patterns_in(os.environ.get(VARIABLE, "")) if types is None else list(types)
     if "type_name" not in frame.columns:

@@ -1,7 +1,7 @@
-"""The check of a payload's columns against the handler's type, before Spark computes a row.
+"""Checks the columns of a payload against the handler's input type, before Spark computes a row.
 
-The driver validates a sample that it makes from the types of the columns. Only what fails for every row is an error: a field
-that is missing, a column that the type forbids, or a column of which neither a value nor a null can be that field.
+The driver validates a sample that it creates from the types of the columns. Only a fault of every row is an error: a missing
+field, a column that the type forbids, or a column of which neither a value nor a null is valid for its field.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _SAMPLES: Final[tuple[tuple[type[DataType], Any], ...]] = (
     (MapType, {}),
     (NullType, None),
 )
-"""JSON of a value of each type. All others become text, from which Pydantic may read anything."""
+"""A JSON value for each type. For others the sample is text, which Pydantic may convert to any type."""
 
 
 def check_payload(kind: JobType, schema: StructType, column: str | None = None) -> None:
-    """Check the columns of a payload against the input's type of `kind`.
+    """Check the columns of a payload against the input type of `kind`.
 
     Args:
         kind: the job type.
-        schema: the columns that make the payload.
-        column: the name of its only column, if the payload is the value of that and not an object.
+        schema: the columns of the payload.
+        column: the name of the only column, if the payload is its value and not an object.
 
     Raises: InvalidColumnError for the first column that makes every row invalid.
     """
@@ -78,13 +78,13 @@ def _sample(kind: DataType) -> Any:
 
 
 def _faults(kind: JobType, sample: Any) -> dict[str, tuple[str, str]]:
-    """Return Pydantic's error messages for a sample by the field's name, which is '' for the whole input."""
+    """Return Pydantic's error types and messages for a sample, by field name; '' is the whole input."""
     try:
         TypeAdapter(kind.input.declared).validate_json(json.dumps(sample))
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         return {"".join(map(str, one["loc"])): (one["type"], one["msg"]) for one in found if len(one["loc"]) <= 1}
-    except Exception:  # a validator of the application's that the sample surprises: the rows themselves are checked
+    except Exception:  # the application's validator cannot handle the sample: only the rows are checked
         return {}
     return {}
 

@@ -1,9 +1,9 @@
 """Spark for handlers: one session per worker process, and a separate session for each attempt.
 
-What an attempt starts in its session is cancelled when the attempt is cancelled and when its handler has ended.
-`interruptTag` cannot do that: in PySpark 4.3 without Connect it finds only what its own thread has tagged, and is called
-by another one. `interruptAll` of a session finds everything started in that session, from any thread, and nothing of others.
-The tag is set anyway: for people, and for Connect before 4.3, which has no second session.
+Operations that an attempt starts in its session are cancelled when the attempt is cancelled and when its handler has ended,
+by `interruptAll` of the session: it finds the operations of this session only, started in any thread. `interruptTag` does
+not suffice: in PySpark 4.3 without Connect it finds only operations tagged by the thread that calls it, which here is
+another one. The tag is set anyway, for users, and for Connect before 4.3, which cannot create a second session.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sa_jobqueue.spark.java import java_home
 
 _FIRST_PAUSE_SECONDS: Final = 0.1
 _LONGEST_PAUSE_SECONDS: Final = 5.0
-"""Maximum delay between two interruptions of a handler that goes on: a query that is still being planned, or the next one
+"""Maximum delay between two interruptions of a handler that continues: a query that is still being planned, or the next one
 of a loop, cannot be cancelled yet."""
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """Return the errors of a Spark that has ended or cannot be reached. With Connect alone py4j is not installed."""
+    """Return the errors raised if Spark has stopped or cannot be reached. With Connect alone, py4j is not installed."""
     found: tuple[type[Exception], ...] = (PySparkException, OSError)
     with suppress(ImportError):
         found += (import_module("py4j.protocol").Py4JError,)
@@ -95,12 +95,12 @@ class SparkSessions:
                     _describe(session, None)
                     session.removeTag(tag)
                     if session is not shared and _is_connect(session):
-                        session.stop()  # at the server; without Connect it would end the process's Spark
+                        session.stop()  # on the server; without Connect, it would stop Spark for the whole process
         finally:
             self._give_back()
 
     def close(self) -> None:
-        """Stop the session, if it was started here; sessions provided by another worker of the process take precedence."""
+        """Stop the shared session, if it was started here, as soon as no attempt uses it, unless a new one starts first."""
         with self._lock:
             if self._open_sessions:
                 self._closing = True
@@ -145,7 +145,7 @@ class SparkSessions:
 
 
 class _Interrupter:
-    """Cancels what an attempt runs in Spark, repeatedly, until its handler has ended."""
+    """Cancels the Spark operations of an attempt repeatedly, until its handler has ended."""
 
     def __init__(self, session: SparkSession, tag: str, *, whole: bool) -> None:
         self._session = session
@@ -154,11 +154,11 @@ class _Interrupter:
         self._left = threading.Event()
 
     def start(self) -> None:
-        """Start in a thread: this is called on the worker's loop, and Spark may take a moment to answer."""
+        """Start in a thread, because this is called on the worker's event loop and Spark may be slow to respond."""
         threading.Thread(target=self._run, name="sa_jobqueue spark interrupter", daemon=True).start()
 
     def finish(self) -> None:
-        """Stop, and cancel what the handler has left running."""
+        """Stop, and cancel operations that the handler has left running."""
         self._left.set()
         self._interrupt()
 
@@ -178,7 +178,7 @@ class _Interrupter:
 
 
 def _present() -> SparkSession | None:
-    """Return the process's session, regardless of what started it; None without one."""
+    """Return the active session of the process, regardless of what started it, or None."""
     try:
         return SparkSession.active()
     except PySparkRuntimeError:
@@ -196,7 +196,7 @@ def _is_stopped(session: Any) -> bool:
 
 
 def _describe(session: Any, words: str | None) -> None:
-    """Name what this thread starts, in Spark's web UI. Connect has no such names."""
+    """Set the description of this thread's Spark jobs in the web UI. Connect does not support it."""
     if not _is_connect(session):
         session.sparkContext.setLocalProperty("spark.job.description", words)
 

@@ -1,8 +1,8 @@
-"""One slot: a worker inside a Spark task, which ends when there is no more work or its time is up.
+"""One slot: a worker inside a Spark task, which ends after its idle time or maximum runtime, or when drained.
 
 The worker runs an event loop in its own thread; the task's thread regularly yields its progress, which shows Spark that
-the task is alive. A handler's error ends an attempt as everywhere; only what keeps the worker itself from working ends the
-task, and Spark's retries are then the restarts.
+the task is alive. An error of a handler only ends its attempt; an error of the worker itself ends the task, which Spark
+then retries.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class SlotSettings:
 
 
 def load_jobs(app: str) -> JobQueue[Any]:
-    """Import the application's registry. Raises: InvalidOptionError when it does not exist."""
+    """Import the application's registry. Raises: InvalidOptionError if it does not exist or its handlers need Spark."""
     found = load_object(app)
     if not isinstance(found, JobQueue):
         raise InvalidOptionError("app", f"{app!r} is a {type(found).__name__}, not a JobQueue")
@@ -99,9 +99,9 @@ def _asks_for_spark(kind: Any) -> bool:
 
 
 def work(settings: SlotSettings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run one worker after another for the slots in the first column; each yields rows of `SCHEMA`, the last with its end.
+    """Run the workers of the slots in the first column one by one; each yields rows of `SCHEMA`, the last with `ended`.
 
-    Raises: what keeps a worker from starting; a worker that has started outlives outages of the database.
+    Raises: errors that keep a worker from starting. A worker that has started survives outages of the database.
     """
     for batch in batches:
         for slot in batch.column(0).to_pylist():
@@ -180,7 +180,7 @@ class SlotRun:
         self._thread.start()
 
     def close(self) -> None:
-        """Release the running jobs, because Spark ends the task; after an ordinary end there are none."""
+        """Stop the worker and release its running jobs; after an ordinary end there are none."""
         self._closing = True
         self._thread.join(_CLOSE_SECONDS)
 
@@ -206,13 +206,13 @@ class SlotRun:
     def _run(self) -> None:
         try:
             asyncio.run(self._watch())
-        except BaseException as error:  # raised again in the task's own thread
+        except BaseException as error:  # raised again in the task's thread
             self._error = error
         finally:
             self.ended.set()
 
     async def _watch(self) -> None:
-        """Run the worker until it has ended; check regularly whether it should."""
+        """Run the worker until it has ended; regularly check whether to stop it."""
         loop = asyncio.get_running_loop()
         running = asyncio.create_task(self._worker.run())
         began = busy_at = loop.time()
@@ -222,7 +222,7 @@ class SlotRun:
             await asyncio.wait({running}, timeout=look)
             now = loop.time()
             self._seconds = now - began
-            # A worker that has not polled yet is not idle: on a busy machine that takes a while.
+            # A worker that has not started yet is not idle: on a busy machine, starting takes a while.
             if not self._is_up or self._worker.running or self._counts.started != seen:
                 busy_at, seen = now, self._counts.started
             if self._closing:

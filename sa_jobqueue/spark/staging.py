@@ -1,6 +1,6 @@
-"""Task of a bulk write: validates and numbers rows and copies them to the staging table.
+"""Task of a bulk write: validates and numbers rows, and copies them to the staging table.
 
-Each batch is committed at once. Rows are read only after the commit of the write names their task, so the rows of a killed
+Each batch is committed at once. The commit of the write reads only rows of the tasks that it names, so the rows of a killed
 task are ignored. No transaction is open while Spark computes the next rows, because it would hold back every stream.
 """
 
@@ -31,8 +31,8 @@ _PARTITION_BITS: Final = 20
 class BadRowError(JobQueueError):
     """A row of a bulk write cannot be a job; nothing of the write is enqueued.
 
-    `partition` and `row`, both from 0, identify the row; `key` is its id or deduplication key where it has one; `field` and
-    `reason` what is wrong, `excerpt` how its input begins. With `mode=PERMISSIVE` such rows go to `job_bulk_reject` instead.
+    `partition` and `row`, both from 0, identify the row; `key` is its id or deduplication key, if any; `field` and `reason`
+    state the fault; `excerpt` is the beginning of its input. With `mode=PERMISSIVE` such rows go to `job_bulk_reject`.
     """
 
     def __init__(self, fault: Fault, *, partition: int, row: int, key: str | None, excerpt: str) -> None:
@@ -51,7 +51,7 @@ class BadRowError(JobQueueError):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a write that one attempt of a task stages."""
+    """Identifies the rows of a write that one attempt of a task stages."""
 
     write_id: str
     sequence: int
@@ -60,16 +60,16 @@ class Part:
 
 
 def new_task_id(partition: int) -> int:
-    """Return an id for an attempt that no other has, in this application or another.
+    """Return a random id for an attempt of a task, unique across Spark applications.
 
-    Spark's own ids start again with each application: rows that a driver left behind when it died, of the same write,
-    would count for the driver that repeats it. The lowest 20 bits are the partition's.
+    Spark's own ids restart with each application, so the staged rows of a driver that died would count for the driver that
+    repeats the write. The lowest 20 bits are the partition's.
     """
     return random.SystemRandom().getrandbits(63 - _PARTITION_BITS) << _PARTITION_BITS | partition % (1 << _PARTITION_BITS)
 
 
 class Stager:
-    """Stages the rows of one part. `is_permissive`: bad rows are staged as such; otherwise the first is raised."""
+    """Stages the rows of one attempt. `is_permissive`: stage invalid rows as rejected instead of raising an error."""
 
     def __init__(
         self, connection: Connection, model: type[JobMixin[Any]], part: Part, rules: Rules, *, is_permissive: bool
@@ -83,7 +83,7 @@ class Stager:
         self.rejected = 0
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Check and copy all batches. Raises: BadRowError; whatever the database raises but for the rows' sake."""
+        """Check and copy all batches. Raises: BadRowError; database errors that no row has caused."""
         for batch in batches:
             if len(batch):
                 self._stage(batch)
@@ -107,7 +107,7 @@ class Stager:
         self._reject(batch, checked.faults)
 
     def _copy_parts(self, table: pa.Table, rows: list[int]) -> Iterator[tuple[int, Fault]]:
-        """Copy rows one of which PostgreSQL may refuse; halve them until it is found, and go on with the rest."""
+        """Copy rows, some of which PostgreSQL may refuse; find these by bisection, yield them, and copy the others."""
         if not rows:
             return
         part = table.take(pa.array(rows, pa.int64()))
@@ -189,7 +189,7 @@ class Stager:
 
 
 def _is_of_a_row(error: psycopg.Error) -> bool:
-    """Return whether a row is at fault: data exceptions, and limits that a value is beyond."""
+    """Return whether a row caused the error: a data exception (class 22) or an exceeded limit (class 54)."""
     return (error.sqlstate or "")[:2] in {"22", "54"}
 
 
@@ -200,7 +200,7 @@ def _fault_of(error: psycopg.Error) -> Fault:
 
 
 def _row(batch: pa.RecordBatch, place: int) -> dict[str, Any]:
-    """Return a row's values; what Python has no value for, such as an instant of the year 10000, as a text."""
+    """Return a row's values; one that Python cannot represent, such as a timestamp in the year 10000, becomes text."""
     row: dict[str, Any] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:

@@ -1,14 +1,14 @@
-"""Streams of history by transactions: what finished, which attempts failed, what died. Nothing in flight is skipped.
+"""Streams of history by transaction: ended jobs, unsuccessful attempts, dead letters. No open transaction is skipped.
 
-Every row carries the transaction that last changed it. A batch is a range `[start, end)` of transactions whose end is at
-most the oldest one still open, so nothing can be added to a range that was delivered: a time, or the largest number
-seen, would pass by what a slow transaction commits later. An open transaction that has written, anywhere in the cluster,
-holds a stream back for as long as it is open: `stream_lag` shows which.
+Every row has the id of the transaction that last changed it. A batch is a range `[start, end)` of transactions whose end is
+at most the oldest open one, so no row can be added to a delivered range. A timestamp, or the largest id seen, would skip
+rows that a slow transaction commits later. An open transaction that has written, anywhere in the cluster, holds a stream
+back until it ends: `stream_lag` shows which.
 
-Attempts are only ever added: each is delivered once. A dead letter is delivered when it is made and again when it is
-resolved; a job when it ends, and again should it be redriven and end again, in the state it is in when it is read: keep
-the last by `id`. Rows that were changed again before they were read come in a later batch, with that change. Rows that
-were deleted before they were read, by an archive say, are missed.
+Attempts are only inserted: each is delivered once. A dead letter is delivered when it is created and again when it is
+resolved; a job when it ends, and again if it is redriven and ends again, in its state at the time of reading: keep the last
+row of each `id`. Rows that are changed again before they are read come in a later batch, with that change. Rows that are
+deleted before they are read, for example by an archive, are missed.
 """
 
 # ruff: noqa: N802 - the names are those that Spark calls
@@ -38,15 +38,15 @@ from sa_jobqueue.statements import watermarks
 from sa_jobqueue.types import ENDED
 
 EMPTY_WINDOW: Final = 10_000
-"""Transactions without a row after which a stream moves on by a batch without rows: each trigger looks through those since
-its last batch, which must not become ever more. More often would be a batch at every trigger."""
+"""Number of transactions without a row after which a stream advances by an empty batch: each trigger searches all
+transactions since the last batch, so their number must be limited. A low limit would cause an empty batch per trigger."""
 FIRST_WINDOW: Final = 256
 """Number of transactions of jobs searched first for the end of a limited batch. Their index is not in transaction order,
 so the search sorts its result. Each further window is four times as wide."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Cuts history into batches on the driver, and reads them on the executors. Keeps nothing but the target of a run."""
+    """Plans batches on the driver, and reads them on the executors. Its only state is the target of a run."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self.options = options
@@ -64,12 +64,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: int | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a query without a checkpoint begins."""
+        """Return the offset at which a query without a checkpoint begins."""
         with self._planning() as (connection, queue, now):
             starting = self.options["startingXid"]
             xid = now.xid
             if starting == "earliest":
-                # Not that of the first row alone: an older transaction may still be open.
+                # Not only the first row's: an older transaction may still be open.
                 first = connection.execute(watermarks.first_xid(queue.model, self.shape.dataset, self.filters)).scalar()
                 xid = now.xid if first is None else min(first, now.xid)
             elif starting != "latest":
@@ -77,9 +77,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(now.system, xid).as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where the next batch ends; `start` when there is no row for it, except every `EMPTY_WINDOW` transactions.
+        """Return the end of the next batch; `start` if there is no row for it, except after `EMPTY_WINDOW` transactions.
 
-        Raises: OtherClusterError when the checkpoint is of another cluster, or of a time this one has not come to.
+        Raises: OtherClusterError if the checkpoint is of another cluster, or ahead of this one.
         """
         with self._planning() as (connection, queue, now):
             begin = Offset.of(start)
@@ -99,7 +99,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix where this run ends: what is finished now."""
+        """Set the end of this run to the current watermark."""
         with self._planning() as (_, _, now):
             self._target = now.xid
 
@@ -114,7 +114,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return told
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the parts of a batch: ranges of its transactions, `numPartitions` of them, one without it."""
+        """Return the partitions of a batch: `numPartitions` ranges of its transactions; default: one."""
         low, high = Offset.of(start), Offset.of(end)
         if low.xid >= high.xid:
             return []
@@ -128,7 +128,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one part of a batch. The same rows each time, but for those that were changed again meanwhile."""
+        """Read one partition of a batch. Repeated reads return the same rows, except those changed in the meantime."""
         return read_part(cast("Part", partition), self.shape, self.options)
 
     @contextmanager
@@ -148,7 +148,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return None if some is None else high
             first, next_row = connection.execute(watermarks.bounds(model, dataset, filters, rows=rows)).one()
             if next_row is not None:
-                # A transaction of more rows than the limit is delivered whole.
+                # A transaction with more rows than the limit is not split.
                 return int(next_row) if next_row > first else int(first) + 1
             if beyond == high:
                 return None if first is None else high

@@ -1,8 +1,9 @@
-"""The rows of a bulk write, checked a batch at a time by the rules that `Job(...)` has for one.
+"""Validates the rows of a bulk write in batches, by the same rules as `Job(...)`.
 
-What is cheap is looked at in columns; where a column's values are few, each of them is given once to the very check that a
-job's constructor makes. Whether an input is JSON is left to PostgreSQL, which parses it anyway; only what it would take
-and we would not is looked for before, by patterns that suspect a few good rows as well. Those are looked at one by one.
+Cheap checks run on whole columns. In a column with few distinct values, each value is checked once, with the function that
+the constructor of a job uses. PostgreSQL checks that inputs are JSON, because it parses them anyway; only inputs that it
+would accept and this library would not are searched for, by patterns that also match a few valid rows. Matching rows are
+checked one by one.
 """
 
 from __future__ import annotations
@@ -34,16 +35,16 @@ _LONGEST_US: Final = LONGEST // _MICROSECOND
 _LATEST_US: Final = int(LATEST.timestamp()) * 1_000_000
 _UUID: Final = "^(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$"
 _SUSPECT: Final = r"\\u(?:0000|[dD][89a-fA-F])|[eE]\+?[0-9]{3}|[0-9]{309}"
-"""In JSON text: what PostgreSQL cannot store, and numbers that Python would not read, or as infinite."""
+"""Matches JSON text that PostgreSQL may not store, and numbers that Python may not read, or read as infinite."""
 _SURELY_SMALL: Final = payloads.MAX_BYTES // 6
-"""Bytes of JSON text that are under the limit however they are written: `\\u1234` for each, at the worst."""
+"""Size in bytes of JSON text that is within the limit even if every byte is escaped as in `\\u1234`."""
 _SURELY_FLAT: Final = 1_000
-"""Characters that cannot hold what is nested too deep."""
+"""Size in bytes of JSON text that is too short to be nested too deeply."""
 _LONGEST_REASON: Final = 300
 
 
 class Fault(NamedTuple):
-    """Why a row cannot be a job."""
+    """Reason why a row cannot become a job."""
 
     field: str
     reason: str
@@ -51,18 +52,18 @@ class Fault(NamedTuple):
 
 @dataclass(slots=True)
 class Checked:
-    """A batch's columns as the staging table takes them, and its faulty rows by their place in it."""
+    """Columns of a batch in the format of the staging table, and faults by the position of the row in the batch."""
 
     columns: dict[str, pa.Array]
     faults: dict[int, Fault] = field(default_factory=dict)
 
     def blame(self, rows: Iterable[int], name: str, reason: str) -> None:
-        """Note what is wrong with rows that have no fault yet."""
+        """Record a fault of those rows that have none yet."""
         for row in rows:
             self.faults.setdefault(row, Fault(name, reason[:_LONGEST_REASON]))
 
     def check_each(self, name: str, values: pa.Array, mask: pa.Array, check: Callable[[Any], object]) -> None:
-        """Check values one by one where the mask is true. A null there is passed on as None."""
+        """Check values one by one where the mask is true. A null is passed as None."""
         for row in np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)).tolist():
             try:
                 check(values[row].as_py())
@@ -98,14 +99,14 @@ class Rules:
 
 
 class Checker:
-    """Checks the batches of one task, and makes the ids that they do not have."""
+    """Checks the batches of one task, and generates missing ids."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         self._ids = Ids()
 
     def check(self, batch: pa.RecordBatch) -> Checked:
-        """Return a batch as the staging table takes it. What is wrong only with its JSON is not seen yet."""
+        """Return a batch in the format of the staging table. Without a registry, invalid JSON is not detected yet."""
         given = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
         given = {name: values for name, values in given.items() if not pa.types.is_null(values.type)}
         checked = Checked({})
@@ -229,7 +230,7 @@ class Checker:
         checked.check_each("input", inputs, _suspect(inputs), _check_input)
 
     def _check_types(self, checked: Checked, inputs: pa.Array, registry: Registry) -> None:
-        """Check each input by its type, and store it as `handler.job` would, with what the type has for its jobs."""
+        """Validate and convert each input as `handler.job` does, and apply the settings of its job type."""
         count = len(inputs)
         types = checked.columns["type_name"]
         if self._rules.type_name is not None:
@@ -273,7 +274,7 @@ class Checker:
 
 
 def check_inputs(inputs: pa.Array) -> dict[int, Fault]:
-    """Check each input separately, for a batch that PostgreSQL refuses. Return the faults by row."""
+    """Check each input of a batch that PostgreSQL refused; return the faults by row."""
     checked = Checked({})
     checked.check_each("input", inputs, inputs.is_valid(), _check_input)
     return checked.faults
@@ -338,19 +339,19 @@ def _suspect(inputs: pa.Array) -> pa.Array:
 
 
 def _microseconds(values: pa.Array) -> tuple[pa.Array, Sequence[int]]:
-    """Return durations as whole microseconds, and the places of those that are no number."""
+    """Return durations in whole microseconds, and the positions of values that are not finite numbers."""
     if pa.types.is_duration(values.type):
         return values.cast(pa.duration("us")).cast(pa.int64()), ()
     numbers = values.cast(pa.float64())
     unreadable = _true(pc.invert(pc.is_finite(numbers)))
-    # Beyond the bounds is beyond them, however far: what follows must fit 64 bits.
+    # Clamp values that are out of bounds in any case, so that the result fits into 64 bits.
     limited = pc.if_else(pc.is_finite(numbers), numbers, 0.0)
     limited = pc.max_element_wise(pc.min_element_wise(limited, 1e11, skip_nulls=False), -1e11, skip_nulls=False)
     return pc.round(pc.multiply(limited, 1e6)).cast(pa.int64()), unreadable
 
 
 def _interval(microseconds: pa.Array) -> pa.Array:
-    """Return durations as PostgreSQL reads them: seconds with six places. Negative ones are faults already."""
+    """Return durations as text for PostgreSQL: seconds with six decimal places. Negative ones are already faults."""
     million = pa.scalar(1_000_000, pa.int64())
     whole = pc.divide(microseconds, million)
     rest = pc.subtract(microseconds, pc.multiply(whole, million))

@@ -1,9 +1,9 @@
 """Workers on Spark's executors: finite tasks, restarted by the driver in batches.
 
 Spark supervises processes, PostgreSQL schedules jobs: each task is an ordinary worker, which claims, sends heartbeats and
-completes like any other. It ends when it has been idle, or has run, for long enough, so that a cluster may reclaim its
-cores. The driver then starts the next batch. As a last resort Spark kills the process with SIGKILL: other workers rescue
-the jobs of such a worker after its lease expires, and the fence rejects its late writes.
+completes like any other. It ends after its idle time or maximum runtime, so that the cluster can reclaim its cores. The
+driver then starts the next batch. As a last resort, Spark kills the process with SIGKILL: other workers rescue the jobs of
+such a worker after its lease expires, and the fence rejects its late writes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
 _LOOK_SECONDS: Final = 1.0
-"""Seconds between two checks of the workers and between two drain requests: late starters must receive one, too."""
+"""Seconds between two checks of the workers. Each repeats a drain request, for workers that start late."""
 _MARGIN: Final = timedelta(seconds=10)
 """Time for a drained worker to write its last results and end, and for Spark to notice."""
 _COUNTED: Final = 100_000
@@ -66,12 +66,12 @@ class WorkerSet:
             report = workers.wait()  # until a whole batch was idle
 
     - `app`: `module:attribute` of the application's `JobQueue`, importable here and on every executor.
-    - `slots`: number of workers, 1 to 10,000, each a Spark task; more than the cluster has cores wait for each other.
+    - `slots`: number of workers, 1 to 10,000, each a Spark task; those for which the cluster has no core wait.
     - `url`: the database URL; default: `SA_JOBQUEUE_URL`, here and on every executor. `password_file`: a file with only the
       password, on each of them.
     - `queues`, `concurrency` (per slot), `shutdown_timeout`, `worker_options`: as in `WorkerOptions`.
     - `max_runtime`: how long a worker claims before it frees its core, 1 s to 1 day. `idle_exit`: how long it waits for
-      work before it does, 100 ms to 1 day.
+      work before it does so, 100 ms to 1 day.
     - `until_idle`: end after a batch that was idle; otherwise only on request.
     - `name`: prefix of the workers' names, `name-<random>.<slot>`.
     - `progress`: "lines" or "bar" on standard error, or a function that is called about every second, on a thread, and once
@@ -149,7 +149,7 @@ class WorkerSet:
 
     @property
     def report(self) -> WorkersReport:
-        """The result of the batches that have ended, and how the set ended if it has."""
+        """The result of the batches that have ended, and why the set ended, if it has."""
         with self._lock:
             return replace(self._report, elapsed=timedelta(seconds=time.monotonic() - self._began))
 
@@ -175,7 +175,7 @@ class WorkerSet:
     def wait(self, timeout: timedelta | None = None) -> WorkersReport:
         """Wait until the workers have ended; return their result.
 
-        Raises: WorkersFailedError when tasks failed permanently; TimeoutError after `timeout`, while they go on.
+        Raises: WorkersFailedError when tasks failed permanently; TimeoutError after `timeout`; the workers continue.
         """
         if not self._ended.wait(None if timeout is None else timeout.total_seconds()):
             raise TimeoutError(f"workers {self.name} are still running after {timeout}")
@@ -193,10 +193,10 @@ class WorkerSet:
         self._draining.set()
 
     def stop(self) -> WorkersReport:
-        """Drain, wait until the time for that is over, and have Spark kill the rest; return the result.
+        """Drain the workers, let Spark kill those that do not end in time, and return the result.
 
-        Blocks for at most a heartbeat interval, `shutdown_timeout`, `cancel_timeout` and some seconds; then until Spark
-        has ended the tasks.
+        Blocks for at most `heartbeat_interval`, `shutdown_timeout`, `cancel_timeout` and 10 s; then until Spark has ended
+        the tasks.
         Raises: as `wait`.
         """
         self.drain()
@@ -207,14 +207,14 @@ class WorkerSet:
         return self.wait()
 
     def cancel(self) -> None:
-        """Have Spark end the tasks now, which kills their processes after some seconds; their jobs are rescued.
+        """Cancel the Spark tasks, which kills their processes after some seconds; their jobs are rescued.
 
-        Blocks until Spark has answered, at most a minute.
+        Blocks until the set has ended, at most a minute.
         """
         self._draining.set()
         self._cancelled = True
         deadline = time.monotonic() + _FOR_GOOD_SECONDS
-        # Again: between two rounds there is nothing to cancel, nor while a task is being planned.
+        # Repeated, because Spark has nothing to cancel between two batches and while a query is being planned.
         while not self._ended.wait(0.2) and time.monotonic() < deadline:
             if self._is_own:
                 self._spark.interruptAll()
@@ -284,14 +284,14 @@ class WorkerSet:
         return WorkersEnd.IDLE if self._until_idle and ends <= {SlotEnd.IDLE} else None
 
     def _watch(self) -> None:
-        """Pass the drain request on, and report the progress, until the workers have ended."""
+        """Send drain requests and report the progress, until the workers have ended."""
         while not self._ended.wait(_LOOK_SECONDS if not self._draining.is_set() else _LOOK_SECONDS / 4):
-            with suppress(DBAPIError):  # an outage: the workers outlive it, and so does this
+            with suppress(DBAPIError):  # an outage of the database: the workers survive it, and so does this thread
                 self._poll()
         self._report_progress([])
 
     def _count_due(self, session: Session) -> None:
-        """Count the due jobs of the queues, unless that was done within ten seconds."""
+        """Count the due jobs of the queues, unless they were counted less than ten seconds ago."""
         now = time.monotonic()
         if self._counted is not None and now - self._counted[0] < LINE_SECONDS:
             return
@@ -333,10 +333,10 @@ class WorkerSet:
 def run_workers(spark: SparkSession, app: str, *, slots: int, **options: Any) -> WorkersReport:
     """Run workers on Spark's executors until a whole batch was idle or they are drained; return their result.
 
-    `options`: as for `WorkerSet`. Interrupted (Ctrl-C), it stops the workers first; Spark without Connect, however, then
+    `options`: as for `WorkerSet`. On an interrupt (Ctrl-C), it stops the workers first; without Connect, however, Spark then
     cancels everything that runs.
     Raises: InvalidOptionError before anything is started; WorkersFailedError when tasks failed permanently. No job is lost
-    then: their leases expire. A handler's error only ends its attempt.
+    then, because their leases expire. An error of a handler only ends its attempt.
     """
     workers = WorkerSet(spark, app, slots=slots, **options)
     with workers:
@@ -349,10 +349,10 @@ def _between(option: str, given: timedelta, low: timedelta) -> None:
 
 
 def _session_of_its_own(spark: Any) -> tuple[Any, bool]:
-    """Return a session in which nothing else runs, so that all of it can be cancelled, and whether it is separate.
+    """Return a session for the workers only, so that everything in it can be cancelled, and whether it is a separate one.
 
-    Over Connect the caller's own: an application that was shipped with `addArtifacts` belongs to that session, a second one
-    would have to be stopped for the client to end, and a tag is found from any thread.
+    With Connect it is the caller's session: an application shipped with `addArtifacts` belongs to it, a second session
+    would have to be stopped before the client can end, and tags are found from any thread.
     """
     if is_connect(spark):
         return spark, False
@@ -360,7 +360,7 @@ def _session_of_its_own(spark: Any) -> tuple[Any, bool]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return a task's last exception, from Spark's report; Spark's own first line if it contains no Python."""
+    """Return the last Python exception in Spark's report, or the report's first line if it contains none."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     raised = [line.strip() for line in lines if re.match(r"\s*[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b", line)]
     return (raised[-1] if raised else lines[0])[:500]

@@ -1,10 +1,10 @@
-"""`df.write` and `df.writeStream`: jobs, exactly once.
+"""Writers for `df.write` and `df.writeStream`, which enqueue rows exactly once.
 
-Three roles. A *task* checks its rows and copies them to the staging table; it may run twice, or die. The *commit*, on the
-driver, moves what the tasks named by Spark have staged into the queue in one transaction, whose first act is the
-ledger's row. The *ledger* decides: a commit that finds it does nothing more. It is keyed by the write's id, that of
-the caller or a random one, or by the stream's query and batch, which Spark repeats after any failure. What a task or a
-driver that died leaves in the staging table is deleted by the next commit of that write, and by any commit a day later.
+A task checks its rows and copies them to the staging table; it may run twice, or die. The commit, on the driver, moves the
+staged rows of the tasks named by Spark into the queue in one transaction, which first inserts the write's row into the
+ledger. If the ledger has that row already, the commit creates no jobs. The key is the write's id, given by the caller or
+random, or the stream's query and batch, which Spark repeats after any failure. Staged rows of a task or driver that died
+are deleted by the next commit of that write, and by any commit a day later.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ _STATED: Final = {"queue": "queue", "priority": "priority", "maxAttempts": "max_
 
 
 class WriteError(JobQueueError):
-    """The database refused a bulk write. Staged rows count for nothing; nothing was enqueued unless stated otherwise."""
+    """The database refused a bulk write. Staged rows are ignored; nothing was enqueued unless stated otherwise."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class _Writing:
         partition = task.partitionId() if task is not None else 0
         part = Part(write_id, sequence, new_task_id(partition), partition)
         first = next((batch for batch in batches if len(batch)), None)
-        if first is None:  # a shuffle leaves many partitions empty: a connection for each would cost more than their rows
+        if first is None:  # a shuffle leaves many partitions empty, and a connection for each would be costly
             return Staged(write_id, sequence, part.task_id, 0, 0)
         is_permissive = self._options["mode"] == "PERMISSIVE"
         with write_errors(self._options), connect(self._options) as connection:
@@ -207,19 +207,19 @@ class _Writing:
             for left in reversed(range(TRIES)):
                 try:
                     with connect(self._options) as connection:
-                        # Its rules for conflicts are needed, whatever a user or a database has as default.
+                        # Required by `commit_write`, whatever the default of the user or the database is.
                         connection = connection.execution_options(isolation_level="READ COMMITTED")  # noqa: PLW2901
                         with Session(connection) as session, session.begin():
                             return act(session)
                 except DBAPIError as error:
-                    # The ledger makes it safe to try again, also what was committed when the connection ended.
+                    # The ledger makes a retry safe, even if the transaction committed before the connection was lost.
                     if not left or not (error.connection_invalidated or _is_deadlock(error)):
                         raise
         raise AssertionError("unreachable: the last try returns or raises")
 
 
 class BatchWriter(_Writing, DataSourceArrowWriter):
-    """Writes one DataFrame. Spark gives this very object, pickled, to every task and to the commit."""
+    """Writes one DataFrame. Spark passes this object, pickled, to every task and to the commit."""
 
     def __init__(self, options: Options, queue: Queue) -> None:
         super().__init__(options, queue)
@@ -231,7 +231,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         return self._stage(iter(()) if self.is_repeated else iterator, self.write_id, 0)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Enqueue what the tasks staged. Raises: as `commit_write`, WriteError."""
+        """Enqueue the rows that the tasks staged. Raises: as `commit_write`, WriteError."""
         if not self.is_repeated:
             self._commit(self.write_id, 0, _staged(messages), on_repeat="check")
 
@@ -245,7 +245,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         return found is not None
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete what is staged. The queue is not touched: the commit may have succeeded."""
+        """Delete the staged rows. Jobs are kept, because the commit may have succeeded."""
         self._clear(self.write_id, 0)
 
 
@@ -262,9 +262,9 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         return self._stage(iterator, query_id, int(batch_id))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Enqueue what the tasks of a batch staged, unless it was before. Raises: as `commit_write`, WriteError."""
+        """Enqueue the staged rows of a batch, unless it has committed before. Raises: as `commit_write`, WriteError."""
         staged = _staged(messages)
-        if staged:  # a batch without partitions has nothing to say
+        if staged:  # a batch without partitions has no rows
             self._commit(staged[0].write_id, batchId, staged)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
@@ -285,7 +285,7 @@ def stream_writer(schema: StructType, options: Options, *, overwrite: bool) -> S
 
 
 def _prepare(schema: StructType, options: Options, *, overwrite: bool) -> Queue:
-    """Check all that can be known before a row is computed.
+    """Check the schema, the options and the tables before Spark computes a row.
 
     Raises: InvalidOptionError, InvalidColumnError, SchemaError, DatabaseUnavailableError; UnknownJobTypeError for the
     option `type`. Nothing is written then.
@@ -316,7 +316,7 @@ def _refuse(option: str, reason: str) -> NoReturn:
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    # A task that failed has none.
+    # A failed task has no message.
     return [message for message in messages if isinstance(message, Staged)]
 
 
@@ -326,7 +326,7 @@ def _is_deadlock(error: DBAPIError) -> bool:
 
 @contextmanager
 def write_errors(options: Options) -> Iterator[None]:
-    """Turn what the database refuses into `WriteError`, which tells no secret."""
+    """Convert database errors to `WriteError`, whose message contains no secret."""
     try:
         with sanitised(options):
             yield
