@@ -1,13 +1,12 @@
-"""Analytics over the queue's history: DataFrames in, documented DataFrames out.
+"""Analytics of the queue's history: functions that take a `History` and return DataFrames with documented columns.
 
-A `History` holds the four datasets of `sa_jobqueue.history`, from a live database, an archive, or both without double
-rows; every function takes one and returns a DataFrame of fixed columns, times that last in seconds. Nothing is computed
-before the result is asked for, except by `workflows`, which first finds out what hangs together. All of it is DataFrame API:
-it runs over Spark Connect as well.
+A `History` contains the four datasets of `sa_jobqueue.history`, from a live database, an archive, or both without duplicate
+rows. Results have fixed columns, with durations in seconds. They are computed lazily, except by `workflows`, which finds
+the connected components when it is called. Only the DataFrame API is used, so everything works over Spark Connect, too.
 
-What the columns can tell, and what not: a job keeps the times of its last attempt, and `attempts` has a row for each
-unsuccessful one, so all attempts together are a complete record of who ran when. How long earlier attempts had waited
-is not kept. A job deleted on completion leaves no trace but its unsuccessful attempts.
+Limits: a job has the times of its last attempt only, and `attempts` has a row for each unsuccessful attempt, so together
+they record when each attempt ran. How long earlier attempts waited is not recorded. Of a job deleted on completion, only
+the unsuccessful attempts remain.
 """
 
 from __future__ import annotations

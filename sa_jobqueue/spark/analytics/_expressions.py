@@ -1,4 +1,4 @@
-"""Expressions that several measures share: durations, buckets of time, and the columns to group by."""
+"""Expressions shared by several measures: durations, time buckets, and grouping columns."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ GROUPS: Final = ("type_name", "queue", "priority", "chain_type_name")
 """Columns of a job by which measures can be grouped."""
 
 FAILURES: Final = (AttemptOutcome.FAILED.value, AttemptOutcome.TIMED_OUT.value, AttemptOutcome.LOST.value)
-"""Outcomes of attempts that went wrong; the others were given back or stopped on purpose."""
+"""Outcomes of failed attempts; the others were snoozed, released, cancelled or superseded."""
 
 HOUR: Final = timedelta(hours=1)
 DAY: Final = timedelta(days=1)
 
-# The smallest of Spark's guarantees that is exact here: a sample of fewer values than this is not approximated at all.
+# Percentiles of fewer values than this are exact, not approximated.
 _ACCURACY: Final = 10_000
 
 
 def micros(since: str | Column, until: str | Column) -> Column:
-    """Return the whole microseconds between two instants; null where one of them is."""
+    """Return the whole microseconds between two instants; null if either is null."""
     return sf.unix_micros(until) - sf.unix_micros(since)
 
 
 def seconds(since: str | Column, until: str | Column) -> Column:
-    """Return the seconds between two instants, never below zero; null where one of them is."""
+    """Return the seconds between two instants, at least zero; null if either is null."""
     between = micros(since, until)
     return sf.when(between < 0, sf.lit(0.0)).otherwise(between / sf.lit(1e6))
 
 
 def bucket(instant: str | Column, every: timedelta) -> Column:
-    """Return when the bucket of time begins that an instant is in; buckets are counted from 1970, in UTC.
+    """Return the start of the time bucket that contains an instant; buckets are aligned to 1970-01-01 in UTC.
 
-    Computed on numbers, and not by `date_trunc`: that one cuts by the time zone of the session.
+    Computed from numbers, because `date_trunc` uses the time zone of the session.
     """
     number = sf.unix_micros(instant)
     return sf.timestamp_micros(number - sf.pmod(number, sf.lit(width_of(every))))
 
 
 def width_of(every: timedelta) -> int:
-    """Return the microseconds of a bucket. Raises: InvalidOptionError when it is no longer than nothing."""
+    """Return the width of a bucket in microseconds. Raises: InvalidOptionError if it is not above zero."""
     if not isinstance(every, timedelta) or every <= timedelta(0):
         raise InvalidOptionError("every", f"must be a timedelta above zero, such as timedelta(hours=1), got {every!r}")
     return every // timedelta(microseconds=1)
@@ -63,7 +63,7 @@ def percentiles(value: str | Column, points: Sequence[float]) -> Column:
 
 
 def check_groups(by: Sequence[str], allowed: Sequence[str]) -> tuple[str, ...]:
-    """Return the names to group by. Raises: InvalidOptionError naming those that there are."""
+    """Return the names to group by. Raises: InvalidOptionError naming the allowed ones."""
     names = tuple(by)
     wrong = [name for name in names if name not in allowed]
     if isinstance(by, str) or wrong or len(set(names)) < len(names):
@@ -72,9 +72,9 @@ def check_groups(by: Sequence[str], allowed: Sequence[str]) -> tuple[str, ...]:
 
 
 def instant_or_now(as_of: datetime | None) -> Column:
-    """Return an instant as a column; without one, when Spark evaluates it.
+    """Return an instant as a column; default: the time at which Spark evaluates the query.
 
-    Raises: InvalidOptionError when it has no time zone.
+    Raises: InvalidOptionError if it has no time zone.
     """
     if as_of is None:
         return sf.current_timestamp()
@@ -82,14 +82,14 @@ def instant_or_now(as_of: datetime | None) -> Column:
 
 
 def aware(option: str, given: datetime) -> Column:
-    """Return an instant as a column. Raises: InvalidOptionError when it has no time zone."""
+    """Return an instant as a column. Raises: InvalidOptionError if it has no time zone."""
     if not isinstance(given, datetime) or given.tzinfo is None:
         raise InvalidOptionError(option, f"must be a datetime with a time zone, got {given!r}")
-    # A number, and not the datetime itself: a literal would go through the time zone of this machine.
+    # As a number, because a datetime literal would be converted through this machine's time zone.
     return sf.timestamp_micros(sf.lit(round(given.timestamp() * 1_000_000)))
 
 
 def with_jobs(rows: DataFrame, jobs: DataFrame, names: Sequence[str | Column]) -> DataFrame:
-    """Add columns of the job that rows with a `job_id` are about; null where the job is not in the history."""
+    """Add columns of the job to rows with a `job_id`; null if the job is not in the history."""
     of_job = jobs.select(sf.col("id").alias("job_id"), *names)
     return rows.join(of_job, "job_id", "left")

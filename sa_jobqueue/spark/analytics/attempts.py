@@ -20,17 +20,17 @@ _OUTCOMES: Final = tuple(outcome.value for outcome in AttemptOutcome)
 
 
 def intervals(history: History) -> DataFrame:
-    """Return every attempt there was, and those that run.
+    """Return all attempts, including running ones.
 
-    Shape: `job_id`, `attempt`, `outcome` (`completed`, `running` or what an unsuccessful attempt says), `started_at`,
-    `ended_at` (null while it runs). An attempt of a job that was deleted is there when it was unsuccessful: the history
-    has no other trace of it.
+    Shape: `job_id`, `attempt`, `outcome` (`completed`, `running` or the outcome of an unsuccessful attempt), `started_at`,
+    `ended_at` (null while it runs). Of a deleted job, only unsuccessful attempts are included, because the history
+    contains no others.
     """
     return intervals_of(history, [])
 
 
 def intervals_of(history: History, names: Sequence[str]) -> DataFrame:
-    """Return the same with columns of the attempts' jobs, and `last_attempt`; null where the job is not in the history."""
+    """Return the same with columns of the jobs, among them `last_attempt`; null if the job is not in the history."""
     jobs = history.jobs.withColumn("last_attempt", sf.col("attempt"))
     of_job = jobs.select(sf.col("id").alias("job_id"), *names)
     by_worker = (sf.col("status") == JobStatus.COMPLETED.value) & sf.col("completed_by").isNotNull()
@@ -44,18 +44,18 @@ def intervals_of(history: History, names: Sequence[str]) -> DataFrame:
         *names,
     )
     unsuccessful = history.attempts.select("job_id", "attempt", "outcome", "started_at", "ended_at")
-    # Successful attempts, which are most of all, are rows of jobs already: only the others are joined.
+    # Successful attempts, by far the most, are already rows of jobs, so only the others need a join.
     return (unsuccessful.join(of_job, "job_id", "left") if names else unsuccessful).unionAll(last)
 
 
 def throughput(history: History, *, every: timedelta = HOUR, by: Sequence[str] = ()) -> DataFrame:
-    """Count what happened in each bucket of time.
+    """Count enqueued, completed and cancelled jobs, failed attempts and dead letters per time bucket.
 
-    `by`: any of `type_name` and `queue`. `every`: how long a bucket is; buckets are counted from 1970, in UTC.
+    `by`: any of `type_name` and `queue`. `every`: width of a bucket; buckets are aligned to 1970-01-01 in UTC.
     Shape: `bucket_start`, the columns of `by`, and the numbers `enqueued` (jobs), `completed`, `cancelled` (jobs that
-    ended so), `failed` (attempts that failed, timed out or were lost), `dead` (dead letters). No row where nothing
-    happened. A redriven job counts in `dead` for each of its deaths.
-    Raises: InvalidOptionError when `by` or `every` is something else.
+    ended with that status), `failed` (attempts that failed, timed out or were lost), `dead` (dead letters). Empty buckets
+    have no row. A redriven job counts in `dead` for each of its deaths.
+    Raises: InvalidOptionError if `by` or `every` is invalid.
     """
     names = check_groups(by, ("type_name", "queue"))
     width_of(every)
@@ -81,14 +81,14 @@ def throughput(history: History, *, every: timedelta = HOUR, by: Sequence[str] =
 
 
 def retry_rate(history: History, by: Sequence[str] = ("type_name",)) -> DataFrame:
-    """Count the jobs for which the first attempt was not enough.
+    """Return the share of jobs that needed a retry, and of attempts that failed.
 
-    `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`. Of jobs in the history that were ever claimed.
+    `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`. Only claimed jobs in the history are counted.
     Shape: the columns of `by`, `jobs`, `attempts` (that ended), `completed` and one number for each outcome of
-    unsuccessful ones (`failed`, `timed_out`, `lost`, `snoozed`, `released`, `cancelled`, `superseded`),
-    `retried_jobs` (claimed again after one of the first three), `retry_rate` (those among the jobs, 0 to 1),
-    `failure_rate` (the first three among the attempts, 0 to 1, null without an attempt that ended).
-    Raises: InvalidOptionError when `by` names something else.
+    unsuccessful attempts (`failed`, `timed_out`, `lost`, `snoozed`, `released`, `cancelled`, `superseded`),
+    `retried_jobs` (claimed again after one of the first three), `retry_rate` (their share of the jobs, 0 to 1),
+    `failure_rate` (share of the first three in all attempts, 0 to 1; null without an attempt that ended).
+    Raises: InvalidOptionError if `by` is invalid.
     """
     names = check_groups(by, GROUPS)
     by_worker = (sf.col("status") == JobStatus.COMPLETED.value) & sf.col("completed_by").isNotNull()

@@ -24,16 +24,16 @@ from sa_jobqueue.spark.analytics.history import History
 
 
 def workers_needed(load: float, run_seconds: float, *, target_wait: timedelta, quantile: float = 0.95) -> int:
-    """Return the fewest workers with which that share of jobs waits no longer than the target.
+    """Return the fewest workers with which the share `quantile` of jobs waits no longer than `target_wait`.
 
-    `load`: how many workers would be busy on average, the offered load in erlangs: arrivals a second times `run_seconds`,
-    the mean time of an attempt. `quantile`: above 0 and below 1.
-    Jobs are taken to arrive at random (Poisson) and to take times of an exponential distribution, at a steady rate. A burst
-    waits longer than that; times that vary less wait shorter.
-    Raises: InvalidOptionError when a number is out of its bounds.
+    `load`: offered load in erlangs, the average number of busy workers: arrivals per second times `run_seconds`, the mean
+    run time of an attempt. `quantile`: above 0 and below 1.
+    Assumes Poisson arrivals at a steady rate and exponentially distributed run times. Jobs in a burst wait longer; with
+    less variable run times, jobs wait less.
+    Raises: InvalidOptionError if a number is out of bounds.
     Source: the delay formula of A. K. Erlang, Solution of some Problems in the Theory of Probabilities of Significance in
     Automatic Telephone Exchanges (1917), for M/M/c: P(wait > t) = C(c, load) * exp(-(c - load) * t / run_seconds); C from
-    the recursion of B that is numerically stable, as Gross and others, Fundamentals of Queueing Theory (2008), 2.3 and 2.4.
+    the numerically stable recursion of B, as in Gross and others, Fundamentals of Queueing Theory (2008), 2.3 and 2.4.
     """
     _check_target(target_wait, quantile)
     if not (math.isfinite(load) and load >= 0 and math.isfinite(run_seconds) and run_seconds >= 0):
@@ -42,7 +42,7 @@ def workers_needed(load: float, run_seconds: float, *, target_wait: timedelta, q
         )
     if load == 0 or run_seconds == 0:
         return 0 if load == 0 else 1
-    blocked, workers = 1.0, 0  # Erlang's B of no workers
+    blocked, workers = 1.0, 0  # Erlang B for zero workers
     while True:
         workers += 1
         blocked = load * blocked / (workers + load * blocked)
@@ -64,18 +64,18 @@ def capacity(
     slots: int | None = None,
     as_of: datetime | None = None,
 ) -> DataFrame:
-    """Tell for each bucket of time how many workers were busy, and how many are needed for a target wait.
+    """Return for each time bucket how many workers were busy, and how many are needed for a target wait.
 
-    A worker is here what runs one job at a time: a slot. Each attempt counts, whatever its outcome.
-    `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`. `every`: how long a bucket is. `target_wait` and
-    `quantile`: that share of jobs is to wait no longer. `slots`: how many jobs your workers can run at once, for
-    `utilisation`. `as_of`: until when running jobs are counted; Spark's clock unless given.
-    Shape: `bucket_start`, the columns of `by`, `started` (attempts in it), `arrivals_per_second` (those over the width of
-    the bucket), `mean_run_seconds` (of attempts that were started in it and ended), `busy_workers` (the time that all
-    attempts ran inside the bucket over its width: Little's L, exactly), `utilisation` (of `slots`; null without),
-    `p95_wait_seconds` (measured, of jobs whose last attempt was started in it), `workers_needed` (by `workers_needed`, for
-    the larger of `busy_workers` and arrivals times mean run time; null when nothing ended). No row where nothing ran.
-    Raises: InvalidOptionError when an option is out of its bounds.
+    Here, a worker is a slot that runs one job at a time. Each attempt counts, whatever its outcome.
+    `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`. `every`: width of a bucket. `target_wait` and
+    `quantile`: as for `workers_needed`. `slots`: how many jobs your workers can run at once, for `utilisation`. `as_of`:
+    time up to which running jobs are counted; default: Spark's clock.
+    Shape: `bucket_start`, the columns of `by`, `started` (attempts in it), `arrivals_per_second` (`started` divided by the
+    bucket's width), `mean_run_seconds` (of attempts that started in it and ended), `busy_workers` (total run time inside
+    the bucket divided by its width: exactly Little's L), `utilisation` (`busy_workers` divided by `slots`; null without),
+    `p95_wait_seconds` (measured, of jobs whose last attempt started in it), `workers_needed` (by `workers_needed`, for the
+    larger of `busy_workers` and arrivals times mean run time; null if that mean is null). Empty buckets have no row.
+    Raises: InvalidOptionError if an option is out of bounds.
     Source: Little, A Proof for the Queuing Formula L = lambda * W (1961).
     """
     names = check_groups(by, GROUPS)

@@ -1,4 +1,4 @@
-"""Which chains hang together: connected components of the edges between chains."""
+"""Connected components of the graph of chains and blockers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ cluster."""
 
 
 def chain_components(edges: DataFrame, *, driver_edges: int = DRIVER_EDGES) -> DataFrame:
-    """Give each chain that has an edge the smallest id of those that it hangs together with.
+    """Return for each chain that has an edge the smallest id of its connected component.
 
-    `edges`: pairs `a`, `b`, in whatever direction. Shape: `chain_id`, `workflow_id`.
-    Few edges are solved by the driver; many on the cluster, in rounds, O(log² n) of them, each two shuffles of at most as
-    many rows as there were edges.
+    `edges`: pairs `a`, `b`, in any direction. Shape: `chain_id`, `workflow_id`.
+    Up to `driver_edges` edges are processed by the driver, more on the cluster in O(log² n) rounds, each with two shuffles
+    of at most as many rows as there were edges.
     Source: Kiveris and others, Connected Components in MapReduce and Beyond (2014), the alternating algorithm.
     """
     edges = edges.where("a <> b").select("a", "b").distinct()
@@ -32,11 +32,11 @@ def chain_components(edges: DataFrame, *, driver_edges: int = DRIVER_EDGES) -> D
 
 
 def _stars(edges: DataFrame) -> DataFrame:
-    """Point every chain at the smallest it is connected with, until nothing changes."""
+    """Link every chain to the smallest one of its component, in rounds until nothing changes."""
     pointed = _downwards(edges)
     seen = None
     while True:
-        # Cut off from the plan that led here: it would be computed again by every round that follows.
+        # Truncate the query plan, which every later round would execute again.
         pointed = _small_star(_large_star(pointed)).localCheckpoint()
         now = pointed.agg(sf.count("*"), sf.sum(sf.xxhash64("a", "b").cast("decimal(38,0)"))).first()
         if now == seen:
@@ -48,14 +48,14 @@ def _stars(edges: DataFrame) -> DataFrame:
 
 
 def _large_star(edges: DataFrame) -> DataFrame:
-    """Point each larger neighbour of a chain at the smallest of its neighbours and itself."""
+    """Link each larger neighbour of a chain to the smallest of its neighbours and itself."""
     both = edges.unionAll(edges.select(sf.col("b").alias("a"), sf.col("a").alias("b")))
     smallest = both.groupBy("a").agg(sf.min("b").alias("least")).withColumn("least", sf.least("a", "least"))
     return both.join(smallest, "a").where("b > a").select(sf.col("b").alias("a"), sf.col("least").alias("b"))
 
 
 def _small_star(edges: DataFrame) -> DataFrame:
-    """Point each chain and its smaller neighbours at the smallest of them."""
+    """Link each chain and its smaller neighbours to the smallest of them."""
     smallest = edges.groupBy("a").agg(sf.min("b").alias("least"))
     neighbours = edges.join(smallest, "a").where("b <> least").select(sf.col("b").alias("a"), sf.col("least").alias("b"))
     return _downwards(neighbours.unionAll(smallest.select("a", sf.col("least").alias("b"))))

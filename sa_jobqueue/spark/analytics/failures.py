@@ -28,23 +28,23 @@ AGES: Final = {
     "open_1d_to_7d": timedelta(days=7),
     "open_7d_to_30d": timedelta(days=30),
 }
-"""The age below which an open dead letter counts there; what is older counts in `open_over_30d`."""
+"""Upper age limit of the open dead letters in each column; older ones are in `open_over_30d`."""
 
 
 def error_groups(history: History, *, every: timedelta = DAY) -> DataFrame:
-    """Group unsuccessful attempts by the fingerprint that was stored with each when it failed.
+    """Group unsuccessful attempts by the fingerprint of their error, as stored when they failed.
 
-    `every`: how long a bucket of the trend is; buckets are counted from 1970, in UTC.
+    `every`: width of a bucket of the trend; buckets are aligned to 1970-01-01 in UTC.
     Shape: `fingerprint`, `error_type`, `count` (attempts), `jobs`, `type_names` (sorted, of jobs in the history),
     `share` (of all attempts with a fingerprint, 0 to 1), `first_seen`, `last_seen`, `example_job_id`, `example_message`,
-    `example_traceback` (of the last one; null where errors were left out of an archive), `trend` (an array of
-    `bucket_start` and `count`, in the order of time, without empty buckets), `example_type_name` (null where its job is
-    not in the history).
-    Raises: InvalidOptionError when `every` is not above zero.
+    `example_traceback` (of the last one; null if the archive was written without errors), `trend` (an array of
+    `bucket_start` and `count`, in order of time, without empty buckets), `example_type_name` (null if its job is not in
+    the history).
+    Raises: InvalidOptionError if `every` is not above zero.
     """
     width_of(every)
     failed = history.attempts.where("error_fingerprint IS NOT NULL").withColumnRenamed("error_fingerprint", "fingerprint")
-    # The greatest job decides between two of one instant, so that the example is the same each time.
+    # The greatest job id breaks ties, so that the example is deterministic.
     latest = sf.struct("ended_at", "job_id", "attempt")
     example = sf.max_by(sf.struct("job_id", "error", "type_name"), latest)
     grouped = (
@@ -91,13 +91,13 @@ def error_groups(history: History, *, every: timedelta = DAY) -> DataFrame:
 def dead_letter_ageing(
     history: History, by: Sequence[str] = ("type_name", "reason"), *, as_of: datetime | None = None
 ) -> DataFrame:
-    """Count dead letters by how long they have been unresolved, and measure the time to their resolution.
+    """Count unresolved dead letters by age, and measure the time to resolution of the others.
 
-    `by`: any of `type_name`, `queue` and `reason`. `as_of`: when ages are taken; Spark's clock unless given.
+    `by`: any of `type_name`, `queue` and `reason`. `as_of`: time at which ages are computed; default: Spark's clock.
     Shape: the columns of `by`, `letters`, `open`, `redriven`, `dismissed`, `open_under_1h`, `open_1h_to_1d`,
-    `open_1d_to_7d`, `open_7d_to_30d`, `open_over_30d`, `oldest_open_seconds`, and of resolved ones, from the death to the
-    decision, `resolution_p50_seconds`, `resolution_p95_seconds`; the last three are null without one.
-    Raises: InvalidOptionError when `by` names something else or `as_of` has no time zone.
+    `open_1d_to_7d`, `open_7d_to_30d`, `open_over_30d`, `oldest_open_seconds`, and, from death to resolution,
+    `resolution_p50_seconds` and `resolution_p95_seconds`; these three are null without such dead letters.
+    Raises: InvalidOptionError if `by` is invalid or `as_of` has no time zone.
     """
     names = check_groups(by, ("type_name", "queue", "reason"))
     is_open = sf.col("resolution").isNull()

@@ -1,4 +1,4 @@
-"""Graphs of one workflow, and of how chains hang together: plain Python, run on executors and tested without Spark."""
+"""Graph algorithms for workflows and connected components, in plain Python: run on executors, tested without Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Node:
     chain_id: str
     chain_index: int
     waits_for: tuple[str, ...]
-    """The chains it waits for, or did."""
+    """The chains that it waits or waited for."""
     run_micros: int
     """Run time of all its attempts, in microseconds."""
     started_at: datetime | None
@@ -29,23 +29,23 @@ class Shape:
     """Measures of the shape and duration of a workflow."""
 
     length: int
-    """The most jobs one after the other."""
+    """Number of jobs in the longest sequence."""
     width: int
-    """The most jobs with the same number of jobs before them at least: how many could run at once."""
+    """Maximum number of jobs at the same depth, which could run at once."""
     max_parallel: int
-    """The most jobs whose last attempts ran at the same moment."""
+    """Maximum number of jobs whose last attempts ran at the same moment."""
     path: tuple[str, ...]
-    """The critical path: of the sequences of jobs that each wait for the one before, that which took longest; of several,
-    the one of most jobs, then that with the smallest ids from its end on."""
+    """The critical path: the sequence of jobs, each waiting for the one before, with the longest total run time. Ties are
+    broken by the larger number of jobs, then by the smallest ids, compared from the end."""
     is_cyclic: bool
-    """Whether jobs wait for each other in a circle. They never run, and neither they nor what waits for them is in the
-    lengths and the path."""
+    """Whether jobs wait for each other in a cycle. They never run; they and the jobs that wait for them are excluded from
+    the lengths and the path."""
 
 
 def shape_of(nodes: Sequence[Node]) -> Shape:
     """Measure one workflow. A job waits for the job before it in its chain, and for the last jobs of its blockers.
 
-    Linear in jobs and edges, but for sorting the jobs. Blockers that are not among the nodes are passed over.
+    Linear in jobs and edges, except for sorting the jobs. Blockers that are not among the nodes are ignored.
     Source: the longest path of a directed acyclic graph in topological order, as Kelley and Walker, Critical-Path Planning
     and Scheduling (1959); the order as Kahn, Topological sorting of large networks (1962).
     """
@@ -59,10 +59,10 @@ def shape_of(nodes: Sequence[Node]) -> Shape:
     left = {job: len(earlier) for job, earlier in before.items()}
     ready = [job for job, count in left.items() if not count]
     depth: dict[str, int] = {}
-    # The longest way to the end of each job: its time, its jobs; and over which job.
+    # The longest path up to each job: its run time and number of jobs, and the job before.
     cost: dict[str, tuple[int, int]] = {}
     over: dict[str, str | None] = {}
-    for job in ready:  # which grows
+    for job in ready:  # grows in the loop
         best = max(before[job], key=lambda one: (*cost[one], preference[one]), default=None)
         time, count = cost[best] if best is not None else (0, 0)
         cost[job], over[job] = (time + by_id[job].run_micros, count + 1), best
@@ -89,7 +89,7 @@ def shape_of(nodes: Sequence[Node]) -> Shape:
 
 
 def components(edges: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return for each end of an edge the smallest of all that it hangs together with, itself included.
+    """Return for each node of an edge the smallest node of its connected component.
 
     Source: union-find with path halving; Tarjan and van Leeuwen, Worst-case Analysis of Set Union Algorithms (1984).
     """
@@ -129,7 +129,7 @@ def _most_at_once(nodes: Sequence[Node]) -> int:
         if node.started_at is not None and node.ended_at is not None:
             moments += [(node.started_at, 1), (node.ended_at, -1)]
     running = most = 0
-    for _, change in sorted(moments):  # of one moment, ends come before starts
+    for _, change in sorted(moments):  # ends come before starts of the same moment
         running += change
         most = max(most, running)
     return most

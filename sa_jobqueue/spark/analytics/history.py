@@ -1,4 +1,4 @@
-"""The history that is analysed: the queue's four datasets, from a database, an archive or both."""
+"""The input of analytics: the queue's four datasets, from a database, an archive or both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TYPES: Final = {
 }
 
 _DAY: Final = "completed_date"
-"""The archive's partition, as `sa_jobqueue.archive` writes it."""
+"""The archive's partition column, as `sa_jobqueue.archive` writes it."""
 
 USED: Final = {
     JOBS.name: (
@@ -44,7 +44,7 @@ USED: Final = {
 
 
 class NoHistoryError(InvalidOptionError):
-    """There is no history where it was looked for; nothing was read."""
+    """There is no history at the given path; nothing was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class History:
     You can pass your own frames, with their columns in any order. A missing column is read as null, unless it identifies a
     row. Frames of a live queue are lazy and have no common snapshot: a measure sees the rows at the time it is computed.
     `cached` reads them once.
-    Raises: InvalidOptionError when a frame has none of the columns that identify its rows.
+    Raises: InvalidOptionError if a frame lacks a column that identifies its rows.
     """
 
     jobs: DataFrame
@@ -62,7 +62,7 @@ class History:
     dead_letters: DataFrame
     blockers: DataFrame
     _recent: Callable[[date], History] | None = field(default=None, init=False, repr=False, compare=False)
-    """Reads it again without an archive's folders of days before a given one."""
+    """Reads the history again without an archive's folders of days before a given one."""
 
     def __post_init__(self) -> None:
         for name, dataset in DATASETS.items():
@@ -72,8 +72,8 @@ class History:
     def live(cls, spark: SparkSession, url: str, **options: str) -> History:
         """Read a database through `spark.read.format("jobqueue")`.
 
-        `url` and `options` are those of that source; an option is given to all four datasets, so filters that only some
-        of them have belong to `where`. Payloads are not read.
+        `url` and `options` are those of that source. Options apply to all four datasets, so use `where` for filters that
+        only some of them support. Payloads are not read.
         """
         reader = spark.read.format("jobqueue").options(**options).option("url", url)
         frames = {name: reader.schema(_schema(dataset, USED[name])).load(name) for name, dataset in DATASETS.items()}
@@ -81,9 +81,9 @@ class History:
 
     @classmethod
     def archive(cls, spark: SparkSession, path: str) -> History:
-        """Read an archive: Parquet files in a folder for each dataset. A folder that is not there holds no rows.
+        """Read an archive: Parquet files in a folder for each dataset. A missing folder is read as empty.
 
-        Raises: NoHistoryError when there is not even one of jobs.
+        Raises: NoHistoryError if the folder of jobs is missing.
         """
         history = cls(**{name: _archived(spark, path, dataset) for name, dataset in DATASETS.items()})
 
@@ -94,10 +94,10 @@ class History:
         return history
 
     def union(self, other: History) -> History:
-        """Return both as one, without double rows: a row that both have is this one's.
+        """Return both histories as one, without duplicate rows: of a row in both, this one's version is used.
 
-        Put the live queue first: `live.union(archive)`. What an archive run has written and not yet deleted is in both, and
-        may have changed since.
+        Put the live queue first: `live.union(archive)`. Rows that an archive run has written and not yet deleted are in
+        both, and may have changed since.
         """
         both = self._with(other)
         if self._recent or other._recent:
@@ -120,12 +120,12 @@ class History:
         queues: Sequence[str] = (),
         types: Sequence[str] = (),
     ) -> History:
-        """Return a part of it: what ended at `since` or later and before `until`, of these queues and types.
+        """Return the rows that ended at `since` or later and before `until`, of these queues and types.
 
-        A job that has not ended counts by when it was enqueued, an attempt by its end, a dead letter by the death, a blocker
+        A job that has not ended is selected by its enqueueing, an attempt by its end, a dead letter by the death, a blocker
         by the job that waits. With queues or types, attempts whose job is not in the history are left out. With `since`, the
         folders of earlier days of an archive are not read.
-        Raises: InvalidOptionError when an instant has no time zone.
+        Raises: InvalidOptionError if an instant has no time zone.
         """
         if since is not None:
             aware("since", since)
@@ -148,15 +148,15 @@ class History:
         return self if self._recent is None else self._recent(day)
 
     def cached(self) -> CachedHistory:
-        """Return it as a context manager that reads each dataset once and keeps it, on disk where memory is short.
+        """Return a context manager that reads each dataset once and caches it, on disk if memory is short.
 
-        All measures computed inside are of the same rows.
+        All measures computed inside use the same rows.
         """
         return CachedHistory(self)
 
 
 class CachedHistory(AbstractContextManager[History]):
-    """A history that is kept by Spark until the `with` block ends."""
+    """A history that Spark caches until the `with` block ends."""
 
     def __init__(self, history: History) -> None:
         self._history = history
@@ -164,7 +164,7 @@ class CachedHistory(AbstractContextManager[History]):
 
     def __enter__(self) -> History:
         self._kept = [getattr(self._history, name).persist() for name in DATASETS]
-        # All of it is read now, by one query: each costs more than reading a small dataset.
+        # Read everything now in one query, because each query costs more than reading a small dataset.
         reduce(DataFrame.unionAll, [frame.select(sf.lit(1)) for frame in self._kept]).count()
         return History(*self._kept)
 
@@ -180,10 +180,10 @@ def _archived(spark: SparkSession, path: str, dataset: Dataset, *, since: date |
         if since is None:
             frame = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(folder)
         else:
-            # A chain is archived under the day it ended on, in UTC: nothing of it ended later.
+            # A chain is archived under the UTC date on which it ended, so none of its rows ended later.
             day = sf.col(_DAY)
             frame = spark.read.schema(f"{schema}, {_DAY} date").parquet(folder).where(day.isNull() | (day >= sf.lit(since)))
-        _ = frame.columns  # over Spark Connect, this is where a path is looked for
+        _ = frame.columns  # over Spark Connect, only this detects a missing path
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise

@@ -13,27 +13,27 @@ from sa_jobqueue.spark.analytics.history import History
 from sa_jobqueue.types import JobStatus
 
 POINTS: Final = (0.5, 0.9, 0.95, 0.99)
-"""Which percentiles: `p50_seconds` to `p99_seconds`."""
+"""Percentiles of the columns `p50_seconds` to `p99_seconds`."""
 
 MEASURES: Final = ("wait", "run", "total")
 
 
 def latencies(history: History) -> DataFrame:
-    """Return each job's times in seconds.
+    """Return the wait time, run time and total time of each job, in seconds.
 
-    Shape: `id`, `type_name`, `queue`, `priority`, `chain_type_name`, `status`, `hour` and `day` (when they began: of the
-    start of the last attempt, of a job completed without one of its end; UTC), and
-    `wait_seconds`, from when the last attempt was due until it was claimed. `scheduled_at` is that instant: every retry
-    and the end of the last blocker move it. Null if no worker has claimed the job since it was last due: it still waits,
-    or was cancelled while it did;
-    `run_seconds`, from that claim to the completion, of jobs that a worker completed. What earlier attempts took is in
-    `intervals`;
-    `total_seconds`, from enqueueing to completion, of all completed jobs, with whatever came between: blockers, a delay
-    that was asked for, retries.
+    Shape: `id`, `type_name`, `queue`, `priority`, `chain_type_name`, `status`, `hour` and `day` (in UTC, when the last
+    attempt started or, without one, the job was completed), and
+    `wait_seconds`, from when the last attempt was due until it was claimed. The due time is `scheduled_at`, which every
+    retry and the end of the last blocker change. Null if no worker has claimed the job since it was last due: it still
+    waits, or was cancelled while it waited;
+    `run_seconds`, from that claim to completion, of jobs that a worker completed. `intervals` has the times of earlier
+    attempts;
+    `total_seconds`, from enqueueing to completion, of all completed jobs, including blockers, requested delays and
+    retries.
     """
     completed = sf.col("status") == JobStatus.COMPLETED.value
     by_worker = completed & sf.col("completed_by").isNotNull()
-    # A retry makes it due after its last start, so an older start belongs to an attempt before.
+    # A retry makes the job due after its last start, so an older start belongs to a previous attempt.
     claimed = sf.col("started_at") >= sf.col("scheduled_at")
     began = sf.coalesce(sf.when(claimed, sf.col("started_at")), sf.when(completed, sf.col("completed_at")))
     return history.jobs.select(
@@ -51,11 +51,11 @@ def latencies(history: History) -> DataFrame:
 def latency_percentiles(history: History, by: Sequence[str] = ("type_name",)) -> DataFrame:
     """Summarise the times of `latencies`, in seconds, for each group and measure.
 
-    `by`: any of `type_name`, `queue`, `priority`, `chain_type_name`, `hour` and `day`; none for one group of all.
+    `by`: any of `type_name`, `queue`, `priority`, `chain_type_name`, `hour` and `day`; empty: one group.
     Shape: the columns of `by`, `measure` (`wait`, `run` or `total`), `count`, `mean_seconds`, `p50_seconds`,
-    `p90_seconds`, `p95_seconds`, `p99_seconds`, `max_seconds`; a row for each measure that a group has a value of.
-    Units: seconds. Percentiles are values that occur; exact up to 10,000 jobs a group.
-    Raises: InvalidOptionError when `by` names something else.
+    `p90_seconds`, `p95_seconds`, `p99_seconds`, `max_seconds`; a row for each measure of which a group has values.
+    Units: seconds. Percentiles are existing values, exact up to 10,000 jobs per group.
+    Raises: InvalidOptionError if `by` is invalid.
     """
     names = check_groups(by, (*GROUPS, "hour", "day"))
     summaries = []

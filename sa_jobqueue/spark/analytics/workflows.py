@@ -1,4 +1,4 @@
-"""Chains and blockers as workflows: how long, how wide, which jobs decided when the whole of it was done."""
+"""Measures of workflows, which are chains joined by blockers: length, width, critical path."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ DRIVER_JOBS: Final = 100_000
 """Up to this many jobs are measured by the driver, in 4 s and 200 MB, which is faster than starting Spark's Python
 workers."""
 _SLOW: Final = 0.95
-"""A job took long when it took longer than this part of the ended jobs of its type."""
+"""A job is slow if it took longer than this share of the ended jobs of its type."""
 _ENDED: Final = sorted(status.value for status in ENDED)
 
 
 def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs: int = DRIVER_JOBS) -> DataFrame:
-    """Measure each workflow of two jobs or more: chains that blockers join, directly or through others.
+    """Measure each workflow of two jobs or more: chains joined by blockers, directly or through other chains.
 
-    Shape: `workflow_id` (the smallest id of its chains), `type_name` (of the job that ended last, or else was enqueued
-    last), `chains`, `jobs`, `is_ended` (all of them), `created_at` (the first was enqueued), `ended_at` (the last ended;
-    null while one is open), `length` (most jobs one after the other), `width` (most jobs with as many before them),
-    `max_parallel` (most jobs that ran at one moment, by their last attempts), `run_seconds` (of all attempts of all jobs),
-    `wall_seconds` (from the first enqueued to the last ended so far; null when none has), `critical_path` (job ids
-    in order), `critical_seconds` (what its attempts took), `critical_share` (of the wall time; what is missing to 1 was
-    spent waiting), `stragglers` (jobs on the path that took longer than 95 % of their type), `is_cyclic` (jobs wait for
-    each other: they never run).
-    The critical path is of the sequences of jobs that each wait for the one before the one whose run times add up to most:
-    making any other job faster does not make the whole end sooner, as long as there are workers enough.
-    Lone jobs are left out. Cost: a history of up to `driver_jobs` jobs and `driver_edges` blockers is measured by the
-    driver, when this is called. In a larger one, components are found as `chain_components` says; then, after one shuffle
-    by workflow, each is measured by one task in Python, in time linear in its jobs and edges. A workflow must fit into the
-    memory of a task: a million jobs take about 1 GB.
+    Shape: `workflow_id` (the smallest id of its chains), `type_name` (of the open job that was enqueued last, or else of
+    the job that ended last), `chains`, `jobs`, `is_ended` (all jobs), `created_at` (of the first job), `ended_at` (of the
+    last job; null while one is open), `length` (jobs in the longest sequence), `width` (maximum number of jobs at the same
+    depth), `max_parallel` (maximum number of jobs that ran at once, by their last attempts), `run_seconds` (of all attempts
+    of all jobs), `wall_seconds` (from the first enqueueing to the last end so far; null if no job has ended),
+    `critical_path` (job ids in order), `critical_seconds` (total run time of its jobs), `critical_share` (share of the wall
+    time; the rest was spent waiting), `stragglers` (jobs on the path that took longer than 95 % of their type), `is_cyclic`
+    (jobs wait for each other in a cycle and never run).
+    The critical path is the sequence of jobs, each waiting for the one before, with the longest total run time. With enough
+    workers, speeding up any other job does not make the workflow end sooner.
+    Single jobs are excluded. Cost: a history of up to `driver_jobs` jobs and `driver_edges` blockers is measured by the
+    driver during the call. In a larger one, `chain_components` finds the components; then, after one shuffle by workflow, a
+    Python task measures each in time linear in its jobs and edges. A workflow must fit into the memory of a task: a million
+    jobs take about 1 GB.
     Source: as `graphs.shape_of`.
     """
     timed = _timed(history)
@@ -61,10 +61,10 @@ def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs
 
 
 def critical_paths(measured_workflows: DataFrame, history: History) -> DataFrame:
-    """Return the jobs of each critical path, in order, of what `workflows` returned.
+    """Return the jobs of each critical path in the result of `workflows`, in order.
 
     Shape: `workflow_id`, `position` (from 1), `job_id`, `type_name`, `status`, `run_seconds` (of all attempts),
-    `wait_seconds` (from when its last attempt was due until it was claimed, null without one), `is_straggler`.
+    `wait_seconds` (from when its last attempt was due until it was claimed; null without a claim), `is_straggler`.
     """
     exploded = measured_workflows.select(
         "workflow_id", "stragglers", sf.posexplode("critical_path").alias("place", "job_id")
@@ -83,7 +83,7 @@ def critical_paths(measured_workflows: DataFrame, history: History) -> DataFrame
 
 
 def _timed(history: History) -> DataFrame:
-    """Return each job with what its attempts took, of those that ended: `run_micros`."""
+    """Return each job with `run_micros`, the total run time of its ended attempts."""
 
     def took(until: str) -> Column:
         return sf.greatest(micros("started_at", until), sf.lit(0))
@@ -150,7 +150,7 @@ def _nodes(timed: DataFrame, history: History, driver_edges: int) -> DataFrame:
 
 
 def measured(table: pyarrow.Table) -> pyarrow.Table:
-    """Measure the jobs of one workflow, as Arrow."""
+    """Measure one workflow; its jobs and the result are Arrow tables."""
     return _table([measure(table.to_pylist())])
 
 
