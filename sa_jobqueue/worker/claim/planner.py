@@ -131,7 +131,7 @@ class Planner:
     ) -> Plan:
         """Return the plan of one claim of up to `limit` jobs for these partitions.
 
-        `rooms`: how many jobs fairness keys with limits of their own may start, of those that `names` returned.
+        `capacities`: how many jobs fairness keys with limits of their own may start, of those that `names` returned.
         """
         late: dict[Any, str] = {}
         allocations: list[Allocation] = []

@@ -113,7 +113,7 @@ class Stride(Generic[NameT]):
 def quotas(sharers: Sequence[Sharer[Any]], free: int, capacities: Sequence[int]) -> list[int]:
     """Divide `free` slots among sharers, given by rising pass: one by one, each to the one whose pass is smallest.
 
-    `rooms`: the most that each may have. Cost: free * log(sharers).
+    `capacities`: the most that each may have. Cost: free * log(sharers).
     """
     steps = [STRIDE // sharer.weight for sharer in sharers]
     given = [0] * len(sharers)
