@@ -50,7 +50,7 @@ from sa_jobqueue.types import JobStatus
 
 RATE: Final = ("rate_limit", "rate_period", "rate_burst", "rate_algorithm")
 STATE: Final = ("tokens", "starts", "spent_at")
-"""Columns of a rate limit's state: tokens, recent starts, and the time of the last start."""
+"""Columns of a rate limit, in `RATE`, and of its state. A `rates.Rate` is created from both."""
 
 
 _MOST_TOKENS: Final[ColumnElement[float]] = literal_column("1e15")

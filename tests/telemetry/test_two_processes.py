@@ -72,8 +72,8 @@ def test_a_job_s_trace_goes_on_in_the_worker_and_its_log_names_it(
     finally:
         worker.terminate()
         worker.wait(PATIENCE)
-    told = log.read_text()
-    assert worker.returncode == 0, told
+    logged = log.read_text()
+    assert worker.returncode == 0, logged
     spans: list[dict[str, Any]] = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
     named = {name: [span for span in spans if span["name"] == name] for name in _NAMES}
     assert [len(found) for found in named.values()] == [3, 3, 2, 1, 1]
@@ -91,7 +91,7 @@ def test_a_job_s_trace_goes_on_in_the_worker_and_its_log_names_it(
     failed, completed = sorted(named["process flaky"], key=lambda span: str(span["start_time"]))
     assert completed["links"][-1]["context"]["span_id"] == failed["context"]["span_id"]
     # The log: each line is JSON, those of handlers name their job, and a failed attempt has kept its own.
-    lines = [json.loads(line) for line in told.splitlines()]
+    lines = [json.loads(line) for line in logged.splitlines()]
     drawn = {line["job_id"] for line in lines if line["message"].startswith("drawing")}
     assert drawn == {str(one) for one in pages}
     assert [line["job_id"] for line in lines if line["message"] == "apart"] == [str(apart_id)]
