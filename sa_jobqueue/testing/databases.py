@@ -3,10 +3,11 @@
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import Connection, MetaData, NullPool, create_engine, make_url, text
+from sqlalchemy import URL, Connection, Engine, MetaData, NullPool, create_engine, make_url, text
 from sqlalchemy.schema import CreateSchema
 
 _PREFIX = "jobqueue"
@@ -126,11 +127,14 @@ class DatabaseTemplate:
 @contextmanager
 def _server(url: str) -> Iterator[Connection]:
     # CREATE and DROP DATABASE run outside a transaction, and from another database than the one they are about.
-    engine = create_engine(
-        make_url(url).set(database=_MAINTENANCE_DATABASE), poolclass=NullPool, isolation_level="AUTOCOMMIT"
-    )
-    with engine.connect() as connection:
+    with _maintenance(make_url(url).set(database=_MAINTENANCE_DATABASE)).connect() as connection:
         yield connection
+
+
+@cache
+def _maintenance(url: URL) -> Engine:
+    # Kept, without connections: an engine that is new asks the server for its release and settings.
+    return create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
 
 
 def _quoted(connection: Connection, name: str) -> str:
