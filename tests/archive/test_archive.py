@@ -291,6 +291,7 @@ def test_a_password_is_in_no_error(tmp_path: Path, database_url: str) -> None:
     assert "hidden" not in repr(caught.value) + str(caught.value)
 
 
+@pytest.mark.long
 def test_a_chain_that_cannot_be_deleted_stays_in_the_tables_and_is_named(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''kept''; END'"

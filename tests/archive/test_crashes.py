@@ -15,6 +15,7 @@ from sqlalchemy import Engine, text
 
 from sa_jobqueue.archive import ArchiveOptions, Progress, Step, archive
 from tests.archive.worlds import chain, fill, in_archive, in_tables, states, together
+from tests.fixtures.variants import variants
 
 pytestmark = pytest.mark.parametrize("database_url", ["oldest swept"], indirect=True)
 
@@ -53,7 +54,9 @@ def redrive(engine: Engine, job_id: str) -> None:
 UNDISTURBED = [step for step in Step if not step.name.startswith("ABANDONED")]
 
 
-@pytest.mark.parametrize("step", UNDISTURBED)
+@pytest.mark.parametrize(
+    "step", variants(UNDISTURBED, default=[Step.PLANNED, Step.FILES, Step.PUBLISHED, Step.DELETED_BATCH])
+)
 @pytest.mark.parametrize("times", [(1,), pytest.param((2, 3), marks=pytest.mark.long)], ids=["first", "later"])
 def test_a_run_killed_after_a_step_is_brought_to_its_end(
     engine: Engine, tmp_path: Path, step: Step, times: tuple[int, ...]
@@ -84,6 +87,7 @@ def test_a_run_killed_after_a_step_is_brought_to_its_end(
     assert killed or 1 not in times  # some steps are taken once
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [Step.ABANDONED_FILES, Step.ABANDONED])
 def test_the_clearing_away_of_a_run_can_be_killed_as_well(engine: Engine, tmp_path: Path, step: Step) -> None:
     fill(engine)
@@ -100,6 +104,7 @@ CHILD = """
 import os, sys
 from datetime import timedelta
 from sa_jobqueue.archive import ArchiveOptions, archive
+from tests.fixtures.variants import variants
 seen = []
 def kill(progress):
     seen.append(progress.step.value)

@@ -29,6 +29,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models.base import REGISTRY_KEY
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import PostgresServer
+from tests.fixtures.variants import variants
 from tests.fixtures.workers import quick
 
 
@@ -198,7 +199,7 @@ def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
         yield database.url
 
 
-@pytest.mark.parametrize("build", STACKS)
+@pytest.mark.parametrize("build", variants(STACKS, default=[plain, flask, advanced_alchemy]))
 async def test_a_queue_on_this_base_has_tables_foreign_keys_and_runs_jobs(
     build: Callable[[], Stack], empty_database_url: str
 ) -> None:

@@ -39,6 +39,7 @@ from tests.behaviour.test_attempts import drain, enqueue
 from tests.behaviour.test_chains import FLAVOURS, HOUR, chain_of, handle
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.variants import variants
 from tests.fixtures.workers import until
 
 pytestmark = both_servers_swept
@@ -419,7 +420,7 @@ async def test_the_edge_says_what_a_failure_means(
             assert types.outcomes[job_id][0].error["message"] == "no paper"
 
 
-@pytest.mark.parametrize("on_failure", ["wait", "fail"])
+@pytest.mark.parametrize("on_failure", variants(["wait", "fail"], default=["fail"]))
 async def test_a_redrive_resumes_everything(engine: Engine, jobs: Jobs, types: Types, on_failure: Any) -> None:
     page = types.late.job(1)
     merge = types.merge.job(blockers=[WaitFor(page, on_failure=on_failure), types.page.job(2)])

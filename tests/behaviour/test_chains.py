@@ -41,6 +41,7 @@ from sa_jobqueue.policies.retry import immediately
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, Start
 
 pytestmark = both_servers_swept
@@ -199,7 +200,7 @@ def deduplicated(second: Any, chain_id: Any) -> Continuation[Any]:
     return continuation
 
 
-@any_flavour
+@pytest.mark.parametrize("flavour", variants(FLAVOURS, default=["async", "sync session"]))
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -427,7 +428,7 @@ class TextJob(JobMixin[str], Base, queue_schema="chained", queue_prefix="t_"):
     """A queue with text ids, a schema and a prefix."""
 
 
-@any_flavour
+@pytest.mark.parametrize("flavour", variants(FLAVOURS, default=["sync session"]))
 async def test_chains_go_on_in_a_queue_of_text_ids_in_a_schema(engine: Engine, flavour: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE SCHEMA IF NOT EXISTS chained"))

@@ -26,6 +26,7 @@ from sa_jobqueue.worker.claim import arrivals, claimer
 from sa_jobqueue.worker.claim.cursors import Allocation, Plan
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, Hands, Start, quick, until
 
 Choose = Callable[[Sequence[Candidate], int], Any]
@@ -157,7 +158,7 @@ async def test_one_that_fails_is_told_of_once_and_its_jobs_start_in_their_ordina
     assert told[0].queue == "default"
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("colour", variants(["sync", "async"], default=["sync"]))
 async def test_one_that_never_answers_keeps_nothing_waiting_for_longer_than_its_timeout(
     engine: Engine, jobs: Jobs, start: Start, colour: str
 ) -> None:
@@ -226,6 +227,7 @@ async def test_what_it_leaves_out_waits_and_is_offered_again_until_it_is_overdue
         await until(lambda: seen == ["overdue"], what="it starts although nobody chose it")
 
 
+@pytest.mark.long
 async def test_one_that_leaves_out_a_full_window_is_asked_again_at_leisure(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue, _ = recorder()
     loop = asyncio.get_running_loop()
@@ -358,7 +360,7 @@ SELECT max(total) FROM (SELECT (SELECT sum(other.rate_cost) FROM job AS other WH
 """)
 
 
-@pytest.mark.parametrize("algorithm", [None, "sliding_window"])
+@pytest.mark.parametrize("algorithm", variants([None, "sliding_window"], default=["sliding_window"]))
 async def test_under_a_rate_with_weights_it_is_never_passed_and_each_job_starts_in_its_turn(
     engine: Engine, jobs: Jobs, start: Start, algorithm: str | None
 ) -> None:
@@ -387,6 +389,7 @@ async def test_under_a_rate_with_weights_it_is_never_passed_and_each_job_starts_
         assert connection.execute(text("SELECT max(attempt) FROM job")).scalar_one() == 1
 
 
+@pytest.mark.long
 async def test_workers_that_choose_under_a_rate_with_weights_lose_nothing_and_keep_within_it(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:

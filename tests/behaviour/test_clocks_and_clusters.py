@@ -135,6 +135,7 @@ def switch(jobqueue_server: PostgresServer, database_url: str) -> Iterator[Switc
         proxy.close()
 
 
+@pytest.mark.long
 async def test_workers_that_come_to_another_cluster_hold_its_limits_and_run_all_its_jobs(switch: Switch) -> None:
     queue = JobQueue()
     running, most, ran = Counter[str](), Counter[str](), Counter[str]()

@@ -70,8 +70,10 @@ async def told(log: EventLog, *, paused: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("pause", "resume", "name"),
-    [(pause_queues, resume_queues, "default"), (pause_job_types, resume_job_types, "count")],
-    ids=["queue", "type"],
+    [
+        pytest.param(pause_queues, resume_queues, "default", id="queue"),
+        pytest.param(pause_job_types, resume_job_types, "count", id="type", marks=pytest.mark.long),
+    ],
 )
 async def test_pausing_while_claims_run_stops_them_and_resuming_starts_what_came_meanwhile(
     engine: Engine,

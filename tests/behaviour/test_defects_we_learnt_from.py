@@ -36,6 +36,7 @@ from sa_jobqueue.statements import arrivals
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
 from tests.statements.cases import catch_up_parameters
 
@@ -59,7 +60,9 @@ def standing(engine: Engine) -> Counter[tuple[str, str]]:
         return Counter({(row[0], row[1].value): row[2] for row in rows})
 
 
-@pytest.mark.parametrize("with_session", [False, True], ids=["batch", "session"])
+@pytest.mark.parametrize(
+    "with_session", variants([False, True], default=[True], id=lambda given: "session" if given else "batch")
+)
 async def test_hundreds_of_fan_ins_under_load_strand_nothing(engine: Engine, jobs: Jobs, with_session: bool) -> None:
     queue, fan_ins = JobQueue(), 200
 
@@ -115,6 +118,7 @@ def _pairs(session: Session, leaf: Any, first: Any, count: int) -> list[list[Any
     return pairs
 
 
+@pytest.mark.long
 def test_fifty_keys_and_four_threads_each_make_fifty_jobs(sessions: sessionmaker[Session], jobs: Jobs) -> None:
     together = threading.Barrier(4)
 

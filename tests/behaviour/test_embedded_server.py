@@ -22,6 +22,7 @@ from sa_jobqueue.testing import private_dirs
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer, ServerStartError
 from sa_jobqueue.testing.owners import Account
+from tests.fixtures.variants import variants
 
 PROGRAMS = binary_dirs()
 QUICK = {"fsync": "off", "shared_buffers": "16MB"}
@@ -153,6 +154,7 @@ def test_servers_run_side_by_side_with_databases_of_their_own(servers: list[Embe
     assert [ask(server.url, "SELECT number FROM mine") for server in servers] == list(range(len(servers)))
 
 
+@pytest.mark.long
 def test_a_given_data_directory_stays_and_serves_again() -> None:
     with reachable_dir() as directory:
         data_dir = directory / "data"
@@ -188,7 +190,7 @@ def test_a_long_directory_for_temporary_files_is_not_used_for_the_socket(
     private.remove()
 
 
-@pytest.mark.parametrize("thread", ["main", "other"])
+@pytest.mark.parametrize("thread", variants(["main", "other"], default=["main"]))
 def test_an_owner_killed_leaves_no_process(thread: str) -> None:
     with owner(thread=thread) as (process, server_pids, _url):
         assert not any(map(is_gone, server_pids))
@@ -197,6 +199,7 @@ def test_an_owner_killed_leaves_no_process(thread: str) -> None:
         await_true(lambda: all(map(is_gone, server_pids)), "every process of the server has ended")
 
 
+@pytest.mark.long
 def test_an_owner_that_ends_without_a_stop_leaves_no_process() -> None:
     with owner() as (process, server_pids, _url):
         process.communicate("end\n", WAIT_SECONDS)
@@ -204,6 +207,7 @@ def test_an_owner_that_ends_without_a_stop_leaves_no_process() -> None:
         assert all(map(is_gone, server_pids))
 
 
+@pytest.mark.long
 def test_a_server_to_outlive_its_owner_does_until_it_is_interrupted() -> None:
     with owner(options="outlive_owner=True") as (process, server_pids, url):
         process.communicate("end\n", WAIT_SECONDS)
@@ -217,6 +221,7 @@ def test_root_serves_as_nobody(newest: EmbeddedServer) -> None:
     assert Path(f"/proc/{newest.pid}").stat().st_uid == newest.data_dir.stat().st_uid != 0
 
 
+@pytest.mark.long
 def test_a_user_who_is_not_root_serves_as_himself() -> None:
     readable = [programs.path for programs in PROGRAMS if os.geteuid() != 0 or _nobody_can_run(programs.path)]
     if not readable:

@@ -75,6 +75,7 @@ async def test_a_flood_of_one_key_keeps_no_other_waiting(engine: Engine) -> None
     assert max(few) < 150
 
 
+@pytest.mark.long
 async def test_keys_share_a_queue_also_where_several_workers_do(engine: Engine) -> None:
     queue, seen = recorder()
     fill(engine, "default", count=2400, keys=4)
@@ -326,6 +327,7 @@ async def test_no_key_runs_more_than_its_limit_across_workers_and_none_waits_for
         assert connection.execute(text("SELECT count(*) FROM job WHERE status <> 'completed'")).scalar() == 0
 
 
+@pytest.mark.long
 async def test_no_key_of_very_many_runs_more_than_its_limit(engine: Engine, start: Start) -> None:
     queue, go_on, running, most = JobQueue(), asyncio.Event(), Counter[str](), Counter[str]()
 

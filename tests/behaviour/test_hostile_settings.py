@@ -183,6 +183,7 @@ async def run_everything(database_url: str) -> None:
 every = {name: value for settings in SETTINGS.values() for name, value in settings.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hostile", [every], ids=["all at once"], indirect=True)
 async def test_workers_rely_on_no_setting_of_the_database(database_url: str, hostile: Mapping[str, str]) -> None:
     await run_everything(database_url)

@@ -146,6 +146,7 @@ def test_every_command_is_tried_or_has_a_reason_why_not() -> None:
     assert set(commands(main)) == COMMANDS.keys() | ELSEWHERE.keys()
 
 
+@pytest.mark.long
 def test_no_command_lets_a_name_or_an_error_steer_the_terminal(ids: dict[str, str], database_url: str) -> None:
     environment = {"SA_JOBQUEUE_URL": database_url, "SA_JOBQUEUE_APP": "tests.fixtures.hostile_app:jobs"}
     wrong: dict[str, Any] = {}

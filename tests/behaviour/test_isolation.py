@@ -165,6 +165,7 @@ async def test_what_kills_a_child_costs_its_attempt_alone_at_once_and_says_what_
     assert len(letters) == len(fatal)  # each is a group of its own
 
 
+@pytest.mark.long
 async def test_a_handler_that_holds_the_gil_in_its_process_does_not_hold_up_the_workers_loop(
     engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -211,6 +212,7 @@ async def test_a_timeout_is_hard_a_handler_is_asked_then_terminated_then_killed(
     await until(lambda: not is_running(pids()[1]), what="the end of what the child had started")
 
 
+@pytest.mark.long
 async def test_an_attempt_that_is_lost_while_it_waits_for_a_child_never_begins(
     engine: Engine, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,6 +241,7 @@ async def test_an_attempt_that_is_lost_while_it_waits_for_a_child_never_begins(
     assert not touched.exists()
 
 
+@pytest.mark.long
 async def test_a_child_is_used_again_and_replaced_after_so_many_jobs(engine: Engine, jobs: Jobs) -> None:
     ids = enqueue(engine, *(isolated.pid.job() for _ in range(5)))
     await drain(isolated.jobs, engine, concurrency=1, max_jobs_per_child=3)
@@ -259,6 +262,7 @@ async def test_a_stop_gives_an_isolated_attempt_back_and_leaves_no_process(
     assert not is_running(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.long
 async def test_middleware_sees_what_an_isolated_handler_raised(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
     seen: list[BaseException] = []

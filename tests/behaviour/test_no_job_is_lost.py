@@ -18,6 +18,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.events import JobDied, JobRescued
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, Spawn, Start, until, wait_until
 
 VICTIM = """
@@ -28,6 +29,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue, Worker, WorkerOptions
 from sa_jobqueue.worker.finish import completer
 from sa_jobqueue.worker.run import executor
+from tests.fixtures.variants import variants
 
 FAULT = os.environ["FAULT"]
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
@@ -91,7 +93,9 @@ def healthy() -> JobQueue[Any]:
     return queue
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", variants(FAULTS, default=["in the handler", "before the handler's commit", "before the flush"])
+)
 async def test_a_worker_killed_anywhere_loses_nothing_and_doubles_no_effect(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start, fault: str
 ) -> None:

@@ -371,6 +371,7 @@ async def test_only_the_databases_clock_decides(engine: Engine, jobs: Jobs, monk
         assert connection.execute(sane).scalar_one()
 
 
+@pytest.mark.long
 async def test_steps_of_a_hosts_clock_within_a_run_change_nothing(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

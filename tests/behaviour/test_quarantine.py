@@ -282,14 +282,14 @@ CASES = [
     ),
     Case(RefusedWrite.CLAIM, limits, "BEFORE INSERT OR UPDATE ON rate_state FOR EACH ROW", "name"),
 ]
-LONG = {starting_what_is_chosen, ends_of_chains, rescue_of_orphans, expiry, pruning_of_letters}
+ALWAYS = {completions, unblocking, rescue, firing, starting, limits}
 """What goes the way of another of these."""
 
 
 @pytest.mark.parametrize(
     "case",
     [
-        pytest.param(case, id=case.prepare.__name__, marks=[pytest.mark.long] if case.prepare in LONG else [])
+        pytest.param(case, id=case.prepare.__name__, marks=[] if case.prepare in ALWAYS else [pytest.mark.long])
         for case in CASES
     ],
 )

@@ -49,6 +49,7 @@ def scalar(engine: Engine, statement: str, **given: Any) -> float:
         return float(connection.execute(text(statement), given).scalar_one())
 
 
+@pytest.mark.long
 async def test_no_window_and_no_stretch_of_time_has_more_than_its_rate_by_weight_across_three_workers(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:

@@ -181,6 +181,7 @@ async def connections_end(engine: Engine) -> None:
 
 
 # A checkout that is cancelled is SQLAlchemy's to clean up, later, which it mentions. The connection is closed before.
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:The garbage collector is trying to clean up:sqlalchemy.exc.SAWarning")
 async def test_a_worker_stopped_while_it_connects_leaves_no_connection(engine: Engine) -> None:
     # Whatever it was about to open: each run is stopped some steps of the loop later than the one before. Without the

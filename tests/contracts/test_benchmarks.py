@@ -121,6 +121,7 @@ def test_a_system_that_fails_is_named_and_the_others_go_on() -> None:
     assert failed == {"drain: theirs": "it did not answer"}
 
 
+@pytest.mark.long
 def test_drain_keeps_to_its_budget_of_round_trips_commits_and_row_versions(jobqueue_database_url: str) -> None:
     found = run_benchmarks(jobqueue_database_url, "--jobs", "2000", "--scenario", "drain")
 

@@ -57,6 +57,7 @@ def test_commands_are_understood() -> None:
     assert len(seen) == 5
 
 
+@pytest.mark.long
 def test_compose_matches_its_schema() -> None:
     command = [
         sys.executable,

@@ -17,7 +17,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import check_jsonschema  # type: ignore[import-untyped]
 import pytest
 from click.testing import CliRunner
 
@@ -159,6 +158,8 @@ def test_the_audit_fails_for_a_known_vulnerability(vulnerable: str) -> None:
 def test_files_of_the_forge_match_their_schema(schema: str) -> None:
     files = SCHEMAS[schema]
     assert files
+    import check_jsonschema  # type: ignore[import-untyped] # takes two seconds: not for each process that collects tests
+
     done = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", schema, *map(str, files)])
     assert done.exit_code == 0, done.output
 

@@ -298,6 +298,7 @@ def test_a_role_without_pg_monitor_sees_the_queue_and_is_told_what_it_cannot_see
     assert jobs.status(job_id) is JobStatus.RUNNING
 
 
+@pytest.mark.long
 def test_updates_leave_no_memory_and_no_thread_behind(engine: Engine, jobs: Jobs) -> None:
     jobs.add_many(60)
     source = Source(name="queue", engine=engine)

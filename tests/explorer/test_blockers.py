@@ -35,6 +35,7 @@ def test_enqueue_meets_the_end_of_its_blocker_in_a_session(explorer: Explorer) -
         assert report.blocked > 0
 
 
+@pytest.mark.long
 def test_enqueue_meets_a_blocker_that_goes_on(explorer: Explorer) -> None:
     """It waits for the chain's new last job, whoever of the two comes first."""
     for setup, job, to in ((running, "x", "x1"), (grown, "x1", "x2")):
@@ -64,6 +65,7 @@ def test_enqueue_meets_the_death_of_its_blocker(explorer: Explorer, on_failure: 
         assert {ending.split()[0] for ending in report.endings if f"{job}=dead" in ending} == {stands}, str(report)
 
 
+@pytest.mark.long
 def test_enqueue_meets_the_sweeper_that_buries_its_blocker(explorer: Explorer) -> None:
     report = prove(
         explorer,
@@ -113,6 +115,7 @@ def test_enqueue_meets_the_deletion_and_the_end_of_its_blocker(explorer: Explore
     assert any("ChainReferencedError" in kinds for kinds in report.outcomes)
 
 
+@pytest.mark.long
 def test_two_who_wait_for_the_same_chains_never_deadlock(explorer: Explorer) -> None:
     report = prove(
         explorer,
@@ -131,6 +134,7 @@ def test_two_who_wait_for_the_same_chains_never_deadlock(explorer: Explorer) -> 
     )
 
 
+@pytest.mark.long
 def test_what_a_claim_takes_waits_for_nothing(explorer: Explorer) -> None:
     report = prove(
         explorer,

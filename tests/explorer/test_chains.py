@@ -88,6 +88,7 @@ def test_a_fan_in_that_grows_while_it_is_waited_for(explorer: Explorer) -> None:
     assert set(both.endings) == {"j=blocked x=completed x1=pending y=completed"}
 
 
+@pytest.mark.long
 def test_an_attempt_ends_once_and_a_chain_with_it(explorer: Explorer) -> None:
     for hand in (ops.completes_without_worker("x1", whole=True), ops.completes_without_worker("x1", "x2", whole=True)):
         report = prove(explorer, grown, hand, ops.completes("x1", "x3"), ops.completes_in_session("x1", whole=True))
@@ -98,6 +99,7 @@ def test_an_attempt_ends_once_and_a_chain_with_it(explorer: Explorer) -> None:
         assert not any("x2=" in ending and "x3=" in ending for ending in report.endings)
 
 
+@pytest.mark.long
 def test_a_job_completed_by_hand_meets_its_worker(explorer: Explorer) -> None:
     report = prove(explorer, grown, ops.completes_without_worker("x1"), ops.completes_in_session("x1"))
     assert set(report.endings) == {"j=pending x=completed x1=completed"}
@@ -108,6 +110,7 @@ def test_a_job_completed_by_hand_meets_its_worker(explorer: Explorer) -> None:
     prove(explorer, grown, ops.completes_without_worker("x1"), ops.finishes("x1"), ops.takes_back(tries=1), sample=(40, 5))
 
 
+@pytest.mark.long
 def test_a_waiting_job_completed_by_hand_is_not_started_by_its_blocker(explorer: Explorer) -> None:
     report = prove(
         explorer,

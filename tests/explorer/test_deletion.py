@@ -224,6 +224,7 @@ def test_overlapping_sets_in_other_orders_are_deleted_by_one_of_two(explorer: Ex
     assert set(endings) == {"c", "nothing"}
 
 
+@pytest.mark.long
 def test_cascades_that_meet_leave_a_whole(explorer: Explorer) -> None:
     endings = explore(
         explorer,
@@ -274,6 +275,7 @@ def test_a_continuation_added_meanwhile_goes_with_its_chain(explorer: Explorer) 
     assert set(endings) == {"ac"}
 
 
+@pytest.mark.long
 def test_a_cascade_takes_what_a_continuation_added_meanwhile_waits_for(explorer: Explorer) -> None:
     endings = explore(
         explorer,
@@ -384,6 +386,7 @@ def redrive(session: Session, ids: Ids) -> list[Any]:
     return redrive_dead_letters(session, where=DeadLetterFilter(queues=[queue_of(ids)])).ids
 
 
+@pytest.mark.long
 def test_a_redrive_and_a_deletion_of_the_same_chains(explorer: Explorer) -> None:
     endings = explore(
         explorer,
@@ -405,6 +408,7 @@ def cancel_all(names: str) -> Callable[[Session, Ids], Steps]:
     return by_locks(run)
 
 
+@pytest.mark.long
 def test_jobs_cancelled_and_their_chains_deleted(explorer: Explorer) -> None:
     endings = explore(
         explorer,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import pytest
 from sqlalchemy import Connection, select
 from sqlalchemy.orm import Session
 
@@ -89,6 +90,7 @@ def _told(row: Any) -> tuple[int, str]:
     return row["attempt"], row["outcome"]
 
 
+@pytest.mark.long
 def test_a_job_claimed_cancelled_and_completed_at_once_ends_once(explorer: Explorer) -> None:
     report = explorer.explore(
         Scenario(

@@ -140,6 +140,7 @@ def test_a_job_that_died_with_its_worker_is_redriven_and_done_once(explorer: Exp
     assert set(report.endings) >= {"completed", "dead", "pending"}
 
 
+@pytest.mark.long
 def test_of_three_who_claim_at_once_one_gets_the_job(explorer: Explorer) -> None:
     report = explorer.explore(claims())
     assert (report.schedules, report.is_complete) == (90, True)

@@ -11,6 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import pytest
 from sqlalchemy import Connection, func, update
 from sqlalchemy.orm import Session
 
@@ -100,6 +101,7 @@ def test_who_enqueues_with_a_blocker_whose_time_is_up_is_told_or_keeps_it(explor
     assert all("z" not in ending or ending == "abz" for ending in endings)
 
 
+@pytest.mark.long
 def test_two_who_prune_and_one_who_deletes_share_the_work_and_none_waits_for_a_pruner_for_ever(explorer: Explorer) -> None:
     endings = explore(
         explorer,

@@ -29,6 +29,7 @@ def test_a_chain_is_settled_once_by_whoever_comes_first(explorer: Explorer) -> N
     assert report.blocked == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("on_failure", ["wait", "fail", "continue"])
 def test_a_failure_that_is_passed_on_meets_its_redrive(explorer: Explorer, on_failure: str) -> None:
     report = prove(explorer, lambda scene: failed(scene, on_failure), ops.settles("x"), ops.redrives("x1"))
@@ -52,6 +53,7 @@ def test_a_redriven_chain_that_ends_again_meets_its_first_end(explorer: Explorer
         assert set(report.endings) <= allowed | {f"j={stands} x=completed x1=completed" for stands in ("pending", "dead")}
 
 
+@pytest.mark.long
 def test_a_waiting_job_cancelled_or_deleted_meets_the_end_it_waits_for(explorer: Explorer) -> None:
     """It is cancelled, whoever comes first; and those who wait for it are told in their turn."""
     for cancels in (ops.cancels("j"), ops.cancels_chain("j", whole=True)):
@@ -128,6 +130,7 @@ def test_a_redrive_takes_its_locks_in_the_order_of_all(explorer: Explorer) -> No
     assert report.blocked > 0
 
 
+@pytest.mark.long
 def test_a_redrive_meets_a_job_that_begins_to_wait(explorer: Explorer) -> None:
     for on_failure in ("wait", "fail"):
         report = prove(
@@ -156,6 +159,7 @@ def test_a_death_that_kills_a_continuation_meets_its_chain(explorer: Explorer) -
     )
 
 
+@pytest.mark.long
 def test_a_job_held_while_many_are_told_is_told_later(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A chain that many wait for takes several transactions; one that was held in the first is not forgotten in the last."""
     monkeypatch.setattr(unblocking, "BATCH", 1)

@@ -92,6 +92,7 @@ def test_what_somebody_holds_or_owns_is_left_out_and_said_and_the_others_are_don
         connection.execute(text("DROP ROLE maintenance_guest"))
 
 
+@pytest.mark.long
 @both_servers
 def test_a_rebuilt_index_is_small_again_and_what_an_ended_rebuild_left_is_dropped(
     engine: Engine, database_url: str, dead: Callable[[], None], jobs: Jobs, holders: Holders
@@ -121,6 +122,7 @@ def test_a_rebuilt_index_is_small_again_and_what_an_ended_rebuild_left_is_droppe
     assert len(done) == len(health(engine).indexes)
 
 
+@pytest.mark.long
 def test_optimize_does_what_is_worth_it_and_nothing_else(
     engine: Engine, database_url: str, dead: Callable[[], None]
 ) -> None:

@@ -90,6 +90,7 @@ def test_a_session_gives_the_whole_report_or_none(engine: Engine) -> None:
         health(session, partial=True)
 
 
+@pytest.mark.long
 def test_the_command_line_says_what_was_not_measured(engine: Engine, database_url: str, jobs: Jobs) -> None:
     jobs.add_worker(WORKER)
     with locked(engine, "job_attempt"):

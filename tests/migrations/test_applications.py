@@ -18,6 +18,7 @@ from sa_jobqueue import Job
 from sa_jobqueue.errors import SchemaError, SchemaTooNewError
 from sa_jobqueue.migrations import autogenerate
 from sa_jobqueue.migrations.versions import LATEST
+from tests.fixtures.variants import variants
 from tests.migrations.applications import MODELS, NAMED_MODELS, NO_QUEUE, PLAIN_MODELS, Application
 from tests.migrations.catalogs import catalog
 
@@ -85,6 +86,17 @@ def run_script(engine: Engine, script: str) -> None:
     """Execute a script as psql would: whole and without parameters, so nothing in it is interpreted."""
     with engine.connect() as connection:
         connection.connection.cursor().execute(script)
+
+
+both_scopes = pytest.mark.parametrize(
+    "configure",
+    variants(
+        ["", "include_schemas=True"],
+        default=["include_schemas=True"],
+        id=lambda one: "all schemas" if one else "default schema only",
+    ),
+)
+"""The default schema alone in the long run: `test_up_check_down_and_up_again` has it by default."""
 
 
 def test_the_first_revision_has_one_line_a_queue_before_what_refers_to_it(make_application: MakeApplication) -> None:
@@ -169,6 +181,7 @@ def test_sql_mode_prints_what_makes_the_same_database(
     assert set(inspect(printed).get_table_names()) <= {"alembic_version"}  # which Alembic before 1.19 drops
 
 
+@pytest.mark.long
 def test_a_new_version_of_the_library_is_pending_until_it_is_migrated(
     make_application: MakeApplication, request: pytest.FixtureRequest
 ) -> None:
@@ -219,7 +232,7 @@ def test_a_table_of_the_same_name_that_is_not_ours_is_refused(make_application: 
         application.autogenerate()
 
 
-@pytest.mark.parametrize("configure", ["", "include_schemas=True"], ids=["default schema only", "all schemas"])
+@both_scopes
 def test_what_the_application_changes_on_a_queue_later_is_its_own(make_application: MakeApplication, configure: str) -> None:
     application = make_application(NAMED_MODELS, configure=configure)
     application.autogenerate()
@@ -240,7 +253,7 @@ def test_what_the_application_changes_on_a_queue_later_is_its_own(make_applicati
     application.downgrade("base")
 
 
-@pytest.mark.parametrize("configure", ["", "include_schemas=True"], ids=["default schema only", "all schemas"])
+@both_scopes
 def test_a_queue_without_a_model_is_left_whole_and_named(
     make_application: MakeApplication, caplog: pytest.LogCaptureFixture, configure: str
 ) -> None:
@@ -317,7 +330,8 @@ def test_drift_of_the_librarys_own_is_told_and_not_written(
     assert commands(application.autogenerate()) == []
 
 
-@pytest.mark.parametrize("configure", ["", "include_schemas=True"], ids=["default schema only", "all schemas"])
+@pytest.mark.long
+@both_scopes
 def test_the_default_schema_may_be_spelled_out(
     make_application: MakeApplication, caplog: pytest.LogCaptureFixture, configure: str
 ) -> None:

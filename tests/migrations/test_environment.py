@@ -95,6 +95,7 @@ def test_a_checkout_is_migrated_by_its_url(engine: Engine) -> None:
         session.add(Job("mail"))
 
 
+@pytest.mark.long
 def test_a_checkout_prints_its_sql_without_a_database() -> None:
     done = alembic("upgrade", "head", "--sql", url=None)
     assert done.returncode == 0, done.stderr

@@ -105,6 +105,7 @@ def test_every_version_undoes_itself_and_can_be_done_again(engine: Engine, layou
     assert look(engine) == seen[next_version]
 
 
+@pytest.mark.long
 def test_tables_may_be_made_and_dropped_in_several_steps(make_engine: Callable[[], Engine]) -> None:
     migrated, engine = make_engine(), make_engine()
     nothing = look(engine)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Engine, func, insert, text
@@ -161,7 +162,8 @@ def build(world: World, engine: Engine, jobs: Jobs) -> Any:
 
 
 @one_server_swept
-def test_the_first_that_holds_a_job_back_is_named_whatever_else_does(engine: Engine, jobs: Jobs) -> None:
+@pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.long)])
+def test_the_first_that_holds_a_job_back_is_named_whatever_else_does(engine: Engine, jobs: Jobs, examples: int) -> None:
     seen: set[Cause] = set()
 
     def look(world: World) -> None:
@@ -181,6 +183,6 @@ def test_the_first_that_holds_a_job_back_is_named_whatever_else_does(engine: Eng
     of_pending = set(Cause) - {Cause.COMPLETED, Cause.CANCELLED, Cause.DEAD, Cause.RUNNING, Cause.WORKER_SILENT}
     assert seen == of_pending - {Cause.BLOCKED, Cause.UNBLOCKING, Cause.QUARANTINED}  # others' tests
     together = given(world=WORLDS)(look)
-    settings(max_examples=50, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))(
+    settings(max_examples=examples, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))(
         together
     )()

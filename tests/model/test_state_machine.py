@@ -270,7 +270,7 @@ def explore(system: System, *, examples: int, number: int | None = None) -> None
 
 @pytest.mark.timeout(300 + 180 * MINUTES)
 @pytest.mark.parametrize("database_url", ["newest"], indirect=True)
-@pytest.mark.parametrize("examples", [8, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [3, pytest.param(40, marks=pytest.mark.long)])
 def test_the_queue_does_what_its_model_says(system: System, count_steps: Callable[[int], None], examples: int) -> None:
     """The same examples each time; with `SA_JOBQUEUE_MODEL_MINUTES` others, for so long."""
     ends_at = time.monotonic() + MINUTES * 60

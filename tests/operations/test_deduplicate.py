@@ -19,6 +19,7 @@ from sa_jobqueue.errors import ConflictError, InvalidJobError, StaleSnapshotErro
 from sa_jobqueue.operations import DeadLetterFilter, enqueue_many_unique, enqueue_unique, redrive_dead_letters
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, quick, wait_until
 
 pytestmark = both_servers_swept
@@ -51,7 +52,7 @@ def test_a_plain_add_of_a_taken_key_is_refused_by_the_database(sessions: Session
         session.add(Job("test", deduplication_key="k"))
 
 
-@pytest.mark.parametrize("scope", ["open", "any"])
+@pytest.mark.parametrize("scope", variants(["open", "any"], default=["open"]))
 def test_of_many_who_enqueue_at_once_one_makes_it_and_all_others_find_it(sessions: Sessions, jobs: Jobs, scope: Any) -> None:
     together = threading.Barrier(8)
 

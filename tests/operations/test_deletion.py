@@ -282,6 +282,7 @@ def test_chains_that_wait_for_each_other_are_deleted_together(session: Session, 
     assert delete_chains(session, [other], cascade=True).ids == [one, other]
 
 
+@pytest.mark.long
 def test_a_fan_in_of_thousands_goes_in_one_call(session: Session, jobs: Jobs, engine: Engine) -> None:
     root = jobs.add(JobStatus.BLOCKED)
     wait_for(engine, root, *jobs.add_many(3000))

@@ -238,6 +238,7 @@ def test_another_engine_is_another_database(
     assert notifications.seen() == DUE * 2
 
 
+@pytest.mark.long
 def test_nothing_is_remembered_of_sessions_that_are_gone(sessions: sessionmaker[Session], jobs: Jobs) -> None:
     for _ in range(3):
         session = sessions()

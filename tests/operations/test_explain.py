@@ -265,6 +265,7 @@ def test_what_has_ended_and_was_not_passed_on_is_told(
     assert "a worker is about to unblock it" in explain_job(session, waiting.id).sentence
 
 
+@pytest.mark.long
 def test_thousands_of_blockers_are_explained_by_a_few(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add()
     many = jobs.add_many(3000)

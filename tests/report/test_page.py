@@ -88,6 +88,7 @@ def test_a_browser_draws_it_asks_nobody_and_runs_nothing_of_the_history(
     page.close()
 
 
+@pytest.mark.long
 def test_it_fits_a_telephone_and_is_drawn_anew_when_the_window_gets_wider(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(render(filled()), encoding="utf-8")

@@ -489,6 +489,7 @@ def test_what_cannot_be_measured_is_refused_by_name(history: History) -> None:
             call()
 
 
+@pytest.mark.long
 def test_earlier_days_of_an_archive_are_not_read(plainly: SparkSession, rows: Rows, tmp_path: Path) -> None:
     from sa_jobqueue.spark.analytics import History
 

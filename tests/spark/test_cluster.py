@@ -118,6 +118,7 @@ def bare_python(folder: Path) -> Path:
     return path
 
 
+@pytest.mark.long
 def test_the_library_is_imported_from_an_archive_and_runs(tmp_path: Path, database_url: str, engine: Engine) -> None:
     """What executors do with `--py-files`, without a cluster."""
     archive = zipped(tmp_path)

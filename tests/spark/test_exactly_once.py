@@ -25,6 +25,7 @@ from sa_jobqueue.spark import enqueue, written
 from sa_jobqueue.spark.columns import InvalidColumnError
 from sa_jobqueue.spark.writing import WriteError
 from tests.fixtures.tallies import show_row
+from tests.fixtures.variants import variants
 from tests.spark.faults import FaultySource, write_and_die
 from tests.spark.test_writing_rows import Row, batch, writer
 from tests.spark.writing_app import mail
@@ -129,6 +130,7 @@ CLIENT = """
 import sys
 from pyspark.sql import SparkSession
 from tests.spark.faults import FaultySource
+from tests.fixtures.variants import variants
 
 remote, url, marks = sys.argv[1:]
 spark = SparkSession.builder.remote(remote).getOrCreate()
@@ -154,7 +156,7 @@ def test_a_write_through_connect_whose_tasks_are_killed_is_made_once(
     count_up("batch write through Connect: kill, then again", ROWS)
 
 
-@pytest.mark.parametrize(("where", "at_once"), [("before", 0), ("in", 0), ("after", 100)])
+@pytest.mark.parametrize(("where", "at_once"), variants([("before", 0), ("in", 0), ("after", 100)], default=[("in", 0)]))
 def test_whenever_the_driver_dies_its_write_can_be_made_again(
     where: str, at_once: int, database_url: str, engine: Engine, count_up: CountUp
 ) -> None:

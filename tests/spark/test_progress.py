@@ -45,6 +45,7 @@ def test_tasks_that_have_ended_are_counted_while_the_others_run(spark: SparkSess
         assert measure() == (4, 4)
 
 
+@pytest.mark.long
 def test_enqueue_prints_a_line_when_it_begins_and_when_it_has_ended(
     spark: SparkSession, database_url: str, session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:

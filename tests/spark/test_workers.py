@@ -115,6 +115,7 @@ def test_a_round_does_all_there_is_and_ends_when_idle(
     eventually(lambda: _connections(engine) == 0, what="every connection is closed")
 
 
+@pytest.mark.long
 def test_rounds_follow_each_other_until_somebody_stops_them(
     engine: Engine, worker_set: MakeSet, effects: Callable[[], list[Any]]
 ) -> None:

@@ -102,6 +102,7 @@ def test_a_count_from_a_floor_finds_what_was_claimed_earlier_and_committed_later
     assert int(floors[-1]) > 0
 
 
+@pytest.mark.long
 def test_a_rate_reads_the_same_however_many_claims_it_has_let_through_or_lost(server: Any, database_url: str) -> None:
     server.execute("ALTER TABLE rate_state SET (autovacuum_enabled = off)")
     server.execute(RATE)

@@ -19,6 +19,7 @@ from sa_jobqueue.worker.run.sessions import _effects, _is_local
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, quick
 
 DATABASE = "session swept"
@@ -125,10 +126,11 @@ REFUSED: dict[str, Callable[[Session, str], None]] = {
     "rollback past SQLAlchemy": _past_sqlalchemy("ROLLBACK"),
     "two statements, one of which rolls back": _past_sqlalchemy("SELECT 1; ROLLBACK"),
 }
+ALWAYS_REFUSED = ("with session", "close, swallowed", "commit", "raw end", "core rollback", "rollback past SQLAlchemy")
 
 
 @one_server_swept
-@pytest.mark.parametrize("misuse", REFUSED)
+@pytest.mark.parametrize("misuse", variants(REFUSED, default=ALWAYS_REFUSED))
 async def test_a_handler_that_ends_its_transaction_fails_and_keeps_nothing(engine: Engine, jobs: Jobs, misuse: str) -> None:
     queue = handlers(REFUSED[misuse])
     # Of one kind after the other on the same few connections: each is followed by one that does nothing wrong.
@@ -238,7 +240,9 @@ LASTING = {
 
 
 @one_server_swept
-@pytest.mark.parametrize("setting", LASTING)
+@pytest.mark.parametrize(
+    "setting", variants(LASTING, default=["a timeout", "a role", "a block", "a temporary table", "a lock"])
+)
 async def test_what_a_handler_sets_does_not_outlive_its_attempt(engine: Engine, jobs: Jobs, setting: str) -> None:
     """Not its timeout, role, schema or variables, its temporary tables or locks: the next handler finds none of it."""
     seen: list[Any] = []

@@ -35,6 +35,7 @@ from sa_jobqueue.worker.claim.selectors import Selectors
 from tests.behaviour.test_attempts import enqueue
 from tests.behaviour.test_sharing import drain, fill, recorder
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.variants import variants
 from tests.fixtures.workers import quick, until, working
 
 QUEUES = [f"q{number}" for number in range(5)]
@@ -263,7 +264,7 @@ def _write(connection: Connection, chance: random.Random, count: int) -> None:
     connection.execute(insert(table(Job)).values(rows))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", variants(range(4), default=[0, 1]))
 async def test_whatever_is_written_and_however_late_each_job_is_started_once(
     seed: int, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, seldom: None
 ) -> None:

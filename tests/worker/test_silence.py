@@ -59,6 +59,7 @@ def two_kinds() -> tuple[JobQueue[Any], asyncio.Event]:
     return queue, go_on
 
 
+@pytest.mark.long
 async def test_a_worker_whose_connections_all_fall_silent_works_again(
     engine: Engine, jobs: Jobs, proxy: Proxy, behind_proxy: Engine
 ) -> None:

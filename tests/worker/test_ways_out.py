@@ -29,6 +29,7 @@ from tests.fixtures import isolated
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.isolated import PanicException, leave
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
 
 pytestmark = one_server_swept
@@ -282,7 +283,7 @@ def _ending(engine: Engine, way: str) -> JobQueue[Any]:
 
 
 @pytest.mark.usefixtures("unheard")
-@pytest.mark.parametrize("way", ENDS)
+@pytest.mark.parametrize("way", variants(ENDS, default=["completes"]))
 async def test_a_handler_that_ends_its_own_job_through_its_session_is_taken_at_its_word(
     engine: Engine, jobs: Jobs, way: str
 ) -> None:
