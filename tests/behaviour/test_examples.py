@@ -15,14 +15,22 @@ from sqlalchemy import create_engine, text
 
 from sa_jobqueue.testing.servers import URL_VARIABLE
 from tests.fixtures.programs import PYTHON, Ended, Programs
+from tests.fixtures.variants import variants
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path for path in EXAMPLES.rglob("*.py") if "# Output:" in path.read_text())
 REPORTS = [EXAMPLES / "build_graph.py", EXAMPLES / "flights" / "walkthrough.py"]
 """Examples at real size: what they print is measured, and depends on the interpreter."""
+LONG = {"fastapi_app/walkthrough.py", "flask_app/walkthrough.py", "llm_calls.py", "two_queues.py", "worker_in_litestar.py"}
+"""Those that take longest are left to the long run."""
 NEEDS = {"sending_email.py": "aiosmtpd", "outbox_to_kafka.py": "confluent_kafka"}
 """Packages that an example alone needs; without them it is skipped."""
 APPLICATIONS = sorted(path.parent for path in EXAMPLES.glob("*/alembic.ini"))
+
+
+def shown(script: Path) -> str:
+    """Return an example's path among the examples."""
+    return str(script.relative_to(EXAMPLES))
 
 
 def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50, errors: list[str] | None = None) -> str:
@@ -67,8 +75,7 @@ def test_every_example_says_what_it_prints() -> None:
 
 @pytest.mark.parametrize(
     "script",
-    [pytest.param(one, marks=[pytest.mark.long] if one.parent.name == "fastapi_app" else []) for one in SCRIPTS],
-    ids=lambda script: str(script.relative_to(EXAMPLES)),
+    variants(SCRIPTS, default=[one for one in SCRIPTS if shown(one) not in LONG], id=shown),
 )
 def test_example_prints_what_its_last_comment_says(
     script: Path, empty_database_url: str, programs: Programs, tmp_path: Path

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@pytest.mark.long
 def test_tasks_that_have_ended_are_counted_while_the_others_run(spark: SparkSession, tmp_path: Path) -> None:
     gate = tmp_path / "go"
 
