@@ -24,7 +24,7 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.spark import writing
 from sa_jobqueue.spark.connections import connect, find_queue, load_object
-from sa_jobqueue.spark.options import OPTIONS, Options, Use, read_options
+from sa_jobqueue.spark.options import OPTIONS, Options, Use, plain, read_options
 from sa_jobqueue.spark.progress import counted_tasks
 from sa_jobqueue.spark.sampling import check_payload
 from sa_jobqueue.spark.writing import WriteError
@@ -78,7 +78,7 @@ def enqueue(
     `df.repartition(key).sortWithinPartitions(key, at)`.
     `write_id`: a name for this write; repeating a committed write has no effect and returns the first result, unless the
     option `onRepeat` is `check`. A write without rows is not recorded.
-    `mode`, `on_duplicate`, `options`, `url`: options of the data source.
+    `mode`, `on_duplicate`, `url`: options of the data source; `options`: its others.
     `progress`: "lines" prints the progress on standard error, at the start and every ten seconds.
 
     Options, columns and tables are checked before Spark computes a row, and with a handler (or `app`) also whether the types
@@ -87,16 +87,12 @@ def enqueue(
     of a failure in Spark, for example of an invalid row. Nothing is enqueued then, unless only the response was lost: with a
     `write_id` it is safe to repeat the call.
     """
-    given = dict(options or {})
-    given |= {"mode": mode, "onDuplicate": on_duplicate, "type": target if isinstance(target, str) else target.name}
+    given = {"mode": mode, "onDuplicate": on_duplicate, "type": target if isinstance(target, str) else target.name}
     if isinstance(target, Handler):
         given["app"] = app or _app_of(target)
     elif app is not None:
         given["app"] = app
-    for name, value in (("url", url), ("writeId", write_id), ("traceContext", current_traceparent())):
-        if value is not None:
-            given[name] = value
-    given.setdefault("writtenBy", str(df.sparkSession.conf.get("spark.app.name") or "Spark"))
+    given |= {name: value for name, value in (("url", url), ("writeId", write_id)) if value is not None}
     columns: dict[str, Column] = {"input": _input(df, payload)}
     for name, option, one in (
         ("queue", "queue", queue),
@@ -127,10 +123,24 @@ def enqueue(
     ):
         if column is not None:
             columns[name] = F.col(column) if isinstance(column, str) else column
+    given = _with_options(given, options or {})
+    written_by = df.sparkSession.conf.get("spark.app.name")
+    for name, default in (("traceContext", current_traceparent()), ("writtenBy", written_by)):
+        if default and plain(name) not in map(plain, given):
+            given[name] = default
     kind = _kind_of(target, app)
     if kind is not None and mode.upper() == "FAILFAST":
         _check_sample(kind, df, payload)
     return _write(df.select(*(column.alias(name) for name, column in columns.items())), given, progress)
+
+
+def _with_options(given: dict[str, str], options: Mapping[str, str]) -> dict[str, str]:
+    """Return what the arguments say and the options. Raises: InvalidOptionError for an option that an argument has set."""
+    arguments = {plain(name) for name in given}
+    for name in options:
+        if plain(name) in arguments:
+            _refuse(name, "is an argument of enqueue; pass it as that, not in options")
+    return given | dict(options)
 
 
 def _kind_of(target: Handler[Any, Any, Any] | str, app: str | None) -> JobType | None:
@@ -159,7 +169,8 @@ def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> Writ
     options = _options(given)
     # Spark would run the same checks, but replace their errors with its own.
     writer = writing.batch_writer(rows.schema, options, overwrite=False)
-    write_id = given["writeId"] = writer.write_id
+    write_id = writer.write_id
+    given = {name: value for name, value in given.items() if plain(name) != "writeid"} | {"writeId": write_id}
     before = _written(options, write_id, 0)
     if before is not None and options["onRepeat"] == "skip":
         return before

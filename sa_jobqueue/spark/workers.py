@@ -141,7 +141,8 @@ class WorkerSet:
         self._cancelled = False
         self._counted: tuple[float, int, bool] | None = None
         self._error: BaseException | None = None
-        self._began = time.monotonic()
+        self._began: float | None = None
+        self._finished: float | None = None
         self._threads = [
             threading.Thread(target=target, name=f"sa_jobqueue {what}", daemon=True)
             for what, target in (("rounds", self._run), ("watch", self._watch))
@@ -149,9 +150,12 @@ class WorkerSet:
 
     @property
     def report(self) -> WorkersReport:
-        """The result of the batches that have ended, and why the set ended, if it has."""
+        """The result of the batches that have ended, and why the set ended, if it has. `elapsed` is 0 before the start."""
         with self._lock:
-            return replace(self._report, elapsed=timedelta(seconds=time.monotonic() - self._began))
+            if self._began is None:
+                return self._report
+            until = time.monotonic() if self._finished is None else self._finished
+            return replace(self._report, elapsed=timedelta(seconds=until - self._began))
 
     @property
     def is_running(self) -> bool:
@@ -159,10 +163,13 @@ class WorkerSet:
         return self._threads[0].is_alive()
 
     def start(self) -> None:
-        """Start the first batch. Can be called once.
+        """Start the first batch.
 
         Raises: DatabaseUnavailableError or SchemaError if the driver cannot use the queue; nothing was started then.
+        RuntimeError if it was started before.
         """
+        if self._began is not None:
+            raise RuntimeError(f"workers {self.name} were started already; make another WorkerSet")
         try:
             with Session(self._engine) as session:
                 check_schema(session, model=self._model)
@@ -176,7 +183,9 @@ class WorkerSet:
         """Wait until the workers have ended; return their result.
 
         Raises: WorkersFailedError when tasks failed permanently; TimeoutError after `timeout`; the workers continue.
+        RuntimeError if they were not started.
         """
+        self._check_started()
         if not self._ended.wait(None if timeout is None else timeout.total_seconds()):
             raise TimeoutError(f"workers {self.name} are still running after {timeout}")
         for thread in self._threads:
@@ -189,7 +198,9 @@ class WorkerSet:
         """Ask every worker of the set to finish its running jobs; return at once. No further batch starts.
 
         The request goes through the database and is repeated until they have ended, so that late starters receive it.
+        Raises: RuntimeError if they were not started.
         """
+        self._check_started()
         self._draining.set()
 
     def stop(self) -> WorkersReport:
@@ -210,7 +221,9 @@ class WorkerSet:
         """Cancel the Spark tasks, which kills their processes after some seconds; their jobs are rescued.
 
         Blocks until the set has ended, at most a minute.
+        Raises: RuntimeError if they were not started.
         """
+        self._check_started()
         self._draining.set()
         self._cancelled = True
         deadline = time.monotonic() + _FOR_GOOD_SECONDS
@@ -250,7 +263,13 @@ class WorkerSet:
                 self._error = WorkersFailedError(self.name, self._settings.app, _reason(error))
                 self._error.__cause__ = error
         finally:
+            with self._lock:
+                self._finished = time.monotonic()
             self._ended.set()
+
+    def _check_started(self) -> None:
+        if self._began is None:
+            raise RuntimeError(f"workers {self.name} were not started: call start(), or use WorkerSet as a context manager")
 
     def _round(self) -> list[Any]:
         """Run one task per slot; return the last row of each."""

@@ -288,3 +288,16 @@ def test_jobs_of_an_ordering_key_are_in_the_order_of_the_rows_of_their_partition
     for wrong in ({"expires_at": datetime(2026, 1, 1)}, {"skip_while_retrying": 1}, {"progress": "bar"}):
         with pytest.raises(InvalidOptionError, match=next(iter(wrong))):
             enqueue(events, "number", url=database_url, **wrong)
+
+
+def test_an_option_that_an_argument_has_set_is_refused(frame: DataFrame, database_url: str) -> None:
+    given: dict[str, Any] = {"url": database_url, "write_id": "nightly"}
+    for option in ("mode", "onDuplicate", "ON_DUPLICATE", "type", "url", "write_id"):
+        with pytest.raises(InvalidOptionError, match=f"^{option}: is an argument of enqueue"):
+            enqueue(frame, "number", payload="input", options={option: "x"}, **given)
+
+
+def test_the_name_of_a_write_may_be_an_option_in_any_spelling(frame: DataFrame, database_url: str) -> None:
+    result = enqueue(frame, "number", payload="input", url=database_url, options={"Write_ID": "nightly"})
+    assert result.write_id == "nightly"
+    assert result == written(database_url, "nightly")

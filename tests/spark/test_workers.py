@@ -150,6 +150,17 @@ def test_a_drain_finishes_what_runs_and_begins_nothing(
     assert (report.ended, report.completed) == (WorkersEnd.DRAINED, 2)
     assert {row.job_id for row in effects()} == running
     assert {jobs.status(job_id) for job_id in waiting} == {JobStatus.PENDING}
+    assert workers.report.elapsed == report.elapsed  # it does not grow after the end
+    with pytest.raises(RuntimeError, match="were started already; make another WorkerSet"):
+        workers.start()
+
+
+@pytest.mark.parametrize("method", ["wait", "drain", "stop", "cancel"])
+def test_workers_that_were_not_started_are_neither_waited_for_nor_stopped(worker_set: MakeSet, method: str) -> None:
+    workers = worker_set()
+    with pytest.raises(RuntimeError, match=r"were not started: call start\(\)"):
+        getattr(workers, method)()
+    assert (workers.is_running, workers.report.elapsed) == (False, timedelta(0))
 
 
 def test_whoever_drains_the_workers_themselves_ends_the_set(engine: Engine, worker_set: MakeSet, jobs: Jobs) -> None:
