@@ -398,7 +398,7 @@ def test_advancing_moves_every_stored_time(session: Session) -> None:
 
 def test_the_error_of_an_attempt_is_in_its_context(engine: Engine) -> None:
     queue, send, _ = shop()
-    add(engine, send.job(Order(13)), send.job(Order(1)))
+    add(engine, send.job(Order(13), max_attempts=1), send.job(Order(1)))
     worker = Worker(queue, engine)
     attempts: list[AttemptContext] = []
     worker.events.on_attempt_start(attempts.append)

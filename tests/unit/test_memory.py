@@ -38,7 +38,7 @@ def test_a_worker_runs_while_what_was_imported_is_out_of_garbage_collections() -
     before = gc.get_freeze_count()
     assert serve(worker) == 0
     assert worker.frozen > imported / 2
-    assert gc.get_freeze_count() > before * 0.9
+    assert gc.get_freeze_count() <= before
 
 
 @pytest.mark.usefixtures("nothing_frozen")
