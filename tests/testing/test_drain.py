@@ -24,6 +24,8 @@ from sa_jobqueue.testing import Drained, EndlessDrainError, advance, assert_enqu
 from tests.fixtures.database import one_server_swept
 
 pytestmark = one_server_swept
+LATER = Backoff(base=timedelta(minutes=1), jitter=False)
+"""A retry that is not due in a test; by default one may be due at once."""
 
 HOUR = timedelta(hours=1)
 
@@ -218,7 +220,7 @@ def test_middleware_dependencies_and_batches_take_part(on: Engine | Session) -> 
     def one(given: Client) -> str:
         return type(given).__name__
 
-    @queue.batch_handler("many", max_size=2, max_wait=timedelta(0))
+    @queue.batch_handler("many", max_size=2, max_wait=timedelta(0), retry=LATER)
     async def many(items: list[BatchItem[int]]) -> list[Any]:
         return [ValueError("odd") if item.payload % 2 else item.payload for item in items]
 
@@ -236,7 +238,7 @@ def test_middleware_dependencies_and_batches_take_part(on: Engine | Session) -> 
 def test_a_handler_writes_in_the_tests_own_session_and_a_failure_rolls_back_alone(engine: Engine) -> None:
     queue = JobQueue()
 
-    @queue.handler("write")
+    @queue.handler("write", retry=LATER)
     def write(fails: bool, session: Session) -> None:
         session.add(Job("written", {"fails": fails}))
         session.flush()
