@@ -19,7 +19,7 @@ from sa_jobqueue import JobStatus
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.events import AttemptLost, JobCancelled, JobCompleted, JobDied, JobRescheduled, JobStarted
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.operations import WorkerFilter, drain_workers, list_workers
+from sa_jobqueue.operations import WorkerFilter, check_schema, drain_workers, list_workers
 from sa_jobqueue.spark.errors import WorkersFailedError
 from sa_jobqueue.spark.progress import WorkersEnd, WorkersProgress, WorkersReport, print_lines, show_bar
 from sa_jobqueue.spark.slots import SlotCounts
@@ -224,7 +224,11 @@ def test_what_does_not_drain_is_cancelled_and_rescued(
 
 @pytest.mark.long
 def test_what_keeps_workers_from_starting_is_raised_without_secrets(
-    spark: SparkSession, database_url: str, engine: Engine, caplog: pytest.LogCaptureFixture, event_log: Path
+    spark: SparkSession,
+    database_url: str,
+    caplog: pytest.LogCaptureFixture,
+    event_log: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from sqlalchemy import make_url
 
@@ -234,10 +238,14 @@ def test_what_keeps_workers_from_starting_is_raised_without_secrets(
     with pytest.raises(DatabaseUnavailableError) as refused:
         WorkerSet(spark, APP, slots=1, url=nowhere).start()
     workers = WorkerSet(spark, APP, slots=1, url=url, idle_exit=timedelta(milliseconds=100))
-    with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job RENAME TO gone"))
-    for thread in workers._threads:  # past the driver's own check: the tasks find it out
-        thread.start()
+
+    def check_then_rename(session: Session, **options: Any) -> None:  # the driver finds the table, the tasks do not
+        check_schema(session, **options)
+        session.execute(text("ALTER TABLE job RENAME TO gone"))
+        session.commit()
+
+    monkeypatch.setattr("sa_jobqueue.spark.workers.check_schema", check_then_rename)
+    workers.start()
     with pytest.raises(WorkersFailedError, match="SchemaMissingError") as failed:
         workers.wait(LOOK)
     texts = [str(refused.value), repr(refused.value), str(failed.value), repr(workers._settings), caplog.text]
