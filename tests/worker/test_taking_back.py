@@ -49,21 +49,29 @@ async def test_a_completion_that_met_an_outage_is_tried_again_and_fenced(
     async def waits() -> None:
         await go_on.wait()
 
+    def run(ddl: str) -> None:
+        with engine.begin() as connection:
+            connection.execute(text(ddl))
+
     (job_id,) = enqueue(engine, waits.job())
     async with start(queue, heartbeat_timeout=timedelta(seconds=30)) as log:
         await log.until(JobStarted)
-        with engine.begin() as connection:
-            connection.execute(text(_REFUSE_COMPLETIONS))
+        # DDL in threads: it waits for the worker's open transactions, which this loop has to end.
+        await asyncio.to_thread(run, _REFUSE_COMPLETIONS)
         go_on.set()
         await until(lambda: any(told.component == "completer" for told in log.of(ComponentFailed)), what="it is in vain")
         jobs.add_worker("other:1")
-        with engine.begin() as connection:  # as a rescue and a claim of another worker would leave it
-            for then in (
-                {"status": JobStatus.PENDING, "leased_by": None},
-                {"status": JobStatus.RUNNING, "attempt": 2, "leased_by": "other:1"},
-            ):
-                connection.execute(update(jobs.table).where(jobs.table.c.id == job_id).values(then))
-            connection.execute(text("DROP TRIGGER outage ON job"))
+
+        def rescue_and_claim() -> None:  # as another worker would
+            with engine.begin() as connection:
+                for then in (
+                    {"status": JobStatus.PENDING, "leased_by": None},
+                    {"status": JobStatus.RUNNING, "attempt": 2, "leased_by": "other:1"},
+                ):
+                    connection.execute(update(jobs.table).where(jobs.table.c.id == job_id).values(then))
+                connection.execute(text("DROP TRIGGER outage ON job"))
+
+        await asyncio.to_thread(rescue_and_claim)
         (later,) = enqueue(engine, waits.job())
         await until(lambda: jobs.status(later) is JobStatus.COMPLETED, what="what was queued behind it is written")
         row = jobs.get(job_id)
