@@ -22,6 +22,9 @@ if "TMPDIR" not in os.environ and _HAS_ROOM and not os.statvfs(MEMORY).f_flag & 
 
 share_compiled_statements()
 
+# Collecting makes hundreds of thousands of objects that stay: no search for garbage among them until it has ended.
+gc.disable()
+
 pytest_plugins = [
     "tests.fixtures.database",
     "tests.fixtures.jobs",
@@ -43,3 +46,4 @@ def pytest_collection_finish() -> None:
     """Leave the modules and the thousands of tests out of every later search for garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
