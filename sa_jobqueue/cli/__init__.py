@@ -26,7 +26,7 @@ _COMMANDS: Final = {
     "jobs": ("sa_jobqueue.cli.jobs:jobs", "List, show, retry and cancel jobs, and change their priority."),
     "enqueue": ("sa_jobqueue.cli.enqueue:enqueue", "Enqueue one job."),
     "chains": ("sa_jobqueue.cli.chains:chains", "List, show, cancel and delete chains."),
-    "schedules": ("sa_jobqueue.cli.schedules:schedules", "List, pause, resume and run schedules."),
+    "schedules": ("sa_jobqueue.cli.schedules:schedules", "List, pause, resume, run and synchronize schedules."),
     "explain": ("sa_jobqueue.cli.explain:explain", "Explain why a job is not running."),
     "trace": ("sa_jobqueue.cli.trace:trace", "Show the attempts of a chain as a tree, with times."),
     "health": ("sa_jobqueue.cli.health:health", "Report problems of the queue, with its figures."),
@@ -41,7 +41,7 @@ _COMMANDS: Final = {
     "vacuum": ("sa_jobqueue.cli.maintenance:vacuum", "Vacuum the tables, and show what holds back the xmin horizon."),
     "reindex": ("sa_jobqueue.cli.maintenance:reindex", "Rebuild indexes concurrently."),
     "prune": ("sa_jobqueue.cli.prune:prune", "Delete chains that ended before a given age."),
-    "writes": ("sa_jobqueue.cli.writes:writes", "List bulk writes and their rejected rows, and prune the ledger."),
+    "writes": ("sa_jobqueue.cli.writes:writes", "List bulk writes, show their rejected rows, and prune the ledger."),
     "report": ("sa_jobqueue.cli.report:report", "Create an HTML report of a queue's history."),
     "migrate": ("sa_jobqueue.cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
     "grants": ("sa_jobqueue.cli.grants:grants", "Print or create database roles with the least privileges."),
@@ -110,4 +110,9 @@ def _printable_errors() -> Iterator[None]:
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(__version__, prog_name="sa-jobqueue")
 def main() -> None:
-    """A job queue in your application's PostgreSQL database."""
+    """A job queue in your application's PostgreSQL database.
+
+    Set SA_JOBQUEUE_URL to the URL of the database and, if you use your own Job model, SA_JOBQUEUE_APP to your JobQueue, such
+    as shop.jobs:jobs. A DURATION is a number with a unit: 500ms, 30s, 15m, 12h, 7d. Exit status: 0 success, 1 an error or a
+    failed check, 2 wrong usage; `health` has its own.
+    """

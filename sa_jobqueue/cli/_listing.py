@@ -26,7 +26,14 @@ def listing_options(command: F) -> F:
             help="Sort by id ascending: with UUIDv7 the oldest first.  [default: descending]",
         ),
         click.option("--after", metavar="ID", help="Continue after this id, the last one of the previous page."),
-        click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of rows."),
+        click.option(
+            "--limit",
+            type=click.IntRange(1, 1000),
+            metavar="N",
+            default=50,
+            show_default=True,
+            help="Maximum number of rows.",
+        ),
     ):
         command = option(command)
     return command

@@ -84,14 +84,15 @@ url_option: Final[Callable[[F], F]] = click.option(
     "--url",
     envvar=[URL_VARIABLE, FALLBACK_VARIABLE],
     show_envvar=True,
-    help="Database URL, postgresql://... With a password in it, set the variable instead: other users can see arguments.",
+    metavar="URL",
+    help="Database URL, postgresql://... If it has a password, set the variable instead: other users can see arguments.",
 )
 app_option: Final[Callable[[F], F]] = click.option(
     "--app",
     envvar=APP_VARIABLE,
     show_envvar=True,
     metavar="MODULE:ATTRIBUTE",
-    help="The application's JobQueue, for its Job model.  [default: sa_jobqueue's Job]",
+    help="The application's JobQueue or Job model.  [default: sa_jobqueue's Job]",
 )
 json_option: Final[Callable[[F], F]] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of a table."
@@ -107,10 +108,14 @@ def user_name() -> str:
 
 
 by_option: Final[Callable[[F], F]] = click.option(
-    "--by", default=user_name, show_default="your name", help="Name to record with the change, see audit."
+    "--by",
+    default=user_name,
+    metavar="NAME",
+    show_default="your user name",
+    help="Name to record with the change; see `audit`.",
 )
 
-dry_run_option: Final[Callable[[F], F]] = click.option("--dry-run", is_flag=True, help="Only show how many.")
+dry_run_option: Final[Callable[[F], F]] = click.option("--dry-run", is_flag=True, help="Only show what would change.")
 
 
 @dataclass(frozen=True, slots=True)

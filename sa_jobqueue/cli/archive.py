@@ -36,14 +36,24 @@ _COUNTED: Final = 1_000
     "--before",
     type=age_or_instant,
     metavar="AGE|TIME",
-    help="Archive chains that ended before this: 30d, 12h, or 2026-01-31.",
+    help="Archive chains that ended before this age or time, such as 30d, 12h or 2026-01-31.",
 )
 @click.option("--to", "path", metavar="PATH", help="Target: a folder, or a URI such as s3://bucket/archive.")
-@click.option("--engine", type=click.Choice(["pyarrow", "spark"]), default="pyarrow", show_default=True)
+@click.option(
+    "--engine",
+    type=click.Choice(["pyarrow", "spark"]),
+    default="pyarrow",
+    show_default=True,
+    help="What reads rows and writes files.",
+)
 @click.option("--dry-run", is_flag=True, help="Only show what would be archived, by type and month.")
 @click.option("--include-dead", is_flag=True, help="Also archive chains with unresolved dead letters.")
-@click.option("--max-jobs", type=click.IntRange(1, 10_000_000), default=200_000, show_default=True, help="Jobs per run.")
-@click.option("--max-runs", type=click.IntRange(min=1), help="Stop after this many runs.  [default: when nothing is left]")
+@click.option(
+    "--max-jobs", type=click.IntRange(1, 10_000_000), metavar="N", default=200_000, show_default=True, help="Jobs per run."
+)
+@click.option(
+    "--max-runs", type=click.IntRange(min=1), metavar="N", help="Stop after this many runs.  [default: when nothing is left]"
+)
 @json_option
 @with_database
 def archive(
@@ -62,9 +72,13 @@ def archive(
 ) -> None:
     """Move finished chains from the tables to Parquet files. Files are read back before rows are deleted.
 
-    If it is interrupted, run it again with the same --to, and it continues. A chain is kept while a job of a kept chain
-    waits or waited for it, and while it has unresolved dead letters. `archive runs` lists earlier runs.
-    Needs: pip install "sa-jobqueue[archive]".
+    If it is interrupted, run it again with the same --to, and it continues. A chain stays in the tables while a job of
+    another chain there waits or waited for it, and while it has unresolved dead letters. `archive runs` lists earlier runs.
+    Requires "sa-jobqueue[archive]".
+
+    \b
+    Example:
+      sa-jobqueue archive --before 30d --to /srv/archive
     """
     from sa_jobqueue.archive import ArchiveOptions, archive_runs, preview
 

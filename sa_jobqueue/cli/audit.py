@@ -20,11 +20,19 @@ def audit() -> None:
 
 
 @audit.command("list")
-@click.option("--operation", "operations", multiple=True, help="Only this operation, such as cancel_jobs; may be repeated.")
-@click.option("--by", "done_by", multiple=True, help="Only of this actor; may be repeated.")
+@click.option(
+    "--operation",
+    "operations",
+    multiple=True,
+    metavar="NAME",
+    help="Only this operation, such as cancel_jobs; may be repeated.",
+)
+@click.option("--by", "done_by", multiple=True, metavar="NAME", help="Only changes by this name; may be repeated.")
 @click.option("--since", type=instant, metavar="TIME", help="Only at or after this time (ISO 8601, UTC by default).")
 @click.option("--before", type=instant, metavar="TIME", help="Only before this time.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of rows.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), metavar="N", default=50, show_default=True, help="Maximum number of rows."
+)
 @click.option("--after", type=UUID, metavar="ID", help="Continue after this id, the last one of the previous page.")
 @click.option("--oldest-first", is_flag=True, help="Sort by time ascending.  [default: descending]")
 @json_option
@@ -42,7 +50,7 @@ def list_(
     oldest_first: bool,
     as_json: bool,
 ) -> None:
-    """List audit records, newest first: one for each change made with a name."""
+    """List audit records, newest first: one for each change that was made with a name (`--by`)."""
     where = AuditFilter(operations=operations, done_by=done_by, done_after=since, done_before=before)
     with database.session() as session:
         page = collected(
@@ -70,7 +78,7 @@ def list_(
 @json_option
 @with_database
 def prune(database: Database, /, *, older_than: timedelta, as_json: bool) -> None:
-    """Delete audit records older than a given age. Workers do this by the retention of their JobQueue."""
+    """Delete audit records older than a given age. Workers also do this, if their JobQueue sets a retention."""
     total, gone = 0, 1
     with database.session() as session:
         while gone:

@@ -49,8 +49,16 @@ def chains() -> None:
 
 @chains.command("list")
 @click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Only chains with this status; may be repeated.")
-@click.option("--type", "types", multiple=True, help="Only chains whose first job has this type; may be repeated.")
-@click.option("--queue", "queues", multiple=True, help="Only chains whose first job is in this queue; may be repeated.")
+@click.option(
+    "--type", "types", multiple=True, metavar="TYPE", help="Only chains whose first job has this type; may be repeated."
+)
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="QUEUE",
+    help="Only chains whose first job is in this queue; may be repeated.",
+)
 @fairness_key_option
 @click.option("--job", "job_ids", multiple=True, metavar="ID", help="Only the chain of this job; may be repeated.")
 @click.option("--top-level", is_flag=True, help="Only chains that no job waits for.")
@@ -167,11 +175,11 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
 
 
 @chains.command()
-@click.argument("job_id", metavar="JOB-ID")
+@click.argument("job_id", metavar="JOB_ID")
 @json_option
 @with_database
 def progress(database: Database, /, *, job_id: str, as_json: bool) -> None:
-    """Count the chains that a job waits or waited for, by status. Useful for the job after a batch."""
+    """Count the chains that a job waits or waited for, by status: the progress of a fan-in."""
     with database.session() as session:
         found = count_blockers(session, database.job_id(job_id), model=database.model)
     document = asdict(found) | {"total": found.total}

@@ -33,24 +33,39 @@ class MissingDashboardExtraError(JobQueueError, ImportError):
 
 @click.command()
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port to listen on; 0 for a free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0 for a free one.",
 )
 @click.option(
-    "--address", default="127.0.0.1", show_default=True, help="Address to listen on; others than loopback need --authorize."
+    "--address",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; others than loopback need --authorize.",
 )
-@click.option("--read-only", is_flag=True, help="Show, and change nothing: open no connection that could write.")
+@click.option("--read-only", is_flag=True, help="Refuse all changes, and open no connection that could write.")
 @click.option(
     "--authorize",
     "authorize_path",
     metavar="MODULE:FUNCTION",
-    help="Function of a request that returns an Access, or None to refuse it, in place of the printed token.",
+    help="Function that takes a request and returns an Access, or None to refuse it; replaces the printed token.",
 )
-@click.option("--host", "hosts", multiple=True, help="Accepted name in the Host header beside loopback; may be repeated.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Name to accept in the Host header besides loopback; may be repeated.",
+)
 @click.option("--root-path", default="", metavar="PATH", help="Prefix under which a proxy serves it, such as /jobs.")
 @click.option(
     "--trace-url",
     metavar="URL",
-    help="Where a trace is shown: https://jaeger.example/trace/{trace_id}; pages of jobs link to it.",
+    help="Link to a trace in your tracing backend, such as https://jaeger.example/trace/{trace_id}.",
 )
 @with_database
 def dashboard(

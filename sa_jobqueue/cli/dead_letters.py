@@ -61,7 +61,13 @@ def _filters(command: F) -> F:
             metavar="TIME",
             help="Only if the job died before this time (ISO 8601, UTC by default).",
         ),
-        click.option("--fingerprint", "fingerprints", multiple=True, help="Only with this error fingerprint; see `groups`."),
+        click.option(
+            "--fingerprint",
+            "fingerprints",
+            multiple=True,
+            metavar="HEX",
+            help="Only with this error fingerprint; see `groups`.",
+        ),
         click.option(
             "--reason",
             "reasons",
@@ -69,9 +75,9 @@ def _filters(command: F) -> F:
             multiple=True,
             help="Only if the job died for this reason; may be repeated.",
         ),
-        click.option("--queue", "queues", multiple=True, help="Only in this queue; may be repeated."),
+        click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated."),
         fairness_key_option,
-        click.option("--type", "types", multiple=True, help="Only of this job type; may be repeated."),
+        click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated."),
     ):
         command = option(command)
     return command
@@ -104,7 +110,9 @@ def dead_letters() -> None:
 @dead_letters.command("list")
 @_filters
 @click.option("--resolved/--all-states", default=None, help="List resolved dead letters, or all.  [default: unresolved]")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of rows.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), metavar="N", default=50, show_default=True, help="Maximum number of rows."
+)
 @click.option("--after", metavar="ID", help="Continue after this id, the last one of the previous page.")
 @click.option("--oldest-first", is_flag=True, help="Sort by id ascending.  [default: descending]")
 @json_option
@@ -197,8 +205,8 @@ def groups(database: Database, /, *, as_json: bool, **filters: Any) -> None:
 def _chosen(command: F) -> F:
     """Add the options that select dead letters for `redrive` and `dismiss`."""
     for option in (
-        click.option("--by", help="Name to record with the resolution.  [default: your user name]"),
-        click.option("--dry-run", is_flag=True, help="Only show how many."),
+        click.option("--by", metavar="NAME", help="Name to record with the change; see `audit`.  [default: your user name]"),
+        click.option("--dry-run", is_flag=True, help="Only show what would change."),
         click.option("--all", "everything", is_flag=True, help="Select every unresolved dead letter."),
         click.argument("ids", metavar="[ID...]", nargs=-1),
     ):
@@ -211,7 +219,12 @@ def _chosen(command: F) -> F:
 @json_option
 @with_database
 def redrive(database: Database, /, *, by: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
-    """Redrive dead letters: make their jobs pending with fresh attempts. Select by id, by filters, or --all."""
+    """Redrive dead letters: make their jobs pending with fresh attempts. Select by id, by filters, or --all.
+
+    \b
+    Example:
+      sa-jobqueue dead-letters redrive --type charge --reason exhausted --dry-run
+    """
 
     def redrive_some(session: Session, letters: list[LetterIds]) -> list[LetterIds]:
         where = DeadLetterFilter(ids=[letter_id for letter_id, _ in letters])
@@ -244,8 +257,8 @@ def dismiss(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
     required=True,
     help="Only those resolved longer ago than this, such as 90d.",
 )
-@click.option("--type", "types", multiple=True, metavar="NAME", help="Only of this job type; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only show how many.")
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Only show how many would be deleted.")
 @json_option
 @with_database
 def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...], dry_run: bool, as_json: bool) -> None:

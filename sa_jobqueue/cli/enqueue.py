@@ -36,14 +36,18 @@ from sa_jobqueue.registry.job_queue import JobQueue
     metavar="MODULE:ATTRIBUTE",
     help="The application's JobQueue: its tables, and its handler of TYPE, which checks the payload.",
 )
-@click.option("--queue", metavar="NAME", help="Queue.  [default: that of the handler, or default]")
-@click.option("--priority", type=int, help="-9 to 9, larger first.")
-@click.option("--delay", type=duration, metavar="DURATION", help="Due this long from now, such as 10m.")
-@click.option("--at", type=instant, metavar="TIME", help="Due at this time, in ISO 8601; without an offset it is UTC.")
-@click.option("--max-attempts", type=int, help="Maximum number of attempts.")
-@click.option("--fairness-key", metavar="KEY", help="Key that shares the queue fairly with others.")
-@click.option("--ordering-key", metavar="KEY", help="Jobs of one key run one at a time, in order.")
-@click.option("--deduplication-key", metavar="KEY", help="Refused if an open chain of this type has the key.")
+@click.option("--queue", metavar="QUEUE", help="Queue.  [default: that of the handler, or 'default']")
+@click.option(
+    "--priority", type=int, metavar="N", help="Priority, -9 to 9; larger runs first.  [default: that of the handler, or 0]"
+)
+@click.option("--delay", type=duration, metavar="DURATION", help="Run no earlier than this long from now, such as 10m.")
+@click.option("--at", type=instant, metavar="TIME", help="Run no earlier than this time (ISO 8601, UTC by default).")
+@click.option(
+    "--max-attempts", type=int, metavar="N", help="Maximum number of attempts.  [default: that of the handler, or 20]"
+)
+@click.option("--fairness-key", metavar="KEY", help="Customer, tenant or user of the job; keys share the queue.")
+@click.option("--ordering-key", metavar="KEY", help="Jobs with the same key run one at a time, in order.")
+@click.option("--deduplication-key", metavar="KEY", help="Refuse the job if an open chain of this type has the key.")
 @url_option
 @json_option
 def enqueue(
@@ -53,6 +57,10 @@ def enqueue(
     """Enqueue one job of TYPE with a JSON payload, and print its id. With - the payload is read from standard input.
 
     With --app the handler of TYPE checks the payload and has the defaults. Without it any type and payload are accepted.
+
+    \b
+    Example:
+      sa-jobqueue enqueue send_receipt '{"order_id": 7}' --app shop.jobs:jobs --delay 10m
     """
     text = sys.stdin.read() if payload == "-" else payload
     try:

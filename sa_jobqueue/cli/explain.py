@@ -20,7 +20,7 @@ _DEEP: Final = 4
 
 
 @click.command()
-@click.argument("job_id")
+@click.argument("job_id", metavar="JOB_ID")
 @click.option(
     "--heartbeat-timeout",
     type=duration,

@@ -22,10 +22,19 @@ PORT: Final = 9464
 
 @click.command()
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port to listen on; 0 for a free one."
+    "--port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    default=PORT,
+    show_default=True,
+    help="Port to listen on; 0 for a free one.",
 )
 @click.option(
-    "--address", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 to accept other machines."
+    "--address",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; 0.0.0.0 to accept other machines.",
 )
 @click.option(
     "--window",

@@ -60,8 +60,8 @@ jobs.add_command(priority)
 
 @jobs.command("list")
 @click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Only with this status; may be repeated.")
-@click.option("--type", "types", multiple=True, help="Only of this job type; may be repeated.")
-@click.option("--queue", "queues", multiple=True, help="Only in this queue; may be repeated.")
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated.")
 @fairness_key_option
 @click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="Only jobs of this chain; may be repeated.")
 @listing_options
@@ -170,12 +170,12 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
 
 @jobs.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Only show how many.")
+@click.option("--dry-run", is_flag=True, help="Only show how many would change.")
 @by_option
 @json_option
 @with_database
 def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
-    """Run jobs again now: trigger pending jobs, and redrive dead ones. All of them, or none."""
+    """Run jobs now: make pending jobs due, and redrive dead ones. All of them, or none."""
     given = list(dict.fromkeys(database.job_id(one) for one in ids))
     model = database.model
     with database.session() as session, session.begin():
@@ -219,11 +219,11 @@ def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str
     "statuses",
     type=click.Choice([status.value for status in _OPEN]),
     multiple=True,
-    help="Every job with this status; may be repeated.",
+    help="Only jobs with this status; may be repeated.",
 )
-@click.option("--type", "types", multiple=True, help="Every job of this type that has not ended; may be repeated.")
-@click.option("--queue", "queues", multiple=True, help="Every job of this queue that has not ended; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only show how many.")
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Only show how many would change.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @by_option
 @json_option
@@ -241,7 +241,12 @@ def cancel(
     by: str,
     as_json: bool,
 ) -> None:
-    """Cancel jobs that have not ended, by id or by filters. Running jobs are stopped."""
+    """Cancel jobs that have not ended, by id or by filters. Running jobs are stopped.
+
+    \b
+    Example:
+      sa-jobqueue jobs cancel --status pending --queue mail --dry-run
+    """
     filtered = bool(statuses or types or queues)
     if bool(ids) == filtered:
         raise click.UsageError("pass ids, or at least one of --status, --type and --queue, and not both")

@@ -31,7 +31,7 @@ _lock_timeout: Final = click.option(
 
 
 @click.command()
-@click.argument("tables", nargs=-1)
+@click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @click.option("--no-analyze", is_flag=True, help="Do not update the planner's statistics.")
 @click.option("--settings", is_flag=True, help="Do not vacuum; show current and recommended storage parameters.")
 @_lock_timeout
@@ -47,7 +47,7 @@ def vacuum(
     lock_timeout: timedelta,
     as_json: bool,
 ) -> None:
-    """Vacuum the queue's TABLES, by default all, and report dead rows that could not be removed and why.
+    """Vacuum the queue's tables, by default all, and report dead rows that could not be removed and why.
 
     Readers and writers are not blocked. Status 1 if a table was skipped because of a lock or a missing privilege.
     """
@@ -62,13 +62,13 @@ def vacuum(
 
 
 @click.command()
-@click.argument("indexes", nargs=-1)
+@click.argument("indexes", metavar="[INDEX]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Rebuild all indexes of the queue.")
 @_lock_timeout
 @json_option
 @with_database
 def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, lock_timeout: timedelta, as_json: bool) -> None:
-    """Rebuild INDEXES concurrently, one after the other.
+    """Rebuild indexes concurrently, one after the other.
 
     Without names: those that are invalid or mostly bloat. Remains of an interrupted rebuild are dropped. Status 1 if an
     index was skipped because of a lock or a missing privilege.

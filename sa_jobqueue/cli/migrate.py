@@ -34,7 +34,9 @@ def migrate() -> None:
 
 
 @migrate.command()
-@click.option("--to", "to_version", type=_VERSION, help=f"Target version.  [default: {LATEST}, the latest]")
+@click.option(
+    "--to", "to_version", type=_VERSION, metavar="VERSION", help=f"Target version.  [default: {LATEST}, the latest]"
+)
 @_patience
 @json_option
 @with_database
@@ -51,7 +53,9 @@ def upgrade(database: Database, /, *, to_version: int | None, patience: timedelt
 
 
 @migrate.command()
-@click.option("--to", "to_version", type=_VERSION, help=f"Target version.  [default: {LATEST}, the latest]")
+@click.option(
+    "--to", "to_version", type=_VERSION, metavar="VERSION", help=f"Target version.  [default: {LATEST}, the latest]"
+)
 @_patience
 @json_option
 @with_database
@@ -68,7 +72,9 @@ def prepare(database: Database, /, *, to_version: int | None, patience: timedelt
 
 
 @migrate.command()
-@click.option("--to", "to_version", type=_VERSION, required=True, help="Target version; 0 drops the tables.")
+@click.option(
+    "--to", "to_version", type=_VERSION, metavar="VERSION", required=True, help="Target version; 0 drops the tables."
+)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_patience
 @json_option
@@ -100,8 +106,24 @@ def version(database: Database, /, *, as_json: bool) -> None:
 
 @migrate.command()
 @app_option
-@click.option("--from", "from_version", type=_VERSION, default=0, show_default=True)
-@click.option("--to", "to_version", type=_VERSION, default=LATEST, show_default=True)
+@click.option(
+    "--from",
+    "from_version",
+    type=_VERSION,
+    metavar="VERSION",
+    default=0,
+    show_default=True,
+    help="Version to start from; 0 without tables.",
+)
+@click.option(
+    "--to",
+    "to_version",
+    type=_VERSION,
+    metavar="VERSION",
+    default=LATEST,
+    show_default=True,
+    help="Target version; 0 drops the tables.",
+)
 def sql(app: str | None, from_version: int, to_version: int) -> None:
     """Print the SQL of the migration between two versions, as one transaction. Needs no database."""
     layout = load_model(app).__jobqueue__

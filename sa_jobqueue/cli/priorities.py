@@ -26,10 +26,10 @@ _WHOLE = click.IntRange(MIN_PRIORITY, MAX_PRIORITY)
 @click.argument("ids", metavar="[ID...]", nargs=-1)
 @click.option("--to", type=_WHOLE, required=True, metavar="N", help="New priority, -9 to 9; larger runs first.")
 @click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="Only jobs of this chain; may be repeated.")
-@click.option("--type", "types", multiple=True, metavar="NAME", help="Only of this job type; may be repeated.")
-@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Only in this queue; may be repeated.")
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated.")
 @click.option("--payload", metavar="JSON", help="Only jobs whose payload contains this, such as '{\"tenant\": 7}'.")
-@click.option("--dry-run", is_flag=True, help="Only show how many.")
+@click.option("--dry-run", is_flag=True, help="Only show how many would change.")
 @by_option
 @json_option
 @with_database
@@ -49,7 +49,12 @@ def priority(
 ) -> None:
     """Change the priority of waiting jobs, by id or by filters.
 
-    Changes a thousand jobs per transaction. Workers apply it from their next claim on. Running jobs are not changed.
+    Changes a thousand jobs per transaction. Workers use the new priority from their next claim on. Running jobs are not
+    changed.
+
+    \b
+    Example:
+      sa-jobqueue jobs priority --to 9 --queue imports --payload '{"tenant": 2}'
     """
     model = database.model
     job_ids = [database.job_id(one) for one in ids]

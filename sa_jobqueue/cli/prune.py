@@ -66,7 +66,7 @@ class _Sum:
     help="Only chains with this status; may be repeated.  [default: completed, cancelled]",
 )
 @click.option(
-    "--type", "types", multiple=True, metavar="NAME", help="Only chains whose first job has this type; may be repeated."
+    "--type", "types", multiple=True, metavar="TYPE", help="Only chains whose first job has this type; may be repeated."
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
 @json_option
@@ -82,9 +82,13 @@ def prune(
 ) -> None:
     """Delete chains that ended before a given age, one page per transaction. Locked chains are skipped.
 
-    A chain is kept while a job of a chain that is kept waits or waited for it. Dead chains are only deleted with --status
-    dead. Without --older-than, the retention of the JobQueue and of the queues' settings applies, as in workers, and
-    resolved dead letters are pruned, too (see dead-letters prune).
+    A chain is kept while a job of a chain that is kept waits or waited for it. Dead chains are deleted only with --status
+    dead. Without --older-than, --app is required: the retention of the JobQueue and of the queues' settings applies, as in
+    workers, and resolved dead letters are deleted as well (see `dead-letters prune`).
+
+    \b
+    Example:
+      sa-jobqueue prune --older-than 30d --dry-run
     """
     jobs = load_jobs(app) if app is not None else None
     if older_than is None:

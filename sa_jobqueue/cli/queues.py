@@ -37,7 +37,7 @@ from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.settings import RETRY
 
 _fairness_key: Final = click.option(
-    "--fairness-key", default="", metavar="KEY", help="Only this fairness key of the queue. Default: the queue."
+    "--fairness-key", default="", metavar="KEY", help="Only this fairness key of the queue.  [default: the queue]"
 )
 _names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
 _HEADINGS: Final = ("queue", "fairness key", "paused", "by", "weight", "concurrency", "per key", "rate", "workers")
@@ -68,11 +68,18 @@ def _row(one: QueueStatus) -> tuple[Any, ...]:
 
 
 @queues.command("shares")
-@click.option("--window", type=duration, default="1m", show_default=True, help="Period whose started jobs are counted.")
+@click.option(
+    "--window",
+    type=duration,
+    metavar="DURATION",
+    default="1m",
+    show_default=True,
+    help="Period whose started jobs are counted.",
+)
 @json_option
 @with_database
 def shares_(database: Database, /, *, window: timedelta, as_json: bool) -> None:
-    """Compare what queues and fairness keys got with what their weights entitle them to; those that starve first."""
+    """Compare the share of started jobs of each queue and fairness key with its weight, most underserved first."""
     with database.session() as session:
         found = shares(session, window=window, model=database.model)
     if as_json:
@@ -111,11 +118,11 @@ def show(database: Database, /, *, name: str, fairness_key: str, as_json: bool) 
 @queues.command("set")
 @click.argument("name")
 @_fairness_key
-@click.option("--weight", type=int, help="Share relative to other queues, 1 to 100.")
+@click.option("--weight", type=int, metavar="N", help="Share relative to other queues, 1 to 100.")
 @click.option(
     "--concurrency-per-key",
     metavar="N",
-    help="Maximum number of jobs of one fairness key to run at once, across all workers.",
+    help="Maximum number of jobs per fairness key to run at once, across all workers; 'none' removes it.",
 )
 @GLOBAL_CONCURRENCY
 @RATE
@@ -125,11 +132,11 @@ def show(database: Database, /, *, name: str, fairness_key: str, as_json: bool) 
 @click.option(
     "--retry-base",
     metavar="DURATION",
-    help="Initial backoff for job types without a retry policy of their own; 'none' unsets it.",
+    help="Initial backoff, such as 10s, for job types without their own retry policy; 'none' unsets it.",
 )
 @click.option("--retry-factor", metavar="N", help="Factor by which the backoff grows with each attempt.")
-@click.option("--retry-cap", metavar="DURATION", help="Maximum backoff.")
-@click.option("--retain-completed", metavar="DURATION", help="Retention of completed chains; 'none' unsets it.")
+@click.option("--retry-cap", metavar="DURATION", help="Maximum backoff, such as 6h.")
+@click.option("--retain-completed", metavar="DURATION", help="Retention of completed chains, such as 30d; 'none' unsets it.")
 @click.option("--retain-cancelled", metavar="DURATION", help="Retention of cancelled chains; 'none' unsets it.")
 @click.option("--retain-dead", metavar="DURATION", help="Retention of dead chains; 'none' unsets it.")
 @by_option
@@ -138,7 +145,12 @@ def show(database: Database, /, *, name: str, fairness_key: str, as_json: bool) 
 def set_(
     database: Database, /, *, name: str, fairness_key: str, weight: int | None, by: str, as_json: bool, **given: str | None
 ) -> None:
-    """Change the settings of a queue. Options that are not given keep their value; 'none' removes a limit."""
+    """Change the settings of a queue. Options that are not given keep their value.
+
+    \b
+    Example:
+      sa-jobqueue queues set mail --global-concurrency 10 --rate-limit 100 --rate-period 1m
+    """
     with database.session() as session:
         locked = get_queue(session, name, fairness_key=fairness_key, for_update=True, model=database.model)
         current = locked.settings

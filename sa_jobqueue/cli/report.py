@@ -51,8 +51,8 @@ class MissingReportExtraError(JobQueueError, ImportError):
     "--since", type=instant, metavar="TIME", help="Only jobs that ended at or after this time (ISO 8601, UTC by default)."
 )
 @click.option("--until", type=instant, metavar="TIME", help="Only jobs that ended before this time.")
-@click.option("--queue", "queues", multiple=True, help="Only in this queue; may be repeated.")
-@click.option("--type", "types", multiple=True, help="Only of this job type; may be repeated.")
+@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated.")
+@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
 @click.option(
     "--target-wait",
     type=duration,
@@ -61,7 +61,9 @@ class MissingReportExtraError(JobQueueError, ImportError):
     metavar="DURATION",
     help="Target for the 95th percentile of waits.",
 )
-@click.option("--slots", type=click.IntRange(min=1), help="Total concurrency of your workers, for the utilization.")
+@click.option(
+    "--slots", type=click.IntRange(min=1), metavar="N", help="Total concurrency of your workers, for the utilization."
+)
 @app_option
 def report(
     *,
@@ -81,6 +83,10 @@ def report(
     PATH is an archive, URL a database; both together are one history without duplicates. Without either, the database is
     that of SA_JOBQUEUE_URL. If the URL contains a password, use the variable: other users can see arguments.
     The report is one self-contained file, computed with a local Spark. Requires "sa-jobqueue[report]".
+
+    \b
+    Example:
+      sa-jobqueue report /srv/archive --html report.html --since 2026-01-01
     """
     if html_path is None and not as_json:
         raise click.UsageError("no output: pass --html FILE, --json, or both")

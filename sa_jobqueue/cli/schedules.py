@@ -97,7 +97,9 @@ def explain(database: Database, /, *, name: str, as_json: bool) -> None:
 
 @schedules.command("next")
 @click.argument("name")
-@click.option("--count", type=click.IntRange(1, 1000), default=10, show_default=True, help="Number of times to list.")
+@click.option(
+    "--count", type=click.IntRange(1, 1000), metavar="N", default=10, show_default=True, help="Number of times to list."
+)
 @click.option("--after", type=instant, metavar="TIME", help="Start of the list.  [default: now, by the database's clock]")
 @json_option
 @with_database
@@ -144,7 +146,9 @@ def resume(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: 
 
 @schedules.command()
 @click.argument("name")
-@click.option("--since", type=instant, metavar="TIME", help="With --until: run the times in this period that did not fire.")
+@click.option(
+    "--since", type=instant, metavar="TIME", help="Start of a period: run its times that have not fired. Needs --until."
+)
 @click.option("--until", type=instant, metavar="TIME", help="End of the period; both ends are included.")
 @dry_run_option
 @by_option
@@ -161,7 +165,12 @@ def run(
     by: str,
     as_json: bool,
 ) -> None:
-    """Enqueue a schedule's job now, or the jobs of a period. The next regular time does not change."""
+    """Enqueue a schedule's job now, or the jobs of a past period. The next regular time does not change.
+
+    \b
+    Example:
+      sa-jobqueue schedules run sales-nightly --since 2026-03-01 --until 2026-03-31
+    """
     with database.session() as session:
         made = run_schedule(session, name, since=since, until=until, by=by, dry_run=dry_run, model=database.model)
         session.commit()

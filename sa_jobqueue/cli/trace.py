@@ -24,7 +24,9 @@ _COLORS: Final = {"completed": "green", "dead": "red", "failed": "red", "timed_o
 
 @click.command()
 @click.argument("chain_id", metavar="ID")
-@click.option("--depth", type=click.IntRange(0, 20), default=3, show_default=True, help="Levels of blockers to follow.")
+@click.option(
+    "--depth", type=click.IntRange(0, 20), metavar="N", default=3, show_default=True, help="Levels of blockers to follow."
+)
 @json_option
 @with_database
 def trace(database: Database, /, *, chain_id: str, depth: int, as_json: bool) -> None:

@@ -49,7 +49,12 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 @json_option
 @with_database
 def set_(database: Database, /, *, name: str, by: str, as_json: bool, **given: str | None) -> None:
-    """Change the limits of a job type. Options that are not given keep their value; 'none' removes a limit."""
+    """Change the limits of a job type. Options that are not given keep their value.
+
+    \b
+    Example:
+      sa-jobqueue types set send_receipt --global-concurrency 3 --rate-limit none
+    """
     with database.session() as session:
         current = get_job_type(session, name, for_update=True, model=database.model).settings
         upsert_job_type(session, replace(current, **read_limits(current, given)), by=by, model=database.model)

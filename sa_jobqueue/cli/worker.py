@@ -69,7 +69,7 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 
 
 @click.command()
-@click.argument("registry", metavar="MODULE:REGISTRY", envvar=APP_VARIABLE)
+@click.argument("registry", metavar="MODULE:ATTRIBUTE", envvar=APP_VARIABLE)
 @url_option
 @click.option(
     "--engine",
@@ -85,6 +85,7 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 @click.option(
     "--concurrency",
     type=int,
+    metavar="N",
     default=_DEFAULTS.concurrency,
     show_default=True,
     help="Maximum number of jobs to run at once, per process.",
@@ -92,6 +93,7 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 @click.option(
     "--processes",
     type=click.IntRange(1, 256),
+    metavar="N",
     default=1,
     show_default=True,
     help="Number of worker processes, for CPU-bound handlers.",
@@ -101,40 +103,48 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     type=duration,
     metavar="DURATION",
     default=_DEFAULTS.shutdown_timeout,
-    help="How long running jobs may finish after SIGTERM.  [default: 30s]",
+    help="How long running jobs may continue after SIGTERM before they are released.  [default: 30s]",
 )
-@click.option("--name", help="Name of the worker in listings.  [default: the host name]")
+@click.option("--name", metavar="NAME", help="Name of the worker in listings.  [default: the host name]")
 @click.option(
     "--poll-interval",
     type=duration,
     metavar="DURATION",
     default=_DEFAULTS.poll_interval,
-    help="Maximum time between two polls without a notification.  [default: 5s]",
+    help="Time between polls when no notification arrives.  [default: 5s]",
 )
 @click.option("--no-listen", is_flag=True, help="Only poll; do not use LISTEN/NOTIFY.")
 @click.option(
     "--listen-url",
     envvar=LISTEN_VARIABLE,
     show_envvar=True,
+    metavar="URL",
     help="URL of the server itself for LISTEN, if --url is that of a connection pooler.",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(1, 65535),
+    metavar="PORT",
     help="Serve Prometheus metrics on this port; with --processes, each process uses the next port.",
 )
-@click.option("--metrics-address", default="127.0.0.1", show_default=True, help="Address of --metrics-port.")
+@click.option(
+    "--metrics-address", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Address of --metrics-port."
+)
 @click.option(
     "--health-port",
     type=click.IntRange(1, 65535),
+    metavar="PORT",
     help="Serve /livez and /readyz on this port; with --processes, each process uses the next port.",
 )
-@click.option("--health-address", default="127.0.0.1", show_default=True, help="Address of --health-port.")
+@click.option(
+    "--health-address", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Address of --health-port."
+)
 @click.option(
     "--watchdog",
     type=duration,
     metavar="DURATION",
-    help="Exit with status 70 if a part is stuck for this long; 0 disables it.  [default: systemd's WatchdogSec, or 5m]",
+    help="Exit with status 70 if the event loop or another component is stuck for this long; 0 disables it.  "
+    "[default: systemd's WatchdogSec, or 5m]",
 )
 @click.option(
     "--log-level",
@@ -168,15 +178,40 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     "--capture-logs",
     type=click.IntRange(1, MOST_LINES),
     metavar="LINES",
-    help="Store the last LINES that an attempt logged with its error, if it fails.",
+    help="If an attempt fails, store the last LINES that it logged with its error.  [default: none]",
 )
 @click.option(
     "--opentelemetry", is_flag=True, help="Create spans and metrics, exported by the SDK that the application configures."
 )
-@click.option("--cancel-timeout", type=duration, default=_DEFAULTS.cancel_timeout, hidden=True)
-@click.option("--heartbeat-interval", type=duration, metavar="DURATION", default=_DEFAULTS.heartbeat_interval, hidden=True)
-@click.option("--heartbeat-timeout", type=duration, metavar="DURATION", default=_DEFAULTS.heartbeat_timeout, hidden=True)
-@click.option("--rescue-interval", type=duration, metavar="DURATION", default=_DEFAULTS.rescue_interval, hidden=True)
+@click.option(
+    "--cancel-timeout",
+    type=duration,
+    metavar="DURATION",
+    default=_DEFAULTS.cancel_timeout,
+    help="How long a cancelled or timed-out handler may take to return.  [default: 5s]",
+)
+@click.option(
+    "--heartbeat-interval",
+    type=duration,
+    metavar="DURATION",
+    default=_DEFAULTS.heartbeat_interval,
+    help="Time between heartbeats.  [default: 5s]",
+)
+@click.option(
+    "--heartbeat-timeout",
+    type=duration,
+    metavar="DURATION",
+    default=_DEFAULTS.heartbeat_timeout,
+    help="A worker without a heartbeat for this long is dead: its jobs are rescued. Use one value for all workers.  "
+    "[default: 15s]",
+)
+@click.option(
+    "--rescue-interval",
+    type=duration,
+    metavar="DURATION",
+    default=_DEFAULTS.rescue_interval,
+    help="Time between searches for jobs of dead workers.  [default: 4s]",
+)
 @click.option("--control-fd", type=int, hidden=True, help="Reading end of a pipe from a parent process.")
 @click.option(
     "--import",
@@ -214,10 +249,14 @@ def worker(
     report_fd: int | None,
     **settings: Any,
 ) -> None:
-    """Run jobs with the handlers of MODULE:REGISTRY, a JobQueue.
+    """Run jobs with the handlers of MODULE:ATTRIBUTE, the application's JobQueue.
 
     SIGTERM or Ctrl-C drains: running jobs may finish within the shutdown timeout; the rest are released without counting the
     attempt. A second signal releases them at once. With --processes, the parent restarts processes that die.
+
+    \b
+    Example:
+      sa-jobqueue worker shop.jobs:jobs --queues default,reports=2 --concurrency 20
     """
     try:
         options = _options(**settings)

@@ -20,9 +20,15 @@ GONE: Final = timedelta(minutes=1)
 _POLL_SECONDS: Final = 0.25
 
 _name_option = click.option(
-    "--name", "names", multiple=True, help="Only workers of this name; * matches any characters; may be repeated."
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="Only workers of this name; * matches any characters; may be repeated.",
 )
-_queue_option = click.option("--queue", "queues", multiple=True, help="Only workers that serve this queue; may be repeated.")
+_queue_option = click.option(
+    "--queue", "queues", multiple=True, metavar="QUEUE", help="Only workers that serve this queue; may be repeated."
+)
 
 
 @click.group()
@@ -74,7 +80,7 @@ def _row(worker: WorkerStatus) -> tuple[Any, ...]:
     "--wait",
     type=duration,
     metavar="DURATION",
-    help="Wait this long at most until they have stopped; status 1 if they have not.",
+    help="Wait at most this long, such as 2m, until they have stopped; exit with status 1 if they have not.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show which.")
 @by_option
@@ -93,7 +99,12 @@ def drain(
     by: str,
     as_json: bool,
 ) -> None:
-    """Drain workers: they stop claiming, finish running jobs and exit. Their supervisor may restart them."""
+    """Drain workers: they stop claiming, finish running jobs and exit. A service manager may restart them.
+
+    \b
+    Example:
+      sa-jobqueue workers drain --name 'web-*' --wait 2m
+    """
     chosen = bool(ids or names or queues)
     if chosen == everybody:
         raise click.UsageError("pass IDs, --name or --queue, or only --all")
@@ -120,7 +131,7 @@ def drain(
 @json_option
 @with_database
 def concurrency(database: Database, /, *, worker_id: str, number: int | None, by: str, as_json: bool) -> None:
-    """Set the concurrency of a worker to N until it restarts; without N, back to the value it was started with."""
+    """Set the concurrency of a worker to N until it restarts; without N, reset it to the value it was started with."""
     with database.session() as session:
         asked = resize_workers(session, number, where=WorkerFilter(ids=[worker_id]), by=by, model=database.model)
         session.commit()

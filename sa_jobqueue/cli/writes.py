@@ -21,7 +21,9 @@ def writes() -> None:
 
 @writes.command("list")
 @click.option("--write-id", metavar="ID", help="Only this write, or the batches of this stream.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of rows.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), metavar="N", default=50, show_default=True, help="Maximum number of rows."
+)
 @click.option(
     "--after",
     type=(instant, str, int),
@@ -48,14 +50,26 @@ def list_(
 
 @writes.command()
 @click.argument("write_id", metavar="ID")
-@click.option("--sequence", type=click.IntRange(0), default=0, show_default=True, help="The batch of a stream.")
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="Maximum number of rejected rows."
+    "--sequence",
+    type=click.IntRange(0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Number of the batch, for a stream.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    default=50,
+    show_default=True,
+    help="Maximum number of rejected rows.",
 )
 @json_option
 @with_database
 def show(database: Database, /, *, write_id: str, sequence: int, limit: int, as_json: bool) -> None:
-    """Show one bulk write, how far its chains are, and its rejected rows."""
+    """Show one bulk write, its chains counted by status, and its rejected rows."""
     with database.session() as session:
         write = _find(session, database, write_id, sequence)
         chains = count_write_chains(session, write_id, sequence=sequence, model=database.model)
@@ -82,12 +96,14 @@ def _find(session: Any, database: Database, write_id: str, sequence: int) -> Wri
 
 
 @writes.command()
-@click.option("--older-than", type=duration, required=True, metavar="DURATION", help="Such as 90d.")
+@click.option(
+    "--older-than", type=duration, required=True, metavar="DURATION", help="Only writes older than this, such as 90d."
+)
 @click.option("--dry-run", is_flag=True, help="Only show which.")
 @json_option
 @with_database
 def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, as_json: bool) -> None:
-    """Forget writes older than a given age, with their rejected rows. Their jobs stay.
+    """Delete the records of writes older than a given age, with their rejected rows. Their jobs stay.
 
     A write that is forgotten can be made again under its name. The last batch of each stream is kept.
     """

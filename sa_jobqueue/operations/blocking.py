@@ -141,7 +141,7 @@ def _is_resolved(edge: Edge, root: Any) -> bool:
 
 
 def _check_cycles(edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]) -> None:
-    """Refuse jobs that wait for each other: among jobs already there a circle cannot be."""
+    """Refuse jobs that wait for each other: among jobs already there a cycle cannot be."""
     graph: dict[JobId, list[JobId]] = {}
     for edge in edges:
         if edge.chain_id in new:
@@ -149,8 +149,8 @@ def _check_cycles(edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]) -> None:
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
-        circle = " waits for ".join(f"{new[job_id].type_name} {job_id}" for job_id in reversed(error.args[1]))
-        raise InvalidJobError("blockers", f"wait for each other in a circle: {circle}") from error
+        cycle = " waits for ".join(f"{new[job_id].type_name} {job_id}" for job_id in reversed(error.args[1]))
+        raise InvalidJobError("blockers", f"wait for each other in a cycle: {cycle}") from error
 
 
 def write_edges(connection: Connection, edges: Sequence[Edge]) -> None:

@@ -196,7 +196,7 @@ def _explained(error: ConflictError) -> ConflictError:
 
 def _lock_chains(session: Session, staged: dict[str, Any], model: type[JobMixin[Any]]) -> dict[Any, bool]:
     """Lock the chains waited for that were there; return those that have ended, and whether they completed."""
-    _refuse_circles(session.execute(bulk.circular_edges(model), staged).all())
+    _refuse_cycles(session.execute(bulk.circular_edges(model), staged).all())
     ids = sorted(session.scalars(bulk.chains_waited_for(model), staged), key=str)
     if not ids:
         return {}
@@ -217,16 +217,16 @@ def _lock_chains(session: Session, staged: dict[str, Any], model: type[JobMixin[
     return ended
 
 
-def _refuse_circles(edges: Sequence[Row[Any]]) -> None:
+def _refuse_cycles(edges: Sequence[Row[Any]]) -> None:
     graph: dict[Any, list[Any]] = {}
     for edge in edges:
         graph.setdefault(edge.job_id, []).append(edge.chain_id)
     try:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
-        circle = list(reversed(error.args[1]))
-        told = " waits for ".join(map(str, circle[:_SHOWN])) + (" ..." if len(circle) > _SHOWN else "")
-        raise InvalidJobError("blockers", f"wait for each other in a circle: {told}; nothing was written") from None
+        cycle = list(reversed(error.args[1]))
+        told = " waits for ".join(map(str, cycle[:_SHOWN])) + (" ..." if len(cycle) > _SHOWN else "")
+        raise InvalidJobError("blockers", f"wait for each other in a cycle: {told}; nothing was written") from None
 
 
 def find_write(

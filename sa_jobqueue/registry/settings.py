@@ -152,23 +152,23 @@ def _check_limits(settings: QueueSettings | TypeSettings) -> None:
     if period is not None and (not isinstance(period, timedelta) or not timedelta(0) < period <= LONGEST):
         raise InvalidOptionError("rate_period", f"must be a timedelta above zero, or None, got {period!r}")
     if (settings.rate_limit is None) != (period is None):
-        raise InvalidOptionError("rate_period", "a rate is a limit and a period: give both or neither")
+        raise InvalidOptionError("rate_period", "must be set together with rate_limit, or neither")
     if settings.rate_burst is not None and settings.rate_limit is None:
-        raise InvalidOptionError("rate_burst", "is of a rate: give rate_limit and rate_period with it")
+        raise InvalidOptionError("rate_burst", "needs rate_limit and rate_period")
     if settings.rate_algorithm is None:
         return
     if settings.rate_algorithm not in list(RateAlgorithm):  # a list: what cannot be hashed is refused as well
         said = f"must be one of {', '.join(RateAlgorithm)}, or None for a bucket, got {settings.rate_algorithm!r}"
         raise InvalidOptionError("rate_algorithm", said)
     if settings.rate_limit is None:
-        raise InvalidOptionError("rate_algorithm", "is of a rate: give rate_limit and rate_period with it")
+        raise InvalidOptionError("rate_algorithm", "needs rate_limit and rate_period")
     if settings.rate_algorithm == RateAlgorithm.SLIDING_WINDOW and settings.rate_burst is not None:
-        raise InvalidOptionError("rate_burst", "is of a token bucket; a sliding window may start rate_limit at once")
+        raise InvalidOptionError("rate_burst", "must be None for a sliding_window, which may start rate_limit jobs at once")
 
 
 def _check_retry(retry: object) -> None:
     if not isinstance(retry, Backoff):
-        raise InvalidOptionError("retry", f"of a queue is a Backoff, or None; functions are a handler's: got {retry!r}")
+        raise InvalidOptionError("retry", f"must be a Backoff, or None; only a handler can have a function: got {retry!r}")
     if not retry.jitter:
         raise InvalidOptionError("retry", "of a queue has jitter: a wait without it is said of a handler")
     if not retry.factor < math.inf or retry.cap > LONGEST:

@@ -208,7 +208,7 @@ def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> S
     Shape: `(enqueued,)`, one number. Changes: a pending or blocked row a job, `has_waiters` on new jobs waited for, an edge
     for each blocker of each job that was not left out.
     Locks: as `enqueue_staged`. Obliges: the chains that were there are locked by this transaction and marked as awaited,
-    those that are open; nothing waits for itself in a circle. Index: `ix_job_bulk_staging_write`.
+    those that are open; nothing waits for itself in a cycle. Index: `ix_job_bulk_staging_write`.
     """
     job, stage, edge_table = table(model), table(model.Stage), table(model.Blocker)
     edge = _once(_edges(model, decided=True))

@@ -235,16 +235,16 @@ def test_a_blocker_that_is_not_there_is_named_and_nothing_is_written(engine: Eng
 
 def test_jobs_that_wait_for_each_other_are_refused(engine: Engine, jobs: Jobs, types: Types) -> None:
     one, two, three = uuid7(), uuid7(), uuid7()
-    circle = [types.merge.job(id=job, blockers=[next_]) for job, next_ in [(one, two), (two, three), (three, one)]]
+    cycle = [types.merge.job(id=job, blockers=[next_]) for job, next_ in [(one, two), (two, three), (three, one)]]
     with Session(engine) as session:
-        session.add_all(circle)
-        with pytest.raises(InvalidJobError, match=r"blockers: wait for each other in a circle: merge .* waits for merge"):
+        session.add_all(cycle)
+        with pytest.raises(InvalidJobError, match=r"blockers: wait for each other in a cycle: merge .* waits for merge"):
             session.flush()
     with Session(engine) as session:
         session.add(types.merge.job(id=one, blockers=[one]))
         with pytest.raises(InvalidJobError, match=r"blockers\[0\]: is the job's own chain"):
             session.flush()
-    with Session(engine) as session, pytest.raises(InvalidJobError, match="circle"):
+    with Session(engine) as session, pytest.raises(InvalidJobError, match="cycle"):
         enqueue_many(session, [types.merge.job(id=one, blockers=[two]), types.merge.job(id=two, blockers=[one])])
     assert jobs.count() == 0
 

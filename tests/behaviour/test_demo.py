@@ -82,7 +82,7 @@ def test_on_a_database_of_the_users_it_leaves_nothing(database_url: str, engine:
 
 @pytest.mark.long
 def test_keep_says_how_to_look_and_the_next_run_cleans_up(database_url: str, engine: Engine) -> None:
-    done = demo("--keep", "--database-url", database_url)
+    done = demo("--keep", "--url", database_url)
     assert done.returncode == 0, done.stderr
     assert "all counts are equal" in done.stdout
     assert f"ended {FILES} of {FILES}" in done.stdout  # lines where there is no terminal

@@ -186,17 +186,38 @@ def test_commands_that_a_page_shows_are_understood(page: Path) -> None:
 
     for _, language, text in blocks(page):
         for line in text.replace("\\\n", " ").splitlines() if language == "sh" else ():
-            words = shlex.split(line, comments=True)
-            if "sa-jobqueue" not in words:
-                continue
-            command: click.Command = main
-            words = words[words.index("sa-jobqueue") + 1 :]
-            while isinstance(command, click.Group):
-                name = words.pop(0)
-                found = command.get_command(click.Context(command), name)
-                assert found is not None, line
-                command = found
-            command.make_parser(click.Context(command)).parse_args([*words])
+            check_command(main, line)
+
+
+def check_command(main: click.Group, line: str) -> None:
+    """Check that a line's `sa-jobqueue` command and its options exist."""
+    words = shlex.split(line, comments=True)
+    if "sa-jobqueue" not in words:
+        return
+    command: click.Command = main
+    words = words[words.index("sa-jobqueue") + 1 :]
+    while isinstance(command, click.Group):
+        name = words.pop(0)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None, line
+        command = found
+    command.make_parser(click.Context(command)).parse_args([*words])
+
+
+def test_examples_of_help_texts_are_understood() -> None:
+    from sa_jobqueue.cli import main
+
+    examples = [text for _, language, text in blocks(ROOT / "docs/reference/cli.md") if language == "sh"]
+    assert len(examples) > 10
+    for line in examples:
+        check_command(main, line)
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    named = re.findall(r"`([a-z_/]+\.py|[a-z_/]+/)`", page.replace("`sa_jobqueue/`", ""))
+    assert len(named) > 40
+    assert [path for path in named if not (ROOT / "sa_jobqueue" / path).exists()] == []
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

@@ -386,7 +386,7 @@ def test_what_waits_goes_on_when_the_chains_of_its_write_complete(
 @both_servers_swept
 def test_impossible_blockers_refuse_the_whole_write(database_url: str, session: Session) -> None:
     a, b, c, d = (str(uuid7()) for _ in range(4))
-    with pytest.raises(InvalidJobError, match=f"circle: .*{a} waits for"):
+    with pytest.raises(InvalidJobError, match=f"cycle: .*{a} waits for"):
         write(
             database_url,
             [{"id": a, "blockers": [b]}, {"id": b, "blockers": [c]}, {"id": c, "blockers": [a, d]}, {"id": d}],

@@ -32,15 +32,19 @@ _SETTINGS: Final = {"shared_buffers": "64MB", "max_connections": "50"}
 
 @click.command()
 @click.option(
-    "--database-url",
+    "--url",
+    "database_url",
     envvar=URL_VARIABLE,
     show_envvar=True,
-    help=f"Use this PostgreSQL, with a separate schema {app.SCHEMA}, instead of starting one.",
+    metavar="URL",
+    help=f"Use this database, with a separate schema {app.SCHEMA}.  [default: start a PostgreSQL server]",
 )
 @click.option("--keep", is_flag=True, help="Keep the database, and print how to inspect and remove it.")
-@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="Number of worker processes.")
+@click.option(
+    "--workers", type=click.IntRange(1, 64), metavar="N", default=2, show_default=True, help="Number of worker processes."
+)
 @click.option("--dashboard", "with_dashboard", is_flag=True, help="Serve the dashboard, also after the run, until Ctrl-C.")
-@click.option("--files", "limit", type=click.IntRange(min=50), help="Limit the number of files.")
+@click.option("--files", "limit", type=click.IntRange(min=50), metavar="N", help="Maximum number of files.  [default: all]")
 @json_option
 def demo(
     *, database_url: str | None, keep: bool, workers: int, with_dashboard: bool, limit: int | None, as_json: bool

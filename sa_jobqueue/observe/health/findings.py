@@ -36,7 +36,7 @@ def _missing(of: Health) -> Iterator[Finding]:
 def _served(of: Health, _: Thresholds) -> Iterator[Finding]:
     if of.due and not of.workers.live:
         summary = f"{_many(of.due, 'job')} due, and no worker is alive."
-        yield _found(Code.NO_WORKER, CRITICAL, summary, "Start a worker: sa-jobqueue worker MODULE:REGISTRY.", due=of.due)
+        yield _found(Code.NO_WORKER, CRITICAL, summary, "Start a worker: sa-jobqueue worker MODULE:ATTRIBUTE.", due=of.due)
     elif of.unserved:
         names = ", ".join(repr(name) for name in of.unserved)
         summary = f"Jobs are due in {names}, which no live worker serves."
