@@ -98,9 +98,9 @@ def check_class(cls: Any, layout: Layout, keywords: dict[str, Any]) -> None:
     """Refuse, before anything is mapped, what would be mapped as something else. Raises: InvalidOptionError."""
     misspelt = sorted(keyword for keyword in keywords if keyword.startswith("queue"))
     if misspelt:
-        raise InvalidOptionError(misspelt[0], "is no class keyword; they are queue_schema, queue_prefix, queue_id_factory")
+        raise InvalidOptionError(misspelt[0], "is not a class keyword; use queue_schema, queue_prefix or queue_id_factory")
     if "__tablename__" in cls.__dict__:
-        raise InvalidOptionError("__tablename__", "is made by the queue; use queue_prefix or queue_schema")
+        raise InvalidOptionError("__tablename__", "is set by the queue; use queue_prefix or queue_schema")
     table = f"{layout.schema}.{layout.name('job')}" if layout.schema else layout.name("job")
     if table in cls.metadata.tables:
         raise InvalidOptionError(

@@ -52,7 +52,7 @@ def attach(
     if job_type is not None:
         job_type.check_continuation(job.type_name, None if job._handler is None else job._handler.job_type)
     if job.deduplication_key is not None:
-        raise InvalidJobError("deduplication_key", "is the chain's, and its first job has it; a continuation takes none")
+        raise InvalidJobError("deduplication_key", "cannot be set for a continuation: the chain keeps its first job's key")
     if job.chain_index != 0 or object_session(job) is not None:
         raise InvalidJobError("continuation", "was used already; make a new one each time")
     job.chain_id = before.chain_id

@@ -82,7 +82,7 @@ class Deduplicate:
             raise InvalidOptionError("replace", f"must be a list of some of {known}, got {self.replace!r}")
         _check_duration("max_wait", self.max_wait)
         if self.max_wait is not None and "schedule" not in self.replace:
-            raise InvalidOptionError("max_wait", "needs 'schedule' among replace: nothing else moves it")
+            raise InvalidOptionError("max_wait", "needs 'schedule' in replace: it limits how long the job is postponed")
 
 
 def _check_duration(option: str, given: timedelta | None) -> None:

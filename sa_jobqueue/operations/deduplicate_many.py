@@ -88,7 +88,9 @@ def _check(listed: Sequence[tuple[JobMixin[Any], Deduplicate]]) -> Deduplicate:
         if not inspect(job).transient:
             raise InvalidJobError(field, "is or was in a session; pass a fresh job")
         if replace(one, key=given.key) != given:
-            raise InvalidJobError(field, "is deduplicated otherwise than the first; use enqueue_unique, or several calls")
+            raise InvalidJobError(
+                field, "has other deduplication options than the first; use enqueue_unique, or several calls"
+            )
         if one.exclude:
             raise InvalidJobError(field, "excludes chains; use enqueue_unique")
         if job._blockers:
@@ -98,7 +100,7 @@ def _check(listed: Sequence[tuple[JobMixin[Any], Deduplicate]]) -> Deduplicate:
 
 def _lock(session: Session, model: type[JobMixin[Any]], keys: Sequence[_Key]) -> None:
     if len(keys) > MOST_LOCKED:
-        raise InvalidJobError("new", f"has {len(keys):,} keys of scope 'any', at most {MOST_LOCKED:,}: take them in parts")
+        raise InvalidJobError("new", f"must have at most {MOST_LOCKED:,} keys with scope 'any', got {len(keys):,}; split it")
     names = [deduplication.lock_name(model, *key) for key in keys]
     session.execute(deduplication.lock_keys(), {"names": names})
 

@@ -46,7 +46,7 @@ def set_priority(
     check_by(by)
     statuses = sorted(INITIAL.intersection(where.statuses) if where.statuses else INITIAL)
     if not statuses:
-        raise InvalidOptionError("where", "names no status of a job that waits: pending, blocked")
+        raise InvalidOptionError("where", "must include the status pending or blocked: only waiting jobs can be changed")
     session.flush()
     page: Page[Any] = list_jobs(
         session,

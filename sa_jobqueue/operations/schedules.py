@@ -282,7 +282,7 @@ def run_schedule(
         return ids
     times = schedule.times.latest(since=since, until=until, limit=MAX_CATCH_UP + 1)
     if len(times) > MAX_CATCH_UP:
-        raise InvalidOptionError("since", f"more than {MAX_CATCH_UP:,} times lie between; take them in parts")
+        raise InvalidOptionError("since", f"the period has more than {MAX_CATCH_UP:,} times; run shorter periods")
     if dry_run:
         return [job.id for job in unfired(session, schedule, times, model)]
     ids = fire_times(session, schedule, times, model)

@@ -170,7 +170,7 @@ def _check_retry(retry: object) -> None:
     if not isinstance(retry, Backoff):
         raise InvalidOptionError("retry", f"must be a Backoff, or None; only a handler can have a function: got {retry!r}")
     if not retry.jitter:
-        raise InvalidOptionError("retry", "of a queue has jitter: a wait without it is said of a handler")
+        raise InvalidOptionError("retry", "must have jitter=True: only a handler's Backoff can be without jitter")
     if not retry.factor < math.inf or retry.cap > LONGEST:
         raise InvalidOptionError("retry", f"of a queue has a finite factor, and a cap of at most {LONGEST}, got {retry!r}")
 

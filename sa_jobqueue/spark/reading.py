@@ -80,7 +80,7 @@ def shape_of(schema: StructType, options: Options) -> Shape:
     dataset = dataset_of(options)
     check_types(dataset, schema)
     if options.given & {"columns", "excludePrivate"} and schema.names != schema_of(options).names:
-        raise InvalidOptionError("columns", "says other columns than schema(): give one of the two")
+        raise InvalidOptionError("columns", "has other columns than schema(): set only one of the two")
     return Shape(dataset, schema)
 
 

@@ -25,7 +25,7 @@ def redacted(frame: DataFrame, *, types: Sequence[str] | None = None) -> DataFra
     """
     patterns = patterns_in(os.environ.get(VARIABLE, "")) if types is None else list(types)
     if "type_name" not in frame.columns:
-        raise InvalidOptionError("frame", "must have the column 'type_name', which says whose payloads these are")
+        raise InvalidOptionError("frame", "must have the column 'type_name', the job type of each payload")
     if not patterns:
         return frame
     whole = "|".join(re.sub(r"\\[zZ]$", "", translate(pattern)) for pattern in patterns)

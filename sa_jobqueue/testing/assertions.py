@@ -95,7 +95,7 @@ class _Wanted:
             raise InvalidOptionError("of", f"must be a handler or a class such as Job, got {of!r}")
         for name in columns:
             if name != "delay" and not hasattr(self._model, name):
-                raise InvalidOptionError(name, f"is no attribute of {self._model.__name__}")
+                raise InvalidOptionError(name, f"is not an attribute of {self._model.__name__}")
         self._columns = dict(columns)
         self._test: Callable[[Any], bool] | None = None
         self._part: Mapping[str, Any] | None = None
@@ -105,7 +105,7 @@ class _Wanted:
             self._part = matching
         elif matching is not None:
             if self._handler is None:
-                raise InvalidOptionError("matching", "needs a handler in place of the class, to encode the payload")
+                raise InvalidOptionError("matching", "needs a handler instead of a class, to encode the payload")
             self._columns["input"] = self._handler.job_type.input.encode("matching", matching)
 
     def __str__(self) -> str:

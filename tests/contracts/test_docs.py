@@ -213,6 +213,15 @@ def test_examples_of_help_texts_are_understood() -> None:
         check_command(main, line)
 
 
+def test_scenarios_that_pages_name_exist() -> None:
+    from benchmarks.scenarios import all_scenarios
+
+    known = {scenario.name.replace(" ", "-") for scenario in all_scenarios()}
+    named = {name for page in PAGES for name in re.findall(r"--scenario ([a-z-]+)", page.read_text())}
+    assert len(named) > 5
+    assert named - known <= {"pipeline"}  # all scenarios whose names begin so
+
+
 def test_files_that_the_architecture_names_exist() -> None:
     page = (ROOT / "docs/explanation/architecture.md").read_text()
     named = re.findall(r"`([a-z_/]+\.py|[a-z_/]+/)`", page.replace("`sa_jobqueue/`", ""))

@@ -356,7 +356,10 @@ def test_what_is_not_for_many_is_refused_before_anything_is_written(sessions: Se
     blocked = Job("test", blockers=[Job("test")])
     with sessions.begin() as session:
         refusals: list[tuple[list[Any], str]] = [
-            ([(Job("test"), one), (Job("test"), Deduplicate("b", scope="any"))], "otherwise than the first"),
+            (
+                [(Job("test"), one), (Job("test"), Deduplicate("b", scope="any"))],
+                "other deduplication options than the first",
+            ),
             ([(Job("test"), Deduplicate("a", exclude=[Job("test").id]))], "excludes chains"),
             ([(blocked, one)], "has blockers"),
             ([("test", one)], "must be a job"),

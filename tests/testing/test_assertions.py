@@ -88,11 +88,11 @@ def test_the_message_shows_what_was_enqueued_and_how_the_closest_differs(session
 
 
 def test_what_cannot_be_asked_for_is_refused(session: Session) -> None:
-    with pytest.raises(InvalidOptionError, match="colour: is no attribute of Job"):
+    with pytest.raises(InvalidOptionError, match="colour: is not an attribute of Job"):
         enqueued(session, ship, colour="red")
     with pytest.raises(InvalidOptionError, match="must be a handler or a class such as Job, got 'ship'"):
         enqueued(session, "ship")  # type: ignore[call-overload]
-    with pytest.raises(InvalidOptionError, match="needs a handler in place of the class"):
+    with pytest.raises(InvalidOptionError, match="needs a handler instead of a class"):
         enqueued(session, Job, HERE)
 
 
