@@ -82,7 +82,8 @@ def row_of(entity: Any, *, without: Iterable[str] = (), type_name: str | None = 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table; its first column is never wrapped."""
-    table = Table(title=Text(printable(title)), title_justify="left", header_style="bold")
+    _print_title(title)
+    table = Table(header_style="bold")
     for number, heading in enumerate(headings):
         table.add_column(heading, no_wrap=number == 0, overflow="fold")
     for row in rows:
@@ -92,12 +93,18 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any
 
 def print_fields(title: str, fields: dict[str, Any]) -> None:
     """Print names and values, one pair a line."""
-    table = Table(title=Text(printable(title)), title_justify="left", show_header=False)
+    _print_title(title)
+    table = Table(show_header=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for name, value in fields.items():
         table.add_row(Text(printable(name)), Text(shown(value)))
     console().print(table)
+
+
+def _print_title(title: str) -> None:
+    """Print the title of a table on its own line: Rich would wrap it to the width of the table."""
+    console().print(Text(printable(title), style="italic"), soft_wrap=True)
 
 
 def shown(value: Any) -> str:

@@ -61,7 +61,7 @@ def list_(
     if as_json:
         print_json({"audit": [row_of(one) for one in page], "next_after": page.next})
         return
-    headings = ["at", "by", "operation", "changed", "of", "arguments", "id"]
+    headings = ["at", "by", "operation", "changed", "matched", "arguments", "id"]
     rows = [
         (one.done_at, one.done_by, one.operation, one.changed, one.matched, json.dumps(one.arguments), one.id)
         for one in page

@@ -39,7 +39,7 @@ def explain(database: Database, /, *, job_id: str, heartbeat_timeout: timedelta,
         return
     echo(found.sentence)
     place = label_of(part_of(found.queue, found.fairness_key))
-    title = f"{found.type_name} {found.job_id} in queue {place}: {found.status} ({found.cause})"
+    title = f"{found.type_name} {found.job_id} in queue {place}: {_state(found)}"
     print_fields(title, found.evidence)
     if found.blockers:
         tree = Tree(Text("waits for"))
@@ -47,9 +47,14 @@ def explain(database: Database, /, *, job_id: str, heartbeat_timeout: timedelta,
         console().print(tree)
 
 
+def _state(of: Explanation) -> str:
+    """Return the status, with the cause if it differs."""
+    return str(of.status) if str(of.cause) == str(of.status) else f"{of.status} ({of.cause})"
+
+
 def _grow(tree: Tree, of: Explanation, levels: int) -> None:
     for blocker in of.blockers:
-        line = f"{blocker.type_name} {blocker.job_id}: {blocker.status} ({blocker.cause})"
+        line = f"{blocker.type_name} {blocker.job_id}: {_state(blocker)}"
         branch = tree.add(Text(shown(line)))
         if levels > 1:
             _grow(branch, blocker, levels - 1)

@@ -152,7 +152,7 @@ def _check_limits(settings: QueueSettings | TypeSettings) -> None:
     if period is not None and (not isinstance(period, timedelta) or not timedelta(0) < period <= LONGEST):
         raise InvalidOptionError("rate_period", f"must be a timedelta above zero, or None, got {period!r}")
     if (settings.rate_limit is None) != (period is None):
-        raise InvalidOptionError("rate_period", "must be set together with rate_limit, or neither")
+        raise InvalidOptionError("rate_period", "must be set if and only if rate_limit is set")
     if settings.rate_burst is not None and settings.rate_limit is None:
         raise InvalidOptionError("rate_burst", "needs rate_limit and rate_period")
     if settings.rate_algorithm is None:

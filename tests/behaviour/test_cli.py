@@ -297,9 +297,9 @@ def test_ids_that_are_no_dead_letters_are_counted(run: Run, jobs: Jobs) -> None:
 
 def test_one_is_told_in_the_singular(run: Run, jobs: Jobs) -> None:
     later, dead, mail = jobs.add(due_in=3600), jobs.add(JobStatus.DEAD), jobs.add(type_name="mail")
-    assert run("jobs", "list", "--type", "mail").stdout.startswith("1 job  ")
-    assert run("dead-letters", "list").stdout.startswith("1 dead letter  ")
-    assert run("dead-letters", "groups").stdout.startswith("1 dead letter  ")
+    assert run("jobs", "list", "--type", "mail").stdout.startswith("1 job\n")
+    assert run("dead-letters", "list").stdout.startswith("1 dead letter\n")
+    assert run("dead-letters", "groups").stdout.startswith("1 dead letter\n")
     assert run("jobs", "retry", later, dead).stdout == "1 pending job triggered, 1 dead job redriven\n"
     assert run("jobs", "retry", later, mail).stdout == "2 pending jobs triggered, 0 dead jobs redriven\n"
     cancelled = run("jobs", "cancel", "--type", "mail", input="y\n")

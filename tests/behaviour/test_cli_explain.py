@@ -30,7 +30,7 @@ def test_a_blocked_job_is_explained_down_to_the_dead_one(database_url: str, sess
     assert printed.startswith(f"It waits for 1 chain; the root cause is fetch {dead}. It died ")
     assert "ValueError: \\x1b[31mno such page" in printed
     assert "redrive it" in printed
-    assert printed.index(f"index {middle.id}: blocked (blocked)") < printed.index(f"fetch {dead}: dead (dead)")
+    assert printed.index(f"index {middle.id}: blocked") < printed.index(f"fetch {dead}: dead")
     document = json.loads(run(str(top.id), "--json"))
     assert document["cause"] == "blocked"
     assert document["blockers"][0]["blockers"][0]["evidence"]["reason"] == "exhausted"
