@@ -48,3 +48,4 @@ def test_the_workflow_runs_what_ci_runs() -> None:
     images = re.findall(r'image: "python:(3\.\d+)-\w+", sqlalchemy: "([\d.]+)"', workflow)
     assert {python for python, _ in images} == set(PYTHONS)
     assert {sqlalchemy for _, sqlalchemy in images} == {"2.0", "2.1"}
+    assert sorted(re.findall(r'postgresql: "(\d+)"', workflow)) == ["15", "16", "17", "18"]
