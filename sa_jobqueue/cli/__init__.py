@@ -96,14 +96,18 @@ class LazyGroup(click.Group):
             raise click.ClickException(f"database error: {reason}") from error
 
 
+def masked(text: str) -> str:
+    """Return a text with the passwords of the URLs in it hidden."""
+    return _PASSWORD_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", text))
+
+
 @contextmanager
 def _printable_errors() -> Iterator[None]:
     """Escape control characters in the messages of Click's errors, and hide passwords of URLs that they quote."""
     try:
         yield
     except click.ClickException as error:
-        shown = _PASSWORD_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1***@", error.message))
-        error.message = printable(shown, newline="\n  ")  # type: ignore[misc]
+        error.message = printable(masked(error.message), newline="\n  ")  # type: ignore[misc]
         raise
 
 

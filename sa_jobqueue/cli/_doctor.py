@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import platform
 import re
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,23 +13,31 @@ from enum import StrEnum
 from importlib import metadata
 from typing import Any, Final
 
+import click
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.cli import masked
+from sa_jobqueue.cli._options import load_model, load_object
 from sa_jobqueue.db.connections import Connections, unavailable
 from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, own_engine
-from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError, JobQueueError
+from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaMissingError
 from sa_jobqueue.maintenance import storage_settings
 from sa_jobqueue.migrations.grants import RIGHTS, role_names
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
+from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.statements._parts import table as table_of
 from sa_jobqueue.types import MIN_SERVER_VERSION
+from sa_jobqueue.worker import WorkerOptions
 
 PATIENCE: Final = timedelta(seconds=10)
 MAX_SKEW: Final = timedelta(seconds=1)
 """Difference between the clocks of this machine and the server from which on it is reported."""
 DISTRIBUTION: Final = "sa-jobqueue"
+OWN_CONNECTIONS: Final = 9
+"""The most connections that a worker process opens beside those of its handlers' sessions."""
 
 _READ_BY_PSYCOPG: Final = ("client_encoding", "datestyle", "intervalstyle", "array_nulls")
 """Settings of `SETTINGS` that the application's own sessions need, because the driver reads no other values."""
@@ -86,18 +95,79 @@ _SERVER_RULES: Final = (
         *("idle_in_transaction_session_timeout", _SET, Status.WARNING),
         "it ends handlers that use their session and then compute for longer: set it to 0 for the worker's role",
     ),
+    _Rule(
+        *("statement_timeout", _SET, Status.WARNING),
+        "it ends statements of handlers and of commands that take longer: set it to 0 for the worker's role",
+    ),
+    _Rule(
+        *("lock_timeout", _SET, Status.WARNING),
+        "it ends statements of handlers that wait for a lock for longer: set it to 0 for the worker's role",
+    ),
+    _Rule(
+        *("idle_session_timeout", _SET, Status.WARNING),
+        "it closes idle connections in the application's pool: set it to 0, or create the engine with pool_pre_ping=True",
+    ),
+    _Rule(
+        *("default_transaction_isolation", "read committed".__ne__, Status.WARNING),
+        "transactions of handlers can fail with serialization errors, and enqueueing with a deduplication key with "
+        "StaleSnapshotError: set it to 'read committed', or retry these transactions",
+    ),
+    _Rule(
+        *("session_replication_role", "origin".__ne__, Status.ERROR),
+        "the triggers that check the queue's tables do not run: set it to origin",
+    ),
 )
+
+
+def application(path: str | None, role: str) -> tuple[list[Check], type[JobMixin[Any]] | None]:
+    """Import the application; return the check of it, and its Job model if that could be imported.
+
+    Without a `path` nothing is checked, and the model is that of sa_jobqueue.
+    """
+    if path is None:
+        return [], Job
+    try:
+        found, model = load_object(path), load_model(path)
+    except click.UsageError as error:
+        advice = "pass the module and the name of your JobQueue as --app MODULE:ATTRIBUTE; run it where the worker runs"
+        return [Check(name="application", status=Status.ERROR, found=error.message, advice=advice)], None
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        reason = traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
+        module = path.partition(":")[0]
+        return [
+            Check(
+                name="application",
+                status=Status.ERROR,
+                found=f"module {module!r} cannot be imported: {masked(reason)} ({last.filename}:{last.lineno})",
+                advice=f"correct it until python -c 'import {module}' works, with the worker's environment variables",
+            )
+        ], None
+    if not isinstance(found, JobQueue):
+        return [Check(name="application", status=Status.OK, found=f"{path} is a Job model")], model
+    names = [handler.name for handler in found]
+    if not names and role == "worker":
+        return [
+            Check(
+                name="application",
+                status=Status.WARNING,
+                found=f"{path} has no handlers",
+                advice="import the modules that define them beside the JobQueue, or pass them to the worker as --import",
+            )
+        ], model
+    listed = f"{path}: handlers {', '.join(sorted(names)) or 'none'}; queues {', '.join(found.queues) or 'none'}"
+    return [Check(name="application", status=Status.OK, found=listed)], model
 
 
 def examine(
     url: URL,
-    model: type[JobMixin[Any]],
+    model: type[JobMixin[Any]] | None,
     *,
     role: str = "worker",
     listen_url: URL | None = None,
     now: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> Iterator[Check]:
-    """Yield the checks of an installation. Those that need a connection, or the tables, are left out without these.
+    """Yield the checks of an installation. Those that need a connection, the model or the tables are left out without these.
 
     `role`: which of the grants' roles the user of the URL is to have. `now`: this machine's clock.
     """
@@ -105,25 +175,46 @@ def examine(
     engine = own_engine(url, connect_timeout=round(PATIENCE.total_seconds()))
     try:
         connection = engine.connect()
-    except DBAPIError as error:
+    except (ArgumentError, DBAPIError) as error:
         yield Check(
             name="connection",
             status=Status.ERROR,
-            found=str(unavailable(error, url)),
-            advice="check the URL, the network and pg_hba.conf",
+            found=_reason(unavailable(error, url) if isinstance(error, DBAPIError) else error),
+            advice="check the URL, the network and pg_hba.conf; a pooler must be in transaction or session mode",
         )
         return
+    has_tables = False
     with connection:
         yield from _server(connection)
         yield clock(connection, now)
         connection.rollback()
-        tables = schema(connection, model)
-        yield tables
-        if tables.status is not Status.ERROR:
-            yield privileges(connection, model, role)
-    yield from _sessions(url, listen_url)
-    if tables.status is not Status.ERROR:
-        yield storage(engine, model)
+        if model is not None:
+            tables = schema(connection, model, role)
+            connection.rollback()
+            yield tables
+            if has_tables := tables.status is not Status.ERROR:
+                yield _tried("privileges", lambda: privileges(connection, model, role))
+    yield from _sessions(url, listen_url, engine, role)
+    if model is not None and has_tables:
+        yield _tried("storage", lambda: storage(engine, model))
+
+
+def _tried(name: str, check: Callable[[], Check]) -> Check:
+    """Return the result of a check. One that the database does not let through is an error."""
+    try:
+        return check()
+    except (DBAPIError, JobQueueError) as error:
+        return Check(
+            name=name,
+            status=Status.ERROR,
+            found=f"could not be checked: {_reason(error)}",
+            advice="remove the cause that the database names, and run the command again",
+        )
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of an error: the others of a driver's error quote the statement."""
+    return str(error.orig if isinstance(error, DBAPIError) else error).strip().partition("\n")[0]
 
 
 def versions() -> Check:
@@ -248,24 +339,104 @@ def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
     )
 
 
-def schema(connection: Connection, model: type[JobMixin[Any]]) -> Check:
-    """Check the version of the tables."""
+def schema(connection: Connection, model: type[JobMixin[Any]], role: str) -> Check:
+    """Check the version of the tables, and that nothing of them is missing or turned off."""
     name = model.__jobqueue__.qualified("job")
     try:
         with Session(connection) as session:
             version = check_schema(session, model=model)
     except JobQueueError as error:
+        connection.rollback()
+        if isinstance(error, SchemaMissingError) and (elsewhere := _elsewhere(connection, model, role)):
+            return elsewhere
         found, _, advice = str(error).partition(": ")
         return Check(name="schema", status=Status.ERROR, found=found, advice=advice)
     except DBAPIError as error:
-        reason = str(error.orig).strip().partition("\n")[0]
         return Check(
             name="schema",
             status=Status.ERROR,
-            found=f"{name} cannot be looked at: {reason}",
+            found=f"{name} cannot be looked at: {_reason(error)}",
             advice="grant the role its rights: sa-jobqueue grants --apply",
         )
+    if incomplete := _incomplete(connection, model):
+        return incomplete
     return Check(name="schema", status=Status.OK, found=f"{name} is of version {version}")
+
+
+def _elsewhere(connection: Connection, model: type[JobMixin[Any]], role: str) -> Check | None:
+    """Return the check of tables that exist, but where the role or the model does not find them."""
+    layout = model.__jobqueue__
+    found = connection.execute(
+        text(
+            "SELECT relname, nspname, has_schema_privilege(n.oid, 'USAGE') AS is_usable, current_user AS role, "
+            "current_setting('search_path') AS path FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace "
+            "WHERE (relname = :name OR :any_name) AND obj_description(c.oid, 'pg_class') LIKE 'sa_jobqueue version=%' "
+            "ORDER BY relname = :name DESC, nspname = :schema DESC, nspname LIMIT 1"
+        ),
+        {"name": layout.name("job"), "schema": layout.schema or "public", "any_name": model is Job},
+    ).one_or_none()
+    if found is None:
+        return None
+    if found.relname != layout.name("job"):
+        return Check(
+            name="schema",
+            status=Status.ERROR,
+            found=f"table job does not exist; {found.nspname}.{found.relname} is the table of another model",
+            advice="pass the JobQueue with that model as --app; if that is another queue, run the application's migrations",
+        )
+    if not found.is_usable:
+        return Check(
+            name="schema",
+            status=Status.ERROR,
+            found=f"role {found.role} has no USAGE on schema {found.nspname}, which has the tables",
+            advice=_grant_advice(role_names()[role], found.role),
+        )
+    return Check(
+        name="schema",
+        status=Status.ERROR,
+        found=f"table {layout.name('job')} is in schema {found.nspname}, and not in "
+        + (f"{layout.schema}, the model's queue_schema" if layout.schema else f"search_path = {found.path}"),
+        advice=f"set queue_schema = {found.nspname!r} on the model and pass --app"
+        + ("" if layout.schema else f', or ALTER ROLE "{found.role}" SET search_path = {found.nspname}'),
+    )
+
+
+def _incomplete(connection: Connection, model: type[JobMixin[Any]]) -> Check | None:
+    """Return the check of tables that someone changed by hand: relations dropped, triggers turned off."""
+    layout = model.__jobqueue__
+    relations = [layout.qualified(noun) for noun in RIGHTS["observer"]]
+    if names := ", ".join(_missing(connection, relations)):
+        return Check(
+            name="schema",
+            status=Status.ERROR,
+            found=f"{names} is missing: it was dropped by hand",
+            advice="create it again with its statements from sa-jobqueue migrate sql",
+        )
+    disabled = connection.execute(
+        text(
+            "SELECT DISTINCT tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('D', 'R') "
+            "AND tgrelid = ANY (CAST(CAST(:names AS text[]) AS regclass[]))"
+        ),
+        {"names": relations},
+    ).scalars()
+    if tables := sorted(disabled):
+        return Check(
+            name="schema",
+            status=Status.ERROR,
+            found=f"triggers of {', '.join(tables)} are disabled, so illegal changes of jobs are not refused",
+            advice="; ".join(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in tables),
+        )
+    return None
+
+
+def _missing(connection: Connection, relations: list[str]) -> list[str]:
+    """Return which of some tables, views and indexes do not exist."""
+    query = text("SELECT name FROM unnest(CAST(:names AS text[])) name WHERE to_regclass(name) IS NULL")
+    return [*connection.execute(query, {"names": relations}).scalars()]
+
+
+def _grant_advice(member: str, user: str) -> str:
+    return f'as the owner of the tables: sa-jobqueue grants --apply, then GRANT {member} TO "{user}"'
 
 
 def privileges(connection: Connection, model: type[JobMixin[Any]], role: str) -> Check:
@@ -291,7 +462,7 @@ def privileges(connection: Connection, model: type[JobMixin[Any]], role: str) ->
             name="privileges",
             status=Status.ERROR,
             found=f"role {user} lacks " + "; ".join(f"{', '.join(rights)} on {noun}" for noun, rights in missing.items()),
-            advice=f'as the owner of the tables: sa-jobqueue grants --apply, then GRANT {member} TO "{user}"',
+            advice=_grant_advice(member, user),
         )
     if superuser:
         return Check(
@@ -303,8 +474,8 @@ def privileges(connection: Connection, model: type[JobMixin[Any]], role: str) ->
     return Check(name="privileges", status=Status.OK, found=f"role {user} has the rights of a {role}")
 
 
-def _sessions(url: URL, listen_url: URL | None) -> Iterator[Check]:
-    """Check the sessions that the application and the worker get, and whether a pooler is in between."""
+def _sessions(url: URL, listen_url: URL | None, engine: Engine, role: str) -> Iterator[Check]:
+    """Check the sessions that the application and the worker get, how many, and whether a pooler is in between."""
     connections = Connections(url, worker_name="doctor", patience=PATIENCE, listen_url=listen_url)
     refused = ""
     try:
@@ -313,15 +484,34 @@ def _sessions(url: URL, listen_url: URL | None) -> Iterator[Check]:
         refused = "--listen-url leads to a connection pooler as well"
         connections = Connections(url, worker_name="doctor", patience=PATIENCE)
         asyncio.run(connections.find_pooler())
+    if listen_url is not None and not refused:
+        refused = _other_server(engine, listen_url)
     yield _pooler(connections, listen_url=listen_url, refused=refused)
-    yield _application(url)
-    yield _worker(connections)
+    if role == "worker" and not connections.is_pooled:
+        yield _tried("connections", lambda: capacity(engine))
+    yield _tried("sessions", lambda: _application(url))
+    yield _tried("planner", lambda: _worker(connections))
+
+
+def _other_server(engine: Engine, listen_url: URL) -> str:
+    """Return why LISTEN at an address receives nothing from the database of an engine; empty if it does."""
+    identity = text("SELECT current_database(), pg_postmaster_start_time()")
+    listener = own_engine(listen_url, connect_timeout=round(PATIENCE.total_seconds()))
+    try:
+        with listener.connect() as there, engine.connect() as here:
+            same = there.execute(identity).one() == here.execute(identity).one()
+    except DBAPIError as error:
+        return f"--listen-url: {unavailable(error, listen_url)}"
+    return "" if same else "--listen-url leads to another database: its notifications are not those of the queue"
 
 
 def _pooler(connections: Connections, *, listen_url: URL | None, refused: str) -> Check:
     if refused:
         return Check(
-            name="pooler", status=Status.ERROR, found=refused, advice="pass the address of the PostgreSQL server itself"
+            name="pooler",
+            status=Status.ERROR,
+            found=refused,
+            advice="pass the address of the PostgreSQL server itself, with the same database",
         )
     if not connections.is_pooled:
         return Check(name="pooler", status=Status.OK, found="the URL leads to the server itself; LISTEN works")
@@ -329,12 +519,49 @@ def _pooler(connections: Connections, *, listen_url: URL | None, refused: str) -
         return Check(
             name="pooler",
             status=Status.WARNING,
-            found="the URL leads to a connection pooler that shares server sessions; workers poll instead of listening",
+            found="the URL leads to a connection pooler; workers poll instead of listening",
             advice="pass the server's own address as --listen-url; set prepare_threshold=None on the application's engine",
         )
     return Check(
         name="pooler", status=Status.OK, found="the URL leads to a connection pooler; workers listen at --listen-url"
     )
+
+
+def capacity(engine: Engine) -> Check:
+    """Check that the server has room for the connections of a worker."""
+    with engine.connect() as connection:
+        limits = connection.execute(text(_CAPACITY)).all()
+    setting, most, used = min(limits, key=lambda one: one.most - one.used)
+    needed = OWN_CONNECTIONS + WorkerOptions().concurrency
+    found = f"{setting} allows {most}, of which {used} are in use"
+    if most - used >= needed:
+        return Check(name="connections", status=Status.OK, found=found)
+    return Check(
+        name="connections",
+        status=Status.WARNING,
+        found=f"{found}; a worker process opens up to {needed}, {OWN_CONNECTIONS} and one for each of its concurrency",
+        advice=f"raise {setting}, lower the workers' --concurrency, or connect through a pooler",
+    )
+
+
+_CAPACITY: Final = """\
+WITH active AS (
+  SELECT datname, usename FROM pg_stat_activity
+  WHERE datid IS NOT NULL AND usesysid IS NOT NULL AND pid <> pg_backend_pid()
+)
+SELECT 'max_connections' AS setting,
+  current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+    - coalesce(current_setting('reserved_connections', true)::int, 0) AS most,
+  (SELECT count(*) FROM active) AS used
+UNION ALL
+SELECT 'the CONNECTION LIMIT of role ' || rolname, rolconnlimit, (SELECT count(*) FROM active WHERE usename = current_user)
+FROM pg_roles WHERE rolname = current_user AND rolconnlimit >= 0 AND NOT rolsuper
+UNION ALL
+SELECT 'the CONNECTION LIMIT of database ' || d.datname, datconnlimit,
+  (SELECT count(*) FROM active WHERE active.datname = d.datname)
+FROM pg_database d, pg_roles WHERE d.datname = current_database() AND datconnlimit >= 0
+  AND rolname = current_user AND NOT rolsuper"""
+"""What limits the connections of a role: the name of the limit, its value, and how many are in use beside this one."""
 
 
 def _application(url: URL) -> Check:
@@ -343,8 +570,6 @@ def _application(url: URL) -> Check:
     try:
         with engine.connect() as connection:
             values = _settings(connection)
-    except DBAPIError as error:
-        raise unavailable(error, url) from error
     finally:
         engine.dispose()
     wanted = {name: SETTINGS[name] for name in _READ_BY_PSYCOPG} | dict.fromkeys(_PLANS, "on")
@@ -363,8 +588,6 @@ def _worker(connections: Connections) -> Check:
     try:
         with engine.connect() as connection:
             values = _settings(connection)
-    except DBAPIError as error:
-        raise DatabaseUnavailableError(str(error.orig)) from error
     finally:
         engine.dispose()
     wrong = {name: values[name] for name, value in GUARDS.items() if values[name] != value}
@@ -380,15 +603,35 @@ def _worker(connections: Connections) -> Check:
 
 
 def storage(engine: Engine, model: type[JobMixin[Any]]) -> Check:
-    """Check the storage parameters that the migrations set."""
+    """Check the storage parameters and indexes that the migrations made, and that no table is without autovacuum."""
+    layout = model.__jobqueue__
+    nouns = {layout.name(noun): layout.qualified(noun) for noun in RIGHTS["observer"]}
+    every = table_of(model).metadata.tables.values()
+    tables = [table for table in every if table.schema == layout.schema and table.name in nouns]
+    place = f'"{layout.schema}".' if layout.schema else ""
+    indexes = [f'{place}"{index.name}"' for table in tables for index in table.indexes]
+    with engine.connect() as connection:
+        missing = _missing(connection, indexes)
+        off = connection.execute(text(_WITHOUT_AUTOVACUUM), {"names": [*nouns.values()]}).scalars().all()
     changed = [one for one in storage_settings(engine, model=model) if one.current != one.recommended]
+    found = [f"{one.table}: {one.name} = {one.current}" for one in changed]
+    found += [f"{table}: autovacuum_enabled = off" for table in off] + [f"index {name} is missing" for name in missing]
+    advice = [one.sql for one in changed]
+    advice += [f"ALTER TABLE {table} RESET (autovacuum_enabled)" for table in off]
+    advice += ["create the missing indexes again: sa-jobqueue migrate sql prints their statements"] if missing else []
     return Check(
         name="storage",
-        status=Status.WARNING if changed else Status.OK,
-        found=", ".join(f"{one.table}: {one.name} = {one.current}" for one in changed)
-        or "the tables have the storage parameters of the migrations",
-        advice="; ".join(one.sql for one in changed),
+        status=Status.WARNING if found else Status.OK,
+        found=", ".join(found) or "the tables have the storage parameters and indexes of the migrations",
+        advice="; ".join(advice),
     )
+
+
+_WITHOUT_AUTOVACUUM: Final = """\
+SELECT c.oid::regclass::text FROM pg_class c, pg_options_to_table(c.reloptions)
+WHERE c.oid = ANY (CAST(CAST(:names AS text[]) AS regclass[])) AND option_name = 'autovacuum_enabled'
+  AND NOT option_value::boolean
+ORDER BY 1"""
 
 
 def _settings(connection: Connection) -> dict[str, str]:

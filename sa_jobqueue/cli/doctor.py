@@ -9,8 +9,8 @@ import click
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sa_jobqueue.cli._doctor import Check, Status, examine
-from sa_jobqueue.cli._options import Database, json_option, parse_url, with_database
+from sa_jobqueue.cli._doctor import Check, Status, application, examine
+from sa_jobqueue.cli._options import app_option, json_option, parse_url, url_option
 from sa_jobqueue.cli._output import console, print_json, shown
 from sa_jobqueue.cli.worker import LISTEN_VARIABLE
 from sa_jobqueue.migrations.grants import RIGHTS
@@ -33,14 +33,16 @@ _STYLES: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.ERROR: "b
     show_envvar=True,
     help="URL of the server itself for LISTEN, if --url is that of a connection pooler.",
 )
-@with_database
-def doctor(database: Database, /, *, as_json: bool, role: str, listen_url: str | None) -> None:
-    """Check an installation: versions, settings, tables, privileges, planner, pooler and clock; print what to change.
+@url_option
+@app_option
+def doctor(*, url: str | None, app: str | None, as_json: bool, role: str, listen_url: str | None) -> None:
+    """Check an installation: application, versions, settings, tables, privileges, pooler and clock; print what to change.
 
     Changes nothing. Run it where the worker runs, with the worker's URL. Exit status: 0 without errors, 1 with errors.
     """
-    direct = parse_url(listen_url) if listen_url else None
-    checks = list(examine(database.url, database.model, role=role, listen_url=direct))
+    address, direct = parse_url(url), parse_url(listen_url) if listen_url else None
+    checks, model = application(app, role)
+    checks += examine(address, model, role=role, listen_url=direct)
     failed = any(check.status is Status.ERROR for check in checks)
     if as_json:
         print_json({"ok": not failed, "checks": [asdict(check) for check in checks]})

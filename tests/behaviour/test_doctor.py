@@ -7,6 +7,8 @@ import platform
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Engine, create_engine, make_url, text
@@ -17,6 +19,7 @@ from sa_jobqueue.cli._doctor import Check, Status, examine
 from sa_jobqueue.testing.databases import drop_database
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.behaviour.test_cli import Run, document, run
+from tests.contracts.packages import ROOT
 from tests.fixtures.poolers import MakePooler
 
 __all__ = ["run"]  # a fixture
@@ -49,6 +52,7 @@ def test_a_sound_installation_passes(run: Run, engine: Engine) -> None:
         "schema",
         "privileges",
         "pooler",
+        "connections",
         "sessions",
     ]
     assert list(by_name) == [*expected, "planner", "storage"]
@@ -69,6 +73,12 @@ def test_a_sound_installation_passes(run: Run, engine: Engine) -> None:
         ("default_transaction_read_only=on", "settings", "turn it off"),
         ("idle_in_transaction_session_timeout='5s'", "settings", "set it to 0"),
         ("track_counts=off", "settings", "set track_counts = on"),
+        ("statement_timeout='30s'", "settings", "set it to 0 for the worker's role"),
+        ("lock_timeout='2s'", "settings", "wait for a lock"),
+        ("idle_session_timeout='10s'", "settings", "pool_pre_ping=True"),
+        ("default_transaction_isolation=serializable", "settings", "set it to 'read committed'"),
+        ("session_replication_role=replica", "settings", "set it to origin"),
+        ("client_encoding=LATIN1", "sessions", "set client_encoding to UTF8"),
         ("datestyle='German'", "sessions", "set datestyle to ISO"),
         ("intervalstyle=iso_8601", "sessions", "set intervalstyle to postgres"),
         ("array_nulls=off", "sessions", "set array_nulls to on"),
@@ -101,8 +111,132 @@ def test_tables_that_are_missing_or_old_are_found(engine: Engine, database_url: 
     assert "alembic upgrade head" in found["schema"].advice
     assert not {"privileges", "storage"} & set(found)
     with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE job RENAME TO work"))
-    assert "does not exist" in checks(database_url)["schema"].found
+        connection.execute(text("ALTER TABLE job RENAME TO mail_job"))
+    schema = checks(database_url)["schema"]
+    assert schema.found == "table job does not exist; public.mail_job is the table of another model"
+    assert "--app" in schema.advice
+    with engine.begin() as connection:
+        connection.execute(text("COMMENT ON TABLE mail_job IS NULL"))
+    schema = checks(database_url)["schema"]
+    assert schema.found == "table job does not exist"
+    assert "alembic upgrade head" in schema.advice
+    assert "target_metadata" in schema.advice
+
+
+def test_tables_outside_the_search_path_are_found(engine: Engine, database_url: str) -> None:
+    configure(engine, search_path="elsewhere")
+    found = checks(database_url)["schema"]
+    assert found.status is Status.ERROR
+    assert found.found == "table job is in schema public, and not in search_path = elsewhere"
+    assert "queue_schema = 'public'" in found.advice
+    assert f'ALTER ROLE "{engine.url.username}" SET search_path = public' in found.advice
+
+
+def test_dropped_relations_and_disabled_triggers_are_found(engine: Engine, database_url: str) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE job DISABLE TRIGGER USER"))
+    found = checks(database_url)["schema"]
+    assert found.status is Status.ERROR
+    assert found.found.startswith("triggers of job are disabled")
+    with engine.begin() as connection:
+        connection.execute(text(found.advice))
+    assert checks(database_url)["schema"].status is Status.OK
+    with engine.begin() as connection:
+        connection.execute(text("DROP INDEX ix_job_claim"))
+        connection.execute(text("ALTER TABLE dead_letter SET (autovacuum_enabled = off)"))
+    storage = checks(database_url)["storage"]
+    assert storage.status is Status.WARNING
+    assert storage.found == 'dead_letter: autovacuum_enabled = off, index "ix_job_claim" is missing'
+    assert storage.advice.startswith("ALTER TABLE dead_letter RESET (autovacuum_enabled); create the missing indexes again")
+    with engine.begin() as connection:
+        connection.execute(text("DROP VIEW job_queue"))
+    found = checks(database_url)["schema"]
+    assert found.status is Status.ERROR
+    assert found.found == "job_queue is missing: it was dropped by hand"
+
+
+APP = """
+from sa_jobqueue import JobQueue
+{0}
+jobs = JobQueue()
+{1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "status", "found", "advice"),
+    [
+        (
+            APP.format("", "@jobs.handler('send', queue='mail')\ndef send(n: int) -> None: ..."),
+            "jobs",
+            "ok",
+            "handlers send; queues mail",
+            "",
+        ),
+        (APP.format("", ""), "jobs", "warning", "has no handlers", "--import"),
+        (APP.format("", ""), "queue", "error", "has no attribute 'queue'", "--app MODULE:ATTRIBUTE"),
+        (APP.format("import not_installed", ""), "jobs", "error", "No module named 'not_installed'", "python -c 'import "),
+        (
+            APP.format("raise ValueError('cannot use postgresql://shop:secret@db/shop')", ""),
+            *("jobs", "error", "ValueError: cannot use postgresql://shop:***@db/shop (", "environment variables"),
+        ),
+        ("jobs = 7", "jobs", "error", "is a int, not a JobQueue", "--app"),
+    ],
+)
+def test_an_application_that_cannot_be_used_is_found(
+    run: Run,
+    engine: Engine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    name: str,
+    status: str,
+    found: str,
+    advice: str,
+) -> None:
+    module = f"app_{uuid4().hex}"
+    (tmp_path / f"{module}.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    result = document(run("doctor", "--json", "--app", f"{module}:{name}", status=1))  # the tests' servers are not durable
+    first, *others = result["checks"]
+    assert (first["name"], first["status"]) == ("application", status)
+    assert found in first["found"]
+    assert advice in first["advice"]
+    assert bool(first["advice"]) == (status != "ok")
+    assert "secret" not in str(result)
+    assert "pooler" in {check["name"] for check in others}
+    assert ("schema" in {check["name"] for check in others}) == (status != "error")
+
+
+def test_an_unknown_module_is_found(run: Run) -> None:
+    result = document(run("doctor", "--json", "--app", "no_such_shop.jobs:jobs", status=1))
+    assert result["checks"][0]["status"] == "error"
+    assert "module 'no_such_shop.jobs' not found" in result["checks"][0]["found"]
+
+
+def test_too_few_connections_are_found(engine: Engine, database_url: str) -> None:
+    assert checks(database_url)["connections"].status is Status.OK
+    assert "connections" not in checks(database_url, role="producer")
+    user = f"few_{uuid4().hex[:12]}"
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE ROLE {user} LOGIN PASSWORD 'few' CONNECTION LIMIT 18"))
+    url = make_url(database_url).set(username=user, password="few").render_as_string(hide_password=False)
+    try:
+        found = checks(url)["connections"]
+        assert found.status is Status.WARNING
+        assert found.found.startswith(f"the CONNECTION LIMIT of role {user} allows 18, of which 0 are in use")
+        assert "up to 19" in found.found
+        with engine.begin() as connection:
+            connection.execute(text(f"ALTER ROLE {user} CONNECTION LIMIT 19"))
+        assert checks(url)["connections"].status is Status.OK
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text(f"DROP ROLE {user}"))
+
+
+def test_the_guide_states_how_many_connections_a_worker_opens() -> None:
+    guide = (ROOT / "docs/guides/workers-in-production.md").read_text(encoding="utf-8")
+    assert f"at most `{_doctor.OWN_CONNECTIONS} + concurrency`" in guide
 
 
 def test_missing_privileges_are_found(engine: Engine, database_url: str, run: Run) -> None:
@@ -123,7 +257,10 @@ def test_missing_privileges_are_found(engine: Engine, database_url: str, run: Ru
         assert checks(url, role="producer")["privileges"].found == f"role {user} lacks UPDATE on job"
         with engine.begin() as connection:
             connection.execute(text(f'REVOKE USAGE ON SCHEMA public FROM PUBLIC, "{prefix}_producer"'))
-        assert checks(url)["schema"].status is Status.ERROR
+        found = checks(url)["schema"]
+        assert found.status is Status.ERROR
+        assert found.found == f"role {user} has no USAGE on schema public, which has the tables"
+        assert f'GRANT jobqueue_worker TO "{user}"' in found.advice
     finally:
         with engine.begin() as connection:
             for role in (user, *(f"{prefix}_{one}" for one in ("producer", "worker", "observer", "operator"))):
@@ -150,6 +287,39 @@ def test_a_pooler_is_found(database_url: str, pooler: MakePooler) -> None:
     refused = checks(url, listen_url=make_url(url))["pooler"]
     assert refused.status is Status.ERROR
     assert "the PostgreSQL server itself" in refused.advice
+
+
+def test_a_listen_url_that_receives_nothing_is_found(
+    database_url: str, newest_server: PostgresServer, make_database: Callable[[PostgresServer], str]
+) -> None:
+    unreachable = checks(database_url, listen_url=make_url("postgresql+psycopg://a:secret@127.0.0.1:1/b"))["pooler"]
+    assert unreachable.status is Status.ERROR
+    assert "--listen-url: cannot use" in unreachable.found
+    assert "secret" not in unreachable.found
+    other = checks(database_url, listen_url=make_url(make_database(newest_server)))["pooler"]
+    assert other.status is Status.ERROR
+    assert "leads to another database" in other.found
+
+
+def test_other_modes_of_a_pooler_are_found(pooler: MakePooler, run: Run) -> None:
+    sessions = document(run("doctor", "--json", status=1, url=pooler(pool_mode="session").url))["checks"]
+    assert {check["name"]: check["status"] for check in sessions}["pooler"] == Status.WARNING
+    *_, last = document(run("doctor", "--json", status=1, url=pooler(pool_mode="statement").url))["checks"]
+    assert (last["name"], last["status"]) == ("connection", Status.ERROR)
+    assert "statement pooling mode" in last["found"]
+    assert "transaction or session mode" in last["advice"]
+
+
+def test_a_check_that_the_database_refuses_is_an_error(engine: Engine) -> None:
+    def check() -> Check:
+        with engine.connect() as connection:
+            connection.execute(text("SELECT secret FROM no_such_table"))
+        raise AssertionError
+
+    found = _doctor._tried("storage", check)
+    assert (found.name, found.status) == ("storage", Status.ERROR)
+    assert found.found == 'could not be checked: relation "no_such_table" does not exist'
+    assert found.advice
 
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=2), timedelta(minutes=-2)])
