@@ -22,28 +22,62 @@ def test_the_policy_lists_the_modules_that_are_compared() -> None:
     assert listed == compared
 
 
+CHANGES = (
+    ("sa_jobqueue/__init__.py", '    "enqueue_many",\n', ""),  # no longer exported
+    ("sa_jobqueue/policies/retry.py", "def __call__(self, attempt", "def __call__(self, number"),  # renamed
+    ("sa_jobqueue/statements/schema.py", "def versions(", "def all_versions("),  # not public
+)
+
+
+def api(checkout: Path, status: int) -> str:
+    """Run the script in a checkout; it must exit with `status`. Return what it prints."""
+    command = [sys.executable, "scripts/api"]
+    done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 @pytest.mark.long
 def test_a_change_that_breaks_programs_is_found(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("compares revisions of a repository")
     checkout = tmp_path / "checkout"
-    subprocess.run(["git", "clone", "-q", "--shared", str(ROOT), str(checkout)], check=True)
+    subprocess.run(["git", "clone", "-q", "--no-tags", str(ROOT), str(checkout)], check=True)
     (checkout / "scripts/api").write_text(SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
     git = ["git", "-C", str(checkout), "-c", "user.name=test", "-c", "user.email=test@example.org"]
     subprocess.run([*git, "tag", "v0.0.1"], check=True)
-    for file, before, after in (
-        ("sa_jobqueue/__init__.py", '    "enqueue_many",\n', ""),  # no longer exported
-        ("sa_jobqueue/policies/retry.py", "def __call__(self, attempt", "def __call__(self, number"),  # renamed
-        ("sa_jobqueue/statements/schema.py", "def versions(", "def all_versions("),  # not public
-    ):
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", "After the release"], check=True)
+    assert "0 breaking changes since v0.0.1" in api(checkout, 0)
+    for file, before, after in CHANGES:
         text = (checkout / file).read_text(encoding="utf-8")
         assert before in text, file
         (checkout / file).write_text(text.replace(before, after), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "scripts/api"], cwd=checkout, capture_output=True, text=True, timeout=240, check=False
+    found = api(checkout, 1)
+    assert "breaking changes since v0.0.1" in found
+    assert "enqueue_many" in found
+    assert "attempt" in found
+    assert "versions" not in found
+
+    (checkout / "changes/+many.removed.md").write_text("**Enqueueing**: `enqueue_many`.\n", encoding="utf-8")
+    found = api(checkout, 1)
+    assert "enqueue_many" not in found
+    assert "1 in changes/*.removed.md" in found
+    (checkout / "changes/+backoff.removed.md").write_text(
+        "**Retries**: `Backoff.__call__` and `RetryPolicy.__call__` take a number.\n", encoding="utf-8"
     )
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "breaking changes since v0.0.1" in done.stdout
-    assert "enqueue_many" in done.stdout
-    assert "attempt" in done.stdout
-    assert "versions" not in done.stdout
+    assert "0 breaking changes since v0.0.1" in api(checkout, 0)
+
+
+@pytest.mark.long
+def test_a_comparison_with_nothing_is_not_a_success_of_a_shallow_clone(tmp_path: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("compares revisions of a repository")
+    origin, shallow = tmp_path / "origin", tmp_path / "shallow"
+    subprocess.run(["git", "clone", "-q", "--no-tags", "--no-hardlinks", str(ROOT), str(origin)], check=True)
+    (origin / "scripts/api").write_text(SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
+    if not (origin / ".git/shallow").exists():
+        assert "no tag v* in this repository: nothing to compare" in api(origin, 0)
+    git = ["git", "-C", str(origin), "-c", "user.name=test", "-c", "user.email=test@example.org"]
+    subprocess.run([*git, "commit", "-q", "--allow-empty", "-am", "After the release"], check=True)
+    subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{origin}", str(shallow)], check=True)
+    assert "git fetch --unshallow --tags" in api(shallow, 1)
