@@ -9,7 +9,7 @@ import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 from sqlalchemy import (
@@ -39,7 +39,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli._options import APP_VARIABLE, Database, by_option, json_option, load_jobs, parse_url, url_option
 from sa_jobqueue.cli._output import console, counted, echo, print_json, print_table
 from sa_jobqueue.db.encodings import encoding_of
-from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.operations import Deduplicate, enqueue_many, enqueue_many_unique
@@ -69,6 +69,8 @@ class Source:
     due: str
     queue: str | None
     deduplication_key: str
+    deduplication_scope: Literal["open", "waiting"]
+    """Which of our jobs have a key taken: the statuses in which the other queue has it."""
     ordering_key: str | None
     waiting: str
     """Status of the jobs that wait."""
@@ -90,7 +92,7 @@ class Source:
         return found
 
     def rows(self, table: Table) -> Select[Any]:
-        """Return the query of the waiting jobs in the order in which they would run, locked."""
+        """Return the query of the waiting jobs, in the order in which they would run."""
         columns = table.c
         ordering_key = columns[self.ordering_key] if self.ordering_key else null()
         return (
@@ -108,6 +110,11 @@ class Source:
             .order_by(columns.priority.desc(), columns.id)
             .with_for_update()
         )
+
+    def lock(self, table: Table) -> Select[Any]:
+        """Return the query that locks all waiting jobs, so that the other queue's workers start none of them."""
+        locked = select(table.c.id).where(self._is(table, self.waiting)).order_by(table.c.id).with_for_update().subquery()
+        return select(func.count()).select_from(locked)
 
     def held_keys(self, table: Table) -> Select[Any]:
         """Return the query of the ordering keys of running jobs."""
@@ -135,6 +142,7 @@ PROCRASTINATE: Final = Source(
     due="scheduled_at",
     queue="queue_name",
     deduplication_key="queueing_lock",
+    deduplication_scope="waiting",
     ordering_key="lock",
     waiting="todo",
     running="doing",
@@ -147,6 +155,7 @@ PGQUEUER: Final = Source(
     due="execute_after",
     queue=None,
     deduplication_key="dedupe_key",
+    deduplication_scope="open",
     ordering_key=None,
     waiting="queued",
     running="picked",
@@ -196,6 +205,8 @@ class _Move:
 
     def run(self) -> None:
         connection = self.session.connection()
+        # Before the keys are read: a job that starts later could not be known to hold its key.
+        connection.execute(self.source.lock(self.table))
         for (key,) in connection.execute(self.source.held_keys(self.table)):
             self.held[key] = f"a running job of {self.source.name} holds its lock"
         options = {"stream_results": True, "yield_per": _PAGE}
@@ -223,7 +234,7 @@ class _Move:
             if row.deduplication_key is None:
                 plain.append(job)
             else:
-                keyed.append((job, Deduplicate(row.deduplication_key)))
+                keyed.append((job, Deduplicate(row.deduplication_key, scope=self.source.deduplication_scope)))
                 of_keyed.append(counts)
         self.ids += enqueue_many(self.session, plain, model=self.jobs.model)
         for counts, (job_id, outcome) in zip(of_keyed, enqueue_many_unique(self.session, keyed), strict=True):
@@ -276,7 +287,13 @@ def _payload(handler: Handler[Any, Any, Any], stored: Any) -> Any:
         return None
     if not handler.job_type.takes_input:
         raise _NotMovableError(f"handler {handler.name!r} takes no payload, and the job has one")
-    return handler.job_type.input.decode("payload", stored)
+    kind = handler.job_type.input
+    payload = kind.decode("payload", stored)
+    # A model that ignores fields it does not have would lose them: the old row is deleted.
+    kept = kind.encode("payload", payload)
+    if isinstance(stored, dict) and isinstance(kept, dict) and (surplus := sorted(stored.keys() - kept.keys())):
+        raise InvalidPayloadError("payload", f"has {surplus[0]!r}, which the handler does not take")
+    return payload
 
 
 @click.group("import")

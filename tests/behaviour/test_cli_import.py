@@ -166,6 +166,8 @@ def test_nothing_is_moved_unless_everything_can_be_and_each_reason_is_named(
     unknown = defer("other", order_id=1)
     misfit = defer("receipt", order_id="seven")
     surplus = defer("clean_up", timestamp=1)
+    unknown_argument = defer("receipt", order_id=2, timestamp=1)
+    unknown_field = defer("ship", order_id=2, express=True)
     running = defer("receipt", "order-5", order_id=5)
     with engine.begin() as connection:
         connection.execute(text("UPDATE procrastinate_jobs SET status = 'doing' WHERE id = :id"), {"id": running})
@@ -174,13 +176,15 @@ def test_nothing_is_moved_unless_everything_can_be_and_each_reason_is_named(
     behind_misfit = defer("receipt", "order-7", order_id=7)
 
     refused = document(database_url, "procrastinate", exit_code=1)
-    assert (refused["committed"], refused["moved"], refused["left"], refused["other"]) == (False, 1, 6, {"doing": 1})
-    assert (count(engine, "job"), count(engine, "procrastinate_jobs")) == (0, 8)
+    assert (refused["committed"], refused["moved"], refused["left"], refused["other"]) == (False, 1, 8, {"doing": 1})
+    assert (count(engine, "job"), count(engine, "procrastinate_jobs")) == (0, 10)
     reasons = {job_id: one["reason"] for task in refused["tasks"] for one in task["reasons"] for job_id in one["ids"]}
     assert "no handler is named 'other'; pass --map 'other=TYPE'" in reasons.pop(unknown)
     assert "payload" in reasons[misfit]
     assert "order_id" in reasons.pop(misfit)
     assert "takes no payload" in reasons.pop(surplus)
+    assert "payload: has 'timestamp', which the handler does not take" in reasons.pop(unknown_argument)
+    assert "payload: has 'express', which the handler does not take" in reasons.pop(unknown_field)
     assert "a running job of procrastinate holds its lock" in reasons.pop(behind_running)
     assert "order_id" in reasons.pop(misfit_with_lock)
     assert "a job with the same lock that runs earlier cannot be moved" in reasons.pop(behind_misfit)
@@ -193,11 +197,21 @@ def test_nothing_is_moved_unless_everything_can_be_and_each_reason_is_named(
     assert "Nothing was changed." in shown.output
 
     moved = document(database_url, "procrastinate", "--partial")
-    assert (moved["committed"], moved["moved"], moved["left"]) == (True, 1, 6)
+    assert (moved["committed"], moved["moved"], moved["left"]) == (True, 1, 8)
     assert [job.input for job in our_jobs(engine)] == [{"order_id": 1}]
     with engine.connect() as connection:
         left = set(connection.execute(text("SELECT id FROM procrastinate_jobs")).scalars())
-    assert left == {unknown, misfit, surplus, running, behind_running, misfit_with_lock, behind_misfit}
+    assert left == {
+        unknown,
+        misfit,
+        surplus,
+        unknown_argument,
+        unknown_field,
+        running,
+        behind_running,
+        misfit_with_lock,
+        behind_misfit,
+    }
     assert good not in left
 
 
@@ -212,6 +226,52 @@ def test_jobs_of_one_lock_run_in_the_order_that_procrastinate_has_for_them(
     import imports_app  # type: ignore[import-not-found]
 
     assert imports_app.done == [2, 4, 1, 3]
+
+
+def test_jobs_of_one_lock_keep_their_order_with_and_without_a_queueing_lock(
+    database_url: str, engine: Engine, procrastinate: Any, jobs: JobQueue[Any]
+) -> None:
+    for order_id, queueing_lock in ((1, "z"), (2, None), (3, "a"), (4, None)):
+        task = procrastinate.configure_task("receipt", allow_unknown=True, lock="one", queueing_lock=queueing_lock)
+        task.defer(order_id=order_id)
+    document(database_url, "procrastinate")
+    drain(jobs, engine)
+    import imports_app
+
+    assert imports_app.done == [1, 2, 3, 4]
+
+
+def test_a_job_behind_one_that_a_worker_starts_meanwhile_is_left(
+    database_url: str, engine: Engine, procrastinate: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for order_id in (1, 2):
+        procrastinate.configure_task("receipt", allow_unknown=True, lock="one").defer(order_id=order_id)
+    monkeypatch.setenv("SA_JOBQUEUE_URL", database_url)
+    observer = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    with ThreadPoolExecutor(1) as pool, observer, engine.connect() as worker:
+        worker.execute(text("SELECT procrastinate_fetch_job_v2(NULL, NULL)"))
+        command = ["import", "procrastinate", "--app", "imports_app:jobs", "--partial"]
+        move = pool.submit(main, command, standalone_mode=False)
+        wait_until(lambda: observer.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one() == 1)
+        worker.commit()
+        move.result(30)
+    assert (count(engine, "job"), count(engine, "procrastinate_jobs")) == (0, 2)
+
+
+def test_a_waiting_job_is_no_duplicate_of_a_running_one_with_its_queueing_lock(
+    database_url: str, engine: Engine, procrastinate: Any, jobs: JobQueue[Any]
+) -> None:
+    with Session(engine) as session, session.begin():
+        running, _ = enqueue(session, jobs["receipt"].job({"order_id": 7}), deduplicate=Deduplicate("receipt-7"))
+        running_id = running.id
+    with engine.begin() as connection:  # as a claim leaves it
+        started = "UPDATE job SET status = 'running', attempt = 1, leased_by = 'other', started_at = now() WHERE id = :id"
+        connection.execute(text(started), {"id": running_id})
+    procrastinate.configure_task("receipt", allow_unknown=True, queueing_lock="receipt-7").defer(order_id=7)
+    (task,) = document(database_url, "procrastinate")["tasks"]
+    assert (task["moved"], task["duplicates"]) == (1, 0)
+    assert {job.deduplication_key for job in our_jobs(engine) if job.id != running_id} == {"receipt-7"}
+    assert count(engine, "job") == 2
 
 
 def test_a_job_whose_key_is_taken_here_is_a_duplicate(
