@@ -213,8 +213,15 @@ def load_object(path: str) -> Any:
         try:
             found = getattr(found, attribute)
         except AttributeError:
-            raise click.UsageError(f"module {module_name!r} has no attribute {attributes!r}") from None
+            message = f"module {module_name!r} has no attribute {attributes!r}"
+            raise click.UsageError(message + _queues_of(module_name)) from None
     return found
+
+
+def _queues_of(module_name: str) -> str:
+    """Return a hint that names the queues of an imported module, or an empty text."""
+    names = sorted(name for name, value in vars(sys.modules[module_name]).items() if isinstance(value, JobQueue))
+    return f"; pass {' or '.join(f'{module_name}:{name}' for name in names)}" if names else ""
 
 
 def load_jobs(path: str) -> JobQueue[Any]:
@@ -225,7 +232,8 @@ def load_jobs(path: str) -> JobQueue[Any]:
             f"{path!r} is a class, {found.__name__}, not a JobQueue: name the object that JobQueue(...) returned"
         )
     if not isinstance(found, JobQueue):
-        raise click.UsageError(f"{path!r} is a {type(found).__name__}, not a JobQueue")
+        hint = _queues_of(path.partition(":")[0])
+        raise click.UsageError(f"{path!r} is a {type(found).__name__}, not a JobQueue{hint}")
     return found
 
 

@@ -408,10 +408,13 @@ class JobQueue(Generic[JobT]):
     def cron(self, expression: str, *, name: str | None = None, **options: Any) -> Callable[[HandlerT], HandlerT]:
         """Declare a schedule of the handler it is written above; `name` is the handler's own unless given.
 
-        `expression`, `options`: as `cron` and the rest of `schedule`. Raises: as `schedule`.
+        `expression`, `options`: as `cron` and the rest of `schedule`. Raises: as `schedule`; InvalidOptionError if it is
+        written below `handler`.
         """
 
         def declare(handler: HandlerT) -> HandlerT:
+            if not hasattr(handler, "job_type"):
+                raise InvalidOptionError("cron", "must be written above @jobs.handler(...): it takes the handler")
             self.schedule(name or handler.job_type.name, cron=expression, handler=handler, **options)
             return handler
 

@@ -425,6 +425,8 @@ def test_a_url_in_the_wrong_place_does_not_show_its_password(run: Run, command: 
         ("no_such_module:jobs", "module 'no_such_module' not found"),
         ("sa_jobqueue.cli:nothing", "has no attribute 'nothing'"),
         ("sa_jobqueue.cli:main", "not a JobQueue"),
+        ("sa_jobqueue.cli.demo.app:job", "no attribute 'job'; pass sa_jobqueue.cli.demo.app:jobs"),
+        ("sa_jobqueue.cli.demo.app:SCHEMA", "is a str, not a JobQueue; pass sa_jobqueue.cli.demo.app:jobs"),
         ("sa_jobqueue:Worker", "'sa_jobqueue:Worker' is a class, Worker, not a JobQueue"),
     ],
 )

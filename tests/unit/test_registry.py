@@ -245,6 +245,15 @@ def test_an_option_out_of_bounds_is_named(option: str, value: Any) -> None:
     assert caught.value.option == option
 
 
+def test_cron_below_handler_is_refused_with_the_right_order() -> None:
+    def clean_up() -> None: ...
+
+    declare: Any = JobQueue().cron("0 3 * * *")
+    with pytest.raises(InvalidOptionError, match=r"cron: must be written above @jobs.handler") as caught:
+        declare(clean_up)
+    assert caught.value.option == "cron"
+
+
 def test_a_registry_knows_its_types_by_name() -> None:
     def send(order: Order) -> None: ...
 

@@ -60,15 +60,15 @@ def demo(
     with (
         _server(database_url, keep=keep, progress=progress) as server,
         prepared(server.url, keep=keep) as engine,
-        _dashboard(server.url, with_dashboard, progress),
+        _dashboard(server.url, with_dashboard, progress) as address,
     ):
         found = _run(server, engine, count=workers, limit=limit, progress=progress)
         if as_json:
             print_json(found.as_document())
         else:
             _print(found)
-        if with_dashboard:
-            progress.say("the dashboard is still served; Ctrl-C ends the demo")
+        if address:
+            progress.say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()
     if keep:
@@ -78,16 +78,17 @@ def demo(
 
 
 @contextmanager
-def _dashboard(url: str, is_wanted: bool, progress: Progress) -> Iterator[None]:
+def _dashboard(url: str, is_wanted: bool, progress: Progress) -> Iterator[str | None]:
     if not is_wanted:
-        yield
+        yield None
         return
     from sa_jobqueue.cli.dashboard import make_app, served
 
     made, token = make_app(make_url(url), app.Job, read_only=False)
     with served(made) as where:
-        progress.say(f"serving the dashboard on {where}/?token={token}")
-        yield
+        address = f"{where}/?token={token}"
+        progress.say(f"serving the dashboard on {address}")
+        yield address
 
 
 def _run(server: PostgresServer, engine: Engine, *, count: int, limit: int | None, progress: Progress) -> report.Report:
@@ -148,8 +149,12 @@ def _print(found: report.Report) -> None:
         "check": "every file has one result or one dead letter, and all counts are equal" if found.is_right else "FAILED",
     }
     if found.dead_by_error:
-        rows = [(group.error, group.count, "\n".join(group.examples)) for group in found.dead_by_error]
-        print_table("Dead letters by error", ["error", "count", "examples"], rows)
+        rows = [
+            (*(("", "") if place else (group.error, group.count)), example)
+            for group in found.dead_by_error
+            for place, example in enumerate(group.examples)
+        ]
+        print_table("Dead letters by error", ["error", "count", "example"], rows)
     print_fields("sa-jobqueue demo", fields)
     for complaint in found.complaints:
         echo(f"check failed: {complaint}", err=True)
