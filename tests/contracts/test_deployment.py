@@ -1,29 +1,54 @@
-"""The files in examples/deploy: valid for the tools that read them, their commands understood, KEDA's query right."""
+"""The files in examples/deploy: valid for the tools that read them, safe, their commands run, KEDA's query right."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import secrets
 import shlex
 import shutil
+import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
+from packaging.requirements import Requirement
 from ruamel.yaml import YAML
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, create_engine, make_url, text
 from sqlalchemy.orm import Session
 
+import sa_jobqueue
 from sa_jobqueue import Job, enqueue_many
 from sa_jobqueue.cli import main
+from sa_jobqueue.cli._options import duration
+from sa_jobqueue.migrations.grants import RIGHTS
+from sa_jobqueue.observe import dashboards
+from sa_jobqueue.operations import pause_queues, resume_queues
 from tests.contracts.packages import ROOT
+from tests.fixtures.poolers import MakePooler
+from tests.fixtures.workers import PATIENCE, wait_until
+from tests.telemetry.prometheus import promtool, serving
 
 DEPLOY = ROOT / "examples" / "deploy"
+APPLICATION = ROOT / "examples" / "fastapi_app"
+RELEASING = timedelta(seconds=25)
+"""What a worker needs after its shutdown timeout at worst: docs/guides/workers-in-production.md."""
+PORTS = ("8000", "8080", "9464", "9465")
+"""Of the services of compose.yaml that the tests start, by which they are replaced with free ones."""
 _LATER = """
-UPDATE job SET scheduled_at = now() - make_interval(secs => :age) WHERE queue = :queue AND priority = :priority
+UPDATE job SET scheduled_at = now() - make_interval(secs => :age)
+WHERE queue = :queue AND fairness_key = :key AND priority = :priority
 """
 
 
@@ -31,86 +56,235 @@ def documents(name: str) -> list[Any]:
     return list(YAML(typ="safe").load_all((DEPLOY / name).read_text(encoding="utf-8")))
 
 
-def commands() -> Iterator[tuple[str, list[str]]]:
-    """Yield every `sa-jobqueue` command of the files, with its file."""
+def resource(kind: str, name: str = "") -> Any:
+    """Return the only resource of a kind, or the one whose name ends so."""
+    every = [*documents("kubernetes.yaml"), *documents("kubernetes-migrate.yaml")]
+    (found,) = (one for one in every if one["kind"] == kind and one["metadata"]["name"].endswith(name))
+    return found
+
+
+def services() -> dict[str, Any]:
     (compose,) = documents("compose.yaml")
-    (deployment, *_) = documents("kubernetes.yaml")
-    found = [("compose.yaml", list(map(str, one["command"]))) for one in compose["services"].values() if "command" in one]
-    found += [("kubernetes.yaml", one["args"]) for one in deployment["spec"]["template"]["spec"]["containers"]]
-    for name in ("Procfile", "shop-worker.service", "Dockerfile"):
-        for line in re.findall(
-            r"(?:^\w+: |^ExecStart=|^CMD )(.+)$", (DEPLOY / name).read_text(encoding="utf-8"), re.MULTILINE
-        ):
-            words = re.findall(r'"([^"]+)"', line) if line.startswith("[") else shlex.split(line)
-            found.append((name, [word.replace("$PORT", "80") for word in words]))
-    return ((name, words) for name, words in found if Path(words[0]).name == "sa-jobqueue")
+    found: dict[str, Any] = compose["services"]
+    return found
+
+
+def words(command: str | list[str]) -> list[str]:
+    return shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
+
+
+def procfile() -> dict[str, str]:
+    return dict(re.findall(r"^(\w+): (.+)$", (DEPLOY / "Procfile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def pods() -> list[Any]:
+    kinds = ("Deployment", "Job")
+    every = [*documents("kubernetes.yaml"), *documents("kubernetes-migrate.yaml")]
+    return [one["spec"]["template"]["spec"] for one in every if one["kind"] in kinds]
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Yield every command of the files, with its file."""
+    for service in services().values():
+        if "command" in service:
+            yield "compose.yaml", words(service["command"])
+    for pod in pods():
+        for container in pod["containers"]:
+            if container["args"][0] != "sh":
+                yield "kubernetes.yaml", words(container["args"])
+                continue
+            for line in container["args"][2].split("&&"):
+                yield "kubernetes.yaml", words(line.removeprefix(" exec"))
+    for line in procfile().values():
+        yield "Procfile", words(line.replace("exec ", "").replace("$PORT", "80"))[1:]
+    (line,) = re.findall(r"^ExecStart=(.+)$", (DEPLOY / "shop-worker.service").read_text(encoding="utf-8"), re.MULTILINE)
+    yield "shop-worker.service", [Path(word).name for word in words(line)]
+    (line,) = re.findall(r"^CMD (.+)$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+    yield "Dockerfile", json.loads(line)
+
+
+def shutdown_timeout(command: list[str]) -> timedelta:
+    """Return the shutdown timeout of a worker's command."""
+    group: Any = main
+    worker = group.get_command(click.Context(group), "worker")
+    given = worker.make_parser(click.Context(worker)).parse_args(command[2:])[0]["shutdown_timeout"]
+    found: timedelta = duration(given)
+    return found
 
 
 def test_commands_are_understood() -> None:
     seen = set()
-    for name, words in commands():
+    for name, command in commands():
+        if command[0] != "sa-jobqueue":
+            assert command[:1] in (["alembic"], ["uvicorn"]), command
+            continue
         group: Any = main
-        command = group.get_command(click.Context(group), words[1])
-        assert command is not None, words
-        command.make_parser(click.Context(command)).parse_args(words[2:])
+        found = group.get_command(click.Context(group), command[1])
+        assert found is not None, command
+        found.make_parser(click.Context(found)).parse_args(command[2:])
         seen.add(name)
-    assert len(seen) == 5
+    assert seen == {"compose.yaml", "kubernetes.yaml", "Procfile", "shop-worker.service", "Dockerfile"}
+
+
+def test_workers_have_time_to_stop() -> None:
+    worker = services()["worker"]
+    assert duration(worker["stop_grace_period"]) >= shutdown_timeout(words(worker["command"])) + RELEASING
+    pod = resource("Deployment", "worker")["spec"]["template"]["spec"]
+    grace = timedelta(seconds=pod["terminationGracePeriodSeconds"])
+    assert grace >= shutdown_timeout(pod["containers"][0]["args"]) + RELEASING
+    unit = (DEPLOY / "shop-worker.service").read_text(encoding="utf-8")
+    (stop,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    (line,) = re.findall(r"^ExecStart=(.+)$", unit, re.MULTILINE)
+    assert timedelta(seconds=int(stop)) >= shutdown_timeout(words(line)) + RELEASING
+    # Heroku kills after 30 s: time for handlers that are cancelled, and for the release.
+    (line,) = (words(line.replace("exec ", ""))[1:] for name, line in procfile().items() if name == "worker")
+    assert shutdown_timeout(line) <= timedelta(seconds=20)
 
 
 @pytest.mark.long
 def test_compose_matches_its_schema() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "check_jsonschema",
-        "--builtin-schema",
-        "vendor.compose-spec",
-        str(DEPLOY / "compose.yaml"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    schema = ["--builtin-schema", "vendor.compose-spec", str(DEPLOY / "compose.yaml")]
+    done = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", *schema], capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_kubernetes_gives_workers_time_to_stop() -> None:
-    deployment, authentication, scaled = documents("kubernetes.yaml")
-    pod = deployment["spec"]["template"]["spec"]
-    arguments = pod["containers"][0]["args"]
-    assert pod["terminationGracePeriodSeconds"] > int(arguments[arguments.index("--shutdown-timeout") + 1].rstrip("s"))
-    assert scaled["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
-    assert scaled["spec"]["minReplicaCount"] >= 1  # schedules and rescues need a worker
-    (trigger,) = scaled["spec"]["triggers"]
-    assert trigger["authenticationRef"]["name"] == authentication["metadata"]["name"]
-    assert all(isinstance(value, str) for value in trigger["metadata"].values())
+def test_services_are_pinned_limited_checked_and_wait_for_what_they_need() -> None:
+    found = services()
+    once = {"migrate", "dashboards"}
+    for name, service in found.items():
+        assert service["image"] == "shop" or re.search(r":v?\d+\.\d+", service["image"]), name
+        assert "mem_limit" in service, name
+        assert service["restart"] == ("no" if name in once else "unless-stopped"), name
+        assert ("healthcheck" in service) == (name not in once), name
+        for other, how in service.get("depends_on", {}).items():
+            expected = "service_completed_successfully" if other in once else "service_healthy"
+            assert how["condition"] == expected, (name, other)
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), name
+    for name in ("web", "worker", "exporter"):
+        assert set(found[name]["depends_on"]) == {"migrate", "pgbouncer"}
+        assert (found[name]["read_only"], found[name]["cap_drop"]) == (True, ["ALL"])
+    assert found["pgbouncer"]["environment"]["POOL_MODE"] == "transaction"
+
+
+def test_no_file_has_a_password() -> None:
+    example = (DEPLOY / ".env.example").read_text(encoding="utf-8")
+    named = re.findall(r"^(\w+)=$", example, re.MULTILINE)
+    used = re.findall(r"\$\{(\w+)", (DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    assert set(used) == set(named)
+    for path in DEPLOY.iterdir():
+        content = path.read_text(encoding="utf-8")
+        for password in re.findall(r"\w+://[\w${}.-]+:([^@\s]+)@", content):
+            assert password.startswith("${"), (path, password)
+        for value in re.findall(r"PASSWORD: (\S+)", content):
+            assert value.startswith("${"), (path, value)
+    assert ".env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert ".env*" in (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+
+
+def test_pods_have_limits_and_no_more_rights_than_they_need() -> None:
+    for pod in pods():
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        for container in pod["containers"]:
+            assert container["resources"]["limits"]["memory"]
+            rights = container["securityContext"]
+            assert (rights["allowPrivilegeEscalation"], rights["readOnlyRootFilesystem"]) == (False, True)
+            for variable in container["env"]:
+                if variable["name"].endswith("_URL"):
+                    assert "secretKeyRef" in variable["valueFrom"], variable
+
+
+def test_the_requirements_of_the_image_accept_this_release() -> None:
+    lines = (APPLICATION / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    (own,) = (one for line in lines if not line.startswith("#") and (one := Requirement(line)).name == "sa-jobqueue")
+    assert own.specifier.contains(sa_jobqueue.__version__)
+    assert own.extras == {"binary", "metrics"}
+
+
+def test_keda_scales_the_workers_and_keeps_one() -> None:
+    scaled = resource("ScaledObject")["spec"]
+    deployment = resource("Deployment", "worker")
+    assert scaled["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    assert "replicas" not in deployment["spec"]  # each `kubectl apply` would undo what KEDA has set
+    assert scaled["minReplicaCount"] >= 1  # schedules and rescues need a worker
+    (trigger,) = scaled["triggers"]
+    assert trigger["authenticationRef"]["name"] == resource("TriggerAuthentication")["metadata"]["name"]
+    budget = resource("PodDisruptionBudget")["spec"]
+    assert budget["selector"] == deployment["spec"]["selector"]
+    assert budget["maxUnavailable"] >= 1  # else one worker would block the drain of its node
+
+
+@pytest.mark.parametrize("kind", ["ScaledObject", "TriggerAuthentication"])
+def test_keda_knows_every_field(kind: str) -> None:
+    keda = pytest.importorskip("cloudcoil.models.keda.v1alpha1", reason="cloudcoil-models-keda: KEDA's published schema")
+    given = resource(kind)
+    read = getattr(keda, kind).model_validate(given)
+    # An unknown field is dropped, a wrong type refused.
+    assert read.model_dump(mode="json", by_alias=True, exclude_unset=True)["spec"] == given["spec"]
 
 
 def test_the_query_that_scales_is_right_and_cheap(engine: Engine) -> None:
-    *_, scaled = documents("kubernetes.yaml")
-    query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+    query = resource("ScaledObject")["spec"]["triggers"][0]["metadata"]["query"]
 
-    def add(age: int, count: int, *, queue: str = "default", priority: int = 0) -> int:
-        with Session(engine) as session, session.begin():
-            enqueue_many(session, [Job("x", queue=queue, priority=priority) for _ in range(count)])
-            place = {"age": age, "queue": queue, "priority": priority}
-            session.execute(text(_LATER), place)
+    def age() -> int:
+        with Session(engine) as session:
             return int(session.execute(text(query)).scalar_one())
 
+    def add(age_seconds: int, count: int, *, queue: str = "default", key: str = "", priority: int = 0) -> int:
+        with Session(engine) as session, session.begin():
+            enqueue_many(session, [Job("x", queue=queue, fairness_key=key, priority=priority) for _ in range(count)])
+            session.execute(text(_LATER), {"age": age_seconds, "queue": queue, "key": key, "priority": priority})
+        return age()
+
+    assert age() == 0
     assert add(-600, 50) == 0  # not due yet
     assert add(900, 50, queue="other") == 0
     assert 90 <= add(90, 2000, priority=3) < 120
-    assert add(1200, 1, priority=-9) >= 1200
+    assert 300 <= add(300, 2000, key="tenant 1", priority=-9) < 330
+    assert 600 <= add(600, 1, key="tenant 2", priority=9) < 630
+
+    def paused(change: Callable[..., Any], key: str) -> int:
+        with Session(engine) as session, session.begin():
+            change(session, ["default"], fairness_key=key)
+        return age()
+
+    assert 300 <= paused(pause_queues, "tenant 2") < 330
+    assert paused(pause_queues, "") == 0  # more workers would not start its jobs
+    assert 300 <= paused(resume_queues, "") < 330
+    assert 600 <= paused(resume_queues, "tenant 2") < 630
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE job"))
         plan = "\n".join(connection.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, COSTS OFF) {query}")).scalars())
     assert "ix_job_claim" in plan, plan
-    assert "Seq Scan" not in plan
+    assert "Seq Scan on job" not in plan, plan
     (hit,) = re.findall(r"shared hit=(\d+)", plan)[:1]
     assert int(hit) < 200, plan
 
 
-def test_prometheus_reads_its_configuration() -> None:
-    if (promtool := shutil.which("promtool")) is None:
-        pytest.skip("promtool is not installed: apt-get install prometheus")
-    subprocess.run([promtool, "check", "config", "--syntax-only", str(DEPLOY / "prometheus.yml")], check=True, timeout=60)
+def test_an_observer_may_run_the_query_that_scales(engine: Engine) -> None:
+    name = f"t{secrets.token_hex(5)}"
+    url = engine.url.render_as_string(hide_password=False)
+    done = CliRunner().invoke(main, ["grants", "--roles", name, "--apply"], env={"SA_JOBQUEUE_URL": url})
+    assert done.exit_code == 0, done.output
+    try:
+        with engine.begin() as connection:
+            connection.execute(text(f"SET LOCAL ROLE {name}_observer"))
+            query = resource("ScaledObject")["spec"]["triggers"][0]["metadata"]["query"]
+            assert connection.execute(text(query)).scalar_one() == 0
+    finally:
+        with engine.begin() as connection:
+            for role in RIGHTS:
+                connection.execute(text(f"DROP OWNED BY {name}_{role}; DROP ROLE {name}_{role}"))
+
+
+def test_prometheus_reads_its_configuration_and_rules(tmp_path: Path) -> None:
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "rules" / "rules.yml").write_text(dashboards.read("rules.yml"), encoding="utf-8")
+    shutil.copy(DEPLOY / "prometheus.yml", tmp_path)
+    assert re.search(r"1 rule files found", promtool("check", "config", "prometheus.yml", within=tmp_path))
 
 
 def test_systemd_reads_the_unit(tmp_path: Path) -> None:
@@ -122,3 +296,134 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
     done = subprocess.run([analyze, "verify", str(unit)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert "shop-worker.service" not in done.stderr  # warnings of the unit
+
+
+class Services:
+    """Services of compose.yaml as processes on this machine: the same commands and variables, other hosts and ports."""
+
+    def __init__(self, server: str, pooler: str) -> None:
+        self.ports = {port: str(_free_port()) for port in PORTS}
+        self._urls = {"postgres": server, "pgbouncer": pooler}
+
+    def here(self, word: str) -> str:
+        """Return a word of a command with the ports of this machine."""
+        return re.sub(rf"(?<!\d)({'|'.join(PORTS)})(?!\d)", lambda found: self.ports[found[1]], word)
+
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the variables of a service, its hosts replaced."""
+        variables = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        for key, value in services()[name]["environment"].items():
+            found = re.fullmatch(r"[\w+]+://.+@(\w+):5432/shop", value)
+            variables[key] = self._urls[found[1]] if found else value
+        return variables
+
+    def command(self, name: str) -> list[str]:
+        """Return the command of a service, with the ports of this machine."""
+        return [self.here(word) for word in words(services()[name]["command"])]
+
+    def is_healthy(self, name: str) -> bool:
+        """Run the health check of a service."""
+        _, *check = services()[name]["healthcheck"]["test"]
+        check = [sys.executable if word == "python" else self.here(word) for word in check]
+        return subprocess.run(check, stderr=subprocess.DEVNULL, timeout=PATIENCE, check=False).returncode == 0
+
+    @contextmanager
+    def running(self, name: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a service until the block ends."""
+        with subprocess.Popen(self.command(name), cwd=APPLICATION, env=self.environment(name)) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def get(self, port: str, path: str, body: object = None) -> Any:
+        """Request a path from a service by the port that it has in compose.yaml."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://127.0.0.1:{self.ports[port]}{path}", data)
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            return json.load(answer)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_services_of_compose_work_together(empty_database_url: str, pooler: MakePooler, tmp_path: Path) -> None:
+    settings = services()["pgbouncer"]["environment"]
+    prepared = int(settings["MAX_PREPARED_STATEMENTS"])
+    before = make_url(pooler(pool=int(settings["DEFAULT_POOL_SIZE"]), max_prepared_statements=prepared).url)
+    pooled = before.set(drivername="postgresql+psycopg", database=make_url(empty_database_url).database)
+    shop = Services(empty_database_url, pooled.render_as_string(hide_password=False))
+    for _ in range(2):  # as with each `docker compose up`
+        migrate = shop.command("migrate")
+        subprocess.run(migrate, cwd=APPLICATION, env=shop.environment("migrate"), check=True, timeout=PATIENCE)
+    with ExitStack() as stack:
+        _, worker, _ = (stack.enter_context(shop.running(name)) for name in ("web", "worker", "exporter"))
+        for name in ("web", "worker", "exporter"):
+            wait_until(lambda name=name: shop.is_healthy(name), what=name)  # type: ignore[misc]
+        wait_until(lambda: shop.get("8080", "/readyz")["listening"], what="a worker that listens beside the pooler")
+        assert shop.get("8080", "/livez")["status"] == "ok"
+
+        shop.get("8000", "/orders", {"id": 7, "item": "lamp"})
+        wait_until(lambda: shop.get("8000", "/orders/7")["tracking"] == "TRACK-7", what="the order")
+
+        (tmp_path / "rules").mkdir()
+        (tmp_path / "rules" / "rules.yml").write_text(dashboards.read("rules.yml"), encoding="utf-8")
+        (configuration,) = documents("prometheus.yml")
+        configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+        for scraped in configuration["scrape_configs"]:
+            for found in scraped.pop("dns_sd_configs", []):
+                scraped["static_configs"] = [{"targets": [f"{name}:{found['port']}" for name in found["names"]]}]
+            for targets in scraped["static_configs"]:
+                targets["targets"] = [re.sub(r"^\w+", "127.0.0.1", shop.here(one)) for one in targets["targets"]]
+        with serving(tmp_path, json.dumps(configuration)) as prometheus:
+            prometheus.until("sa_jobqueue_up", 1)
+            prometheus.until("sa_jobqueue_live_workers", 1)
+            prometheus.until('sa_jobqueue_attempts_total{job_type="ship_order", outcome="completed"}', 1)
+            assert {rule["health"] for group in prometheus.get("rules")["groups"] for rule in group["rules"]} <= {
+                "ok",
+                "unknown",
+            }
+
+        started = time.monotonic()
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE) == 0
+        assert time.monotonic() - started < duration(services()["worker"]["stop_grace_period"]).total_seconds()
+
+
+@pytest.mark.long
+def test_the_processes_of_the_procfile_run(empty_database_url: str) -> None:
+    # A platform's URL names no driver.
+    url = re.sub(r"^\w+(\+\w+)?:", "postgres:", empty_database_url)
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DATABASE_URL": url}
+    environment |= {"PORT": str(_free_port())}
+
+    def start(name: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["bash", "-c", procfile()[name]], cwd=APPLICATION, env=environment)
+
+    assert start("release").wait(PATIENCE) == 0
+    engine = create_engine(empty_database_url)
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO orders (id, item) VALUES (7, 'lamp')"))
+        connection.execute(text("""INSERT INTO job_queue (type_name, input) VALUES ('ship_order', '{"order_id"\\: 7}')"""))
+
+    def is_shipped() -> bool:
+        with engine.connect() as connection:
+            return connection.execute(text("SELECT tracking FROM orders")).scalar_one() == "TRACK-7"
+
+    with start("worker") as worker, start("web") as web:
+        try:
+            wait_until(is_shipped, what="the order")
+            for process in (worker, web):
+                process.terminate()
+                assert process.wait(30) in (0, -signal.SIGTERM)
+            assert worker.returncode == 0
+        finally:
+            worker.kill()
+            web.kill()
+    engine.dispose()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
