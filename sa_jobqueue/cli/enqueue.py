@@ -66,7 +66,7 @@ def enqueue(
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise click.BadParameter(f"is not JSON: {error}", param_hint="JSON") from None
+        raise click.BadParameter(f"must be JSON, such as '{{\"id\": 7}}': {error}", param_hint="JSON") from None
     given = {name: value for name, value in options.items() if value is not None}
     found = load_object(app) if app is not None else Job
     try:

@@ -285,6 +285,27 @@ def test_a_job_whose_key_is_taken_here_is_a_duplicate(
     assert (count(engine, "job"), count(engine, "procrastinate_jobs")) == (1, 0)
 
 
+def test_more_jobs_than_a_page_are_moved_and_a_lock_is_kept_across_pages(
+    database_url: str, engine: Engine, procrastinate: Any
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args) "
+                "SELECT 'default', CASE WHEN n = 10 THEN 'other' ELSE 'receipt' END, CASE WHEN n IN (10, 2400) THEN 'one' END, "
+                "CASE WHEN n % 2 = 0 THEN 'key-' || n END, jsonb_build_object('order_id', n) FROM generate_series(1, 2500) AS n"
+            )
+        )
+    moved = document(database_url, "procrastinate", "--partial")
+    assert (moved["moved"], moved["left"]) == (2498, 2)
+    (behind,) = next(task for task in moved["tasks"] if task["task"] == "receipt")["reasons"]
+    assert "a job with the same lock that runs earlier" in behind["reason"]
+    with engine.connect() as connection:
+        left = connection.execute(text("SELECT args->>'order_id' FROM procrastinate_jobs ORDER BY id")).scalars()
+        assert list(left) == ["10", "2400"]
+    assert count(engine, "job") == 2498
+
+
 def test_two_imports_at_once_move_each_job_once(
     database_url: str, engine: Engine, procrastinate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

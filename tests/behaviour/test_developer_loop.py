@@ -69,7 +69,7 @@ def test_a_job_is_enqueued_by_hand_and_checked_by_its_handler(application: Path,
     for arguments, expected in (
         (["ship", '{"id": "x"}', "--app", "loop_app:jobs"], "id"),
         (["shop", "{}", "--app", "loop_app:jobs"], "'shop'"),
-        (["ship", "{", "--app", "loop_app:jobs"], "is not JSON"),
+        (["ship", "{", "--app", "loop_app:jobs"], "must be JSON, such as"),
         (["ship", '{"id": 7}', "--app", "loop_app:Order"], "is neither a JobQueue nor a Job model"),
         (["ship", '{"id": 7}', "--app", "loop_app:jobs", "--priority", "10"], "priority"),
     ):
