@@ -292,8 +292,9 @@ def test_more_jobs_than_a_page_are_moved_and_a_lock_is_kept_across_pages(
         connection.execute(
             text(
                 "INSERT INTO procrastinate_jobs (queue_name, task_name, lock, queueing_lock, args) "
-                "SELECT 'default', CASE WHEN n = 10 THEN 'other' ELSE 'receipt' END, CASE WHEN n IN (10, 2400) THEN 'one' END, "
-                "CASE WHEN n % 2 = 0 THEN 'key-' || n END, jsonb_build_object('order_id', n) FROM generate_series(1, 2500) AS n"
+                "SELECT 'default', CASE WHEN n = 10 THEN 'other' ELSE 'receipt' END, "
+                "CASE WHEN n IN (10, 2400) THEN 'one' END, CASE WHEN n % 2 = 0 THEN 'key-' || n END, "
+                "jsonb_build_object('order_id', n) FROM generate_series(1, 2500) AS n"
             )
         )
     moved = document(database_url, "procrastinate", "--partial")
