@@ -408,7 +408,7 @@ def test_the_processes_of_the_procfile_run(empty_database_url: str) -> None:
 
     def is_shipped() -> bool:
         with engine.connect() as connection:
-            return connection.execute(text("SELECT tracking FROM orders")).scalar_one() == "TRACK-7"
+            return connection.execute(text("SELECT tracking FROM orders")).scalars().all() == ["TRACK-7"]
 
     with start("worker") as worker, start("web") as web:
         try:
