@@ -40,7 +40,7 @@ def pay(expense_id: int, session: Session) -> str:
 
 
 @jobs.handler("approve")
-def approve(expense_id: int, session: Session) -> str:
+def approve(expense_id: int, session: Session) -> str | Continuation[str]:
     """The timeout: it is due if the expense is not decided by then."""
     session.get_one(Expense, expense_id).decision = "refused, not decided in time"
     return "timed out"
@@ -60,7 +60,7 @@ def decide(engine: Engine, chain_id: UUID, expense_id: int, decision: str) -> No
             return
         try:
             result = pay.continuation(expense_id) if decision == "approved" else "refused"
-            complete_job(session, job.id, result, model=Job)
+            complete_job(session, job.id, result, handler=approve)
         except JobEndedError as error:
             print(f"expense {expense_id}: it is {error.status} already")
             return

@@ -5,6 +5,7 @@ Run it with `python examples/llm_calls.py`. It needs httpx; the provider is a se
 
 import asyncio
 import json
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -42,14 +43,16 @@ for model, tokens in LIMITS.items():
 @jobs.handler("complete", max_attempts=5, timeout=timedelta(minutes=5))
 async def complete(prompt: Prompt, ctx: AttemptContext) -> str:
     """Ask the provider; if it is busy, wait as long as it asks for, without counting the attempt."""
-    async with httpx.AsyncClient(timeout=120) as client:
+    key = os.environ.get("PROVIDER_KEY", "for this example")
+    async with httpx.AsyncClient(timeout=120, headers={"Authorization": f"Bearer {key}"}) as client:
         call = prompt.model_dump() | {"user": str(ctx.job.id)}
         answer = await client.post(PROVIDER.url, json=call)
     if answer.status_code in {429, 503, 529}:
-        raise Snooze(timedelta(seconds=float(answer.headers.get("Retry-After", 30))))
-    if answer.is_client_error:
-        raise Discard(f"status {answer.status_code}: {answer.text}")
-    answer.raise_for_status()  # 5xx: a failed attempt, retried with backoff
+        seconds = answer.headers.get("Retry-After", "")
+        raise Snooze(timedelta(seconds=min(int(seconds), 3600) if seconds.isdecimal() else 30))
+    if answer.status_code in {400, 413, 422}:
+        raise Discard(f"status {answer.status_code}: {answer.text}")  # the prompt is at fault
+    answer.raise_for_status()  # 5xx, or a wrong key: a failed attempt, retried with backoff
     return str(answer.json()["text"])
 
 

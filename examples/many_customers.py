@@ -1,4 +1,4 @@
-"""One customer's flood keeps no other waiting: the jobs of each customer are a part of the queue, and the parts share it.
+"""Many tenants in one queue: each customer is a fairness key, and the keys take turns, so that a flood delays no other.
 
 Run it with `python examples/many_customers.py`.
 """

@@ -6,9 +6,10 @@ client contains: it speaks Kafka's protocol on a port of this machine, and keeps
 
 import asyncio
 from datetime import timedelta
+from functools import cache
 from typing import Literal
 
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from pydantic import BaseModel
 from sqlalchemy import create_engine, event
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
@@ -44,7 +45,14 @@ class Change(BaseModel):
 
 jobs = JobQueue(Job)
 BROKER = {"test.mock.num.brokers": 1}  # in production: {"bootstrap.servers": "kafka-1:9092,kafka-2:9092"}
-producer = Producer(BROKER | {"acks": "all", "enable.idempotence": True, "log_level": 3})
+# Each message is acknowledged or given up before `flush` returns, so none is sent after its job has failed.
+SAFE = {"acks": "all", "enable.idempotence": True, "delivery.timeout.ms": 20_000, "log_level": 3}
+
+
+@cache
+def producer() -> Producer:
+    """Return the producer of this process: made on first use, so not by programs that only enqueue."""
+    return Producer(BROKER | SAFE)
 
 
 @event.listens_for(Session, "after_flush")  # the ids that the database made are known by now
@@ -69,20 +77,23 @@ def publish(items: list[BatchItem[Change]]) -> list[int | Exception]:
         outcomes[place] = ConnectionError(str(error)) if error else message.offset()
 
     for place, item in enumerate(items):
-        producer.produce(
-            "orders",
-            key=str(item.payload.order_id),  # the same partition for all changes of an order
-            value=item.payload.model_dump_json(),
-            headers={"job-id": str(item.id)},  # the same in each attempt, for consumers to drop what they have seen
-            on_delivery=lambda error, message, place=place: acknowledge(place, error, message),
-        )
-    producer.flush(30)
+        try:
+            producer().produce(
+                "orders",
+                key=str(item.payload.order_id),  # the same partition for all changes of an order
+                value=item.payload.model_dump_json(),
+                headers={"job-id": str(item.id)},  # the same in each attempt, for consumers to drop what they have seen
+                on_delivery=lambda error, message, place=place: acknowledge(place, error, message),
+            )
+        except (KafkaException, BufferError) as error:  # too large, a full buffer: of this message alone
+            outcomes[place] = error
+    producer().flush(30)
     return outcomes
 
 
 def received(count: int) -> list[Change]:
     """Return what a consumer gets from the first partitions, up to so many messages."""
-    topics = producer.list_topics("orders", timeout=10)
+    topics = producer().list_topics("orders", timeout=10)
     servers = ",".join(f"{broker.host}:{broker.port}" for broker in topics.brokers.values())
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "shown", "log_level": 3})
     consumer.assign([TopicPartition("orders", number, 0) for number in topics.topics["orders"].partitions])

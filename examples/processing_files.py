@@ -5,15 +5,17 @@ Run it with `python examples/processing_files.py`. For an object store, `STORE /
 
 import asyncio
 import csv
+import os
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy import Engine, create_engine, func, insert, select
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import AttemptContext, Continuation, JobMixin, JobQueue, Worker
+from sa_jobqueue import AttemptContext, Continuation, Discard, JobMixin, JobQueue, Worker
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.testing.servers import open_server
 
@@ -46,6 +48,8 @@ jobs = JobQueue(Job)
 STORE = Path(tempfile.gettempdir())
 PART = 2000
 """Bytes that one job reads: as many as a few seconds take."""
+LONGEST_REQUEST = 3600
+"""Seconds after which an upload without a row is no longer one that is about to commit."""
 crashes = [3]
 
 
@@ -65,8 +69,11 @@ def import_file(part: Part, session: Session, ctx: AttemptContext) -> Continuati
         file.seek(part.start)
         lines = file.readlines(PART)
         end = file.tell()
-    for sensor, value in csv.reader(line.decode() for line in lines):
-        session.add(Reading(sensor=sensor, value=float(value)))
+    try:
+        rows = [{"sensor": sensor, "value": float(value)} for sensor, value in csv.reader(line.decode() for line in lines)]
+    except ValueError as error:
+        raise Discard(f"{part.key}, after byte {part.start}: {error}") from error  # another attempt would read the same
+    session.execute(insert(Reading), rows)
     upload.imported = end
     ctx.progress(end, upload.size, message="importing")  # shown by the dashboard, and by `wait_chain(on_progress=...)`
     if ctx.job.chain_index in crashes:
@@ -90,7 +97,7 @@ def delete_orphans(session: Session) -> None:
     """Delete files whose upload was never committed: a file store takes no part in transactions."""
     known = set(session.scalars(select(Upload.key)))
     for path in STORE.glob("upload-*"):
-        if path.name not in known:  # and older than the longest request
+        if path.name not in known and path.stat().st_mtime < time.time() - LONGEST_REQUEST:
             path.unlink(missing_ok=True)
 
 
@@ -110,7 +117,8 @@ def main() -> None:
         engine = create_engine(server.url)
         Base.metadata.create_all(engine)
         upload(engine, "".join(f"sensor-{number % 7},{number}.5\n" for number in range(1000)).encode())
-        upload(engine, b"rejected", is_accepted=False)
+        rejected = STORE / upload(engine, b"rejected", is_accepted=False)
+        os.utime(rejected, (0, 0))  # long ago
         with Session(engine) as session, session.begin():
             session.add(delete_orphans.job())
         asyncio.run(Worker(jobs, engine).run_until_idle())

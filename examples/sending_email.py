@@ -10,9 +10,9 @@ from email.message import EmailMessage
 
 from aiosmtpd.smtp import SMTP, Envelope
 from sqlalchemy import Engine, create_engine, select
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
-from sa_jobqueue import AttemptContext, Discard, JobMixin, JobQueue, Worker
+from sa_jobqueue import AttemptContext, Cancel, Discard, JobMixin, JobQueue, Worker
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.testing.servers import open_server
 
@@ -35,15 +35,20 @@ class User(Base):
 jobs = JobQueue(Job)
 jobs.queue("mail", global_concurrency=4, rate_limit=100, rate_period=timedelta(minutes=1))  # what the server allows us
 WAITS = immediately  # with a real server: Backoff(base=timedelta(minutes=1), cap=timedelta(hours=6))
-SERVER = {"host": "127.0.0.1", "port": 0}
+SERVER = {
+    "host": "127.0.0.1",
+    "port": 0,
+}  # a real one also needs starttls(), and login() with a password from the environment
+make_session = sessionmaker[Session]()
 
 
 @jobs.handler("welcome", queue="mail", max_attempts=12, retry=WAITS, timeout=timedelta(minutes=2))
-def welcome(user_id: int, session: Session, ctx: AttemptContext) -> None:
+def welcome(user_id: int, ctx: AttemptContext) -> None:
     """Send one message. It is rendered now, from what the database holds now, not when it was enqueued."""
-    user = session.get(User, user_id)
+    with make_session() as session:  # not the worker's, whose transaction would stay open while the server answers
+        user = session.get(User, user_id)
     if user is None:
-        raise Discard("the user is gone")
+        raise Cancel("the user is gone")
     message = EmailMessage()
     message["From"], message["To"], message["Subject"] = "shop@example.test", user.email, "Welcome"
     # The same in each attempt: a mail program shows a message that arrives twice once.
@@ -52,13 +57,13 @@ def welcome(user_id: int, session: Session, ctx: AttemptContext) -> None:
     try:
         with smtplib.SMTP(**SERVER, timeout=30) as smtp:
             smtp.send_message(message)
-    except (smtplib.SMTPRecipientsRefused, smtplib.SMTPResponseException) as error:
+    except (smtplib.SMTPRecipientsRefused, smtplib.SMTPDataError) as error:
         if is_permanent(error):
             raise Discard(str(error)) from None
-        raise  # greylisting, a full mailbox: tried again, like a connection that is refused
+        raise  # greylisting, a full mailbox: tried again, like a refused connection, or a password that is wrong
 
 
-def is_permanent(error: smtplib.SMTPRecipientsRefused | smtplib.SMTPResponseException) -> bool:
+def is_permanent(error: smtplib.SMTPRecipientsRefused | smtplib.SMTPDataError) -> bool:
     """Return whether another attempt would get the same answer: a code of 5xx."""
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         return all(code >= 500 for code, _ in error.recipients.values())
@@ -99,6 +104,7 @@ class Mailbox:
 
 async def main(url: str) -> None:
     engine, mailbox = create_engine(url), Mailbox()
+    make_session.configure(bind=engine)
     Base.metadata.create_all(engine)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: SMTP(mailbox, hostname="localhost"), SERVER["host"], 0)

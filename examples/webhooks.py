@@ -4,15 +4,16 @@ Run it with `python examples/webhooks.py`.
 """
 
 import asyncio
+import hashlib
+import hmac
 import json
+import os
 import threading
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from datetime import timedelta
-from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -35,6 +36,28 @@ class Payment(Base):
 
 
 jobs = JobQueue(Job)
+SECRET = os.environ.get("WEBHOOK_SECRET", "shared with the provider").encode()
+
+
+def sign(body: bytes) -> str:
+    return hmac.new(SECRET, body, hashlib.sha256).hexdigest()
+
+
+def receive(engine: Engine, body: bytes, signature: str) -> str:
+    """What a view does when a provider calls it: check, enqueue, commit, answer. An event may come twice."""
+    if not hmac.compare_digest(signature, sign(body)):
+        raise PermissionError("wrong signature")  # the view answers 401
+    event = json.loads(body)
+    # As long as the provider may send it again, ended jobs count, too. Retention must keep them as long.
+    once = Deduplicate(event["id"], scope="any", window=timedelta(days=30))
+    with Session(engine) as session, session.begin():
+        _, outcome = enqueue(session, payment_received.job(Event(event["order_id"])), deduplicate=once)
+        return str(outcome)
+
+
+@dataclass
+class Event:
+    order_id: int
 
 
 @dataclass
@@ -43,40 +66,26 @@ class Delivery:
     body: dict[str, int]
 
 
+@jobs.handler("payment_received")
+def payment_received(event: Event, session: Session) -> None:
+    """Write the payment, and enqueue what tells the partner of it: one commit."""
+    session.add(Payment(order_id=event.order_id))
+    session.add(deliver.job(Delivery(PARTNER.url, {"paid": event.order_id})))
+
+
 @jobs.handler("deliver", max_attempts=10, timeout=timedelta(seconds=30))
 def deliver(delivery: Delivery, ctx: AttemptContext) -> int:
     """Send one event. The key is the same in each attempt, so that the receiver can drop what it has seen."""
-    headers = {"Content-Type": "application/json", "Idempotency-Key": str(ctx.job.id)}
-    request = urllib.request.Request(delivery.url, json.dumps(delivery.body).encode(), headers, method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=10) as response:
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code in {408, 425, 429} or error.code >= 500:
-            raise Retry(delay_of(error.headers), reason=f"status {error.code}") from None
-        raise Discard(f"status {error.code}: another attempt would get the same") from None
-
-
-def delay_of(headers: Message) -> timedelta:
-    """Return how long the receiver asks us to wait."""
-    return timedelta(seconds=float(headers.get("Retry-After") or 30))
-
-
-@jobs.handler("payment_received")
-def payment_received(event: dict[str, int], session: Session) -> None:
-    """Write the payment, and enqueue what tells the partner of it: one commit."""
-    session.add(Payment(order_id=event["order_id"]))
-    session.add(deliver.job(Delivery(PARTNER.url, {"paid": event["order_id"]})))
-
-
-def receive(engine: Engine, event_id: str, event: dict[str, int]) -> str:
-    """What a view does when a provider calls it: enqueue, commit, answer. A provider sends an event more than once."""
-    with Session(engine) as session, session.begin():
-        # As long as the provider may send it again, ended jobs count, too.
-        once = Deduplicate(event_id, scope="any", window=timedelta(days=30))
-        _, outcome = enqueue(session, payment_received.job(event), deduplicate=once)
-        return str(outcome)
+    body = json.dumps(delivery.body).encode()
+    headers = {"Content-Type": "application/json", "Idempotency-Key": str(ctx.job.id), "Signature": sign(body)}
+    answer = httpx.post(delivery.url, content=body, headers=headers, timeout=10)
+    if answer.is_success:
+        return answer.status_code
+    if answer.status_code not in {408, 425, 429} and answer.status_code < 500:
+        raise Discard(f"status {answer.status_code}: another attempt would get the same")
+    if (seconds := answer.headers.get("Retry-After", "")).isdecimal():
+        raise Retry(timedelta(seconds=min(int(seconds), 3600)), reason=f"status {answer.status_code}")
+    raise ConnectionError(f"status {answer.status_code}")  # another attempt by the backoff, as after a timeout
 
 
 class Partner:
@@ -114,10 +123,15 @@ def main() -> None:
     with open_server() as server:
         engine = create_engine(server.url)
         Base.metadata.create_all(engine)
-        for event_id, order_id in (("evt_1", 7), ("evt_2", 8), ("evt_1", 7)):
-            print(f"{event_id}: {receive(engine, event_id, {'order_id': order_id})}")
+        one, two = (json.dumps({"id": f"evt_{n}", "order_id": n}).encode() for n in (1, 2))
+        for body in (one, two, one):
+            print(f"{body.decode()}: {receive(engine, body, sign(body))}")
+        try:
+            receive(engine, one, sign(two))
+        except PermissionError as error:
+            print(error)
         asyncio.run(Worker(jobs, engine).run_until_idle())
-        print(f"evt_2 again, when it is done: {receive(engine, 'evt_2', {'order_id': 8})}")
+        print(f"the second again, when it is done: {receive(engine, two, sign(two))}")
         with Session(engine) as session:
             delivered = [job.output for job in list_jobs(session, model=Job) if job.type_name == "deliver"]
         print(f"delivered {delivered}, in {PARTNER.calls} calls: {sorted(PARTNER.seen.values(), key=str)}")
@@ -130,8 +144,9 @@ if __name__ == "__main__":
     main()
 
 # Output:
-# evt_1: created
-# evt_2: created
-# evt_1: existing
-# evt_2 again, when it is done: existing
-# delivered [202, 202], in 3 calls: [{'paid': 7}, {'paid': 8}]
+# {"id": "evt_1", "order_id": 1}: created
+# {"id": "evt_2", "order_id": 2}: created
+# {"id": "evt_1", "order_id": 1}: existing
+# wrong signature
+# the second again, when it is done: existing
+# delivered [202, 202], in 3 calls: [{'paid': 1}, {'paid': 2}]
