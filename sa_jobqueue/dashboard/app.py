@@ -119,7 +119,7 @@ def dashboard(
         authorize=authorize,
         hosts=hosts,
         frame_ancestors=frame_ancestors,
-        public=frozenset({"/liveness", "/readiness", *(f"/static/{name}" for name in assets().contents)}),
+        public=frozenset({"/livez", "/readyz", *(f"/static/{name}" for name in assets().contents)}),
     )
 
 
@@ -137,8 +137,8 @@ class _Pages:
             Route("/", self._first, methods=["GET"]),
             # Not the pages: beside texts that a link chooses, their size would give away the token of their forms.
             Route("/static/{name}", self._static, methods=["GET"], middleware=[Middleware(GZipMiddleware)]),
-            Route("/liveness", self._liveness, methods=["GET"]),
-            Route("/readiness", self._readiness, methods=["GET"]),
+            Route("/livez", self._liveness, methods=["GET"]),
+            Route("/readyz", self._readiness, methods=["GET"]),
             *(Route(f"/{{source}}/{screen.name}", self._view(screen), methods=["GET"]) for screen in SCREENS),
             *(
                 Route(f"/{{source}}/{name}", self._download(download), methods=["GET"])

@@ -37,7 +37,7 @@ def routes() -> Iterator[tuple[str, str, bool]]:
             if path == "/static/{name}":
                 yield from ((method, f"/static/{name}", True) for name in assets().contents)
                 path = path.replace("{name}", "other.js")
-            yield method, path, path in {"/liveness", "/readiness"}
+            yield method, path, path in {"/livez", "/readyz"}
 
 
 def test_there_are_routes_of_every_screen_and_act_and_no_others() -> None:
@@ -54,7 +54,7 @@ def test_every_route_is_refused_without_credentials(authorize: Any, status: int)
     same = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"}
     for method, path, is_public in routes():
         response = client.request(method, path, headers=same)
-        expected = 503 if path == "/readiness" else 200 if is_public else status
+        expected = 503 if path == "/readyz" else 200 if is_public else status
         assert response.status_code == expected, (method, path)
         assert "default-src 'none'" in response.headers["content-security-policy"], path
         if not is_public:

@@ -147,16 +147,16 @@ def test_liveness_asks_nothing_and_readiness_the_database(engine: Engine) -> Non
     event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     client = Client(dashboard(engine, authorize=lambda request: None))
     elsewhere = {"Host": "10.0.0.7:8000"}  # a probe knows no name
-    assert client.get("/liveness", headers=elsewhere).text == "ok"
+    assert client.get("/livez", headers=elsewhere).text == "ok"
     assert not statements
-    assert client.get("/readiness", headers=elsewhere).text == "ok"
+    assert client.get("/readyz", headers=elsewhere).text == "ok"
     asked = len(statements)
     assert asked
-    client.get("/readiness")
+    client.get("/readyz")
     assert len(statements) == asked
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE job RENAME TO elsewhere"))
-    response = Client(dashboard(engine, authorize=None)).get("/readiness")
+    response = Client(dashboard(engine, authorize=None)).get("/readyz")
     assert (response.status_code, response.text) == (503, "not ready")
 
 

@@ -251,7 +251,7 @@ def test_tables_that_were_migrated_meanwhile_are_a_sentence(engine: Engine, clie
         assert first.status_code == second.status_code == 503
         assert "Traceback" not in first.text + second.text
         assert sentence in second.text
-        assert client.get("/readiness").status_code == 503
+        assert client.get("/readyz").status_code == 503
         with engine.begin() as connection:
             connection.execute(text("ALTER TABLE job RENAME COLUMN renamed TO fairness_key"))
 
