@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import re
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from html import unescape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
@@ -64,6 +67,19 @@ def test_links_are_rewritten_outside_code_only(script: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("# T\n\n<!-- x -->\n\nOne `a` [b](c.md), e.g. *d*.\nTwo.\n\nThree.", "One a b, e.g. d. Two."),
+        ("# T\n\n```sh\nx\n```\n\n| a |\n|---|\n\nRun it:\n", "Run it."),
+        (f"# T\n\nOne. {'w' * 140}.", "One."),
+        ("# T", "A job queue for Python applications that already use PostgreSQL and SQLAlchemy."),
+    ],
+)
+def test_a_page_is_described_by_how_it_begins(script: Any, text: str, shown: str) -> None:
+    assert script.description(text) == shown
+
+
+@pytest.mark.parametrize(
     ("html", "fault"),
     [
         ('<a href="missing/">x</a>', "missing/ leads nowhere"),
@@ -91,23 +107,52 @@ def test_the_newest_release_is_the_one_at_the_root(script: Any, tmp_path: Path) 
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Give the address of the site, built strictly and served."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the folder of the site, built strictly."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, str(ROOT / "scripts/site"), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    listed = (folder / "dev/llms.txt").read_text(encoding="utf-8")
-    for name in re.findall(r"/dev/([\w/.-]+\.md)", listed):
-        assert (folder / "dev" / name).is_file(), name
+    return folder
+
+
+@pytest.fixture
+def site(built: Path) -> Iterator[str]:
+    """Give the address of the site."""
     quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=str(folder)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=str(built)))
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.mark.long
+def test_every_page_has_a_description_and_a_social_card(script: Any, built: Path) -> None:
+    cards = set()
+    for place in script.pages().values():
+        page = built / "dev" / place.removesuffix("index.md").removesuffix(".md") / "index.html"
+        tags = dict(re.findall(r'<meta (?:name|property)="([\w:]+)" content="([^"]*)"', page.read_text(encoding="utf-8")))
+        card = built / tags["og:image"].removeprefix(script.CONFIG["site_url"])
+        content = card.read_bytes()
+        assert content.startswith(b"\x89PNG\r\n\x1a\n"), place
+        assert struct.unpack(">II", content[16:24]) == (1200, 630), place
+        assert "sa_jobqueue" in tags["og:title"], place
+        assert len(tags["description"]) > 20, place
+        assert unescape(tags["og:description"]) == unescape(tags["description"])
+        assert tags["twitter:card"] == "summary_large_image"
+        cards.add(hashlib.sha256(content).digest())
+    assert len(cards) == len(script.pages())  # a page's own words are on it
+
+
+@pytest.mark.long
+def test_llms_txt_describes_every_page(script: Any, built: Path) -> None:
+    text = (built / "dev/llms.txt").read_text(encoding="utf-8")
+    found = re.findall(r"^- \[.+\]\(<.+/dev/([\w/.-]+\.md)>\): .+", text, re.MULTILINE)
+    assert len(found) == len(script.pages())
+    assert [name for name in found if not (built / "dev" / name).is_file()] == []
 
 
 @pytest.mark.long
