@@ -36,16 +36,27 @@ class StageMixin(Companion, Generic[IdT]):
         return mapped_column(id_type(cls.__jobqueue__), sort_order=-90)
 
     queue: Mapped[str | None] = mapped_column(Text, sort_order=-89)
+    """The job's queue; null for that of the write's options."""
     fairness_key: Mapped[str | None] = mapped_column(Text, sort_order=-89)
+    """The job's fairness key; null for none."""
     type_name: Mapped[str | None] = mapped_column(Text, sort_order=-88)
+    """The job's type; null for that of the write's options."""
     priority: Mapped[int | None] = mapped_column(SmallInteger, sort_order=-87)
+    """The job's priority; null for that of the write's options."""
     input: Mapped[Any] = mapped_column(JSONB, nullable=True, sort_order=-86)
+    """The job's input, as JSON."""
     input_version: Mapped[int | None] = mapped_column(Integer, sort_order=-85)
+    """Version of the input's shape; null for that of the write's options."""
     scheduled_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-84)
+    """When the job is due; null for at once. With `delay`, the later of the two."""
     delay: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-83)
+    """How long after the commit the job is due; null for none."""
     max_attempts: Mapped[int | None] = mapped_column(Integer, sort_order=-82)
+    """The job's `max_attempts`; null for that of the write's options."""
     timeout: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-81)
+    """Timeout of one attempt; null for none."""
     deduplication_key: Mapped[str | None] = mapped_column(Text, sort_order=-80)
+    """The job's deduplication key; null for none."""
 
     @declared_attr
     def blockers(cls) -> Mapped[list[IdT] | None]:
@@ -53,10 +64,13 @@ class StageMixin(Companion, Generic[IdT]):
         return mapped_column(ARRAY(id_parameter(cls.__jobqueue__)), sort_order=-79)
 
     on_failure: Mapped[str | None] = mapped_column(Text, sort_order=-78)
+    """What happens to the job if a blocker fails; null for `wait`."""
     trace_context: Mapped[str | None] = mapped_column(Text, sort_order=-77)
+    """The job's trace context; null for none."""
     rejected_field: Mapped[str | None] = mapped_column(Text, sort_order=-76)
     """What was wrong with it; null for a good row."""
     rejected_reason: Mapped[str | None] = mapped_column(Text, sort_order=-75)
+    """Why `rejected_field` was rejected; null for a good row."""
     record: Mapped[str | None] = mapped_column(Text, sort_order=-74)
     """Of a rejected row: all of it, as JSON text."""
     staged_at: Mapped[datetime] = mapped_column(
@@ -64,9 +78,13 @@ class StageMixin(Companion, Generic[IdT]):
     )
     """When it arrived; what is left over for a day belongs to a write that died."""
     rate_cost: Mapped[int | None] = mapped_column(Integer, sort_order=-72)
+    """The job's `rate_cost`; null for 1."""
     expires_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-71)
+    """The job's deadline; null for none."""
     ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=-70)
+    """The job's ordering key; null for none."""
     skip_while_retrying: Mapped[bool | None] = mapped_column(Boolean, sort_order=-69)
+    """Whether other jobs of its key go on while the job waits for a retry; null for the default."""
 
     @declared_attr.directive
     def __mapper_args__(cls) -> dict[str, Any]:

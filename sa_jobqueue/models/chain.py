@@ -58,7 +58,7 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
     last_type_name: Mapped[str]
     """The type of its last job so far."""
     deduplication_key: Mapped[str | None]
-    """Trace context of the root job."""
+    """Deduplication key of the root job; null for none."""
     jobs: Mapped[list[Any]]
     """Its jobs so far, the root first; read when first touched."""
     blocking: Mapped[list[Any]]

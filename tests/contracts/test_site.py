@@ -21,8 +21,10 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from sa_jobqueue.cli import main
 from tests.contracts.packages import ROOT
 from tests.dashboard.test_browser import AXE, CHECK, CHROMIUM, RULES, SKIPPED
 
@@ -55,6 +57,19 @@ def test_every_page_is_in_the_navigation_once(script: Any, tmp_path: Path) -> No
     sizes = {name: len(list(script.names([part]))) for part in nav for name in part}
     assert min(sizes["Tutorial"], sizes["Project"]) >= 2
     assert min(sizes["How-to guides"], sizes["Reference"], sizes["Explanation"]) > 20
+
+
+def test_every_option_has_a_help_text() -> None:
+    def options(command: click.Command) -> Iterator[click.Option]:
+        yield from (one for one in command.params if isinstance(one, click.Option) and not one.hidden)
+        if isinstance(command, click.Group):
+            context = click.Context(command)
+            for name in command.list_commands(context):
+                found = command.get_command(context, name)
+                assert found is not None
+                yield from options(found)
+
+    assert [one.opts for one in options(main) if len(one.help or "") < 10] == []
 
 
 def test_links_are_rewritten_outside_code_only(script: Any) -> None:
