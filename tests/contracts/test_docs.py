@@ -31,6 +31,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 OWN_PAGES = [page for page in PAGES if "Written by scripts/reference" not in page.read_text()]
 RUN_LANGUAGES = {"python", "sql"}
+SHOWN_LANGUAGES = {"", "sh", "text", "dockerfile", "ini", "mermaid", "yaml"}
 _LONG_GUIDES = (
     *("add-to-your-application", "migrations", "triage", "testing"),
     *("archiving", "batches", "blockers", "chains", "cpu-bound-handlers", "dashboard", "frameworks", "migrating", "queues"),
@@ -136,6 +137,17 @@ def test_a_block_that_is_not_run_says_why(page: Path) -> None:
     for before, language, text in blocks(page):
         if language in RUN_LANGUAGES and before.startswith("<!-- not run"):
             assert re.fullmatch(r"<!-- not run: .{10,} -->", before), text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=relative)
+def test_every_block_is_found_by_the_tests_or_only_shown(page: Path) -> None:
+    inside = ""
+    for line in page.read_text().split("\n"):
+        if inside:
+            inside = "" if line == inside else inside
+        elif fence := re.match(r" *```+", line):
+            inside, language = fence[0], line[len(fence[0]) :]
+            assert language in SHOWN_LANGUAGES or (inside == "```" and language in RUN_LANGUAGES), line
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)

@@ -74,11 +74,16 @@ def test_every_option_has_a_help_text() -> None:
 
 def test_links_are_rewritten_outside_code_only(script: Any) -> None:
     places = {"README.md": "index.md", "docs/guides/a.md": "guides/a.md", "docs/b.md": "b.md"}
-    text = "<!-- run first:\nx\n\ny\n-->\n[b](../b.md#top) [r](../../README.md) [e](../../examples/x.py) [o](https://o)\n"
+    text = "<!-- run first:\nx\n\ny\n-->\n[b](../b.md#top) [r](../../README.md) [e](../../examples/webhooks.py) [o](https://o)\n"
     code = "```python\n[b](../../README.md) <!-- kept -->\n```\n"
     found = script.staged("docs/guides/a.md", text + code, places)
-    assert found.startswith(f"[b](../b.md#top) [r](../index.md) [e]({script.SOURCE}/examples/x.py) [o](https://o)\n")
+    assert found.startswith(f"[b](../b.md#top) [r](../index.md) [e]({script.SOURCE}/examples/webhooks.py) [o](https://o)\n")
     assert found.endswith(code)
+
+
+def test_a_link_to_a_file_that_the_repository_lacks_fails(script: Any) -> None:
+    with pytest.raises(SystemExit, match=r"docs/a\.md: \.\./examples/none\.py leads nowhere"):
+        script.staged("docs/a.md", "[x](../examples/none.py)", {"docs/a.md": "a.md"})
 
 
 @pytest.mark.parametrize(
@@ -114,8 +119,10 @@ def test_a_link_that_leads_nowhere_is_found(script: Any, tmp_path: Path, html: s
 def test_the_newest_release_is_the_one_at_the_root(script: Any, tmp_path: Path) -> None:
     for version in ("dev", "0.9", "0.10"):
         (tmp_path / version).mkdir()
-        (tmp_path / version / "sitemap.xml").touch()
+        for name in ("sitemap.xml", "404.html", "llms.txt"):
+            (tmp_path / version / name).write_text(version, encoding="utf-8")
     script.write_versions(tmp_path)
+    assert [(tmp_path / name).read_text(encoding="utf-8") for name in ("404.html", "llms.txt")] == ["0.10", "0.10"]
     assert 'url=0.10/"' in (tmp_path / "index.html").read_text(encoding="utf-8")
     versions = re.findall(r'"version": "([\w.]+)"', (tmp_path / "versions.json").read_text(encoding="utf-8"))
     assert versions == ["0.10", "0.9", "dev"]
