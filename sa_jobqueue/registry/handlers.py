@@ -178,7 +178,12 @@ class Handler(Generic[InT, OutT, JobT]):
 
         A `keyword_handler` takes the fields of its payload by name: `send.job(order_id=7)`.
 
-        Options that are not given are the handler's; `JobMixin.__init__` documents each of them and its bounds.
+        Options that are not given are the handler's. `payload`: of the type that the handler's first parameter has.
+        `delay`, `at`: when it is due, after now or at an aware instant; one of the two. `queue`, `priority`,
+        `max_attempts`, `timeout`, `rate_cost`: instead of the handler's. `id`: yours, or made by the queue's factory.
+        `deduplication_key`: at most one open chain of the type has it. `blockers`: chains it waits for. `fairness_key`:
+        jobs of different keys share the queue. `columns`: other columns of the job, your own among them.
+        `JobMixin` documents the bounds.
         Raises: InvalidPayloadError with the path of the invalid value; InvalidBlockersError when `blockers` are not as many
         as the handler's `Blockers[...]` declares, or not of its types; InvalidJobError naming any other field. The types of
         chains that are given by their ids are checked when the job is written.

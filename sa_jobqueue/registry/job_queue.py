@@ -266,8 +266,14 @@ class JobQueue(Generic[JobT]):
         """Declare a queue's settings: a worker that starts writes them to the queue's row, unless it has one.
 
         A row that exists keeps its settings until `sa-jobqueue queues sync` or `sync_queues` writes these; the worker warns
-        of each difference. A queue need not be declared: by default it has a weight of 1, and no limits. The options are as
-        of `QueueSettings`.
+        of each difference. A queue need not be declared: by default it has a weight of 1, and no limits.
+        `name`: the queue. `fairness_key`: only the jobs of this key in it; empty for the whole queue. `weight`: share
+        beside other queues, or beside other keys. `concurrency_per_key`: running jobs of each fairness key, across all
+        workers. `global_concurrency`: running jobs of the queue, across all workers. `rate_limit`, `rate_period`,
+        `rate_burst`, `rate_algorithm`: starts per period, how many of them at once, and how they are counted. `retry`:
+        backoff of job types without a policy. `retention`: how long ended chains are kept. `QueueSettings` has the
+        bounds.
+        Returns the settings.
         Raises: InvalidOptionError naming the field, or a name that is declared already. Nothing is declared then.
         """
         if (name, fairness_key) in self._queues:
