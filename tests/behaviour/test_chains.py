@@ -207,7 +207,7 @@ def deduplicated(second: Any, chain_id: Any) -> Continuation[Any]:
         (taken_id, "duplicate key value violates unique constraint"),
         (missing_blocker, "blockers[0]: no such chain"),
         (own_chain, "blockers[0]: is the job's own chain"),
-        (deduplicated, "deduplication_key: is the chain's"),
+        (deduplicated, "deduplication_key: cannot be set for a continuation"),
     ],
 )
 async def test_a_continuation_that_cannot_be_written_fails_its_attempt_alone(

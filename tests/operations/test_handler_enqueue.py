@@ -80,6 +80,7 @@ def test_it_is_one_statement_with_its_notification(
     engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enqueueing, "BURST", 1)
+    monkeypatch.setattr(enqueueing, "QUIET", timedelta(minutes=1))
     with Session(engine) as session, counted(engine) as statements:
         send.enqueue(session, Order(id=1), fairness_key="a")
         send.enqueue(session, Order(id=2))
@@ -94,6 +95,7 @@ def test_an_added_job_is_one_statement_with_its_notification(
     engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enqueueing, "BURST", 1)
+    monkeypatch.setattr(enqueueing, "QUIET", timedelta(minutes=1))
     with Session(engine, expire_on_commit=False) as session, counted(engine) as statements:
         first, second = send.job(Order(id=1), fairness_key="a"), send.job(Order(id=2))
         for job in (first, second):

@@ -309,7 +309,7 @@ REFUSED = [
     Refused("columns", "did you mean type_name?", "jobs", {"columns": "id,typename"}),
     Refused("columns", "twice", "jobs", {"columns": "id,id"}),
     Refused("columns", "excludePrivate leaves out", "jobs", {"columns": "id,input", "excludePrivate": "true"}),
-    Refused("columns", "give one of the two", "jobs", {"columns": "id"}, {"queue": "string"}),
+    Refused("columns", "set only one of the two", "jobs", {"columns": "id"}, {"queue": "string"}),
     Refused("schema()", "is BIGINT, not STRING: cast it", "jobs", {}, {"xid": "string"}),
     Refused("schema()", "did you mean queue?", "jobs", {}, {"id": "string", "queu": "string"}),
     Refused("schema", "lower-case SQL identifier", "jobs", {"schema": "Mail"}),
