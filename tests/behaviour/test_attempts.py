@@ -53,7 +53,7 @@ def enqueue(engine: Engine, *new: Any) -> list[Any]:
 
 
 async def drain(jobs: JobQueue[Any], engine: Engine, **options: Any) -> EventLog:
-    """Run a worker until nothing is due; return what it told."""
+    """Run a worker until nothing is due; return its events."""
     worker = Worker(jobs, engine, options=quick(**options))
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
@@ -106,10 +106,10 @@ async def test_a_failure_is_retried_and_recorded_until_the_attempts_are_used_up(
     # Each attempt but the first knew how the one before had ended.
     assert before == [(None, None), *((one["error"], one["ended_at"]) for one in history[:2])]
     assert len({one["error_fingerprint"] for one in history}) == 1
-    (letter,) = jobs.letters(job_id)
-    assert (letter["reason"], letter["attempts"], letter["error"]["type"]) == ("exhausted", 3, "ValueError")
-    assert "raise ValueError" in letter["error"]["traceback"]
-    assert "executor.py" not in letter["error"]["traceback"]
+    (dead_letter,) = jobs.dead_letters(job_id)
+    assert (dead_letter["reason"], dead_letter["attempts"], dead_letter["error"]["type"]) == ("exhausted", 3, "ValueError")
+    assert "raise ValueError" in dead_letter["error"]["traceback"]
+    assert "executor.py" not in dead_letter["error"]["traceback"]
     assert len(log.of(JobDied)) == 1
 
 
@@ -140,11 +140,11 @@ async def test_a_policy_decides_from_the_error(engine: Engine, jobs: Jobs) -> No
     passing, hopeless = enqueue(engine, fails.job({"passing": True}), fails.job({"passing": False}))
     await drain(queue, engine)
     assert (jobs.status(passing), jobs.status(hopeless)) == (JobStatus.PENDING, JobStatus.DEAD)
-    assert jobs.letters(hopeless)[0]["reason"] == "discarded"
+    assert jobs.dead_letters(hopeless)[0]["reason"] == "discarded"
     assert jobs.attempts(passing)[0]["outcome"] == "failed"  # its own TimeoutError is no timeout of ours
 
 
-async def test_signals_end_an_attempt_their_way(engine: Engine, jobs: Jobs) -> None:
+async def test_snooze_discard_and_cancel_each_end_an_attempt_with_their_own_outcome(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
 
     @queue.handler("signals", max_attempts=1)
@@ -159,12 +159,12 @@ async def test_signals_end_an_attempt_their_way(engine: Engine, jobs: Jobs) -> N
     # Not counted, though `attempt` is the fence and only grows.
     assert (row["status"], row["attempt"], row["max_attempts"]) == (JobStatus.PENDING, 1, 2)
     assert jobs.attempts(snoozed)[0]["outcome"] == "snoozed"
-    assert (jobs.status(discarded), jobs.letters(discarded)[0]["reason"]) == (JobStatus.DEAD, "discarded")
-    assert jobs.letters(discarded)[0]["error"]["message"] == "no use"
-    assert (jobs.status(cancelled), jobs.letters(cancelled)) == (JobStatus.CANCELLED, [])
+    assert (jobs.status(discarded), jobs.dead_letters(discarded)[0]["reason"]) == (JobStatus.DEAD, "discarded")
+    assert jobs.dead_letters(discarded)[0]["error"]["message"] == "no use"
+    assert (jobs.status(cancelled), jobs.dead_letters(cancelled)) == (JobStatus.CANCELLED, [])
 
 
-async def test_a_handler_says_when_its_job_is_tried_again(engine: Engine, jobs: Jobs) -> None:
+async def test_a_handler_sets_the_time_of_its_next_attempt_with_retry_or_snooze(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
     at = datetime(2099, 1, 1, tzinfo=UTC)
     signals: dict[str, Callable[[], Exception]] = {
@@ -186,7 +186,7 @@ async def test_a_handler_says_when_its_job_is_tried_again(engine: Engine, jobs: 
     rows = {name: jobs.get(job_id) for name, job_id in ids.items()}
     assert timedelta(minutes=59) < rows["retry for"]["scheduled_at"] - rows["retry for"]["started_at"]
     assert rows["retry until"]["scheduled_at"] == rows["snooze until"]["scheduled_at"] == at
-    assert {put_back.at for put_back in log.of(JobRescheduled)} >= {None, at}
+    assert {event.at for event in log.of(JobRescheduled)} >= {None, at}
     # A retry counts, a snooze does not.
     assert {name: row["max_attempts"] for name, row in rows.items()} == dict.fromkeys(signals, 2) | {"snooze until": 3}
     (attempt,) = jobs.attempts(ids["retry until"])
@@ -194,12 +194,16 @@ async def test_a_handler_says_when_its_job_is_tried_again(engine: Engine, jobs: 
     assert "ConnectionError: refused" in attempt["error"]["traceback"]
     # The last one that it had: dead, whatever was asked for.
     assert (rows["retry at once"]["status"], rows["retry at once"]["attempt"]) == (JobStatus.DEAD, 2)
-    (letter,) = jobs.letters()
-    assert (letter["job_id"], letter["reason"], letter["error"]["message"]) == (ids["retry at once"], "exhausted", "closed")
+    (dead_letter,) = jobs.dead_letters()
+    assert (dead_letter["job_id"], dead_letter["reason"], dead_letter["error"]["message"]) == (
+        ids["retry at once"],
+        "exhausted",
+        "closed",
+    )
 
 
-@pytest.mark.parametrize("colour", ["async", "sync"])
-async def test_a_job_that_runs_too_long_is_told_and_ended(engine: Engine, jobs: Jobs, colour: str) -> None:
+@pytest.mark.parametrize("mode", ["async", "sync"])
+async def test_an_attempt_past_its_timeout_is_cancelled_and_dies_as_timed_out(engine: Engine, jobs: Jobs, mode: str) -> None:
     queue = JobQueue()
     seen: list[str | None] = []
 
@@ -215,26 +219,24 @@ async def test_a_job_that_runs_too_long_is_told_and_ended(engine: Engine, jobs: 
         assert ctx.wait_cancelled(timedelta(seconds=PATIENCE))
         seen.append(ctx.cancel_reason)
 
-    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    (job_id,) = enqueue(engine, queue.job(mode, {}))
     await drain(queue, engine)
     assert len(seen) == 1
     assert jobs.status(job_id) is JobStatus.DEAD
-    assert jobs.letters(job_id)[0]["reason"] == "timed_out"
+    assert jobs.dead_letters(job_id)[0]["reason"] == "timed_out"
     assert jobs.attempts(job_id)[0]["outcome"] == "timed_out"
 
 
 @pytest.mark.parametrize("kind", ["alone", "in_a_batch"])
-async def test_a_thread_that_does_not_stop_is_left_behind_and_its_effects_with_it(
-    engine: Engine, jobs: Jobs, kind: str
-) -> None:
+async def test_a_stuck_thread_is_abandoned_and_its_writes_are_rolled_back(engine: Engine, jobs: Jobs, kind: str) -> None:
     queue = JobQueue()
-    let_go, done = threading.Event(), threading.Event()
+    release, done = threading.Event(), threading.Event()
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE effect (n int)"))
 
     def work(session: Session) -> None:
         session.execute(text("INSERT INTO effect VALUES (1)"))
-        let_go.wait(PATIENCE)
+        release.wait(PATIENCE)
         done.set()
 
     @queue.handler("alone", max_attempts=1, timeout=timedelta(milliseconds=50))
@@ -250,7 +252,7 @@ async def test_a_thread_that_does_not_stop_is_left_behind_and_its_effects_with_i
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
     assert worker.has_stuck_threads
     assert jobs.status(job_id) is JobStatus.DEAD
-    let_go.set()
+    release.set()
     await until(lambda: done.is_set() and not worker.has_stuck_threads, what="the thread came back")
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM effect")).scalar_one() == 0
@@ -261,7 +263,7 @@ async def test_a_thread_that_does_not_stop_is_left_behind_and_its_effects_with_i
     assert jobs.status(job_id) is JobStatus.DEAD
 
 
-async def test_an_attempt_can_ask_for_more_time(engine: Engine, jobs: Jobs) -> None:
+async def test_an_attempt_can_extend_its_timeout(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
 
     @queue.handler("slow", max_attempts=1, timeout=timedelta(milliseconds=200))
@@ -277,8 +279,8 @@ async def test_an_attempt_can_ask_for_more_time(engine: Engine, jobs: Jobs) -> N
     assert jobs.status(job_id) is JobStatus.COMPLETED
 
 
-@pytest.mark.parametrize("colour", ["async", "sync"])
-async def test_cancelling_a_running_job_stops_its_handler(engine: Engine, jobs: Jobs, start: Start, colour: str) -> None:
+@pytest.mark.parametrize("mode", ["async", "sync"])
+async def test_cancelling_a_running_job_stops_its_handler(engine: Engine, jobs: Jobs, start: Start, mode: str) -> None:
     queue = JobQueue()
 
     @queue.handler("async")
@@ -289,8 +291,8 @@ async def test_cancelling_a_running_job_stops_its_handler(engine: Engine, jobs: 
     def synchronous(payload: dict[str, Any], ctx: AttemptContext) -> None:
         assert ctx.wait_cancelled(timedelta(seconds=PATIENCE))
 
-    (job_id,) = enqueue(engine, queue.job(colour, {}))
-    # Only a notification tells so fast: this worker polls once in ten minutes.
+    (job_id,) = enqueue(engine, queue.job(mode, {}))
+    # Only a notification is that fast: this worker polls once in ten minutes.
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
         await log.until(JobStarted)
         await until(lambda: _is_listening(engine))
@@ -300,22 +302,24 @@ async def test_cancelling_a_running_job_stops_its_handler(engine: Engine, jobs: 
     assert jobs.status(job_id) is JobStatus.CANCELLED
 
 
-async def test_a_long_transaction_on_one_job_holds_up_no_other(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_an_open_transaction_on_one_job_does_not_delay_completion_of_others(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
     queue = JobQueue()
     running = asyncio.Event()
-    go_on = asyncio.Event()
+    release = asyncio.Event()
 
     @queue.handler("waits")
     async def waits(payload: dict[str, Any]) -> None:
         running.set()
-        await go_on.wait()
+        await release.wait()
 
     held, *others = enqueue(engine, *(waits.job({}) for _ in range(5)))
     async with start(queue) as log:
         await log.until(JobStarted, 5)
         with Session(engine) as session:
             cancel_jobs(session, [held])  # not committed yet
-            go_on.set()
+            release.set()
             await log.until(JobCompleted, 4)
             assert jobs.status(held) is JobStatus.RUNNING
             session.rollback()
@@ -397,20 +401,20 @@ async def test_one_bad_job_never_stops_the_others(engine: Engine, jobs: Jobs) ->
     assert {how: statuses[job_id] for how, job_id in zip([*ways, "thread"], bad_ids, strict=True)} == dict.fromkeys(
         [*ways, "thread"], JobStatus.DEAD
     )
-    messages = {how: jobs.letters(job_id)[0]["error"]["message"] for how, job_id in zip(ways, bad_ids, strict=False)}
+    messages = {how: jobs.dead_letters(job_id)[0]["error"]["message"] for how, job_id in zip(ways, bad_ids, strict=False)}
     assert "output: is of type object, which is not JSON" in messages["object"]
     assert "output: is nan" in messages["nan"]
     assert "over the limit" in messages["huge"]
     assert messages["nul"] == "a\\x00b\\udcff"
     assert statuses[retried] is JobStatus.PENDING
-    assert jobs.letters(interrupted)[0]["error"]["type"] == "KeyboardInterrupt"
+    assert jobs.dead_letters(interrupted)[0]["error"]["type"] == "KeyboardInterrupt"
     assert "retry policy failed" in jobs.attempts(retried)[0]["error"]["traceback"]
-    assert jobs.letters(unfit)[0]["reason"] == "invalid_input"
-    assert "deploy the newer handler" in jobs.letters(newer)[0]["error"]["message"]
+    assert jobs.dead_letters(unfit)[0]["reason"] == "invalid_input"
+    assert "deploy the newer handler" in jobs.dead_letters(newer)[0]["error"]["message"]
     assert statuses[unknown] is JobStatus.PENDING
 
 
-async def test_due_jobs_that_nobody_can_handle_are_reported(engine: Engine, start: Start) -> None:
+async def test_due_jobs_of_types_without_a_handler_are_reported(engine: Engine, start: Start) -> None:
     queue = JobQueue()
 
     @queue.handler("known")
@@ -418,12 +422,12 @@ async def test_due_jobs_that_nobody_can_handle_are_reported(engine: Engine, star
 
     enqueue(engine, Job("a_stranger", {}), known.job({}))
     async with start(queue) as log:
-        (told, *_) = await log.until(UnknownTypesPending)
+        (event, *_) = await log.until(UnknownTypesPending)
         await log.until(JobCompleted)
-    assert told.type_names == ("a_stranger",)
+    assert event.type_names == ("a_stranger",)
 
 
-async def test_due_jobs_in_a_queue_that_nobody_serves_are_reported(engine: Engine, start: Start) -> None:
+async def test_due_jobs_in_unserved_queues_are_reported(engine: Engine, start: Start) -> None:
     queue = JobQueue()
 
     @queue.handler("known")
@@ -432,11 +436,11 @@ async def test_due_jobs_in_a_queue_that_nobody_serves_are_reported(engine: Engin
     enqueue(engine, *(known.job({}, queue=name) for name in ("b", "a", "default", "b")))
     enqueue(engine, known.job({}, queue="later", delay=timedelta(hours=1)))
     async with start(queue) as log:
-        (told, *_) = await log.until(UnservedQueues)
-    assert told.queue_names == ("a", "b")
+        (event, *_) = await log.until(UnservedQueues)
+    assert event.queue_names == ("a", "b")
 
 
-async def test_payloads_of_older_versions_are_brought_up_to_date(engine: Engine, jobs: Jobs) -> None:
+async def test_payloads_of_older_versions_are_upcast(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
 
     @queue.handler("greet", version=3)
@@ -455,10 +459,10 @@ async def test_payloads_of_older_versions_are_brought_up_to_date(engine: Engine,
     old, broken = enqueue(engine, Job("greet", {"name": "Ada Lovelace"}), Job("greet", {"name": "Ada"}))
     await drain(queue, engine)
     assert jobs.get(old)["output"] == "Ada Lovelace 1"
-    assert jobs.letters(broken)[0]["reason"] == "invalid_input"
+    assert jobs.dead_letters(broken)[0]["reason"] == "invalid_input"
 
 
-async def test_a_queue_with_a_limit_never_runs_more_than_that_at_once(engine: Engine) -> None:
+async def test_a_workers_queue_limit_bounds_how_many_of_its_jobs_run_at_once(engine: Engine) -> None:
     queue = JobQueue()
     now: list[int] = [0]
     most: dict[str, int] = {"narrow": 0, "wide": 0}
@@ -480,7 +484,7 @@ async def test_a_queue_with_a_limit_never_runs_more_than_that_at_once(engine: En
     assert most["wide"] > 2
 
 
-async def test_a_put_back_job_is_told_with_its_delay(engine: Engine) -> None:
+async def test_a_rescheduled_job_emits_an_event_with_its_delay(engine: Engine) -> None:
     queue = JobQueue()
 
     @queue.handler("fails", retry=Backoff(base=timedelta(minutes=1), jitter=False))
@@ -489,5 +493,5 @@ async def test_a_put_back_job_is_told_with_its_delay(engine: Engine) -> None:
 
     enqueue(engine, fails.job({}))
     log = await drain(queue, engine)
-    (told,) = log.of(JobRescheduled)
-    assert (told.attempt, told.delay) == (1, timedelta(minutes=1))
+    (event,) = log.of(JobRescheduled)
+    assert (event.attempt, event.delay) == (1, timedelta(minutes=1))

@@ -226,7 +226,7 @@ async def test_a_queue_on_this_base_has_tables_foreign_keys_and_runs_jobs(
     engine.dispose()
 
 
-async def test_foreign_keys_of_sqlmodel_lead_both_ways_and_handlers_get_its_session(empty_database_url: str) -> None:
+async def test_sqlmodel_jobs_have_relationships_and_handlers_receive_sqlmodel_sessions(empty_database_url: str) -> None:
     jobs = JobQueue(SQLModelJob)
 
     @jobs.handler("count")
@@ -262,7 +262,7 @@ def dataclass_job() -> None:
     ("declare", "base"), [(pydantic_job, "SQLModel"), (pydantic_job_after_the_base, "SQLModel"), (dataclass_job, "Base")]
 )
 @pytest.mark.filterwarnings("ignore:Classes should inherit from")  # pydantic's, of a generic mixin before its model
-def test_a_base_that_cannot_hold_a_job_is_refused_with_one_that_can(declare: Callable[[], None], base: str) -> None:
+def test_an_unsupported_base_is_refused_with_a_working_declaration(declare: Callable[[], None], base: str) -> None:
     with pytest.raises(InvalidOptionError) as refused:
         declare()
     assert f"metadata = {base}.metadata\n\n    class Job(JobMixin, QueueBase)" in str(refused.value)

@@ -1,4 +1,4 @@
-"""A job starts when the last of what it waits for has completed, however it was told so, and knows what came of it."""
+"""A job starts when the last of its blockers has completed, and receives their outputs and outcomes."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def types() -> Types:
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-async def test_outputs_come_typed_and_in_the_order_of_the_blockers(engine: Engine, types: Types, flavour: str) -> None:
+async def test_blocker_outputs_are_typed_and_ordered_like_the_blockers(engine: Engine, types: Types, flavour: str) -> None:
     seen: list[Any] = []
 
     def note(pages: Blockers[tuple[Page, Page, int]]) -> None:
@@ -135,8 +135,8 @@ async def test_outputs_come_typed_and_in_the_order_of_the_blockers(engine: Engin
     last, middle, first = count.job(), types.page.job(1), types.late.job(2)  # their ids are in that order
     enqueue(engine, join.job("x", blockers=[first, middle, last]))
     log = await drain(types.queue, engine)
-    told = [("late", DONE, None), ("page", DONE, None), ("count", DONE, None)]
-    assert seen == [((Page(2), Page(1), 7), told)]
+    expected = [("late", DONE, None), ("page", DONE, None), ("count", DONE, None)]
+    assert seen == [((Page(2), Page(1), 7), expected)]
     assert [event.type_name for event in log.of(JobStarted)][-1] == "join"
     assert len(log.of(JobUnblocked)) == 1
 
@@ -154,7 +154,7 @@ async def test_a_job_waits_for_the_whole_of_each_chain(engine: Engine, jobs: Job
     assert jobs.get(job_id)["output"] == [1, 5]
 
 
-async def test_a_job_waits_for_its_time_as_well(engine: Engine, jobs: Jobs, types: Types) -> None:
+async def test_a_job_unblocked_early_still_waits_for_its_scheduled_time(engine: Engine, jobs: Jobs, types: Types) -> None:
     (job_id,) = enqueue(engine, types.merge.job(delay=HOUR, blockers=[types.page.job(1)]))
     due = jobs.get(job_id)["scheduled_at"]
     await drain(types.queue, engine)
@@ -172,7 +172,7 @@ def test_jobs_may_be_added_in_any_order(engine: Engine, jobs: Jobs, types: Types
     assert jobs.get(max(jobs.statuses()))["open_blockers"] == 2
 
 
-def test_what_a_job_waits_for_is_added_with_it(engine: Engine, jobs: Jobs, types: Types) -> None:
+def test_adding_a_job_adds_its_blockers(engine: Engine, jobs: Jobs, types: Types) -> None:
     enqueue(engine, types.top.job(blockers=[types.merge.job(blockers=[types.page.job(1), types.page.job(2)])]))
     assert sorted(jobs.statuses().values()) == [BLOCKED, BLOCKED, PENDING, PENDING]
 
@@ -188,7 +188,9 @@ async def test_a_blocker_is_a_job_a_chain_an_id_or_a_wait(engine: Engine, jobs: 
     assert jobs.get(job_id)["output"] == [3, 1, 2, 4]
 
 
-async def test_a_continuation_stands_for_the_chain_it_is_in(engine: Engine, jobs: Jobs, types: Types) -> None:
+async def test_a_continuation_object_blocks_as_its_chain_but_its_id_is_refused(
+    engine: Engine, jobs: Jobs, types: Types
+) -> None:
     (chain_id,) = enqueue(engine, types.page.job(1, delay=HOUR))
     with Session(engine) as session, session.begin():
         complete_job(session, chain_id, types.page.continuation(2))
@@ -210,7 +212,7 @@ def _of_type(engine: Engine, type_name: str) -> list[Job]:
 
 
 @pytest.mark.parametrize("on_failure", ["wait", "fail", "continue"])
-async def test_what_has_completed_already_blocks_nobody(
+async def test_completed_chains_do_not_block_a_new_job(
     engine: Engine, jobs: Jobs, types: Types, on_failure: Literal["wait", "fail", "continue"]
 ) -> None:
     ids = enqueue(engine, types.page.job(1), types.late.job(2))
@@ -221,7 +223,7 @@ async def test_what_has_completed_already_blocks_nobody(
     assert jobs.get(job_id)["output"] == [1, 2]
 
 
-def test_a_blocker_that_is_not_there_is_named_and_nothing_is_written(engine: Engine, jobs: Jobs, types: Types) -> None:
+def test_a_missing_blocker_is_named_and_nothing_is_written(engine: Engine, jobs: Jobs, types: Types) -> None:
     missing = uuid7()
     with Session(engine) as session, session.begin():
         nested = session.begin_nested()
@@ -233,7 +235,7 @@ def test_a_blocker_that_is_not_there_is_named_and_nothing_is_written(engine: Eng
     assert jobs.count() == 1
 
 
-def test_jobs_that_wait_for_each_other_are_refused(engine: Engine, jobs: Jobs, types: Types) -> None:
+def test_circular_blockers_are_refused(engine: Engine, jobs: Jobs, types: Types) -> None:
     one, two, three = uuid7(), uuid7(), uuid7()
     cycle = [types.merge.job(id=job, blockers=[next_]) for job, next_ in [(one, two), (two, three), (three, one)]]
     with Session(engine) as session:
@@ -249,7 +251,9 @@ def test_jobs_that_wait_for_each_other_are_refused(engine: Engine, jobs: Jobs, t
     assert jobs.count() == 0
 
 
-async def test_a_savepoint_takes_back_what_waits_and_what_it_waits_for(engine: Engine, jobs: Jobs, types: Types) -> None:
+async def test_a_savepoint_rollback_undoes_a_blocked_job_and_its_new_blockers(
+    engine: Engine, jobs: Jobs, types: Types
+) -> None:
     page = types.page.job(1, delay=HOUR)
     with Session(engine) as session, session.begin():
         session.add(page)
@@ -278,7 +282,7 @@ async def test_jobs_rolled_back_may_be_added_again(engine: Engine, jobs: Jobs, t
     assert jobs.get(job_id)["output"] == [1]
 
 
-async def test_a_job_added_again_alone_brings_what_it_waits_for(engine: Engine, jobs: Jobs, types: Types) -> None:
+async def test_a_rolled_back_job_added_again_adds_its_blockers(engine: Engine, jobs: Jobs, types: Types) -> None:
     merge = types.merge.job(blockers=[types.page.job(1)])
     with Session(engine) as session:
         session.add(merge)
@@ -291,7 +295,7 @@ async def test_a_job_added_again_alone_brings_what_it_waits_for(engine: Engine, 
     assert jobs.get(job_id)["output"] == [1]
 
 
-async def test_a_job_sees_what_it_waits_for_complete_before_it_was_added_again(
+async def test_a_rolled_back_job_added_again_is_pending_if_its_blocker_has_completed(
     engine: Engine, jobs: Jobs, types: Types
 ) -> None:
     (page_id,) = enqueue(engine, types.page.job(1))
@@ -308,7 +312,7 @@ async def test_a_job_sees_what_it_waits_for_complete_before_it_was_added_again(
         assert (merge.status, merge.open_blockers) == (PENDING, 0)
 
 
-async def test_many_are_enqueued_with_what_they_wait_for(engine: Engine, jobs: Jobs, types: Types) -> None:
+async def test_enqueue_many_enqueues_jobs_with_their_blockers(engine: Engine, jobs: Jobs, types: Types) -> None:
     pages = [types.page.job(n) for n in range(5)]
     there = types.page.job(5)
     merges = [types.merge.job(blockers=[*pages[:n], there]) for n in range(5)]
@@ -319,7 +323,7 @@ async def test_many_are_enqueued_with_what_they_wait_for(engine: Engine, jobs: J
     assert [jobs.get(job_id)["output"] for job_id in ids[:5]] == [[*range(n), 5] for n in range(5)]
 
 
-async def test_a_search_for_ended_chains_unblocks_each_page_before_it_reads_the_next(
+async def test_the_search_for_ended_chains_unblocks_each_page_before_reading_the_next(
     engine: Engine, jobs: Jobs, types: Types, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pages = [types.page.job(n) for n in range(20)]
@@ -352,7 +356,9 @@ async def test_a_search_for_ended_chains_unblocks_each_page_before_it_reads_the_
     assert steps[:10] == ["_find", "flush"] * 5
 
 
-async def test_a_deduplicated_job_waits_unless_it_is_there_already(engine: Engine, jobs: Jobs, types: Types) -> None:
+async def test_a_deduplicated_enqueue_adds_blockers_only_when_it_creates_the_job(
+    engine: Engine, jobs: Jobs, types: Types
+) -> None:
     with Session(engine) as session, session.begin():
         once = Deduplicate("k")
         made, is_new = enqueue_once(session, types.merge.job(blockers=[types.page.job(1)]), deduplicate=once)
@@ -369,7 +375,9 @@ async def test_a_deduplicated_job_waits_unless_it_is_there_already(engine: Engin
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
-async def test_a_continuation_waits_for_jobs_old_and_new(engine: Engine, jobs: Jobs, types: Types, flavour: str) -> None:
+async def test_a_continuation_is_blocked_by_existing_and_new_jobs(
+    engine: Engine, jobs: Jobs, types: Types, flavour: str
+) -> None:
     (old,) = enqueue(engine, types.late.job(1))
 
     def fork(n: int, ctx: AttemptContext) -> Any:
@@ -392,7 +400,7 @@ by_policy = pytest.mark.parametrize(("on_failure", "status", "output"), WAITING)
 
 @by_policy
 @pytest.mark.parametrize("end", ["dies", "is cancelled", "died before"])
-async def test_the_edge_says_what_a_failure_means(
+async def test_on_failure_of_each_blocker_decides_what_its_failure_does(
     engine: Engine, jobs: Jobs, types: Types, on_failure: Any, status: JobStatus, output: Any, end: str
 ) -> None:
     page, other = types.late.job(1), types.page.job(2, delay=HOUR)
@@ -411,8 +419,8 @@ async def test_the_edge_says_what_a_failure_means(
     await drain(types.queue, engine)
     assert (jobs.status(job_id), jobs.get(job_id)["output"]) == (status, output)
     if status is DEAD:
-        (letter,) = jobs.letters(job_id)
-        assert letter["reason"] == DeadReason.BLOCKER_FAILED
+        (dead_letter,) = jobs.dead_letters(job_id)
+        assert dead_letter["reason"] == DeadReason.BLOCKER_FAILED
     if status is DONE:
         failed = CANCELLED if end == "is cancelled" else DEAD
         assert [one.status for one in types.outcomes[job_id]] == [failed, DONE]
@@ -421,7 +429,9 @@ async def test_the_edge_says_what_a_failure_means(
 
 
 @pytest.mark.parametrize("on_failure", variants(["wait", "fail"], default=["fail"]))
-async def test_a_redrive_resumes_everything(engine: Engine, jobs: Jobs, types: Types, on_failure: Any) -> None:
+async def test_redriving_a_failed_blocker_lets_all_its_dependants_complete(
+    engine: Engine, jobs: Jobs, types: Types, on_failure: Any
+) -> None:
     page = types.late.job(1)
     merge = types.merge.job(blockers=[WaitFor(page, on_failure=on_failure), types.page.job(2)])
     top = types.top.job(blockers=[WaitFor(merge, on_failure=on_failure)])
@@ -438,7 +448,7 @@ async def test_a_redrive_resumes_everything(engine: Engine, jobs: Jobs, types: T
     assert (chain_of(engine, page_id).status, jobs.status(job_id), jobs.get(job_id)["output"]) == (DONE, DONE, [1, 2])
 
 
-async def test_a_death_passes_on_through_those_that_fail_with_it(engine: Engine, jobs: Jobs, types: Types) -> None:
+async def test_a_death_cascades_through_jobs_blocked_with_on_failure_fail(engine: Engine, jobs: Jobs, types: Types) -> None:
     types.works = False
     job = types.page.job(0)
     for _ in range(5):
@@ -446,7 +456,10 @@ async def test_a_death_passes_on_through_those_that_fail_with_it(engine: Engine,
     enqueue(engine, job)
     await drain(types.queue, engine)
     assert set(jobs.statuses().values()) == {DEAD}
-    assert sorted({letter["reason"] for letter in jobs.letters()}) == [DeadReason.BLOCKER_FAILED, DeadReason.DISCARDED]
+    assert sorted({dead_letter["reason"] for dead_letter in jobs.dead_letters()}) == [
+        DeadReason.BLOCKER_FAILED,
+        DeadReason.DISCARDED,
+    ]
 
 
 async def test_a_blocked_job_is_completed_without_a_worker(engine: Engine, jobs: Jobs, types: Types) -> None:
@@ -458,7 +471,7 @@ async def test_a_blocked_job_is_completed_without_a_worker(engine: Engine, jobs:
     assert (jobs.status(job_id), jobs.get(job_id)["output"], jobs.status(page_id)) == (DONE, [7], DONE)
 
 
-def test_a_job_of_another_queue_is_no_blocker(session: Session, types: Types) -> None:
+def test_a_blocker_from_another_queues_tables_is_refused(session: Session, types: Types) -> None:
     session.add(types.merge.job(blockers=[OtherJob("x")]))
     with pytest.raises(InvalidJobError, match=r"blockers\[0\]: is a OtherJob, of another queue's tables"):
         session.flush()

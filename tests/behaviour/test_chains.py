@@ -1,4 +1,4 @@
-"""A chain goes on in the commit that completes its last job, or not at all; in every kind of handler."""
+"""A chain continues in the commit that completes its last job, or not at all; in every kind of handler."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ DONE, DEAD, PENDING, CANCELLED = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.
 
 
 @any_flavour
-async def test_a_chain_goes_on_job_by_job_and_ends_with_the_last_ones_output(engine: Engine, flavour: str) -> None:
+async def test_a_chain_runs_job_by_job_and_ends_with_the_output_of_its_last_job(engine: Engine, flavour: str) -> None:
     queue = JobQueue()
     third = handle(queue, flavour, "third", lambda n, ctx: {"n": n})
     second = handle(queue, flavour, "second", lambda n, ctx: ctx.continue_with(third, n * 10))
@@ -115,7 +115,7 @@ async def test_a_chain_goes_on_job_by_job_and_ends_with_the_last_ones_output(eng
 
 
 @any_flavour
-async def test_a_chain_branches_and_loops_as_its_handlers_decide(engine: Engine, flavour: str) -> None:
+async def test_handlers_decide_how_a_chain_branches_and_loops(engine: Engine, flavour: str) -> None:
     queue = JobQueue()
     big = handle(queue, flavour, "big", lambda n, ctx: f"big {n}")
 
@@ -134,7 +134,7 @@ async def test_a_chain_branches_and_loops_as_its_handlers_decide(engine: Engine,
     assert line(engine, at_once) == [(0, "halve", "zero", DONE)]
 
 
-async def test_a_continuation_has_its_own_options_and_is_due_when_they_say(engine: Engine, jobs: Jobs) -> None:
+async def test_a_continuation_has_its_own_options_and_schedule(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
     second = handle(queue, "sync", "second", lambda n, ctx: n, max_attempts=2)
     own_id = uuid7()
@@ -165,7 +165,7 @@ async def test_effects_completion_and_continuation_are_one_commit(engine: Engine
 
 
 @any_flavour
-async def test_a_failure_after_continue_with_leaves_nothing(engine: Engine, flavour: str) -> None:
+async def test_a_failure_after_continue_with_writes_no_continuation(engine: Engine, flavour: str) -> None:
     queue = JobQueue()
     second = handle(queue, flavour, "second", lambda n, ctx: n)
 
@@ -210,7 +210,7 @@ def deduplicated(second: Any, chain_id: Any) -> Continuation[Any]:
         (deduplicated, "deduplication_key: cannot be set for a continuation"),
     ],
 )
-async def test_a_continuation_that_cannot_be_written_fails_its_attempt_alone(
+async def test_a_continuation_that_cannot_be_written_fails_only_its_own_attempt(
     engine: Engine, jobs: Jobs, flavour: str, wrong: Any, message: str
 ) -> None:
     queue = JobQueue()
@@ -221,11 +221,11 @@ async def test_a_continuation_that_cannot_be_written_fails_its_attempt_alone(
     await drain(queue, engine)
     assert line(engine, first) == [(0, "bad", None, DEAD)]
     assert [chain_of(engine, chain_id).output for chain_id in others] == [1, 2]
-    assert message in jobs.letters(first)[0]["error"]["message"]
+    assert message in jobs.dead_letters(first)[0]["error"]["message"]
     assert count(engine, "effect") == (4 if "session" in flavour else 0)
 
 
-async def test_a_continuation_is_used_once(engine: Engine, jobs: Jobs) -> None:
+async def test_a_continuation_can_be_used_only_once(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
     second = handle(queue, "sync", "second", lambda n, ctx: n)
     kept = second.continuation(1)
@@ -233,11 +233,11 @@ async def test_a_continuation_is_used_once(engine: Engine, jobs: Jobs) -> None:
     enqueue(engine, first.job(1), first.job(2))
     await drain(queue, engine, concurrency=1)
     assert count(engine, "second") == 1
-    assert "was used already" in jobs.letters()[0]["error"]["message"]
+    assert "was used already" in jobs.dead_letters()[0]["error"]["message"]
 
 
 @any_flavour
-async def test_a_retry_within_a_chain_keeps_its_place(engine: Engine, jobs: Jobs, flavour: str) -> None:
+async def test_a_retry_within_a_chain_keeps_its_chain_index(engine: Engine, jobs: Jobs, flavour: str) -> None:
     queue = JobQueue()
 
     def fail_once(n: int, ctx: AttemptContext) -> Any:
@@ -255,7 +255,7 @@ async def test_a_retry_within_a_chain_keeps_its_place(engine: Engine, jobs: Jobs
 
 
 @any_flavour
-async def test_a_death_ends_the_chain_and_a_redrive_goes_on_with_it(engine: Engine, flavour: str) -> None:
+async def test_a_death_ends_the_chain_and_a_redrive_resumes_it(engine: Engine, flavour: str) -> None:
     queue = JobQueue()
     works: list[bool] = []
 
@@ -281,7 +281,7 @@ async def test_a_death_ends_the_chain_and_a_redrive_goes_on_with_it(engine: Engi
     assert (chain_of(engine, chain_id).output, chain_of(engine, chain_id).length) == (7, 3)
 
 
-async def test_a_chain_cancelled_while_a_job_of_it_runs_goes_no_further(engine: Engine) -> None:
+async def test_cancelling_a_chain_stops_its_running_job_from_continuing_it(engine: Engine) -> None:
     queue = JobQueue()
 
     def cancel(n: int, ctx: AttemptContext) -> Any:
@@ -298,7 +298,7 @@ async def test_a_chain_cancelled_while_a_job_of_it_runs_goes_no_further(engine: 
     assert len(log.of(AttemptLost)) == 1
 
 
-async def test_outputs_are_read_as_what_the_annotations_say(engine: Engine) -> None:
+async def test_chain_outputs_are_decoded_by_return_annotations(engine: Engine) -> None:
     queue = JobQueue()
 
     @queue.handler("second")
@@ -324,17 +324,17 @@ def decide(engine: Engine, job_id: Any, result: Any = None, model: Any = Job) ->
         assert (job.id, job.status, job.completed_by) == (job_id, DONE, None)
 
 
-async def test_a_pending_job_is_completed_without_a_worker_and_its_chain_goes_on(engine: Engine, jobs: Jobs) -> None:
+async def test_completing_a_pending_job_without_a_worker_continues_or_ends_its_chain(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
     second = handle(queue, "sync", "second", lambda n, ctx: n)
     approval = handle(queue, "sync", "approval", lambda n, ctx: "timed out")
-    going_on, ending = enqueue(engine, approval.job(1, delay=HOUR), approval.job(1, delay=HOUR))
-    decide(engine, going_on, second.continuation("approved"))
+    continuing, ending = enqueue(engine, approval.job(1, delay=HOUR), approval.job(1, delay=HOUR))
+    decide(engine, continuing, second.continuation("approved"))
     decide(engine, ending, {"approved": True})
     assert line(engine, ending) == [(0, "approval", {"approved": True}, DONE)]
     assert chain_of(engine, ending).completed_at == jobs.get(ending)["completed_at"]
     log = await drain(queue, engine)
-    assert chain_of(engine, going_on).output == "approved"
+    assert chain_of(engine, continuing).output == "approved"
     assert [event.type_name for event in log.of(JobStarted)] == ["second"]
 
 
@@ -353,7 +353,7 @@ async def test_a_continuation_is_completed_without_a_worker(engine: Engine) -> N
 
 
 @any_flavour
-async def test_a_worker_whose_job_was_completed_elsewhere_is_told_and_keeps_nothing(
+async def test_a_handler_whose_job_was_completed_elsewhere_is_stopped_and_rolled_back(
     engine: Engine, jobs: Jobs, start: Start, flavour: str
 ) -> None:
     queue = JobQueue()
@@ -362,7 +362,7 @@ async def test_a_worker_whose_job_was_completed_elsewhere_is_told_and_keeps_noth
     def outvoted(n: int, ctx: AttemptContext) -> Any:
         decide(engine, ctx.job.id, "decided elsewhere")
         decided.append(ctx)
-        if "async" not in flavour:  # a task is told by its cancellation, at its next await
+        if "async" not in flavour:  # a task is cancelled at its next await
             assert ctx.wait_cancelled(timedelta(seconds=PATIENCE))
         return "mine"
 
@@ -375,7 +375,7 @@ async def test_a_worker_whose_job_was_completed_elsewhere_is_told_and_keeps_noth
     assert [row["outcome"] for row in jobs.attempts(job_id)] == ["superseded"]
 
 
-def test_what_cannot_be_completed_says_why_and_nothing_is_written(engine: Engine, jobs: Jobs) -> None:
+def test_an_invalid_completion_raises_the_reason_and_writes_nothing(engine: Engine, jobs: Jobs) -> None:
     done, open_one = jobs.add(DONE), jobs.add(PENDING)
     queue = JobQueue()
     second = handle(queue, "sync", "second", lambda n, ctx: n)
@@ -397,7 +397,9 @@ def test_what_cannot_be_completed_says_why_and_nothing_is_written(engine: Engine
     assert (jobs.status(open_one), jobs.count()) == (PENDING, 2)
 
 
-def test_a_chain_is_held_by_who_locked_it(engine: Engine, two_sessions: tuple[Session, Session]) -> None:
+def test_lock_chain_keeps_other_transactions_from_completing_the_chain(
+    engine: Engine, two_sessions: tuple[Session, Session]
+) -> None:
     ours, theirs = two_sessions
     (chain_id,) = enqueue(engine, Job("test"))
     assert lock_chain(ours, chain_id).id == chain_id
@@ -410,7 +412,7 @@ def test_a_chain_is_held_by_who_locked_it(engine: Engine, two_sessions: tuple[Se
         complete_job(theirs, chain_id)
 
 
-def test_a_continuations_id_names_no_chain(engine: Engine) -> None:
+def test_lock_chain_refuses_the_id_of_a_continuation(engine: Engine) -> None:
     (chain_id,) = enqueue(engine, Job("test"))
     following = JobQueue().handler("second")(lambda n: n).continuation(1)
     decide(engine, chain_id, following)
@@ -429,7 +431,7 @@ class TextJob(JobMixin[str], Base, queue_schema="chained", queue_prefix="t_"):
 
 
 @pytest.mark.parametrize("flavour", variants(FLAVOURS, default=["sync session"]))
-async def test_chains_go_on_in_a_queue_of_text_ids_in_a_schema(engine: Engine, flavour: str) -> None:
+async def test_chains_work_with_text_ids_in_another_schema(engine: Engine, flavour: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE SCHEMA IF NOT EXISTS chained"))
         Base.metadata.create_all(connection)
@@ -447,8 +449,11 @@ async def test_chains_go_on_in_a_queue_of_text_ids_in_a_schema(engine: Engine, f
         assert [index for index, *_ in line(engine, "chain", TextJob)] == [0, 1, 2]
         assert chain_of(engine, "chain", TextJob).output == 2
         with Session(engine) as session:
-            edges = get_job(session, "second", model=TextJob).blocked_by
-            assert [(edge.blocked_by_chain_id, edge.is_resolved) for edge in edges] == [("new", True), ("other", True)]
+            blocker_rows = get_job(session, "second", model=TextJob).blocked_by
+            assert [(blocker.blocked_by_chain_id, blocker.is_resolved) for blocker in blocker_rows] == [
+                ("new", True),
+                ("other", True),
+            ]
     finally:
         with engine.begin() as connection:
             connection.execute(text("DROP SCHEMA chained CASCADE"))

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_whatever_breaks_every_promise_is_kept(request: pytest.FixtureRequest) -> None:
+def test_a_chaos_run_with_every_fault_violates_no_invariant(request: pytest.FixtureRequest) -> None:
     if not binary_dirs():
         pytest.skip("no PostgreSQL programs at hand to start a server that may crash")
     command = [sys.executable, "-m", "tests.chaos", "--minutes", "3", "--seed", "4", "--json"]
@@ -36,7 +36,7 @@ def test_whatever_breaks_every_promise_is_kept(request: pytest.FixtureRequest) -
     assert found["jobs"]["completed"] > 100
 
 
-def test_a_seed_decides_the_order_and_the_chances_of_the_faults() -> None:
+def test_a_seed_determines_the_order_and_probabilities_of_faults() -> None:
     def first(seed: int) -> list[tuple[str, float]]:
         order = in_order(seed, FAULTS)
         return [(fault.name, chance.random()) for fault, chance in (next(order) for _ in range(2 * len(FAULTS)))]

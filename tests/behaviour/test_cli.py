@@ -80,7 +80,9 @@ def test_jobs_list_filters_and_pages(run: Run, jobs: Jobs) -> None:
     assert listed("--oldest-first", "--after", page["next_after"]) == [str(third), str(done)]
 
 
-def test_a_list_is_filled_however_few_of_the_jobs_fit(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filtered_list_fills_its_pages_however_few_jobs_match(
+    run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(jobs_command, "list_jobs", partial(list_jobs, scan_limit=2))
     mails = []
     for _ in range(3):
@@ -117,7 +119,7 @@ def test_chains_list_filters_and_pages(run: Run, chains: Chains) -> None:
     assert table.startswith("2 chains")
 
 
-def test_chains_show_tells_its_jobs_what_they_wait_for_and_who_waits(run: Run, chains: Chains) -> None:
+def test_chains_show_lists_jobs_blockers_and_blocked_jobs(run: Run, chains: Chains) -> None:
     (waited,) = chains.add(JobStatus.DEAD, input={"secret": 1}, type_name="waited")
     root, last = chains.add(JobStatus.COMPLETED, JobStatus.BLOCKED, input={"card": 7})
     (waiting,) = chains.add(JobStatus.BLOCKED, type_name="waiting")
@@ -126,14 +128,14 @@ def test_chains_show_tells_its_jobs_what_they_wait_for_and_who_waits(run: Run, c
     shown = document(run("chains", "show", root, "--json"))
     assert (shown["chain"]["status"], shown["chain"]["length"], shown["chain"]["input"]) == ("blocked", 2, {"card": 7})
     assert [job["id"] for job in shown["jobs"]] == [str(root), str(last)]
-    (edge,) = shown["blockers"]
-    assert (edge["job_id"], edge["is_resolved"], edge["on_failure"]) == (str(last), False, "continue")
-    assert (edge["chain"]["id"], edge["chain"]["status"]) == (str(waited), "dead")
+    (blocker,) = shown["blockers"]
+    assert (blocker["job_id"], blocker["is_resolved"], blocker["on_failure"]) == (str(last), False, "continue")
+    assert (blocker["chain"]["id"], blocker["chain"]["status"]) == (str(waited), "dead")
     assert [job["id"] for job in shown["blocks"]] == [str(waiting)]
-    told = run("chains", "show", root).stdout
+    printed = run("chains", "show", root).stdout
     for word in (root, last, waited, waiting, "2 jobs", "blocked by", "blocks", "continue"):
-        assert str(word) in told
-    assert "secret" not in told
+        assert str(word) in printed
+    assert "secret" not in printed
     assert f"{last} belongs to chain {root}" in run("chains", "show", last, status=1).stderr
     assert "no such chain" in run("chains", "show", uuid4(), status=1).stderr
 
@@ -144,10 +146,10 @@ def test_jobs_show_names_the_chain_and_the_blockers(run: Run, chains: Chains) ->
     chains.block(last, waited)
     shown = document(run("jobs", "show", last, "--json"))
     assert (shown["chain"]["id"], shown["chain"]["length"]) == (str(root), 2)
-    assert [edge["chain"]["id"] for edge in shown["blockers"]] == [str(waited)]
-    told = run("jobs", "show", last).stdout
-    assert f"chain {root} (test, blocked): job 2 of 2" in told.replace("\n", " ")
-    assert str(waited) in told
+    assert [blocker["chain"]["id"] for blocker in shown["blockers"]] == [str(waited)]
+    printed = run("jobs", "show", last).stdout
+    assert f"chain {root} (test, blocked): job 2 of 2" in printed.replace("\n", " ")
+    assert str(waited) in printed
     assert [job["id"] for job in document(run("jobs", "list", "--chain", root, "--json"))["jobs"]] == [str(last), str(root)]
 
 
@@ -160,15 +162,15 @@ def test_json_has_ids_as_text_and_instants_in_iso_8601(run: Run, jobs: Jobs) -> 
     assert "input" not in job
 
 
-def test_jobs_show_tells_of_attempts_and_dead_letters(run: Run, jobs: Jobs) -> None:
+def test_jobs_show_includes_dead_letters_and_escapes_error_text(run: Run, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD, input={"card": 7}, error={"type": "Boom", "message": "no \x1b[31mred"})
     shown = document(run("jobs", "show", dead, "--json"))
     assert shown["job"]["input"] == {"card": 7}
-    assert [letter["reason"] for letter in shown["dead_letters"]] == ["exhausted"]
+    assert [dead_letter["reason"] for dead_letter in shown["dead_letters"]] == ["exhausted"]
     assert str(dead) in run("jobs", "show", dead).stdout
-    letters = run("dead-letters", "list").stdout
-    assert "\x1b" not in letters  # an error's text must not steer the terminal
-    assert "\\x1b[31mred" in letters
+    entries = run("dead-letters", "list").stdout
+    assert "\x1b" not in entries  # an error's text must not steer the terminal
+    assert "\\x1b[31mred" in entries
 
 
 def test_jobs_retry_triggers_pending_and_redrives_dead_ones(run: Run, jobs: Jobs) -> None:
@@ -178,27 +180,27 @@ def test_jobs_retry_triggers_pending_and_redrives_dead_ones(run: Run, jobs: Jobs
     assert jobs.get(later)["scheduled_at"] < jobs.get(later)["created_at"] + timedelta(minutes=1)
 
 
-def test_jobs_retry_of_another_state_says_so_and_changes_nothing(run: Run, jobs: Jobs) -> None:
+def test_jobs_retry_refuses_a_completed_job_and_changes_nothing(run: Run, jobs: Jobs) -> None:
     dead, done = jobs.add(JobStatus.DEAD), jobs.add(JobStatus.COMPLETED)
     result = run("jobs", "retry", dead, done, status=1)
     assert f"job {done} is completed: only pending and dead jobs can be retried. No job was changed." in result.stderr
     assert jobs.status(dead) is JobStatus.DEAD
 
 
-def test_jobs_cancel_by_id_passes_over_what_has_ended(run: Run, jobs: Jobs) -> None:
+def test_jobs_cancel_by_id_skips_ended_jobs(run: Run, jobs: Jobs) -> None:
     pending, done = jobs.add(), jobs.add(JobStatus.COMPLETED)
     assert document(run("jobs", "cancel", pending, done, "--json")) == {"cancelled": [str(pending)]}
     assert jobs.statuses() == {pending: JobStatus.CANCELLED, done: JobStatus.COMPLETED}
 
 
-def test_jobs_cancel_names_every_id_that_is_no_job(run: Run, jobs: Jobs) -> None:
+def test_jobs_cancel_names_every_unknown_id(run: Run, jobs: Jobs) -> None:
     pending, one, other = jobs.add(), uuid4(), uuid4()
     result = run("jobs", "cancel", pending, one, other, status=1)
     assert result.stderr.strip() == f"Error: no such job: {one}, {other}; nothing was changed"
     assert jobs.status(pending) is JobStatus.PENDING
 
 
-def test_jobs_cancel_by_filter_asks_first(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_cancel_by_filter_asks_for_confirmation(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs_command, "CHUNK", 2)  # several transactions
     mail, other = jobs.add_many(5, type_name="mail"), jobs.add()
     meant = document(run("jobs", "cancel", "--type", "mail", "--dry-run", "--json"))
@@ -210,7 +212,7 @@ def test_jobs_cancel_by_filter_asks_first(run: Run, jobs: Jobs, monkeypatch: pyt
     assert jobs.status(other) is JobStatus.PENDING
 
 
-def test_jobs_cancel_without_saying_which_is_refused(run: Run, jobs: Jobs) -> None:
+def test_jobs_cancel_without_a_selection_is_refused(run: Run, jobs: Jobs) -> None:
     pending = jobs.add()
     run("jobs", "cancel", "--yes", status=2)
     run("jobs", "cancel", pending, "--type", "test", "--yes", status=2)
@@ -221,14 +223,14 @@ def test_dead_letters_are_listed_grouped_and_shown(run: Run, jobs: Jobs) -> None
     for _ in range(2):
         jobs.add(JobStatus.DEAD, fingerprint="f1", error={"type": "Boom", "message": "no", "traceback": "at line 3"})
     jobs.add(JobStatus.DEAD, fingerprint="f2", type_name="mail", reason=DeadReason.DISCARDED)
-    letters = document(run("dead-letters", "list", "--json"))["dead_letters"]
-    assert [letter["reason"] for letter in letters] == ["discarded", "exhausted", "exhausted"]
+    entries = document(run("dead-letters", "list", "--json"))["dead_letters"]
+    assert [dead_letter["reason"] for dead_letter in entries] == ["discarded", "exhausted", "exhausted"]
     groups = document(run("dead-letters", "groups", "--json"))["groups"]
     assert [(group["fingerprint"], group["count"]) for group in groups] == [("f1", 2), ("f2", 1)]
     assert len(document(run("dead-letters", "list", "--json", "--before", "2000-01-01"))["dead_letters"]) == 0
-    shown = document(run("dead-letters", "show", letters[1]["id"], "--json"))["dead_letter"]
+    shown = document(run("dead-letters", "show", entries[1]["id"], "--json"))["dead_letter"]
     assert shown["error"]["traceback"] == "at line 3"
-    assert "at line 3" in run("dead-letters", "show", letters[1]["id"]).stdout
+    assert "at line 3" in run("dead-letters", "show", entries[1]["id"]).stdout
 
 
 @pytest.mark.parametrize(
@@ -241,53 +243,55 @@ def test_dead_letters_redrive_by_filter_leaves_the_others(run: Run, jobs: Jobs, 
     other = jobs.add(JobStatus.DEAD)
     run("dead-letters", "redrive", *chosen, "--by", "ann")
     assert (jobs.status(meant), jobs.status(other)) == (JobStatus.PENDING, JobStatus.DEAD)
-    assert [(letter["resolution"], letter["resolved_by"]) for letter in jobs.letters(meant)] == [("redriven", "ann")]
+    assert [(dead_letter["resolution"], dead_letter["resolved_by"]) for dead_letter in jobs.dead_letters(meant)] == [
+        ("redriven", "ann")
+    ]
 
 
 def test_dead_letters_redrive_all_works_in_chunks(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters_command, "CHUNK", 2)
     dead = [jobs.add(JobStatus.DEAD) for _ in range(5)]
-    letters = [{"id": str(letter["id"]), "job_id": str(one)} for one in dead for letter in jobs.letters(one)]
+    entries = [{"id": str(dead_letter["id"]), "job_id": str(one)} for one in dead for dead_letter in jobs.dead_letters(one)]
     meant = document(run("dead-letters", "redrive", "--all", "--dry-run", "--json"))
-    assert meant == {"would_be_redriven": letters}
+    assert meant == {"would_be_redriven": entries}
     assert {jobs.status(one) for one in dead} == {JobStatus.DEAD}
-    assert document(run("dead-letters", "redrive", "--all", "--json")) == {"redriven": letters, "conflicts": []}
+    assert document(run("dead-letters", "redrive", "--all", "--json")) == {"redriven": entries, "conflicts": []}
     assert {jobs.status(one) for one in dead} == {JobStatus.PENDING}
 
 
-def test_dead_letters_redrive_passes_over_a_taken_key_and_says_so(run: Run, jobs: Jobs) -> None:
+def test_dead_letters_redrive_skips_and_reports_a_taken_deduplication_key(run: Run, jobs: Jobs) -> None:
     held = jobs.add(JobStatus.DEAD, deduplication_key="k")
     jobs.add(deduplication_key="k")
     free = jobs.add(JobStatus.DEAD)
     result = run("dead-letters", "redrive", "--all", "--json", status=1)
-    assert [letter["job_id"] for letter in document(result)["redriven"]] == [str(free)]
-    (letter,) = jobs.letters(held)
-    assert [conflict["id"] for conflict in document(result)["conflicts"]] == [str(letter["id"])]
+    assert [dead_letter["job_id"] for dead_letter in document(result)["redriven"]] == [str(free)]
+    (dead_letter,) = jobs.dead_letters(held)
+    assert [conflict["id"] for conflict in document(result)["conflicts"]] == [str(dead_letter["id"])]
     assert "1 dead letter skipped" in result.stderr
     assert (jobs.status(held), jobs.status(free)) == (JobStatus.DEAD, JobStatus.PENDING)
 
 
 def test_dead_letters_dismiss_leaves_the_job_dead(run: Run, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD)
-    (letter,) = jobs.letters(dead)
-    dismissed = document(run("dead-letters", "dismiss", letter["id"], "--by", "ann", "--json"))
-    assert dismissed == {"dismissed": [{"id": str(letter["id"]), "job_id": str(dead)}], "conflicts": []}
-    assert [(one["resolution"], one["resolved_by"]) for one in jobs.letters(dead)] == [("dismissed", "ann")]
+    (dead_letter,) = jobs.dead_letters(dead)
+    dismissed = document(run("dead-letters", "dismiss", dead_letter["id"], "--by", "ann", "--json"))
+    assert dismissed == {"dismissed": [{"id": str(dead_letter["id"]), "job_id": str(dead)}], "conflicts": []}
+    assert [(one["resolution"], one["resolved_by"]) for one in jobs.dead_letters(dead)] == [("dismissed", "ann")]
     assert jobs.status(dead) is JobStatus.DEAD
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run"]], ids=["really", "dry-run"])
-def test_a_letter_that_is_resolved_already_is_told_with_who_and_when(run: Run, jobs: Jobs, more: list[str]) -> None:
+def test_a_resolved_dead_letter_is_reported_with_who_resolved_it_and_when(run: Run, jobs: Jobs, more: list[str]) -> None:
     resolved, open_one = jobs.add(JobStatus.DEAD), jobs.add(JobStatus.DEAD)
-    (letter,), (other,) = jobs.letters(resolved), jobs.letters(open_one)
-    run("dead-letters", "redrive", letter["id"], "--by", "ann")
-    result = run("dead-letters", "redrive", letter["id"], other["id"], *more, status=1)
+    (dead_letter,), (other,) = jobs.dead_letters(resolved), jobs.dead_letters(open_one)
+    run("dead-letters", "redrive", dead_letter["id"], "--by", "ann")
+    result = run("dead-letters", "redrive", dead_letter["id"], other["id"], *more, status=1)
     assert result.stdout == f"1 dead letter {'would be ' if more else ''}redriven\n"
-    assert f"Error: dead letter {letter['id']} is already resolved: redriven by ann at 20" in result.stderr
+    assert f"Error: dead letter {dead_letter['id']} is already resolved: redriven by ann at 20" in result.stderr
     assert "ids of jobs" not in result.stderr
 
 
-def test_ids_that_are_no_dead_letters_are_counted(run: Run, jobs: Jobs) -> None:
+def test_unknown_dead_letter_ids_are_counted(run: Run, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD)
     error = run("dead-letters", "redrive", dead, status=1).stderr.lstrip()  # click before 8.4 starts another line
     assert error == f"Error: 1 dead letter not found, such as {dead} (for ids of jobs use `jobs retry`)\n"
@@ -295,7 +299,7 @@ def test_ids_that_are_no_dead_letters_are_counted(run: Run, jobs: Jobs) -> None:
     assert error.startswith(f"Error: 2 dead letters not found, such as {dead} ")
 
 
-def test_one_is_told_in_the_singular(run: Run, jobs: Jobs) -> None:
+def test_counts_of_one_use_the_singular(run: Run, jobs: Jobs) -> None:
     later, dead, mail = jobs.add(due_in=3600), jobs.add(JobStatus.DEAD), jobs.add(type_name="mail")
     assert run("jobs", "list", "--type", "mail").stdout.startswith("1 job\n")
     assert run("dead-letters", "list").stdout.startswith("1 dead letter\n")
@@ -307,7 +311,7 @@ def test_one_is_told_in_the_singular(run: Run, jobs: Jobs) -> None:
     assert cancelled.stdout.endswith("1 job cancelled\n")
 
 
-def test_jobs_show_of_no_job_says_no_more_than_that(run: Run, jobs: Jobs) -> None:
+def test_jobs_show_of_an_unknown_id_says_not_found(run: Run, jobs: Jobs) -> None:
     missing = uuid4()
     error = run("jobs", "show", missing, status=1).stderr
     assert error == f"Error: job {missing} not found (for the id of a dead letter use `dead-letters show`)\n"
@@ -343,7 +347,7 @@ def test_durations_are_shown() -> None:
     assert shown(timedelta(minutes=2)) == "0:02:00"
 
 
-def test_dead_letters_without_saying_which_are_left_alone(run: Run, jobs: Jobs) -> None:
+def test_dead_letters_redrive_without_a_selection_is_refused(run: Run, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD)
     run("dead-letters", "redrive", status=2)
     run("dead-letters", "redrive", "--all", "--type", "test", status=2)
@@ -366,7 +370,7 @@ def test_migrate_goes_up_and_down(run: Run, empty_url: str) -> None:
     assert document(run("migrate", "version", "--json", url=empty_url))["version"] == 0
 
 
-def test_migrate_sql_is_what_upgrade_does(run: Run, empty_url: str) -> None:
+def test_migrate_sql_prints_a_script_that_installs_the_schema(run: Run, empty_url: str) -> None:
     import psycopg
 
     script = run("migrate", "sql", url=None).stdout
@@ -376,7 +380,7 @@ def test_migrate_sql_is_what_upgrade_does(run: Run, empty_url: str) -> None:
     run("jobs", "list", url=empty_url)
 
 
-def test_a_missing_schema_is_one_line_that_says_what_to_run(run: Run, empty_url: str) -> None:
+def test_a_missing_schema_is_a_one_line_error_with_the_command_to_run(run: Run, empty_url: str) -> None:
     (line,) = run("jobs", "list", url=empty_url, status=1).stderr.splitlines()
     assert "alembic upgrade head" in line
 
@@ -406,16 +410,16 @@ def test_no_error_shows_the_password_of_the_url(run: Run, url: str, status: int,
         assert "127.0.0.1:1/x?" in line
 
 
-def test_without_a_database_it_says_how_to_name_one(run: Run) -> None:
+def test_without_a_database_url_the_error_names_the_variable(run: Run) -> None:
     assert "SA_JOBQUEUE_URL" in run("jobs", "list", url=None, status=2).stderr
 
 
 @pytest.mark.parametrize("password", ["sesame", "ses@me", "ses/me", "se:sa@me"])
 @pytest.mark.parametrize("command", [["archive"], [], ["jobs", "list", "--limit"]])
-def test_a_url_in_the_wrong_place_does_not_show_its_password(run: Run, command: list[str], password: str) -> None:
-    said = run(*command, f"postgresql://ann:{password}@h/db?sslpassword=key", url=None, status=2).stderr
-    assert "postgresql://ann:***@h/db?sslpassword=***" in said
-    assert password not in said
+def test_a_misplaced_url_is_shown_without_its_password(run: Run, command: list[str], password: str) -> None:
+    stderr = run(*command, f"postgresql://ann:{password}@h/db?sslpassword=key", url=None, status=2).stderr
+    assert "postgresql://ann:***@h/db?sslpassword=***" in stderr
+    assert password not in stderr
 
 
 @pytest.mark.parametrize(
@@ -430,7 +434,7 @@ def test_a_url_in_the_wrong_place_does_not_show_its_password(run: Run, command: 
         ("sa_jobqueue:Worker", "'sa_jobqueue:Worker' is a class, Worker, not a JobQueue"),
     ],
 )
-def test_an_app_that_is_none_is_a_usage_error(run: Run, app: str, reason: str) -> None:
+def test_an_invalid_app_is_a_usage_error(run: Run, app: str, reason: str) -> None:
     assert reason in run("jobs", "list", "--app", app, status=2).stderr
 
 

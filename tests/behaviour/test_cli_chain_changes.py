@@ -45,7 +45,7 @@ def pair(engine: Engine) -> tuple[Any, Any]:
         return blocker.id, waiting.id
 
 
-def test_chains_are_cancelled_and_told(run: Run, jobs: Jobs) -> None:
+def test_chains_cancel_cancels_open_chains_and_lists_them(run: Run, jobs: Jobs) -> None:
     pending, ended = jobs.add(), jobs.add(JobStatus.COMPLETED)
     assert "1 chain would be cancelled" in run("cancel", "--dry-run", pending, ended).stdout
     assert jobs.status(pending) is JobStatus.PENDING
@@ -54,7 +54,7 @@ def test_chains_are_cancelled_and_told(run: Run, jobs: Jobs) -> None:
     assert "no such chain" in run("cancel", uuid4(), status=1).output
 
 
-def test_a_deletion_asks_first_and_no_means_no(run: Run, jobs: Jobs, pair: tuple[Any, Any]) -> None:
+def test_chains_delete_asks_first_and_deletes_nothing_on_no(run: Run, jobs: Jobs, pair: tuple[Any, Any]) -> None:
     result = run("delete", "--cascade", pair[1], input="n\n", status=1)
     assert "Delete 2 chains, 1 of them through --cascade?" in result.output
     assert jobs.count() == 2
@@ -62,24 +62,24 @@ def test_a_deletion_asks_first_and_no_means_no(run: Run, jobs: Jobs, pair: tuple
     assert jobs.count() == 0
 
 
-def test_a_dry_run_tells_what_would_go_with_it(run: Run, jobs: Jobs, pair: tuple[Any, Any]) -> None:
-    told = json.loads(run("delete", "--dry-run", "--cascade", "--json", pair[1]).stdout)
-    assert told == {"would_be_deleted": sorted(map(str, pair))}
+def test_chains_delete_dry_run_lists_the_cascade_and_deletes_nothing(run: Run, jobs: Jobs, pair: tuple[Any, Any]) -> None:
+    preview = json.loads(run("delete", "--dry-run", "--cascade", "--json", pair[1]).stdout)
+    assert preview == {"would_be_deleted": sorted(map(str, pair))}
     assert jobs.count() == 2
 
 
-def test_what_others_refer_to_is_refused_by_name(run: Run, jobs: Jobs, pair: tuple[Any, Any]) -> None:
+def test_chains_delete_refuses_a_referenced_chain_and_names_the_job(run: Run, jobs: Jobs, pair: tuple[Any, Any]) -> None:
     result = run("delete", "--yes", pair[0], status=1)
     assert f"job {pair[1]} refers to chain {pair[0]}" in result.output
     assert jobs.count() == 2
     assert json.loads(run("delete", "--yes", "--json", *pair).stdout) == {"deleted": sorted(map(str, pair))}
 
 
-def test_a_redrive_of_what_was_deleted_says_what_became_of_it(run: Run, jobs: Jobs, database_url: str) -> None:
+def test_redriving_a_dead_letter_of_a_deleted_chain_reports_its_resolution(run: Run, jobs: Jobs, database_url: str) -> None:
     chain_id = jobs.add(JobStatus.DEAD)
     run("delete", "--yes", "--by", "ann", chain_id)
-    (letter,) = jobs.letters(chain_id)
-    given = ["dead-letters", "redrive", str(letter["id"])]
+    (dead_letter,) = jobs.dead_letters(chain_id)
+    given = ["dead-letters", "redrive", str(dead_letter["id"])]
     result = CliRunner().invoke(main, given, env={"SA_JOBQUEUE_URL": database_url})
     assert result.exit_code == 1
     assert "is already resolved: dismissed by ann" in result.output

@@ -109,7 +109,7 @@ def count(engine: Engine, table: str) -> int:
         return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
 
 
-def test_hostile_names_and_payloads_of_the_other_queue_steer_no_terminal(database_url: str, procrastinate: Any) -> None:
+def test_import_escapes_control_characters_in_names_and_payloads(database_url: str, procrastinate: Any) -> None:
     name = HOSTILE[:128]  # as long as its column
     for task in (name, "ship"):
         procrastinate.configure_task(task, allow_unknown=True).defer(order_id=HOSTILE)
@@ -119,7 +119,7 @@ def test_hostile_names_and_payloads_of_the_other_queue_steer_no_terminal(databas
         assert unsafe(shown) == []
 
 
-def test_procrastinate_jobs_keep_arguments_time_priority_queue_and_locks(
+def test_imported_procrastinate_jobs_keep_arguments_time_priority_queue_and_locks(
     database_url: str, engine: Engine, procrastinate: Any, jobs: JobQueue[Any]
 ) -> None:
     receipt = procrastinate.configure_task("shop.receipt", allow_unknown=True, priority=12)
@@ -155,9 +155,7 @@ def test_procrastinate_jobs_keep_arguments_time_priority_queue_and_locks(
     assert {job.output for job in our_jobs(engine) if job.completed_at is not None} == {7, 9, None}
 
 
-def test_nothing_is_moved_unless_everything_can_be_and_each_reason_is_named(
-    database_url: str, engine: Engine, procrastinate: Any
-) -> None:
+def test_import_moves_all_jobs_or_none_and_lists_each_reason(database_url: str, engine: Engine, procrastinate: Any) -> None:
     def defer(task: str, lock: str | None = None, **arguments: Any) -> int:
         configured = procrastinate.configure_task(task, allow_unknown=True, lock=lock)
         return int(configured.defer(**arguments))
@@ -215,7 +213,7 @@ def test_nothing_is_moved_unless_everything_can_be_and_each_reason_is_named(
     assert good not in left
 
 
-def test_jobs_of_one_lock_run_in_the_order_that_procrastinate_has_for_them(
+def test_imported_jobs_with_one_lock_keep_procrastinates_order(
     database_url: str, engine: Engine, procrastinate: Any, jobs: JobQueue[Any]
 ) -> None:
     for order_id, priority in ((1, 0), (2, 5), (3, 0), (4, 5)):
@@ -274,7 +272,7 @@ def test_a_waiting_job_is_no_duplicate_of_a_running_one_with_its_queueing_lock(
     assert count(engine, "job") == 2
 
 
-def test_a_job_whose_key_is_taken_here_is_a_duplicate(
+def test_import_drops_a_job_whose_deduplication_key_is_taken_as_a_duplicate(
     database_url: str, engine: Engine, procrastinate: Any, jobs: JobQueue[Any]
 ) -> None:
     with Session(engine) as session, session.begin():
@@ -307,7 +305,7 @@ def test_more_jobs_than_a_page_are_moved_and_a_lock_is_kept_across_pages(
     assert count(engine, "job") == 2498
 
 
-def test_two_imports_at_once_move_each_job_once(
+def test_concurrent_imports_move_each_job_once(
     database_url: str, engine: Engine, procrastinate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for order_id in range(30):
@@ -324,7 +322,7 @@ def test_two_imports_at_once_move_each_job_once(
     assert (count(engine, "job"), count(engine, "procrastinate_jobs"), count(engine, "job_audit")) == (30, 0, 1)
 
 
-def test_pgqueuer_jobs_keep_payload_time_priority_and_key(
+def test_imported_pgqueuer_jobs_keep_payload_time_priority_and_key(
     database_url: str, engine: Engine, pgqueuer: Any, jobs: JobQueue[Any]
 ) -> None:
     pgqueuer.enqueue("receipt", b'{"order_id": 7}', 4)
@@ -348,7 +346,7 @@ def test_pgqueuer_jobs_keep_payload_time_priority_and_key(
     assert count(engine, "job") == 3
 
 
-def test_a_payload_that_is_not_json_stays_in_pgqueuer(database_url: str, engine: Engine, pgqueuer: Any) -> None:
+def test_a_pgqueuer_payload_that_is_not_json_is_not_imported(database_url: str, engine: Engine, pgqueuer: Any) -> None:
     (pickled,) = pgqueuer.enqueue("receipt", b"\x80\x04K\x07.")
     refused = document(database_url, "pgqueuer", exit_code=1)
     (task,) = refused["tasks"]
@@ -366,7 +364,7 @@ def test_reasons_of_redacted_types_do_not_quote_payloads(
     assert "(redacted)" in shown.output
 
 
-def test_what_is_missing_is_a_usage_error(database_url: str) -> None:
+def test_import_from_missing_tables_or_to_unknown_types_is_a_usage_error(database_url: str) -> None:
     for arguments, expected in (
         (["procrastinate"], "table 'procrastinate_jobs' of procrastinate not found in the search path of this database"),
         (["pgqueuer", "--schema", "jobs"], "table 'pgqueuer' of pgqueuer not found in schema 'jobs'"),

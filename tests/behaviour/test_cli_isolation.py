@@ -30,7 +30,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child that never returns to Python is not killed")
-def test_no_child_outlives_a_worker_that_is_killed(
+def test_a_killed_workers_child_process_dies_with_it(
     start_worker: StartWorker,  # noqa: F811
     engine: Engine,
     tmp_path: Path,
@@ -44,7 +44,7 @@ def test_no_child_outlives_a_worker_that_is_killed(
     wait_until(lambda: not is_running(child), what="the child's end")
 
 
-def test_a_worker_that_holds_too_much_drains_and_asks_for_a_successor(
+def test_a_worker_over_its_memory_limit_drains_and_exits_to_be_replaced(
     start_worker: StartWorker,  # noqa: F811
     engine: Engine,
     tmp_path: Path,
@@ -60,7 +60,7 @@ def test_a_worker_that_holds_too_much_drains_and_asks_for_a_successor(
         assert (refused.exit_code, words in refused.output) == (2, True)
 
 
-async def test_a_process_that_outgrew_its_memory_is_started_again_at_once(
+async def test_the_supervisor_restarts_a_worker_over_its_memory_limit_without_backoff(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(_supervisor, "STARTED_AFTER", timedelta(0))

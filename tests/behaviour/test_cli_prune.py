@@ -1,4 +1,4 @@
-"""`sa-jobqueue prune`: what is asked for goes, nothing else, and a dry run only tells."""
+"""`sa-jobqueue prune`: it deletes what was asked for and nothing else, and a dry run only reports."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def call(url: str, *arguments: str) -> Result:
 
 
 def document(url: str, *arguments: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(call(url, "--json", *arguments).output)
-    return told
+    parsed: dict[str, Any] = json.loads(call(url, "--json", *arguments).output)
+    return parsed
 
 
-def test_it_deletes_by_age_status_and_type_and_by_nothing_else(database_url: str, engine: Engine, jobs: Jobs) -> None:
+def test_prune_deletes_only_by_age_status_and_type(database_url: str, engine: Engine, jobs: Jobs) -> None:
     mail, other = ended(jobs, engine, type_name="mail"), ended(jobs, engine, CANCELLED)
     dead, young = ended(jobs, engine, DEAD), ended(jobs, engine, days=29)
     with engine.begin() as connection:
@@ -39,14 +39,14 @@ def test_it_deletes_by_age_status_and_type_and_by_nothing_else(database_url: str
     ]
     assert document(database_url, "--older-than", "30d", "--type", "mail")["jobs"] == 1
     assert set(jobs.statuses()) == {other, dead, young}
-    told = call(database_url, "--older-than", "4w", "--status", "dead")
-    assert told.output.startswith("1 chain of 1 job deleted")
+    result = call(database_url, "--older-than", "4w", "--status", "dead")
+    assert result.output.startswith("1 chain of 1 job deleted")
     assert set(jobs.statuses()) == {other, young}
-    assert [letter["resolved_by"] for letter in jobs.letters()] == ["prune"]
+    assert [dead_letter["resolved_by"] for dead_letter in jobs.dead_letters()] == ["prune"]
     assert mail
 
 
-def test_with_the_application_alone_it_goes_by_what_that_and_the_queues_rows_say(
+def test_prune_with_app_uses_declared_retention_and_queue_settings(
     database_url: str, engine: Engine, jobs: Jobs, tmp_path: Any, monkeypatch: Any
 ) -> None:
     (tmp_path / "prunes.py").write_text(
@@ -63,17 +63,17 @@ def test_with_the_application_alone_it_goes_by_what_that_and_the_queues_rows_say
     pruned = document(database_url, "--app", "prunes:jobs")
     assert (pruned["jobs"], pruned["dead_letters"]) == (1, 1)
     assert jobs.statuses()[kept] is JobStatus.COMPLETED
-    for arguments, told in (
+    for arguments, message in (
         ([], "pass --older-than"),
         (["--app", "prunes:jobs", "--status", "dead"], "pass --older-than"),
         (["--older-than", "soon"], "'soon' is not a duration such as 30s"),
         (["--older-than", "30d", "--status", "running"], "Invalid value for '--status'"),
     ):
         refused = call(database_url, *arguments)
-        assert (refused.exit_code, told in refused.output) == (2, True), refused.output
+        assert (refused.exit_code, message in refused.output) == (2, True), refused.output
 
 
-def test_resolved_dead_letters_go_by_age_and_type(database_url: str, engine: Engine, jobs: Jobs) -> None:
+def test_dead_letters_prune_deletes_resolved_ones_by_age_and_type(database_url: str, engine: Engine, jobs: Jobs) -> None:
     mail, other, young = (
         resolved(jobs, engine, type_name="mail"),
         resolved(jobs, engine),

@@ -24,16 +24,21 @@ jobs.queue("reports", rate_limit=5, rate_period=timedelta(seconds=60), retention
 """
 
 
-def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
+def test_queues_are_configured_paused_and_resumed(run: Run) -> None:
     assert "0 queues" in run("queues", "list").stdout
     run("queues", "show", "mail", status=1)
     run("queues", "set", "mail", "--weight", "3", "--rate-limit", "5", "--rate-period", "60s", "--retain-dead", "90d")
     assert document(run("queues", "pause", "mail", "other", "--by", "ann", "--json")) == {"paused": ["mail", "other"]}
     assert "0 queues paused" in run("queues", "pause", "mail").stdout
-    told = document(run("queues", "set", "mail", "--global-concurrency", "7", "--rate-limit", "none", "--json"))
-    assert (told["weight"], told["global_concurrency"], told["rate_limit"], told["rate_period"]) == (3, 7, None, None)
-    assert (told["retain_dead"], told["paused_by"]) == (90 * 86_400, "ann")
-    assert document(run("queues", "show", "mail", "--json")) == told
+    settings = document(run("queues", "set", "mail", "--global-concurrency", "7", "--rate-limit", "none", "--json"))
+    assert (settings["weight"], settings["global_concurrency"], settings["rate_limit"], settings["rate_period"]) == (
+        3,
+        7,
+        None,
+        None,
+    )
+    assert (settings["retain_dead"], settings["paused_by"]) == (90 * 86_400, "ann")
+    assert document(run("queues", "show", "mail", "--json")) == settings
     listed = run("queues", "list").stdout
     assert "2 queues" in listed
     assert "ann" in listed
@@ -50,10 +55,10 @@ def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     (other,) = (one for one in document(run("queues", "list", "--json"))["queues"] if one["name"] == "other")
     assert (other["concurrency_per_key"], other["rate_limit"], other["rate_algorithm"]) == (1234, 100, "local_token_bucket")
     assert document(run("queues", "set", "other", "--rate-limit", "none", "--json"))["rate_algorithm"] is None
-    told = document(run("queues", "set", "other", "--retry-base", "5s", "--retry-cap", "60s", "--json"))
-    assert (told["retry_base"], told["retry_factor"], told["retry_cap"]) == (5, 2, 60)
-    told = document(run("queues", "set", "other", "--retry-factor", "3", "--json"))
-    assert (told["retry_base"], told["retry_factor"], told["retry_cap"]) == (5, 3, 60)
+    settings = document(run("queues", "set", "other", "--retry-base", "5s", "--retry-cap", "60s", "--json"))
+    assert (settings["retry_base"], settings["retry_factor"], settings["retry_cap"]) == (5, 2, 60)
+    settings = document(run("queues", "set", "other", "--retry-factor", "3", "--json"))
+    assert (settings["retry_base"], settings["retry_factor"], settings["retry_cap"]) == (5, 3, 60)
     assert "--retry-base" in run("queues", "set", "other", "--retry-base", "soon", status=2).stderr
     run("queues", "set", "other", "--retry-cap", "1s", status=1)
     assert document(run("queues", "set", "other", "--retry-base", "none", "--json"))["retry_cap"] is None
@@ -65,33 +70,33 @@ def test_a_queue_is_said_something_paused_and_resumed(run: Run) -> None:
     run("queues", "pause", "no spaces", status=1)
 
 
-def test_a_type_is_said_something_paused_and_resumed(run: Run) -> None:
-    told = document(run("types", "set", "send", "--global-concurrency", "2", "--json"))
-    assert (told["type_name"], told["global_concurrency"]) == ("send", 2)
+def test_job_types_are_configured_paused_and_resumed(run: Run) -> None:
+    settings = document(run("types", "set", "send", "--global-concurrency", "2", "--json"))
+    assert (settings["type_name"], settings["global_concurrency"]) == ("send", 2)
     assert "1 job type paused" in run("types", "pause", "send", "--by", "ann").stdout
     assert "ann" in run("types", "list").stdout
     assert document(run("types", "list", "--json"))["types"][0]["paused_by"] == "ann"
     assert document(run("types", "resume", "send", "--json")) == {"resumed": ["send"]}
 
 
-def test_sync_writes_what_the_application_declares_and_a_dry_run_only_tells(
+def test_queues_sync_writes_declared_settings_and_a_dry_run_only_prints_them(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "declares_queues.py").write_text(APPLICATION)
     monkeypatch.syspath_prepend(tmp_path)
     run("queues", "set", "mail", "--weight", "5")
     run("queues", "set", "by_hand")
-    told = run("queues", "sync", "declares_queues:jobs", "--dry-run").stdout
-    assert "reports: would be created" in told
-    assert "mail: would be changed: weight 5 -> 2, global_concurrency - -> 10" in told
-    assert "by_hand: not declared, not changed" in told
+    printed = run("queues", "sync", "declares_queues:jobs", "--dry-run").stdout
+    assert "reports: would be created" in printed
+    assert "mail: would be changed: weight 5 -> 2, global_concurrency - -> 10" in printed
+    assert "by_hand: not declared, not changed" in printed
     synced = document(run("queues", "sync", "declares_queues:jobs", "--json"))
     assert synced["changed"] == {"mail": {"weight": [5, 2], "global_concurrency": [None, 10]}}
     assert (synced["created"], synced["undeclared"], synced["dry_run"]) == (["reports"], ["by_hand"], False)
     assert "2 queues unchanged" in run("queues", "sync", "declares_queues:jobs").stdout
 
 
-def test_a_worker_is_asked_to_run_more_jobs_at_once(run: Run, jobs: Jobs, engine: Engine) -> None:
+def test_workers_concurrency_requests_and_resets_a_workers_concurrency(run: Run, jobs: Jobs, engine: Engine) -> None:
     jobs.add_worker(WORKER)
 
     def asked() -> int | None:

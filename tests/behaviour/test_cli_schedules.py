@@ -36,8 +36,8 @@ def synced(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("synced")
 def test_schedules_are_listed_and_shown_with_their_times(run: Run) -> None:
     table = run("schedules", "list").stdout
-    for told in ("1 schedule", "nightly", "30 2 * * *", "Europe/Prague", "report", "code"):
-        assert told in table
+    for expected in ("1 schedule", "nightly", "30 2 * * *", "Europe/Prague", "report", "code"):
+        assert expected in table
     shown = document(run("schedules", "show", "nightly", "--json"))
     assert (shown["misfire_policy"], shown["source"], shown["error"]) == ("one", "code", None)
     assert "next_fire_at" in run("schedules", "show", "nightly").stdout

@@ -1,4 +1,4 @@
-"""`sa-jobqueue worker` as a process: it runs jobs, stops as it is told, and is started again when it dies."""
+"""`sa-jobqueue worker` as a process: it runs jobs, stops on signals, and is restarted when it dies."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def ended(process: Process) -> int:
     return process.wait(PATIENCE)
 
 
-def test_it_runs_the_jobs_of_its_registry_from_the_working_directory(
+def test_worker_imports_its_registry_from_the_working_directory_and_runs_jobs(
     start_worker: StartWorker, engine: Engine, jobs: Jobs
 ) -> None:
     done = jobs.add(type_name="pid", input={})
@@ -137,7 +137,7 @@ def test_sigterm_lets_running_jobs_finish(start_worker: StartWorker, engine: Eng
     assert (jobs.status(running), jobs.status(left)) == (JobStatus.COMPLETED, JobStatus.PENDING)
 
 
-def test_a_second_sigterm_gives_running_jobs_back_uncounted(
+def test_a_second_sigterm_releases_running_jobs_without_counting_the_attempt(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     running = jobs.add(type_name="waits", input={"for": str(tmp_path / "never")}, max_attempts=1)
@@ -151,7 +151,7 @@ def test_a_second_sigterm_gives_running_jobs_back_uncounted(
     assert [attempt["outcome"] for attempt in jobs.attempts(running)] == ["released"]
 
 
-def test_a_thread_that_does_not_stop_does_not_keep_the_process(start_worker: StartWorker, jobs: Jobs) -> None:
+def test_a_stuck_thread_does_not_keep_the_process_alive(start_worker: StartWorker, jobs: Jobs) -> None:
     running = jobs.add(type_name="stuck", input={})
     process = start_worker("--shutdown-timeout", "0", "--cancel-timeout", "0.1s")
     wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
@@ -160,7 +160,7 @@ def test_a_thread_that_does_not_stop_does_not_keep_the_process(start_worker: Sta
     assert jobs.status(running) is JobStatus.PENDING
 
 
-def test_a_worker_that_could_not_start_does_not_end_the_process_it_was_called_in(
+def test_a_worker_that_fails_to_start_does_not_exit_its_calling_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not even where another thread would keep that process from exiting."""
@@ -189,7 +189,7 @@ def test_a_worker_that_could_not_start_does_not_end_the_process_it_was_called_in
         pytest.param("async_sessions", None, marks=pytest.mark.long),
     ],
 )
-def test_it_takes_the_applications_engine_or_session_factory(
+def test_worker_uses_the_applications_engine_or_session_factory(
     start_worker: StartWorker, jobs: Jobs, engine_path: str, whose: str | None
 ) -> None:
     done = jobs.add(type_name="whose", input={})
@@ -200,7 +200,7 @@ def test_it_takes_the_applications_engine_or_session_factory(
     assert ended(process) == 0
 
 
-def test_a_limit_of_a_queue_holds(start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path) -> None:
+def test_worker_enforces_a_queue_limit_option(start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path) -> None:
     waiting: dict[str, Any] = {"type_name": "waits", "input": {"for": str(tmp_path / "go")}}
     limited = [jobs.add(queue="slow", **waiting) for _ in range(3)]
     free = [jobs.add(queue="fast", **waiting) for _ in range(3)]
@@ -216,7 +216,7 @@ def test_a_limit_of_a_queue_holds(start_worker: StartWorker, engine: Engine, job
     assert ended(process) == 0
 
 
-def test_an_unreachable_database_is_told_without_any_password(start_worker: StartWorker, tmp_path: Path) -> None:
+def test_an_unreachable_database_is_reported_without_passwords(start_worker: StartWorker, tmp_path: Path) -> None:
     url = "postgresql+psycopg://ann:s3cret@127.0.0.1:1/x?sslpassword=s3cret&connect_timeout=2"
     assert ended(start_worker("--engine", "app:engine", APPLICATION_URL=url)) == 1
     (line,) = (tmp_path / "0.log").read_text().splitlines()
@@ -236,7 +236,7 @@ def test_an_unreachable_database_is_told_without_any_password(start_worker: Star
         (["--processes", "2"], "app:nothing"),
     ],
 )
-def test_what_it_does_not_understand_is_status_2(
+def test_invalid_worker_arguments_exit_with_status_2(
     database_url: str, programs: Programs, tmp_path: Path, arguments: list[str], registry: str
 ) -> None:
     (tmp_path / "app.py").write_text(APPLICATION)
@@ -249,7 +249,7 @@ def test_what_it_does_not_understand_is_status_2(
 
 
 @pytest.mark.long
-def test_several_processes_are_not_started_on_a_database_they_cannot_use(
+def test_child_processes_are_not_started_on_an_unusable_database(
     start_worker: StartWorker, engine: Engine, tmp_path: Path
 ) -> None:
     with engine.begin() as connection:
@@ -293,7 +293,7 @@ def test_two_processes_run_and_a_killed_one_is_started_again(
 
 
 @pytest.mark.long
-def test_what_a_dead_process_held_is_due_at_once_for_its_parent_knows_that_it_died(
+def test_a_parent_rescues_jobs_of_its_dead_child_process_at_once(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     parent = start_worker("--processes", "2", "--heartbeat-timeout", "600s", "--heartbeat-interval", "5s")
@@ -303,7 +303,7 @@ def test_what_a_dead_process_held_is_due_at_once_for_its_parent_knows_that_it_di
     holder = select(Job.Worker.pid).where(Job.Worker.id == jobs.get(running)["leased_by"])
     with engine.connect() as connection:
         os.kill(connection.execute(holder).scalar_one(), signal.SIGKILL)
-    # In ten minutes anybody would notice.
+    # Other workers would notice only after ten minutes.
     wait_until(lambda: jobs.get(running)["attempt"] == 2, what="its next attempt")
     assert [attempt["outcome"] for attempt in jobs.attempts(running)] == ["lost"]
     (tmp_path / "go").touch()
@@ -313,7 +313,7 @@ def test_what_a_dead_process_held_is_due_at_once_for_its_parent_knows_that_it_di
 
 
 @pytest.mark.long
-def test_a_second_signal_to_the_parent_gives_running_jobs_back(
+def test_a_second_signal_to_the_parent_releases_running_jobs(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     parent = start_worker("--processes", "2")
@@ -327,7 +327,7 @@ def test_a_second_signal_to_the_parent_gives_running_jobs_back(
 
 
 @pytest.mark.long
-def test_a_signal_to_the_whole_group_drains_as_one(
+def test_a_signal_to_the_whole_process_group_drains_only_once(
     start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     """A terminal's Ctrl-C and a service manager's stop reach the children as well as the parent."""
@@ -350,12 +350,14 @@ def test_children_of_a_killed_parent_drain_and_end(start_worker: StartWorker, en
     children = list(workers(engine))
     parent.kill()
     wait_until(lambda: not any(map(is_running, children)), what="the children's end")
-    assert workers(engine) == {}  # they said goodbye
+    assert workers(engine) == {}  # they have deleted their rows
 
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="no /proc to read arguments from")
-def test_the_password_is_in_no_process_list(start_worker: StartWorker, engine: Engine, database_url: str) -> None:
+def test_the_database_password_appears_in_no_process_arguments(
+    start_worker: StartWorker, engine: Engine, database_url: str
+) -> None:
     with_password = database_url.replace("://postgres@", "://postgres:s3cret@")
     assert "s3cret" in with_password
     parent = start_worker("--processes", "2", SA_JOBQUEUE_URL=with_password)
@@ -366,9 +368,9 @@ def test_the_password_is_in_no_process_list(start_worker: StartWorker, engine: E
     assert ended(parent) == 0
 
 
-async def test_processes_that_keep_failing_at_their_start_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_parent_gives_up_on_processes_that_keep_failing_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_supervisor, "RESTART", Backoff(base=timedelta(milliseconds=1), jitter=False))
     failing = [sys.executable, "-c", "raise SystemExit(3)"]
-    # The other one ends when it is told to stop, by the end of its pipe or a word in it.
+    # The other one ends when it is asked to stop: at the end of its pipe, or when it reads a word from it.
     waiting = [sys.executable, "-c", "import os, sys; os.read(int(sys.argv[-1]), 1)"]
     assert await asyncio.wait_for(Supervisor([failing, waiting], os.environ).run(), PATIENCE) == 1

@@ -16,19 +16,19 @@ from tests.fixtures.workers import PATIENCE, quick, wait_until
 __all__ = ["run"]  # a fixture
 
 
-def test_list_tells_who_there_is(run: Run, jobs: Jobs) -> None:
+def test_workers_list_shows_registered_workers(run: Run, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, silent_for=30, queues=["mail", "default"])
     jobs.add(JobStatus.RUNNING)
-    (told,) = document(run("workers", "list", "--json"))["workers"]
-    assert (told["id"], told["running"], told["state"], told["queues"]) == (WORKER, 1, "running", ["mail", "default"])
-    assert told["silent_for"] >= 30
+    (shown,) = document(run("workers", "list", "--json"))["workers"]
+    assert (shown["id"], shown["running"], shown["state"], shown["queues"]) == (WORKER, 1, "running", ["mail", "default"])
+    assert shown["silent_for"] >= 30
     table = run("workers", "list", "--name", "tester*", "--queue", "mail").stdout
     assert "1 worker" in table
     assert "mail, default" in table
     assert document(run("workers", "list", "--json", "--name", "nobody")) == {"workers": []}
 
 
-def test_drain_asks_those_named_and_nobody_else(run: Run, jobs: Jobs, engine: Engine) -> None:
+def test_workers_drain_asks_only_the_selected_workers(run: Run, jobs: Jobs, engine: Engine) -> None:
     for worker_id in ("a-1", "a-2", "b-1"):
         jobs.add_worker(worker_id)
 
@@ -48,7 +48,7 @@ def test_drain_asks_those_named_and_nobody_else(run: Run, jobs: Jobs, engine: En
     assert asked() == ["a-1", "a-2", "b-1"]
 
 
-def test_drain_waits_until_they_have_stopped(run: Run, engine: Engine) -> None:
+def test_workers_drain_waits_until_the_workers_have_stopped(run: Run, engine: Engine) -> None:
     queue: JobQueue[Any] = JobQueue()
 
     @queue.handler("noop")
@@ -58,11 +58,11 @@ def test_drain_waits_until_they_have_stopped(run: Run, engine: Engine) -> None:
     thread = threading.Thread(target=lambda: asyncio.run(worker.run()))
     thread.start()
 
-    def there() -> bool:
+    def is_registered() -> bool:
         return len(document(run("workers", "list", "--json"))["workers"]) == 1
 
-    wait_until(there, what="the worker is there")
-    told = document(run("workers", "drain", worker.id, "--wait", f"{PATIENCE}s", "--json"))
-    assert told == {"asked_to_drain": [worker.id], "still_there": []}
+    wait_until(is_registered, what="the worker is there")
+    result = document(run("workers", "drain", worker.id, "--wait", f"{PATIENCE}s", "--json"))
+    assert result == {"asked_to_drain": [worker.id], "still_there": []}
     thread.join(PATIENCE)
     assert not thread.is_alive()

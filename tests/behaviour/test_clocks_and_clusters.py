@@ -44,7 +44,7 @@ def completed(engine: Engine) -> int:
 
 
 @pytest.mark.parametrize("algorithm", ["token_bucket", "sliding_window"])
-async def test_a_rate_spent_by_a_clock_that_was_ahead_goes_on_at_once(
+async def test_a_rate_limit_used_up_by_a_clock_ahead_recovers_at_once(
     engine: Engine, sessions: sessionmaker[Session], start: Start, algorithm: str
 ) -> None:
     with sessions.begin() as session:
@@ -62,15 +62,15 @@ async def test_a_rate_spent_by_a_clock_that_was_ahead_goes_on_at_once(
         await until(lambda: completed(engine) == 3, what="the start of jobs under the rate")
 
 
-async def test_a_dead_worker_whose_heartbeat_lies_in_the_future_loses_its_jobs(jobs: Jobs, start: Start) -> None:
+async def test_jobs_of_a_dead_worker_with_a_future_heartbeat_are_rescued(jobs: Jobs, start: Start) -> None:
     jobs.add_worker("gone", silent_for=-86_400)
     held = jobs.add(JobStatus.RUNNING, worker_id="gone")
     async with start(simple(), heartbeat_timeout=timedelta(seconds=1)) as log:
-        (taken, *_) = await log.until(JobRescued)
-    assert (taken.job_id, taken.worker_id) == (held, "gone")
+        (event, *_) = await log.until(JobRescued)
+    assert (event.job_id, event.worker_id) == (held, "gone")
 
 
-async def test_a_schedule_moved_on_by_a_clock_that_was_ahead_fires_at_its_next_time(
+async def test_a_schedule_advanced_by_a_clock_ahead_returns_to_its_next_time(
     sessions: sessionmaker[Session], start: Start
 ) -> None:
     with sessions.begin() as session:
@@ -136,7 +136,7 @@ def switch(jobqueue_server: PostgresServer, database_url: str) -> Iterator[Switc
 
 
 @pytest.mark.long
-async def test_workers_that_come_to_another_cluster_hold_its_limits_and_run_all_its_jobs(switch: Switch) -> None:
+async def test_workers_switched_to_another_cluster_keep_its_limits_and_run_all_its_jobs(switch: Switch) -> None:
     queue = JobQueue()
     running, most, ran = Counter[str](), Counter[str](), Counter[str]()
 
@@ -173,8 +173,10 @@ READ = text(
 
 
 @pytest.mark.parametrize("count", [3000, pytest.param(200_000, marks=pytest.mark.long)])
-async def test_restored_transactions_of_the_future_cost_nothing_lasting(engine: Engine, start: Start, count: int) -> None:
-    """Counted are index entries that an idle worker reads at each of its looks."""
+async def test_restored_rows_with_future_transaction_ids_slow_polls_only_once(
+    engine: Engine, start: Start, count: int
+) -> None:
+    """Counted are index entries that an idle worker reads at each of its polls."""
     with engine.begin() as connection:
         connection.execute(
             text(

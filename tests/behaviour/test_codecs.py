@@ -65,7 +65,7 @@ class Patient:
 
 
 def declared(codec: PayloadCodec) -> JobQueue[Job]:
-    """Return handlers of every way in which a payload is passed on."""
+    """Return handlers of every way in which a payload is forwarded."""
     jobs = JobQueue()
 
     @jobs.handler("admit", codec=codec, max_attempts=1, fairness_by="ward")
@@ -101,7 +101,7 @@ def run(jobs: JobQueue[Any], engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("codec", [Encrypted(KEY), Compressed()], ids=lambda codec: codec.name)
-def test_what_a_codec_encodes_is_stored_so_and_read_wherever_it_is_needed(
+def test_encoded_payloads_are_stored_encoded_and_decoded_by_every_reader(
     engine: Engine, async_engine: AsyncEngine, codec: Any
 ) -> None:
     jobs = declared(codec)
@@ -144,7 +144,7 @@ def test_what_a_codec_encodes_is_stored_so_and_read_wherever_it_is_needed(
     assert set(wait_chain(engine, moved_id, **given).output) == {"sa_jobqueue.codec", "data"}
 
 
-def test_it_is_shown_as_it_is_stored(engine: Engine, database_url: str) -> None:
+def test_cli_dashboard_and_explain_show_encoded_payloads_undecoded(engine: Engine, database_url: str) -> None:
     jobs = declared(Encrypted(KEY))
     with Session(engine) as session, session.begin():
         job_id = jobs["admit"].enqueue(session, Patient("Ann Smith", 7))
@@ -158,9 +158,7 @@ def test_it_is_shown_as_it_is_stored(engine: Engine, database_url: str) -> None:
     assert all("Smith" not in one for one in (shown, page, explained.sentence))
 
 
-def test_what_cannot_be_decoded_is_a_dead_letter_that_stops_no_other_and_runs_once_the_key_is_back(
-    engine: Engine, jobs: Jobs
-) -> None:
+def test_an_undecodable_job_becomes_a_dead_letter_and_can_be_redriven_with_the_key(engine: Engine, jobs: Jobs) -> None:
     other_key = Fernet.generate_key()
     with Session(engine) as session, session.begin():
         lost = declared(Encrypted(other_key))["admit"].enqueue(session, Patient("Ann", 1))
@@ -175,16 +173,16 @@ def test_what_cannot_be_decoded_is_a_dead_letter_that_stops_no_other_and_runs_on
         (forged, "input: cannot be decoded by the codec 'encrypted': TypeError: "),
         (unknown, "input: is encoded by the codec 'gzip', which is not known here"),
     ):
-        (letter,) = jobs.letters(job_id)
-        assert letter["reason"] == "invalid_input"
-        assert letter["error"]["message"].startswith(reason)
+        (dead_letter,) = jobs.dead_letters(job_id)
+        assert dead_letter["reason"] == "invalid_input"
+        assert dead_letter["error"]["message"].startswith(reason)
     with Session(engine) as session, session.begin():
         operations.redrive_dead_letters(session, where=operations.DeadLetterFilter(job_ids=[lost]), by="tester")
     run(declared(Encrypted(KEY, other_key)), engine)  # rotated: the first key encrypts, each decrypts
     assert jobs.status(lost) is JobStatus.COMPLETED
 
 
-def test_jobs_of_before_a_codec_are_still_read_and_upcasters_see_what_it_decoded(engine: Engine, jobs: Jobs) -> None:
+def test_jobs_from_before_a_codec_are_readable_and_upcasters_get_decoded_payloads(engine: Engine, jobs: Jobs) -> None:
     plain, secret = JobQueue(), JobQueue()
 
     @plain.handler("greet")
@@ -230,7 +228,7 @@ def test_included_handlers_keep_their_codecs_and_two_of_one_name_are_refused() -
         jobs.handler("other", codec=Fernet(KEY))  # type: ignore[arg-type]
 
 
-def test_a_codec_that_fails_is_an_error_of_whoever_enqueues() -> None:
+def test_a_failing_codec_raises_in_the_enqueuing_call() -> None:
     class Broken(Compressed):
         def encode(self, data: bytes) -> Json:
             raise OSError("no key")
@@ -246,7 +244,7 @@ def test_a_codec_that_fails_is_an_error_of_whoever_enqueues() -> None:
     assert declared(Broken())["report"].job().input is None
 
 
-def test_schedules_the_test_kit_and_completion_by_hand(engine: Engine, jobs: Jobs) -> None:
+def test_codecs_apply_to_schedules_perform_and_manual_completion(engine: Engine, jobs: Jobs) -> None:
     hospital = declared(Encrypted(KEY))
     hospital.schedule("nightly", cron="0 3 * * *", handler="admit", payload=Patient("Night", 1))
     hospital.schedule("hourly", cron="0 * * * *", handler="write", payload="Hour")

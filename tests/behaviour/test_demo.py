@@ -64,7 +64,7 @@ def assert_is_right(report: dict[str, Any]) -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(not binary_dirs(), reason="no programs of PostgreSQL at hand")
-def test_it_brings_its_own_database_and_leaves_no_process() -> None:
+def test_demo_starts_its_own_database_and_leaves_no_process() -> None:
     done = demo("--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -73,7 +73,7 @@ def test_it_brings_its_own_database_and_leaves_no_process() -> None:
 
 
 @pytest.mark.long
-def test_on_a_database_of_the_users_it_leaves_nothing(database_url: str, engine: Engine) -> None:
+def test_demo_on_a_given_database_leaves_nothing_behind(database_url: str, engine: Engine) -> None:
     done = demo("--json", "--workers", "1", SA_JOBQUEUE_URL=database_url)
     assert done.returncode == 0, done.stderr
     assert_is_right(json.loads(done.stdout))
@@ -81,7 +81,7 @@ def test_on_a_database_of_the_users_it_leaves_nothing(database_url: str, engine:
 
 
 @pytest.mark.long
-def test_keep_says_how_to_look_and_the_next_run_cleans_up(database_url: str, engine: Engine) -> None:
+def test_demo_keep_prints_how_to_inspect_it_and_the_next_run_cleans_up(database_url: str, engine: Engine) -> None:
     done = demo("--keep", "--url", database_url)
     assert done.returncode == 0, done.stderr
     assert "all counts are equal" in done.stdout
@@ -96,7 +96,7 @@ def test_keep_says_how_to_look_and_the_next_run_cleans_up(database_url: str, eng
     assert schemas(engine) == []
 
 
-def test_a_schema_of_somebody_elses_is_left_alone(database_url: str, engine: Engine) -> None:
+def test_demo_refuses_to_use_a_schema_it_did_not_create(database_url: str, engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE SCHEMA sa_jobqueue_demo CREATE TABLE mine (id int)"))
     done = demo(SA_JOBQUEUE_URL=database_url)
@@ -120,7 +120,7 @@ def running_demo(database_url: str, programs: Programs, tmp_path: Path) -> Itera
     [signal.SIGINT, *(pytest.param(how, marks=pytest.mark.long) for how in (signal.SIGTERM, signal.SIGKILL))],
     ids=lambda how: how.name,
 )
-def test_interrupted_it_leaves_no_process(running_demo: Process, how: signal.Signals, engine: Engine) -> None:
+def test_an_interrupted_demo_leaves_no_process(running_demo: Process, how: signal.Signals, engine: Engine) -> None:
     assert running_demo.stdout is not None
     line = next(line for line in running_demo.stdout if line.startswith("started workers"))
     pids = [int(pid) for pid in line.removeprefix("started workers ").split(", ")]
@@ -143,14 +143,16 @@ def test_interrupted_it_leaves_no_process(running_demo: Process, how: signal.Sig
         ({"a": [FINE], "c": [FINE]}, {}, "c: was not both enqueued and counted without the queue"),
     ],
 )
-def test_the_check_fails_for(results: dict[str, list[Counts]], dead: dict[str, int], complaint: str) -> None:
+def test_the_demo_check_reports_each_discrepancy(
+    results: dict[str, list[Counts]], dead: dict[str, int], complaint: str
+) -> None:
     plain = {"a": FINE, "b": None}
     complaints = compare({"a", "b"}, plain, results, {"b": 0 if "b" in results else 1} | dead)
     assert [found for found in complaints if found.startswith(complaint)]
     assert compare({"a", "b"}, plain, {"a": [FINE]}, {"b": 1}) == []
 
 
-def test_counts_are_those_of_a_walk_over_every_node() -> None:
+def test_demo_counts_match_a_walk_over_every_syntax_node() -> None:
     root = files.library_root()
     for name in ("ast.py", "dataclasses.py", "asyncio/base_events.py", "typing.py"):
         source = (root / name).read_bytes()
@@ -163,7 +165,7 @@ def test_counts_are_those_of_a_walk_over_every_node() -> None:
         assert found.lines == len(source.splitlines())
 
 
-def test_installed_packages_are_not_the_standard_library(tmp_path: Path) -> None:
+def test_demo_files_exclude_installed_packages(tmp_path: Path) -> None:
     for path in ("a.py", "data/b.py", "site-packages/c.py", "d.txt"):
         (tmp_path / path).parent.mkdir(exist_ok=True)
         (tmp_path / path).touch()

@@ -57,7 +57,7 @@ def call(url: str, *arguments: str, given: str | None = None) -> Result:
     return CliRunner().invoke(main, ["enqueue", *arguments], input=given, env={"DATABASE_URL": url})
 
 
-def test_a_job_is_enqueued_by_hand_and_checked_by_its_handler(application: Path, database_url: str, jobs: Jobs) -> None:
+def test_enqueue_command_validates_the_payload_with_its_handler(application: Path, database_url: str, jobs: Jobs) -> None:
     done = call(
         database_url, "ship", '{"id": 7}', "--app", "loop_app:jobs", "--delay", "1h", "--fairness-key", "a", "--json"
     )
@@ -78,7 +78,7 @@ def test_a_job_is_enqueued_by_hand_and_checked_by_its_handler(application: Path,
     assert jobs.count() == 1
 
 
-def test_without_an_application_any_job_is_enqueued_and_the_payload_may_be_piped(database_url: str, jobs: Jobs) -> None:
+def test_enqueue_command_without_app_accepts_any_type_and_a_piped_payload(database_url: str, jobs: Jobs) -> None:
     done = call(database_url, "anything", "-", "--queue", "other", given='["a", 1]')
     assert done.exit_code == 0, done.output
     row = jobs.get(done.stdout.strip())
@@ -88,7 +88,7 @@ def test_without_an_application_any_job_is_enqueued_and_the_payload_may_be_piped
     assert "set SA_JOBQUEUE_URL or DATABASE_URL, or pass --url" in nowhere.stderr
 
 
-def test_our_own_variable_goes_before_the_platforms(database_url: str, jobs: Jobs) -> None:
+def test_sa_jobqueue_url_takes_precedence_over_database_url(database_url: str, jobs: Jobs) -> None:
     elsewhere = {"SA_JOBQUEUE_URL": database_url, "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
     assert CliRunner().invoke(main, ["enqueue", "tick"], env=elsewhere).exit_code == 0
     assert jobs.count() == 1
@@ -107,7 +107,7 @@ def started(programs: Programs, folder: Path, url: str, *command: str) -> Iterat
         process.wait(PATIENCE)
 
 
-def test_a_worker_in_a_script_runs_until_it_is_signalled(
+def test_a_worker_run_from_a_script_stops_on_sigterm(
     application: Path, database_url: str, programs: Programs, jobs: Jobs
 ) -> None:
     job_id = jobs.add(type_name="ship", queue="orders", input={"id": 1})
@@ -120,7 +120,7 @@ def test_a_worker_in_a_script_runs_until_it_is_signalled(
 
 
 @pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.long)])
-def test_handlers_of_other_modules_are_imported(
+def test_worker_import_option_registers_handlers_of_other_modules(
     application: Path, database_url: str, programs: Programs, jobs: Jobs, processes: str
 ) -> None:
     more = "from loop_app import jobs\n@jobs.handler('more')\ndef more(payload: None) -> None: ...\n"

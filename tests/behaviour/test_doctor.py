@@ -39,7 +39,7 @@ def configure(engine: Engine, **settings: str) -> None:
             connection.execute(text(f'ALTER DATABASE "{engine.url.database}" SET {name} = {value}'))
 
 
-def test_a_sound_installation_passes(run: Run, engine: Engine) -> None:
+def test_doctor_passes_on_a_sound_installation(run: Run, engine: Engine) -> None:
     found = document(run("doctor", "--json", status=1))  # the tests' servers are not durable
     by_name = {check["name"]: check for check in found["checks"]}
     expected = [
@@ -85,7 +85,7 @@ def test_a_sound_installation_passes(run: Run, engine: Engine) -> None:
         ("enable_indexscan=off", "sessions", "set enable_indexscan to on"),
     ],
 )
-def test_a_setting_of_the_database_is_found(engine: Engine, name: str, check: str, advice: str) -> None:
+def test_doctor_reports_a_harmful_database_setting(engine: Engine, name: str, check: str, advice: str) -> None:
     setting, _, value = name.partition("=")
     assert f"{setting} =" not in checks(engine.url.render_as_string(hide_password=False))[check].found or setting in OF_TESTS
     configure(engine, **{setting: value})
@@ -95,7 +95,7 @@ def test_a_setting_of_the_database_is_found(engine: Engine, name: str, check: st
     assert advice in found.advice
 
 
-def test_no_database_is_found(run: Run) -> None:
+def test_doctor_reports_an_unreachable_database(run: Run) -> None:
     result = document(run("doctor", "--json", status=1, url="postgresql://nobody:secret@127.0.0.1:1/none"))
     assert [check["name"] for check in result["checks"]] == ["versions", "connection"]
     assert "cannot use" in result["checks"][1]["found"]
@@ -103,7 +103,7 @@ def test_no_database_is_found(run: Run) -> None:
     assert "pg_hba.conf" in result["checks"][1]["advice"]
 
 
-def test_tables_that_are_missing_or_old_are_found(engine: Engine, database_url: str) -> None:
+def test_doctor_reports_missing_or_outdated_tables(engine: Engine, database_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("COMMENT ON TABLE job IS 'sa_jobqueue version=0'"))
     found = checks(database_url)
@@ -239,7 +239,7 @@ def test_the_guide_states_how_many_connections_a_worker_opens() -> None:
     assert f"at most `{_doctor.OWN_CONNECTIONS} + concurrency`" in guide
 
 
-def test_missing_privileges_are_found(engine: Engine, database_url: str, run: Run) -> None:
+def test_doctor_reports_missing_privileges(engine: Engine, database_url: str, run: Run) -> None:
     prefix = f"t{engine.url.database}"[:40].lower()
     run("grants", "--roles", prefix, "--apply")
     user = f"{prefix}_app"
@@ -267,7 +267,7 @@ def test_missing_privileges_are_found(engine: Engine, database_url: str, run: Ru
                 connection.execute(text(f'DROP OWNED BY "{role}"; DROP ROLE "{role}"'))
 
 
-def test_a_changed_storage_parameter_is_found(engine: Engine, database_url: str) -> None:
+def test_doctor_reports_a_changed_storage_parameter(engine: Engine, database_url: str) -> None:
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE job RESET (autovacuum_vacuum_scale_factor)"))
     found = checks(database_url)["storage"]
@@ -277,7 +277,7 @@ def test_a_changed_storage_parameter_is_found(engine: Engine, database_url: str)
     assert checks(database_url)["storage"].status is Status.OK
 
 
-def test_a_pooler_is_found(database_url: str, pooler: MakePooler) -> None:
+def test_doctor_reports_a_connection_pooler(database_url: str, pooler: MakePooler) -> None:
     url = pooler().url
     found = checks(url)
     assert found["pooler"].status is Status.WARNING
@@ -323,14 +323,14 @@ def test_a_check_that_the_database_refuses_is_an_error(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=2), timedelta(minutes=-2)])
-def test_a_clock_that_is_wrong_is_found(database_url: str, ahead: timedelta) -> None:
+def test_doctor_reports_a_wrong_clock(database_url: str, ahead: timedelta) -> None:
     found = checks(database_url, now=lambda: datetime.now(UTC) + ahead)["clock"]
     assert found.status is Status.WARNING
     assert f"120 s {'ahead of' if ahead > timedelta(0) else 'behind'} the server's" in found.found
     assert "NTP" in found.advice
 
 
-def test_a_slow_answer_is_not_taken_for_a_wrong_clock(database_url: str) -> None:
+def test_doctor_does_not_mistake_a_slow_answer_for_a_wrong_clock(database_url: str) -> None:
     times = itertools.count()
     found = checks(database_url, now=lambda: datetime.now(UTC) + timedelta(seconds=20 * next(times) - 10))
     assert found["clock"].status is Status.OK
@@ -342,7 +342,7 @@ def fake_version(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["2.0.35", "2.2.0b1", "1.4"])
-def test_a_version_that_is_not_supported_is_found(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+def test_doctor_reports_an_unsupported_version(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     assert _doctor.versions().status is Status.OK
     fake_version(monkeypatch, sqlalchemy=version)
     found = _doctor.versions()
@@ -351,14 +351,14 @@ def test_a_version_that_is_not_supported_is_found(monkeypatch: pytest.MonkeyPatc
     assert found.advice.startswith("python -m pip install 'sqlalchemy")
 
 
-def test_a_python_that_is_not_tested_and_a_missing_distribution_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_reports_an_untested_python_and_a_missing_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "python_version_tuple", lambda: ("3", "99", "0"))
     assert "not tested" in _doctor.versions().found
     monkeypatch.setattr(_doctor, "DISTRIBUTION", "sa-jobqueue-is-not-installed")
     assert _doctor.versions().status is Status.WARNING
 
 
-def test_a_login_trigger_that_undoes_a_workers_settings_is_found(
+def test_doctor_reports_a_login_trigger_that_overrides_worker_settings(
     newest_server: PostgresServer, make_database: Callable[[PostgresServer], str]
 ) -> None:
     url = make_database(newest_server)
@@ -381,7 +381,7 @@ def test_a_login_trigger_that_undoes_a_workers_settings_is_found(
     drop_database(url)
 
 
-def test_an_encoding_and_a_standby_are_found() -> None:
+def test_doctor_reports_a_non_utf8_encoding_a_standby_and_an_old_server() -> None:
     assert _doctor._encoding({"server_encoding": "LATIN1"}).status is Status.WARNING
     assert "target_session_attrs=read-write" in _doctor._primary({"in_hot_standby": "on"}).advice
     assert _doctor._primary({"in_hot_standby": "off"}).status is Status.OK

@@ -29,8 +29,8 @@ def states(engine: Engine) -> list[WorkerState]:
         return [worker.state for worker in list_workers(session)]
 
 
-async def test_running_jobs_finish_and_nothing_new_is_claimed(engine: Engine, jobs: Jobs) -> None:
-    queue, let_go = waiting_queue()
+async def test_a_draining_worker_finishes_running_jobs_and_claims_no_more(engine: Engine, jobs: Jobs) -> None:
+    queue, release = waiting_queue()
     first, second = enqueue(engine, queue.job("waits", {}, priority=1), queue.job("waits", {}))
     worker = Worker(queue, engine, options=quick(concurrency=1, shutdown_timeout=timedelta(hours=1)))
     log = EventLog(worker)
@@ -40,14 +40,14 @@ async def test_running_jobs_finish_and_nothing_new_is_claimed(engine: Engine, jo
     await log.until(DrainRequested)
     await until(lambda: states(engine) == [WorkerState.DRAINING], what="it says that it drains")
     assert not run.done()
-    let_go.set()
+    release.set()
     await asyncio.wait_for(run, PATIENCE)
     assert (jobs.status(first), jobs.status(second)) == (JobStatus.COMPLETED, JobStatus.PENDING)
     assert (len(log.of(DrainRequested)), log.of(WorkerStopped)[0].released) == (1, 0)
     assert states(engine) == []
 
 
-async def test_it_is_seen_with_the_next_beat_and_not_only_by_those_that_look_often(engine: Engine) -> None:
+async def test_a_drain_request_is_noticed_at_the_next_heartbeat(engine: Engine) -> None:
     queue, _ = waiting_queue()
     options = quick(poll_interval=timedelta(minutes=10), rescue_interval=timedelta(minutes=10), listen=False)
     worker, other = (Worker(queue, engine, options=options) for _ in range(2))
@@ -56,14 +56,14 @@ async def test_it_is_seen_with_the_next_beat_and_not_only_by_those_that_look_oft
     for log in logs:
         await log.until(WorkerStarted)
     await asyncio.to_thread(ask, engine, ids=[worker.id])
-    # A beat is 0.2 s here; a poll, which would notice as well, ten minutes.
+    # The heartbeat interval is 0.2 s here; the poll interval, at which it would be noticed too, ten minutes.
     await asyncio.wait_for(runs[0], PATIENCE)
-    assert not runs[1].done()  # nobody asked it
+    assert not runs[1].done()  # it was not asked to drain
     other.stop()
     await asyncio.wait_for(runs[1], PATIENCE)
 
 
-async def test_what_outlasts_its_drain_is_given_back(engine: Engine, jobs: Jobs) -> None:
+async def test_jobs_that_outlast_the_shutdown_timeout_of_a_drain_are_released(engine: Engine, jobs: Jobs) -> None:
     queue, _ = waiting_queue()
     (job_id,) = enqueue(engine, queue.job("waits", {}))
     worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(milliseconds=100)))

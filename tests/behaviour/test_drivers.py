@@ -155,7 +155,7 @@ def calls(ids: dict[str, Any], done: list[str]) -> dict[str, Callable[[Session],
     limits: dict[str, Any] = {"global_concurrency": 5, "rate_limit": 100, "rate_period": timedelta(minutes=1)}
     settings, schedule = QueueSettings(name="mail", **limits), Schedule(name="daily", cron="0 3 * * *", type_name="take")
     rules = RetentionRules(default=Retention(completed=timedelta(days=365)))
-    letters, workers = DeadLetterFilter(types=["fail"]), WorkerFilter(names=["nobody"])
+    dead_letters, workers = DeadLetterFilter(types=["fail"]), WorkerFilter(names=["nobody"])
     return {
         "check_schema": operations.check_schema,
         "after_commit": lambda session: operations.after_commit(session, done.append, "committed"),
@@ -180,9 +180,9 @@ def calls(ids: dict[str, Any], done: list[str]) -> dict[str, Callable[[Session],
         "trigger_jobs": lambda session: operations.trigger_jobs(session, [ids["root"]]).ids,
         "lock_chain": lambda session: operations.lock_chain(session, ids["root"]),
         "complete_job": lambda session: operations.complete_job(session, ids["root"], 7),
-        "list_dead_letters": lambda session: operations.list_dead_letters(session, where=letters),
-        "group_dead_letters": lambda session: operations.group_dead_letters(session, where=letters),
-        "redrive_dead_letters": lambda session: operations.redrive_dead_letters(session, where=letters, by="tester"),
+        "list_dead_letters": lambda session: operations.list_dead_letters(session, where=dead_letters),
+        "group_dead_letters": lambda session: operations.group_dead_letters(session, where=dead_letters),
+        "redrive_dead_letters": lambda session: operations.redrive_dead_letters(session, where=dead_letters, by="tester"),
         "dismiss_dead_letters": lambda session: operations.dismiss_dead_letters(session, by="tester"),
         "cancel_jobs": lambda session: cancel_jobs(session, [ids["dead"]]).ids,
         "cancel_chains": lambda session: operations.cancel_chains(session, [ids["blocked"]]).ids,
@@ -244,7 +244,7 @@ async def test_every_operation_works_in_the_applications_own_session(application
     assert done == ["committed"]
 
 
-async def test_errors_of_the_database_are_the_librarys_own(application: Application) -> None:
+async def test_database_errors_are_translated_to_library_errors(application: Application) -> None:
     taken = uuid4()
     await application.run(lambda session: enqueue_many(session, [take.job("a", id=taken)]))
     with pytest.raises(ConflictError) as conflict:
@@ -278,7 +278,7 @@ async def test_payloads_are_copied_in_the_callers_transaction(application: Appli
     assert (copied, again) == (2, 1)
 
 
-async def test_an_error_among_copied_payloads_takes_all_back_and_is_the_iterators_own(application: Application) -> None:
+async def test_an_error_while_copying_payloads_rolls_back_and_is_raised_unchanged(application: Application) -> None:
     def failing() -> Iterator[str]:
         yield from map(str, range(20_000))
         raise LookupError("no more")

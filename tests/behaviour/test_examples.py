@@ -52,7 +52,7 @@ def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50, errors:
 def printed(ended: Ended) -> str:
     """Return what a program printed that ended well."""
     assert ended.code == 0, ended.stdout + ended.stderr
-    # Errors of handlers are logged; these end no program, and nobody would see them.
+    # Errors of handlers are logged; these end no program, and would not be noticed.
     for unseen in ("Exception ignored", "never retrieved", "never awaited", "Exception during reset", "Warning"):
         assert unseen not in ended.stderr, ended.stderr
     return ended.stdout
@@ -64,7 +64,7 @@ def promised_output(script: Path) -> str:
     return "".join(f"{line.removeprefix('#').removeprefix(' ')}\n" for line in comment.splitlines())
 
 
-def test_every_example_says_what_it_prints() -> None:
+def test_every_example_is_listed_as_a_script_or_report() -> None:
     entries = [
         path / "walkthrough.py" if path.is_dir() else path
         for path in EXAMPLES.iterdir()
@@ -77,7 +77,7 @@ def test_every_example_says_what_it_prints() -> None:
     "script",
     variants(SCRIPTS, default=[one for one in SCRIPTS if shown(one) not in LONG], id=shown),
 )
-def test_example_prints_what_its_last_comment_says(
+def test_an_example_prints_its_last_comment(
     script: Path, empty_database_url: str, programs: Programs, tmp_path: Path
 ) -> None:
     if script.name in NEEDS:
@@ -87,30 +87,30 @@ def test_example_prints_what_its_last_comment_says(
     assert printed(ended) == promised_output(script)
 
 
-def test_an_example_prints_the_same_in_an_interpreter_of_its_own(empty_database_url: str) -> None:
+def test_an_example_prints_the_same_in_a_separate_interpreter(empty_database_url: str) -> None:
     script = EXAMPLES / "plain_script.py"
     assert run(str(script), url=empty_database_url, cwd=EXAMPLES.parent) == promised_output(script)
 
 
 @pytest.mark.parametrize(
-    ("program", "code", "said"),
+    ("program", "code", "expected_stderr"),
     [
         ("raise SystemExit(3)", 3, ""),
         ("import warnings; warnings.warn('x')", 1, "UserWarning: x"),
         ("import nothing_", 1, "No"),
     ],
 )
-def test_a_program_that_fails_is_seen_to_fail(
-    program: str, code: int, said: str, programs: Programs, tmp_path: Path
+def test_the_example_runner_detects_a_failing_program(
+    program: str, code: int, expected_stderr: str, programs: Programs, tmp_path: Path
 ) -> None:
     (tmp_path / "fails.py").write_text(program)
     ended = programs.run(tmp_path / "fails.py", cwd=tmp_path, env={}, into=tmp_path, timeout_seconds=50)
     assert ended.code == code
-    assert said in ended.stderr
+    assert expected_stderr in ended.stderr
 
 
 @pytest.mark.long
-def test_the_build_graph_is_built_in_order_and_notices_when_it_was_not(
+def test_the_build_graph_example_builds_in_order_and_detects_violations(
     empty_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = run(str(REPORTS[0]), "--limit", "100", url=empty_database_url, cwd=EXAMPLES.parent)
@@ -134,7 +134,7 @@ def test_the_build_graph_is_built_in_order_and_notices_when_it_was_not(
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)  # it starts a Spark of its own, and takes all steps of a pipeline
-def test_the_flights_of_a_month_come_out_as_they_are_counted_directly(empty_database_url: str, tmp_path: Path) -> None:
+def test_the_flights_example_matches_totals_computed_by_pandas(empty_database_url: str, tmp_path: Path) -> None:
     from sa_jobqueue.spark import JavaNotFoundError, java_home
 
     try:
@@ -144,8 +144,8 @@ def test_the_flights_of_a_month_come_out_as_they_are_counted_directly(empty_data
     part = ("--month", "2", "--archive", str(tmp_path))
     lines: list[str] = []
     output = run(str(REPORTS[1]), *part, url=empty_database_url, cwd=EXAMPLES.parent, timeout_seconds=1480, errors=lines)
-    told = [line.removeprefix("flights: ") for line in lines if line.startswith("flights: ")]
-    steps = [line for line in told if "," not in line.removeprefix("starting a server, ")]
+    progress = [line.removeprefix("flights: ") for line in lines if line.startswith("flights: ")]
+    steps = [line for line in progress if "," not in line.removeprefix("starting a server, ")]
     assert [step.partition(" after")[0] for step in steps] == [
         "starting a server, and Spark",
         "enqueueing",
@@ -156,21 +156,19 @@ def test_the_flights_of_a_month_come_out_as_they_are_counted_directly(empty_data
         "done",
     ]
     assert any(
-        re.fullmatch(r"(enqueueing|working), [\d,]+ of 25,036 \(\d+%\), .+ s(, about .+ left)?", line) for line in told
+        re.fullmatch(r"(enqueueing|working), [\d,]+ of 25,036 \(\d+%\), .+ s(, about .+ left)?", line) for line in progress
     )
     assert "enqueued   25,036 jobs" in output  # 24,951 flights, 84 days of airports, and one after all of them
     assert "again      0 more" in output
     assert "flights             24,872 by pandas       24,872 by jobs       24,872 in the archive\n" in output
     assert "diverted                79 by pandas           79 by jobs           79 in the archive\n" in output
     assert "verified   every flight was measured once, and every total is what pandas says" in output
-    assert len(list(tmp_path.glob("jobs/completed_date=*"))) >= 1  # for whoever wants to look at it afterwards
+    assert len(list(tmp_path.glob("jobs/completed_date=*"))) >= 1  # kept for inspection afterwards
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("application", APPLICATIONS, ids=lambda application: application.name)
-def test_migrations_of_an_example_application_are_complete_and_go_both_ways(
-    application: Path, empty_database_url: str
-) -> None:
+def test_an_example_applications_migrations_are_complete_and_reversible(application: Path, empty_database_url: str) -> None:
     def alembic(*command: str) -> str:
         return run("-m", "alembic", *command, url=empty_database_url, cwd=application)
 
@@ -196,10 +194,10 @@ def test_the_worker_command_serves_the_example_application(empty_database_url: s
     )
     with worker:
         assert worker.stderr is not None
-        told = next((line for line in worker.stderr if "completed in" in line), None)
+        log_line = next((line for line in worker.stderr if "completed in" in line), None)
         worker.terminate()
         rest = worker.stderr.read()
-    assert told is not None
+    assert log_line is not None
     assert worker.returncode == 0, rest
     assert execute(empty_database_url, "SELECT tracking FROM orders") == ["TRACK-7"]
 

@@ -1,4 +1,4 @@
-"""A primary is killed, its standby promoted: workers go on there by themselves, and nothing that was promised is lost."""
+"""A primary is killed, its standby promoted: workers continue there, and no committed job is lost."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def pair() -> Iterator[Pair]:
 
 
 def application(engine: Engine, ran: Counter[str]) -> JobQueue[Any]:
-    """A handler with an effect in the database and one that nobody can take back."""
+    """A handler with an effect in the database and one that cannot be rolled back."""
     queue = JobQueue()
 
     @queue.handler("effect")
@@ -118,11 +118,11 @@ def application(engine: Engine, ran: Counter[str]) -> JobQueue[Any]:
     return queue
 
 
-async def test_what_was_committed_synchronously_survives_the_primary(pair: Pair) -> None:
-    """Jobs are enqueued and run all the while; whoever was told of a commit finds it on the promoted standby."""
+async def test_synchronously_committed_jobs_survive_a_failover(pair: Pair) -> None:
+    """Jobs are enqueued and run all the while; every acknowledged commit is found on the promoted standby."""
     await until(lambda: pair.is_streaming, what="the stream")
     pair.set(pair.primary, "synchronous_standby_names", "*")
-    told: list[UUID] = []
+    committed: list[UUID] = []
     stop = threading.Event()
     ran: Counter[str] = Counter()
     engine = create_engine(pair.url, pool_size=12, pool_pre_ping=True, connect_args={"connect_timeout": 2})
@@ -130,11 +130,11 @@ async def test_what_was_committed_synchronously_survives_the_primary(pair: Pair)
     def produce() -> None:
         while not stop.wait(0.02):
             with suppress(DBAPIError), Session(engine) as session:
-                job = Job("effect" if len(told) % 2 else "plain", len(told))
+                job = Job("effect" if len(committed) % 2 else "plain", len(committed))
                 job_id = job.id
                 session.add(job)
                 session.commit()
-                told.append(job_id)
+                committed.append(job_id)
 
     producer = threading.Thread(target=produce)
     producer.start()
@@ -143,9 +143,9 @@ async def test_what_was_committed_synchronously_survives_the_primary(pair: Pair)
             Worker(application(engine, ran), engine, options=quick(heartbeat_timeout=timedelta(seconds=3)))
         ) as log:
             await until(lambda: len(ran) >= 20, what="the first jobs")
-            before = len(told)
+            before = len(committed)
             await asyncio.to_thread(pair.fail_over)
-            await until(lambda: len(told) >= before + 20, what="jobs enqueued on the promoted standby")
+            await until(lambda: len(committed) >= before + 20, what="jobs enqueued on the promoted standby")
             stop.set()
             producer.join()
             assert log.of(ComponentFailed)  # it met the outage, and began again by itself
@@ -159,7 +159,7 @@ async def test_what_was_committed_synchronously_survives_the_primary(pair: Pair)
         producer.join()
     with Session(create_engine(pair.standby.socket_url, poolclass=NullPool)) as session:
         there: dict[UUID, str] = dict(session.execute(text("SELECT id, type_name FROM job")).all())
-        assert set(told) <= set(there)
+        assert set(committed) <= set(there)
         with_effect = sum(name == "effect" for name in there.values())
         # Exactly once through the session, wherever it ran; what ran beside it may have run again.
         assert session.scalar(text("SELECT count(*) FROM effect")) == with_effect
@@ -167,7 +167,7 @@ async def test_what_was_committed_synchronously_survives_the_primary(pair: Pair)
     engine.dispose()
 
 
-async def test_what_the_standby_had_not_received_runs_again(pair: Pair) -> None:
+async def test_a_completion_lost_in_an_asynchronous_failover_runs_again(pair: Pair) -> None:
     """Asynchronously: a completion that was lost with the primary runs once more, with one effect; a job may be lost."""
     ran: Counter[str] = Counter()
     engine = create_engine(pair.url, pool_size=12, pool_pre_ping=True, connect_args={"connect_timeout": 2})

@@ -1,4 +1,4 @@
-"""Customers share a queue: no flood of one keeps another's first job waiting, and every job of a part is found."""
+"""Customers share a queue: no flood of one keeps another's first job waiting, and every job of a fairness key is found."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FROM (SELECT job_uuid7() AS id, :key || (n % :keys) AS key FROM generate_series(
 
 
 def fill(engine: Engine, queue: str, key: str = "", *, count: int, keys: int = 1) -> None:
-    """Enqueue many jobs for keys in turn, all due, and tell nobody. Their payload is `queue/key`."""
+    """Enqueue many jobs for keys in turn, all due, without a notification. Their payload is `queue/key`."""
     with engine.begin() as connection:
         connection.execute(text(_FILL), {"queue": queue, "key": key, "count": count, "keys": keys})
 
@@ -54,14 +54,14 @@ def recorder() -> tuple[JobQueue[Any], list[str]]:
 
 
 @pytest.fixture
-def no_survey(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have parts found by what was written alone, but for those that were there at first."""
+def no_full_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable full scans after the first: fairness keys are found by catch-up alone."""
     monkeypatch.setattr(arrivals, "SURVEY_EVERY", 1e6)
     monkeypatch.setattr(arrivals, "SURVEY_IDLE", 1e6)
 
 
 @both_servers
-async def test_a_flood_of_one_key_keeps_no_other_waiting(engine: Engine) -> None:
+async def test_a_flood_of_one_fairness_key_does_not_delay_other_keys(engine: Engine) -> None:
     queue, seen = recorder()
     fill(engine, "default", "flood", count=1500)
     fill(engine, "default", "few", count=40, keys=20)
@@ -76,7 +76,7 @@ async def test_a_flood_of_one_key_keeps_no_other_waiting(engine: Engine) -> None
 
 
 @pytest.mark.long
-async def test_keys_share_a_queue_also_where_several_workers_do(engine: Engine) -> None:
+async def test_fairness_keys_share_a_queue_evenly_across_workers(engine: Engine) -> None:
     queue, seen = recorder()
     fill(engine, "default", count=2400, keys=4)
     tasks = [asyncio.create_task(Worker(queue, engine, options=quick(concurrency=8)).run_until_idle()) for _ in range(3)]
@@ -86,8 +86,8 @@ async def test_keys_share_a_queue_also_where_several_workers_do(engine: Engine) 
     assert max(counts.values()) - min(counts.values()) <= 2 * 3 * 8
 
 
-async def test_what_commits_late_is_found_in_parts_that_are_known_and_in_new_ones(
-    engine: Engine, start: Start, no_survey: None
+async def test_late_arrivals_are_found_in_known_and_new_fairness_keys(
+    engine: Engine, start: Start, no_full_scan: None
 ) -> None:
     queue, seen = recorder()
     with Session(engine) as late, late.begin():
@@ -96,9 +96,9 @@ async def test_what_commits_late_is_found_in_parts_that_are_known_and_in_new_one
         late.flush()
         fill(engine, "default", "known", count=50)
         async with start(queue, poll_interval=timedelta(seconds=60)):
-            await until(lambda: len(seen) == 50, what="the known part is empty")
+            await until(lambda: len(seen) == 50, what="the known fairness key is empty")
             late.commit()
-            # Without the late arrival of the one and the new lane of the other, they wait for the next survey.
+            # Without the late arrival of the one and the new lane of the other, they wait for the next full scan.
             await until(lambda: seen.count("before") == 2, what="both are found")
 
 
@@ -113,8 +113,8 @@ CREATE CONSTRAINT TRIGGER fail_once AFTER UPDATE ON job DEFERRABLE INITIALLY DEF
 """
 
 
-async def test_jobs_of_a_part_are_found_again_after_a_claim_that_could_not_commit(
-    engine: Engine, start: Start, no_survey: None
+async def test_jobs_of_a_fairness_key_are_found_again_after_a_failed_claim(
+    engine: Engine, start: Start, no_full_scan: None
 ) -> None:
     queue, seen = recorder()
     fill(engine, "default", count=3)
@@ -123,12 +123,12 @@ async def test_jobs_of_a_part_are_found_again_after_a_claim_that_could_not_commi
         # So that a claim is a transaction of several statements.
         connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 50)"))
     async with start(queue, poll_interval=timedelta(milliseconds=50)):
-        # Had their cursors passed what was rolled back, it would not be seen without a new survey.
+        # Had their cursors passed what was rolled back, it would not be seen without a new full scan.
         await until(lambda: len(seen) == 3, what="all of them")
 
 
-async def test_what_is_scheduled_for_later_in_a_part_starts_then(
-    engine: Engine, jobs: Jobs, start: Start, no_survey: None
+async def test_scheduled_jobs_and_retries_of_a_fairness_key_start_when_due(
+    engine: Engine, jobs: Jobs, start: Start, no_full_scan: None
 ) -> None:
     queue, seen = recorder()
     jobs.add(queue="default", fairness_key="a", input="there before", due_in=0.3)
@@ -143,7 +143,7 @@ async def test_what_is_scheduled_for_later_in_a_part_starts_then(
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
 
 
-async def test_pausing_a_queue_pauses_its_parts_and_pausing_a_part_leaves_the_others(
+async def test_pausing_a_queue_pauses_all_its_fairness_keys_and_pausing_one_only_that_key(
     engine: Engine, start: Start, jobs: Jobs
 ) -> None:
     queue, seen = recorder()
@@ -153,7 +153,7 @@ async def test_pausing_a_queue_pauses_its_parts_and_pausing_a_part_leaves_the_ot
     async with start(queue, queues=["default", "other"]):
         fill(engine, "default", count=30, keys=3)
         fill(engine, "other", count=30, keys=3)
-        await until(lambda: len(seen) >= 20, what="the parts that are not paused")
+        await until(lambda: len(seen) >= 20, what="the fairness keys that are not paused")
         assert set(seen) == {"default/0", "default/2"}
         with Session(engine) as session, session.begin():
             resume_queues(session, ["other"])
@@ -161,24 +161,24 @@ async def test_pausing_a_queue_pauses_its_parts_and_pausing_a_part_leaves_the_ot
         await until(lambda: len(seen) == 60, what="all")
 
 
-def test_explain_names_the_limit_of_the_key_and_the_pause_of_the_queue(engine: Engine, jobs: Jobs) -> None:
+def test_explain_names_a_fairness_keys_limit_and_its_queues_pause(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker("free:1", concurrency=5)
     jobs.add(JobStatus.RUNNING, queue="default", fairness_key="a")
     held, free = jobs.add(queue="default", fairness_key="a"), jobs.add(queue="default", fairness_key="b")
     with engine.begin() as connection:
         connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 1)"))
     with Session(engine) as session:
-        told = explain_job(session, held)
-        assert (told.cause, told.evidence["global_concurrency"]) == (Cause.LIMITED, 1)
-        assert "its fairness key 'a' of queue 'default' runs 1 jobs" in told.sentence
-        assert "sa-jobqueue queues set default --fairness-key a --global-concurrency" in told.sentence
+        explanation = explain_job(session, held)
+        assert (explanation.cause, explanation.evidence["global_concurrency"]) == (Cause.LIMITED, 1)
+        assert "its fairness key 'a' of queue 'default' runs 1 jobs" in explanation.sentence
+        assert "sa-jobqueue queues set default --fairness-key a --global-concurrency" in explanation.sentence
         assert explain_job(session, free).cause not in {Cause.LIMITED, Cause.QUEUE_UNSERVED}
         pause_queues(session, ["default"])
         assert explain_job(session, free).cause is Cause.QUEUE_PAUSED
 
 
 @pytest.mark.parametrize("by", ["worker", "row"])
-async def test_the_limit_of_a_queue_is_one_of_all_its_parts(engine: Engine, by: str) -> None:
+async def test_a_queue_limit_spans_all_its_fairness_keys(engine: Engine, by: str) -> None:
     queue, running, most = JobQueue(), 0, 0
 
     @queue.handler("test")
@@ -199,45 +199,45 @@ async def test_the_limit_of_a_queue_is_one_of_all_its_parts(engine: Engine, by: 
 
 
 @pytest.mark.parametrize("of", ["queue", "type"])
-async def test_a_worker_whose_slots_for_the_keys_are_taken_rests(
+async def test_a_worker_with_no_free_slot_for_any_fairness_key_does_not_poll(
     engine: Engine, start: Start, monkeypatch: pytest.MonkeyPatch, of: str
 ) -> None:
-    queue, running, go_on, looks = JobQueue(), asyncio.Event(), asyncio.Event(), 0
-    look = arrivals.Arrivals.catch_up
+    queue, running, release, polls = JobQueue(), asyncio.Event(), asyncio.Event(), 0
+    catch_up = arrivals.Arrivals.catch_up
 
     async def counted(*arguments: Any, **options: Any) -> None:
-        nonlocal looks
-        looks += 1
-        await look(*arguments, **options)
+        nonlocal polls
+        polls += 1
+        await catch_up(*arguments, **options)
 
     monkeypatch.setattr(arrivals.Arrivals, "catch_up", counted)
 
     @queue.handler("test", concurrency=1 if of == "type" else None)
     async def work(payload: str) -> None:
         running.set()
-        await go_on.wait()
+        await release.wait()
 
     @queue.handler("other")
     async def other() -> None: ...
 
     fill(engine, "default", count=40, keys=10)
     given = {"default": 1} if of == "queue" else ["default"]
-    beats = "SELECT count(*) FROM worker WHERE heartbeat_at > started_at + interval '1 second'"
+    heartbeats = "SELECT count(*) FROM worker WHERE heartbeat_at > started_at + interval '1 second'"
     async with start(queue, queues=given, concurrency=9, poll_interval=timedelta(seconds=60)):
         await asyncio.wait_for(running.wait(), PATIENCE)
 
         def has_worked_for_a_second() -> bool:
             with engine.connect() as connection:
-                return bool(connection.execute(text(beats)).scalar())
+                return bool(connection.execute(text(heartbeats)).scalar())
 
-        await until(has_worked_for_a_second, what="some beats")
-        # Not every four milliseconds, as while a part may have a job for a free slot.
-        assert looks < 20
-        go_on.set()
+        await until(has_worked_for_a_second, what="some heartbeats")
+        # Not every four milliseconds, as while a fairness key may have a job for a free slot.
+        assert polls < 20
+        release.set()
         await until(lambda: done(engine) == 40, what="all of them")
 
 
-async def test_what_sql_inserts_through_the_view_is_found_by_its_queue_and_runs(engine: Engine, start: Start) -> None:
+async def test_jobs_inserted_through_the_view_with_a_fairness_key_run(engine: Engine, start: Start) -> None:
     queue, seen = recorder()
     async with start(queue, queues=["mail"], poll_interval=timedelta(seconds=60)):
         with engine.begin() as connection:
@@ -255,7 +255,7 @@ async def test_what_sql_inserts_through_the_view_is_found_by_its_queue_and_runs(
 
 
 @pytest.mark.parametrize("way", ["continuation", "redrive", "schedule"])
-def test_what_becomes_of_a_job_keeps_the_key(engine: Engine, jobs: Jobs, way: str) -> None:
+def test_continuations_redrives_and_schedules_keep_the_fairness_key(engine: Engine, jobs: Jobs, way: str) -> None:
     queue: JobQueue[Any] = JobQueue()
 
     @queue.handler("second", queue="mail", fairness_by="customer")
@@ -288,8 +288,8 @@ def done(engine: Engine) -> int:
         return int(connection.execute(text("SELECT count(*) FROM job WHERE status = 'completed'")).scalar_one())
 
 
-@pytest.mark.parametrize("said", ["of each key", "of some parts"])
-async def test_no_key_runs_more_than_its_limit_across_workers_and_none_waits_for_another(engine: Engine, said: str) -> None:
+@pytest.mark.parametrize("limited", ["for every key", "for some keys"])
+async def test_fairness_key_limits_apply_across_workers_without_blocking_other_keys(engine: Engine, limited: str) -> None:
     queue = JobQueue()
     together = asyncio.Event()
     running: Counter[str] = Counter()
@@ -306,9 +306,9 @@ async def test_no_key_runs_more_than_its_limit_across_workers_and_none_waits_for
         running[payload] -= 1
 
     with engine.begin() as connection:
-        if said == "of each key":
+        if limited == "for every key":
             connection.execute(text("INSERT INTO queue (name, concurrency_per_key) VALUES ('default', 2)"))
-            # A part that says something itself is not held to what is said of each.
+            # A fairness key with settings of its own is not limited by `concurrency_per_key`.
             own = "INSERT INTO queue (name, fairness_key, global_concurrency) VALUES ('default', '4', 3)"
             connection.execute(text(own))
         else:
@@ -328,14 +328,14 @@ async def test_no_key_runs_more_than_its_limit_across_workers_and_none_waits_for
 
 
 @pytest.mark.long
-async def test_no_key_of_very_many_runs_more_than_its_limit(engine: Engine, start: Start) -> None:
-    queue, go_on, running, most = JobQueue(), asyncio.Event(), Counter[str](), Counter[str]()
+async def test_fairness_key_limits_apply_with_more_keys_than_one_claim_names(engine: Engine, start: Start) -> None:
+    queue, release, running, most = JobQueue(), asyncio.Event(), Counter[str](), Counter[str]()
 
     @queue.handler("test")
     async def work(payload: str) -> None:
         running[payload] += 1
         most[payload] = max(most[payload], running[payload])
-        await go_on.wait()
+        await release.wait()
         running[payload] -= 1
 
     with engine.begin() as connection:
@@ -343,13 +343,13 @@ async def test_no_key_of_very_many_runs_more_than_its_limit(engine: Engine, star
     fill(engine, "default", count=600, keys=150)  # more than one claim names
     async with start(queue, concurrency=400):
         await until(lambda: len(running) == 150, what="each of them")
-        go_on.set()
+        release.set()
         await until(lambda: done(engine) == 600, what="all of them")
     # A claim must not put those in the place of keys without room whose room it has not asked for.
     assert set(most.values()) == {1}
 
 
-async def test_a_key_starts_no_faster_than_its_rate_and_others_go_on(engine: Engine, start: Start) -> None:
+async def test_a_fairness_keys_rate_limit_does_not_slow_other_keys(engine: Engine, start: Start) -> None:
     queue, seen = recorder()
     with engine.begin() as connection:
         columns = "name, fairness_key, rate_limit, rate_period"

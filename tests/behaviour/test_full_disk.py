@@ -1,4 +1,4 @@
-"""The server's disk is full: who writes is told, nothing is half done or lost, and all goes on when there is room again."""
+"""The server's disk is full: writes raise, nothing is half done or lost, and work continues when there is space again."""
 
 from __future__ import annotations
 
@@ -60,39 +60,41 @@ def large() -> str:
 
 
 def refused(engine: Engine, *jobs: Job) -> None:
-    """Enqueue in vain, and see that it is said why."""
+    """Enqueue, and expect an error that names the cause."""
     with pytest.raises(OperationalError) as caught, Session(engine) as session, session.begin():
         session.add_all(jobs)
     assert isinstance(caught.value.orig, psycopg.errors.DiskFull)
 
 
 def full(log: EventLog, component: str) -> ComponentFailed | None:
-    """Return what a duty of the worker told when it met the full disk."""
-    for told in log.of(ComponentFailed):
-        cause = told.error.orig if isinstance(told.error, OperationalError) else None
-        if told.component == component and isinstance(cause, psycopg.errors.DiskFull):
-            return told
+    """Return the event of a component of the worker that failed because of the full disk."""
+    for event in log.of(ComponentFailed):
+        cause = event.error.orig if isinstance(event.error, OperationalError) else None
+        if event.component == component and isinstance(cause, psycopg.errors.DiskFull):
+            return event
     return None
 
 
 @pytest.mark.long
-async def test_whatever_meets_a_full_disk_is_done_when_there_is_room_again(disk: SmallDisk, server: EmbeddedServer) -> None:
+async def test_work_interrupted_by_a_full_disk_completes_when_space_is_freed(
+    disk: SmallDisk, server: EmbeddedServer
+) -> None:
     """Tables cannot grow, then the server cannot write its log and dies of it; the worker outlives both."""
     engine = create_engine(server.url, pool_pre_ping=True, pool_size=10)
     Base.metadata.create_all(engine)
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE effect (job_id uuid, what text)"))
     jobs, queue = Jobs(engine), JobQueue()
-    go_on, go_on_writing = asyncio.Event(), threading.Event()
+    release, release_writer = asyncio.Event(), threading.Event()
 
     @queue.handler("holds")
     async def holds() -> str:
-        await go_on.wait()
+        await release.wait()
         return large()
 
     @queue.handler("writes", retry=immediately)
     def writes(session: Session) -> None:
-        go_on_writing.wait(PATIENCE)
+        release_writer.wait(PATIENCE)
         session.execute(text("INSERT INTO effect SELECT id, :what FROM job WHERE type_name = 'writes'"), {"what": large()})
 
     @queue.handler("plain")
@@ -110,15 +112,15 @@ async def test_whatever_meets_a_full_disk_is_done_when_there_is_room_again(disk:
         assert jobs.count() == 3  # nothing of it is there
         with engine.begin() as connection:  # in place: there is room in its page
             connection.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 hour' WHERE id = 'gone:1'"))
-        go_on.set()
-        go_on_writing.set()
+        release.set()
+        release_writer.set()
         await until(lambda: full(log, "completer") is not None, what="the completer meets the full disk")
         await until(lambda: full(log, "rescuer") is not None, what="the rescuer meets the full disk")
         assert set(jobs.statuses().values()) == {JobStatus.RUNNING}
         assert [jobs.get(one)["attempt"] for one in (held, written, lost)] == [1, 1, 1]
-        told = full(log, "completer")
-        assert told is not None
-        record = describe(told)
+        event = full(log, "completer")
+        assert event is not None
+        record = describe(event)
         assert "No space left on device" in record.message % record.arguments
 
         disk.free()
@@ -127,8 +129,8 @@ async def test_whatever_meets_a_full_disk_is_done_when_there_is_room_again(disk:
         outcomes = [[row["outcome"] for row in jobs.attempts(one)] for one in (held, written, lost)]
         assert outcomes == [[], ["failed"], ["lost"]]
         assert not log.of(HeartbeatFailing)
-        (put_back,) = log.of(JobRescheduled)
-        assert "DiskFull" in str(put_back.error)
+        (rescheduled,) = log.of(JobRescheduled)
+        assert "DiskFull" in str(rescheduled.error)
 
         accepted = enqueue(engine, *(plain.job(str(number), delay=timedelta(seconds=1)) for number in range(20)))
         disk.fill()

@@ -63,7 +63,7 @@ values = st.recursive(
 
 
 def fuzz(examples: int, *strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], None]:
-    """Run a property as often as said."""
+    """Run a property with a number of examples."""
     few = examples < 100
     checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
     chosen = settings(max_examples=examples, derandomize=few, database=None, deadline=None, suppress_health_check=checks)
@@ -83,17 +83,17 @@ def same(left: Any, right: Any) -> bool:
 
 
 @pytest.mark.parametrize("pair", [(1, 1.0), (36028797018963970, 3.602879701896397e16), ({"a": [0.0]}, {"a": [-0.0]})])
-def test_a_number_is_the_same_however_it_is_written(pair: tuple[Any, Any]) -> None:
+def test_equal_numbers_compare_the_same_in_any_notation(pair: tuple[Any, Any]) -> None:
     assert same(*pair)
 
 
 @pytest.mark.parametrize("pair", [(1, True), (0, False), (36028797018963970, 36028797018963968), ([1], 1), ("1", 1)])
-def test_values_that_differ_are_not_the_same(pair: tuple[Any, Any]) -> None:
+def test_different_json_values_do_not_compare_the_same(pair: tuple[Any, Any]) -> None:
     assert not same(*pair)
 
 
 @amount
-def test_payloads_and_names_are_kept_exactly_or_refused_before_anything_is_written(engine: Engine, examples: int) -> None:
+def test_payloads_and_names_are_stored_exactly_or_refused_before_writing(engine: Engine, examples: int) -> None:
     @fuzz(examples, values, words, words, words)
     def holds(payload: Any, queue: str, type_name: str, key: str) -> None:
         with Session(engine) as session:
@@ -126,7 +126,7 @@ def test_payloads_and_names_are_kept_exactly_or_refused_before_anything_is_writt
 
 
 @amount
-def test_identifiers_that_become_sql_are_plain_ones(examples: int) -> None:
+def test_identifiers_interpolated_into_sql_contain_no_special_characters(examples: int) -> None:
     """The only names that reach SQL as text."""
 
     @fuzz(examples, words)
@@ -147,7 +147,7 @@ def test_identifiers_that_become_sql_are_plain_ones(examples: int) -> None:
 
 
 @amount
-def test_cursors_and_filters_of_any_kind_list_or_are_refused(engine: Engine, examples: int) -> None:
+def test_arbitrary_cursors_and_filters_are_accepted_or_refused_cleanly(engine: Engine, examples: int) -> None:
     with Session(engine) as session, session.begin():
         session.add(Job("test"))
 
@@ -168,7 +168,7 @@ def test_cursors_and_filters_of_any_kind_list_or_are_refused(engine: Engine, exa
 
 
 @amount
-def test_no_argument_of_a_command_makes_a_traceback_or_changes_a_job(engine: Engine, examples: int) -> None:
+def test_arbitrary_command_arguments_cause_no_traceback_and_change_no_job(engine: Engine, examples: int) -> None:
     with Session(engine) as session, session.begin():
         session.add(Job("test"))
     url = engine.url.render_as_string(hide_password=False)
@@ -229,7 +229,7 @@ COLUMNS = {
 
 
 @amount
-async def test_rows_written_by_hand_stop_no_worker(engine: Engine, examples: int) -> None:
+async def test_arbitrary_rows_inserted_in_sql_do_not_stop_a_worker(engine: Engine, examples: int) -> None:
     """Whatever the table lets in, the jobs of others run beside it and after it."""
     queue = JobQueue()
     ran: list[int] = []
@@ -242,7 +242,7 @@ async def test_rows_written_by_hand_stop_no_worker(engine: Engine, examples: int
         ran.append(n)
 
     row = st.fixed_dictionaries({}, optional=COLUMNS)
-    taken: list[dict[str, Any]] = []
+    accepted: list[dict[str, Any]] = []
 
     def write(columns: dict[str, Any]) -> None:
         given = {"type_name": "poison", "queue": "default"} | columns
@@ -254,7 +254,7 @@ async def test_rows_written_by_hand_stop_no_worker(engine: Engine, examples: int
                 connection.execute(text(statement), given | {"id": Job("x").id})
         except (DBAPIError, UnicodeEncodeError):
             return
-        taken.append(given)
+        accepted.append(given)
 
     fuzz(examples * 2, row)(write)
     with Session(engine) as session, session.begin():
@@ -264,16 +264,16 @@ async def test_rows_written_by_hand_stop_no_worker(engine: Engine, examples: int
     await asyncio.wait_for(worker.run_until_idle(), 60)
     assert sorted(ran) == [0, 1, 2]
     assert [one.error for one in log.of(ComponentFailed)] == []
-    assert len(taken) > examples / 4
+    assert len(accepted) > examples / 4
     with engine.connect() as connection:  # nothing but what was written is there, and nothing of it is gone
-        assert connection.scalar(text("SELECT count(*) FROM job")) == len(taken) + 3
+        assert connection.scalar(text("SELECT count(*) FROM job")) == len(accepted) + 3
 
 
 FAR = ["attempt = 2147483647", "created_at = 'infinity'", "created_at = '0044-03-15 BC'", "max_attempts = 2147483647"]
 
 
 @pytest.mark.parametrize("change", FAR)
-async def test_a_number_or_a_time_that_nobody_can_count_on_from_holds_up_no_other_job(engine: Engine, change: str) -> None:
+async def test_numbers_and_times_at_their_maximum_do_not_delay_other_jobs(engine: Engine, change: str) -> None:
     queue = JobQueue()
 
     @queue.handler("far")
@@ -314,7 +314,7 @@ UNREADABLE: Final = {name: text for name, text in {"long": "9" * 5000, "deep": D
 
 @pytest.mark.parametrize("unreadable", UNREADABLE.values(), ids=UNREADABLE)
 @pytest.mark.parametrize("concurrency", [1, 9])
-async def test_a_payload_that_python_does_not_read_ends_its_own_job_and_no_other(
+async def test_a_payload_python_cannot_parse_kills_only_its_own_job(
     engine: Engine, unreadable: str, concurrency: int
 ) -> None:
     """The claim that brings it has committed: were it not read, nor were the jobs beside it, nor what the worker holds."""
@@ -337,7 +337,7 @@ async def test_a_payload_that_python_does_not_read_ends_its_own_job_and_no_other
 
 
 @amount
-async def test_strangers_notifications_are_hints_and_nothing_else(engine: Engine, examples: int) -> None:
+async def test_arbitrary_notifications_and_worker_rows_do_not_disturb_a_worker(engine: Engine, examples: int) -> None:
     """Of any payload, on any of the queue's channels, to a worker that listens; and rows of workers that never were."""
     queue = JobQueue()
 
@@ -345,7 +345,7 @@ async def test_strangers_notifications_are_hints_and_nothing_else(engine: Engine
     async def good(n: int) -> int:
         return n
 
-    def tell(topic: str, payload: str) -> None:
+    def notify(topic: str, payload: str) -> None:
         with suppress(DBAPIError, UnicodeEncodeError), engine.begin() as connection:
             connection.execute(
                 text("SELECT pg_notify(:channel, :payload)"), {"channel": f".job:{topic}", "payload": payload}
@@ -367,7 +367,7 @@ async def test_strangers_notifications_are_hints_and_nothing_else(engine: Engine
                 )
             )
         for topic, payload in drawn:
-            await asyncio.to_thread(tell, topic, payload)
+            await asyncio.to_thread(notify, topic, payload)
         with Session(engine) as session, session.begin():
             session.add(Job("good", 1))
         await log.until(JobCompleted)
@@ -375,7 +375,7 @@ async def test_strangers_notifications_are_hints_and_nothing_else(engine: Engine
 
 
 @amount
-def test_the_view_takes_what_is_legal_and_refuses_the_rest(engine: Engine, examples: int) -> None:
+def test_the_view_accepts_legal_changes_and_refuses_the_rest_unchanged(engine: Engine, examples: int) -> None:
     """Each refusal is one of the database's own, and leaves every row as it was."""
     statuses = st.sampled_from([*JobStatus, None])
     times = st.sampled_from([None, "now", "infinity", "-infinity", "8999-01-01", "294276-01-01"])

@@ -168,8 +168,8 @@ async def run_everything(database_url: str) -> None:
             WORDS["text"]
         }
         assert session.scalars(text("SELECT text FROM effect")).all() == 3 * [WORDS["text"]]
-        letters = list_dead_letters(session)
-        assert {letter.reason for letter in letters} == {DeadReason.DISCARDED, DeadReason.TIMED_OUT}
+        dead_letters = list_dead_letters(session)
+        assert {dead_letter.reason for dead_letter in dead_letters} == {DeadReason.DISCARDED, DeadReason.TIMED_OUT}
         failed = session.scalar(select(Job).where(Job.type_name == "again").limit(1))
         assert failed is not None
         (attempt,) = list_attempts(session, failed.id)
@@ -191,7 +191,7 @@ async def test_workers_rely_on_no_setting_of_the_database(database_url: str, hos
 
 @pytest.mark.long
 @pytest.mark.parametrize("hostile", SETTINGS.values(), ids=SETTINGS, indirect=True)
-async def test_workers_rely_on_none_of_these_settings(database_url: str, hostile: Mapping[str, str]) -> None:
+async def test_workers_rely_on_no_single_database_setting(database_url: str, hostile: Mapping[str, str]) -> None:
     await run_everything(database_url)
 
 
@@ -211,12 +211,12 @@ def latin1_url(jobqueue_server: PostgresServer) -> Iterator[str]:
     drop_database(url)
 
 
-async def test_jobs_with_other_letters_run_in_a_latin1_database(latin1_url: str) -> None:
+async def test_jobs_with_non_ascii_text_run_in_a_latin1_database(latin1_url: str) -> None:
     await run_everything(latin1_url)
 
 
 @pytest.mark.parametrize("client_encoding", ["LATIN1", "UTF8"])
-def test_a_text_that_a_latin1_database_lacks_is_refused_by_field(latin1_url: str, client_encoding: str) -> None:
+def test_text_not_encodable_in_latin1_is_refused_by_field(latin1_url: str, client_encoding: str) -> None:
     engine = create_engine(latin1_url, poolclass=NullPool, connect_args={"client_encoding": client_encoding})
     queue = JobQueue()
 
@@ -246,7 +246,7 @@ def test_a_text_that_a_latin1_database_lacks_is_refused_by_field(latin1_url: str
         assert raised.value.field == field
 
 
-async def test_an_output_or_error_that_the_database_lacks_ends_the_attempt(latin1_url: str) -> None:
+async def test_an_output_or_error_not_encodable_in_the_database_ends_the_attempt(latin1_url: str) -> None:
     engine = create_engine(latin1_url, pool_size=5)
     queue = JobQueue()
 
@@ -263,7 +263,7 @@ async def test_an_output_or_error_that_the_database_lacks_ends_the_attempt(latin
     worker = Worker(queue, engine, options=quick())
     await worker.run_until_idle()
     with Session(engine) as session:
-        errors = {letter.type_name: letter.error or {} for letter in list_dead_letters(session)}
+        errors = {dead_letter.type_name: dead_letter.error or {} for dead_letter in list_dead_letters(session)}
     assert "which the database's encoding LATIN1 does not have" in errors["returns"]["message"]
     assert errors["raises"]["message"] == "\\u6f22\\u5b57"
     engine.dispose()
@@ -277,7 +277,7 @@ UNREADABLE: dict[str, tuple[str, Callable[[Session], object]]] = {
 
 
 @pytest.mark.parametrize("setting", UNREADABLE)
-def test_a_session_that_cannot_carry_our_values_is_refused_with_what_to_set(
+def test_an_unusable_session_setting_is_refused_with_the_value_to_set(
     database_url: str, sessions: sessionmaker[Session], setting: str
 ) -> None:
     with sessions.begin() as session:

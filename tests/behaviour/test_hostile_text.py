@@ -1,4 +1,4 @@
-"""Names, errors and payloads that attack whoever looks at them: no command, log, figure or page lets any through."""
+"""Names, errors and payloads that attack their reader: no command, log, metric or page lets any through."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import Engine
 
-from sa_jobqueue import events as told
+from sa_jobqueue import events as job_events
 from sa_jobqueue.cli import main
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.overview import overviews
@@ -126,8 +126,8 @@ def ids(engine: Engine) -> dict[str, str]:
     """Fill a queue with hostile text; return what is named by it."""
     found = write_hostile(engine) | {"gone": f"gone{HOSTILE}"}
     with engine.connect() as connection:
-        letters: Any = HostileJob.DeadLetter.__table__
-        by_job = {row.job_id: row.id for row in connection.execute(letters.select())}
+        dead_letters: Any = HostileJob.DeadLetter.__table__
+        by_job = {row.job_id: row.id for row in connection.execute(dead_letters.select())}
     return found | {"letter": by_job[found["dead"]], "resolved letter": by_job[found["resolved"]]}
 
 
@@ -142,12 +142,12 @@ def commands(group: click.Command, path: str = "") -> Iterator[str]:
         yield from commands(command, f"{path} {name}".strip())
 
 
-def test_every_command_is_tried_or_has_a_reason_why_not() -> None:
+def test_every_command_is_tested_or_listed_as_tested_elsewhere() -> None:
     assert set(commands(main)) == COMMANDS.keys() | ELSEWHERE.keys()
 
 
 @pytest.mark.long
-def test_no_command_lets_a_name_or_an_error_steer_the_terminal(ids: dict[str, str], database_url: str) -> None:
+def test_no_command_prints_raw_control_characters(ids: dict[str, str], database_url: str) -> None:
     environment = {"SA_JOBQUEUE_URL": database_url, "SA_JOBQUEUE_APP": "tests.fixtures.hostile_app:jobs"}
     wrong: dict[str, Any] = {}
 
@@ -174,7 +174,7 @@ def test_no_command_lets_a_name_or_an_error_steer_the_terminal(ids: dict[str, st
     }
 
 
-def test_other_modules_of_the_command_line_write_to_no_stream_themselves() -> None:
+def test_only_the_output_module_of_the_cli_writes_to_streams() -> None:
     """So that no command can forget to escape: what prints is `cli._output`."""
     found = []
     for path in sorted((SOURCE / "cli").rglob("*.py")):
@@ -185,7 +185,7 @@ def test_other_modules_of_the_command_line_write_to_no_stream_themselves() -> No
     assert not found
 
 
-async def test_top_shows_no_raw_character(engine: Engine, ids: dict[str, str]) -> None:
+async def test_top_shows_no_raw_control_characters(engine: Engine, ids: dict[str, str]) -> None:
     from textual.widgets import DataTable, Static
 
     from sa_jobqueue.cli._top import TopApp
@@ -230,12 +230,12 @@ def log(formatter: logging.Formatter) -> Iterator[tuple[logging.Logger, StringIO
 
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), logging.Formatter("%(levelname)s %(message)s"), JsonFormatter()])
-def test_an_event_is_one_line_of_a_log_whatever_its_names_are(formatter: logging.Formatter) -> None:
+def test_an_event_is_logged_on_one_line_whatever_its_names_contain(formatter: logging.Formatter) -> None:
     for event, _, _ in CASES.values():
         assert is_dataclass(event)
         given = {one.name: hostile(getattr(event, one.name)) for one in fields(event)}
         with log(formatter) as (logger, stream):
-            bus = told.EventBus()
+            bus = job_events.EventBus()
             logs.subscribe(bus, logger)
             bus.emit(replace(event, **given))
         lines = stream.getvalue().rstrip("\n").split("\n")
@@ -248,7 +248,7 @@ def test_an_event_is_one_line_of_a_log_whatever_its_names_are(formatter: logging
             json.loads(lines[0])
 
 
-def test_what_a_handler_logs_is_one_line_and_a_traceback_is_indented() -> None:
+def test_handler_log_records_are_one_line_and_tracebacks_are_indented() -> None:
     with log(TextFormatter()) as (logger, stream):
         logger.warning("charged %s", LONE, extra={"job_id": LONE, "job_attempt": 1})
         try:
@@ -274,7 +274,7 @@ def test_labels_of_metrics_are_printable(engine: Engine, ids: dict[str, str]) ->
     assert [sample for sample in samples if "queue" in sample.labels]
 
 
-def test_a_report_shows_no_raw_character() -> None:
+def test_a_report_shows_no_raw_control_characters() -> None:
     from sa_jobqueue.report.page import render
     from tests.report.contents import filled
 

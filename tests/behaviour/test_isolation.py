@@ -50,8 +50,8 @@ TWINS: dict[str, Any] = {
     "cancels": 1,
     "exits": 1,
     "is_cancelled_within": 1,
-    "goes_on": 1,
-    "is_lent": 1,
+    "continues": 1,
+    "has_dependency": 1,
     "logs": "logged",
 }
 _END = """
@@ -71,7 +71,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def drain(queue: JobQueue[Any], engine: Engine, *, app: str | None = None, **options: Any) -> EventLog:
-    """Run a worker until nothing is due; return what it told."""
+    """Run a worker until nothing is due; return its events."""
     worker = Worker(queue, engine, options=quick(**PATIENT | options), app=app)
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), LONG_ENOUGH)
@@ -84,7 +84,7 @@ def message(jobs_there: Jobs, job_id: Any) -> str:
     return f"{error['type'].rpartition('.')[2]}: {error['message']}"
 
 
-async def test_an_isolated_attempt_ends_as_it_would_in_the_worker_itself(
+async def test_an_isolated_attempt_ends_as_it_would_in_process(
     engine: Engine, jobs: Jobs, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
@@ -112,9 +112,9 @@ async def test_an_isolated_attempt_ends_as_it_would_in_the_worker_itself(
             if name == "is_tried_again":
                 assert ends[0].later
     assert jobs.get(twins["waited"][1])["output"] == [8, 10]
-    assert jobs.get(twins["is_lent"][1])["output"] is True
-    told = {vars(record)["job_id"]: record for record in caplog.records if record.getMessage() == "it is logged"}
-    here, there = (told[str(job_id)] for job_id in twins["logs"])
+    assert jobs.get(twins["has_dependency"][1])["output"] is True
+    records = {vars(record)["job_id"]: record for record in caplog.records if record.getMessage() == "it is logged"}
+    here, there = (records[str(job_id)] for job_id in twins["logs"])
     fields = vars(there)
     assert (there.name, fields["job_type"], fields["job_attempt"]) == ("sa_jobqueue.job.logs_isolated", "logs_isolated", 1)
     assert (here.process, here.funcName) == (os.getpid(), there.funcName)
@@ -133,7 +133,7 @@ DEATHS = {
 @pytest.mark.parametrize(
     "names", [("aborts",), pytest.param(("hogs", "crashes", "leaves", "babbles"), marks=pytest.mark.long)], ids=" ".join
 )
-async def test_what_kills_a_child_costs_its_attempt_alone_at_once_and_says_what_it_was(
+async def test_a_killed_child_fails_only_its_attempt_at_once_with_the_cause(
     engine: Engine, jobs: Jobs, names: tuple[str, ...]
 ) -> None:
     """The lease would last for ten minutes, and a neighbour runs through all of it."""
@@ -161,25 +161,25 @@ async def test_what_kills_a_child_costs_its_attempt_alone_at_once_and_says_what_
     if "hogs" in fatal:
         assert message(jobs, fatal["hogs"]).endswith("MiB, over its memory limit of 160 MiB")
     assert [jobs.status(job_id) for job_id in (beside, *fine)] == [JobStatus.COMPLETED] * 4
-    letters = {jobs.letters(job_id)[0]["error_fingerprint"] for job_id in fatal.values()}
-    assert len(letters) == len(fatal)  # each is a group of its own
+    dead_letters = {jobs.dead_letters(job_id)[0]["error_fingerprint"] for job_id in fatal.values()}
+    assert len(dead_letters) == len(fatal)  # each is a group of its own
 
 
 @pytest.mark.long
-async def test_a_handler_that_holds_the_gil_in_its_process_does_not_hold_up_the_workers_loop(
+async def test_an_isolated_handler_holding_the_gil_does_not_block_the_workers_loop(
     engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
-    """It holds it until the other job, on the loop, lets it go: in one process neither would ever end."""
+    """It holds it until the other job, on the loop, releases it: in one process neither would ever end."""
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    held, let_go = enqueue(engine, isolated.holds_gil.job(str(fifo)), isolated.releases.job(str(fifo)))
+    held, releaser = enqueue(engine, isolated.holds_gil.job(str(fifo)), isolated.releases.job(str(fifo)))
     log = await drain(isolated.jobs, engine)
     assert jobs.get(held)["output"] == 1
-    assert jobs.status(let_go) is JobStatus.COMPLETED
-    assert {event.job_id for event in log.of(JobCompleted)} == {held, let_go}
+    assert jobs.status(releaser) is JobStatus.COMPLETED
+    assert {event.job_id for event in log.of(JobCompleted)} == {held, releaser}
 
 
-async def test_a_timeout_is_hard_a_handler_is_asked_then_terminated_then_killed(
+async def test_an_isolated_attempt_past_its_timeout_is_cancelled_terminated_then_killed(
     engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     heeded = tmp_path / "heeded"
@@ -190,19 +190,19 @@ async def test_a_timeout_is_hard_a_handler_is_asked_then_terminated_then_killed(
     def pids() -> list[int]:
         return [int(pid) for pid in (tmp_path / "started").read_text().split()]
 
-    def look(event: Event) -> None:
+    def note_if_running(event: Event) -> None:
         if isinstance(event, JobDied) and event.job_id == killed:
             ran_on.append(is_running(pids()[0]))
 
     await drain(isolated.jobs, engine, concurrency=1)
     # Only who does not heed pays for the patience of the others.
-    told, killed = enqueue(
+    terminated, killed = enqueue(
         engine, isolated.tidies.job(str(tmp_path / "tidied")), isolated.hangs.job(str(tmp_path / "started"))
     )
     worker = Worker(isolated.jobs, engine, options=quick(**PATIENT, concurrency=1, cancel_timeout=timedelta(seconds=1)))
-    worker.events.subscribe(look)
+    worker.events.subscribe(note_if_running)
     await asyncio.wait_for(worker.run_until_idle(), LONG_ENOUGH)
-    for job_id in (asked[0], asked[1], told, killed):
+    for job_id in (asked[0], asked[1], terminated, killed):
         assert message(jobs, job_id) == "AttemptTimeoutError: ran past its timeout of 0:00:00.200000"
         assert [attempt["outcome"] for attempt in jobs.attempts(job_id)] == ["timed_out"]
     assert jobs.get(asked[2])["output"] is False  # it had asked for more
@@ -213,10 +213,10 @@ async def test_a_timeout_is_hard_a_handler_is_asked_then_terminated_then_killed(
 
 
 @pytest.mark.long
-async def test_an_attempt_that_is_lost_while_it_waits_for_a_child_never_begins(
+async def test_an_attempt_lost_while_its_child_starts_never_runs(
     engine: Engine, jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Starting a child takes long enough for a lease to run out; nobody tells this worker, which does not listen."""
+    """Starting a child takes long enough for a lease to run out; this worker does not listen, so it is not notified."""
     fifo, touched, may_start = tmp_path / "fifo", tmp_path / "touched", asyncio.Event()
     os.mkfifo(fifo)
     start, starts = Process.start, count()
@@ -242,7 +242,7 @@ async def test_an_attempt_that_is_lost_while_it_waits_for_a_child_never_begins(
 
 
 @pytest.mark.long
-async def test_a_child_is_used_again_and_replaced_after_so_many_jobs(engine: Engine, jobs: Jobs) -> None:
+async def test_a_child_is_reused_and_replaced_after_max_jobs_per_child(engine: Engine, jobs: Jobs) -> None:
     ids = enqueue(engine, *(isolated.pid.job() for _ in range(5)))
     await drain(isolated.jobs, engine, concurrency=1, max_jobs_per_child=3)
     pids = [jobs.get(job_id)["output"] for job_id in ids]
@@ -251,7 +251,7 @@ async def test_a_child_is_used_again_and_replaced_after_so_many_jobs(engine: Eng
     assert not [pid for pid in set(pids) if is_running(pid)]
 
 
-async def test_a_stop_gives_an_isolated_attempt_back_and_leaves_no_process(
+async def test_stopping_releases_an_isolated_attempt_and_leaves_no_process(
     engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:
     (job_id,) = enqueue(engine, isolated.spins.job(str(tmp_path / "pid")))
@@ -278,7 +278,7 @@ async def test_middleware_sees_what_an_isolated_handler_raised(engine: Engine, j
     for name in ("raises", "snoozes"):
         options: dict[str, Any] = {"isolation": "process", "max_attempts": 1}
         queue.handler(f"{name}_isolated", **options)(both[name].job_type.func)
-    failed, put_back = enqueue(engine, queue.job("raises_isolated", "x"), queue.job("snoozes_isolated"))
+    failed, snoozed = enqueue(engine, queue.job("raises_isolated", "x"), queue.job("snoozes_isolated"))
     worker = Worker(queue, engine, options=quick(), app="tests.fixtures.isolated:both")
     await asyncio.wait_for(worker.run_until_idle(), LONG_ENOUGH)
     by_kind = {type(error): error for error in seen}
@@ -287,7 +287,7 @@ async def test_middleware_sees_what_an_isolated_handler_raised(engine: Engine, j
     assert (error.kind, error.reason) == ("ValueError", "bad x")
     assert "in _raise" in error.traceback
     assert jobs.get(failed)["last_error"]["type"] == "ValueError"
-    assert [attempt["outcome"] for attempt in jobs.attempts(put_back)] == ["snoozed"]
+    assert [attempt["outcome"] for attempt in jobs.attempts(snoozed)] == ["snoozed"]
 
 
 async def test_a_worker_whose_children_cannot_import_the_application_claims_nothing(engine: Engine, jobs: Jobs) -> None:
@@ -298,7 +298,7 @@ async def test_a_worker_whose_children_cannot_import_the_application_claims_noth
     assert jobs.status(job_id) is JobStatus.PENDING
 
 
-def test_what_cannot_be_isolated_is_refused_where_it_is_declared(engine: Engine) -> None:
+def test_a_handler_that_cannot_be_isolated_is_refused_at_declaration(engine: Engine) -> None:
     queue = JobQueue()
 
     def refused(error: type[Exception], words: str, func: Callable[..., Any] = lambda: None, **options: Any) -> None:

@@ -22,7 +22,7 @@ CREATE TABLE run (id bigint GENERATED ALWAYS AS IDENTITY, job_id uuid, attempt i
 """
 _BEGIN = "INSERT INTO run (job_id, attempt, key) VALUES (:job_id, :attempt, :key) RETURNING id"
 _END = "UPDATE run SET ended = clock_timestamp() WHERE id = :id"
-# What was killed never said when it ended; it had when its job was taken back.
+# A killed process never records its end; the run ended when its job was rescued.
 _AT_ONCE = """
 SELECT max(n) FROM (SELECT count(*) AS n FROM run AS one JOIN run AS other
   ON one.began >= other.began AND one.began < coalesce(other.ended, other.began) GROUP BY one.id) AS counted
@@ -66,7 +66,7 @@ def scalar(engine: Engine, statement: str, **given: Any) -> Any:
         return connection.execute(text(statement), given).scalar()
 
 
-async def test_a_queue_never_runs_more_than_its_limit_across_workers_of_which_one_is_killed(
+async def test_a_queue_limit_applies_across_workers_when_one_is_killed(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start
 ) -> None:
     execute(engine, _RUNS)
@@ -93,7 +93,7 @@ async def test_a_queue_never_runs_more_than_its_limit_across_workers_of_which_on
     assert scalar(engine, "SELECT max(n) FROM (SELECT count(*) AS n FROM run GROUP BY job_id) AS counted") <= 2
 
 
-async def test_a_type_starts_no_faster_than_its_rate_across_workers(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_a_job_types_rate_limit_applies_across_workers(engine: Engine, jobs: Jobs, start: Start) -> None:
     execute(
         engine,
         "INSERT INTO job_type (type_name, rate_limit, rate_period, rate_burst) VALUES ('test', 20, interval '1 second', 5)",
@@ -118,7 +118,7 @@ async def test_a_type_starts_no_faster_than_its_rate_across_workers(engine: Engi
     assert excess <= 1
 
 
-async def test_what_has_expired_is_cancelled_and_never_run(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_an_expired_job_is_cancelled_and_never_runs(engine: Engine, jobs: Jobs, start: Start) -> None:
     ran: list[str] = []
     queue = JobQueue()
 
@@ -138,7 +138,7 @@ async def test_what_has_expired_is_cancelled_and_never_run(engine: Engine, jobs:
     assert jobs.get(late)["chain_completed_at"] is not None
 
 
-async def test_jobs_of_a_key_run_one_at_a_time_in_order_and_a_retry_blocks(jobs: Jobs, start: Start) -> None:
+async def test_jobs_of_an_ordering_key_run_in_order_and_a_retry_blocks_the_key(jobs: Jobs, start: Start) -> None:
     seen: list[tuple[str, int]] = []
     running: set[str] = set()
     queue = JobQueue()
@@ -164,11 +164,9 @@ async def test_jobs_of_a_key_run_one_at_a_time_in_order_and_a_retry_blocks(jobs:
     assert [number for name, number in seen if name == "a"] == [0, 1, 2, *range(2, 10)]
 
 
-def test_the_next_of_a_key_is_found_behind_the_cursor_when_the_one_before_it_ends(
-    engine: Engine, jobs: Jobs, hands: Any
-) -> None:
+def test_the_next_job_of_an_ordering_key_is_found_behind_the_cursor(engine: Engine, jobs: Jobs, manual_worker: Any) -> None:
     first, second = jobs.add(ordering_key="k", due_in=-5), jobs.add(ordering_key="k", due_in=-5)
-    other, worker = hands("other:1"), hands("worker:1")
+    other, worker = manual_worker("other:1"), manual_worker("worker:1")
     (mine,) = other.claim()
     assert mine.id == first
     assert worker.claim() == []  # its cursor has passed the second one
@@ -181,14 +179,16 @@ def test_the_next_of_a_key_is_found_behind_the_cursor_when_the_one_before_it_end
     assert [job.id for job in worker.claim()] == [third]
 
 
-def test_explain_names_the_policy_that_holds_a_job_back(engine: Engine, jobs: Jobs, hands: Any) -> None:
+def test_explain_names_the_ordering_key_limit_or_expiry_that_holds_a_job_back(
+    engine: Engine, jobs: Jobs, manual_worker: Any
+) -> None:
     jobs.add_worker("free:1", concurrency=5)
     first, second = jobs.add(ordering_key="k", due_in=-5), jobs.add(ordering_key="k", due_in=-5)
     with Session(engine) as session:
-        told = explain_job(session, second)
-        assert (told.cause, told.evidence["waits_for"]) == (Cause.WAITING_FOR_ORDERING_KEY, first)
+        explanation = explain_job(session, second)
+        assert (explanation.cause, explanation.evidence["waits_for"]) == (Cause.WAITING_FOR_ORDERING_KEY, first)
         execute(engine, "INSERT INTO queue (name, global_concurrency) VALUES ('default', 1)")
-        assert len(hands("other:1").claim()) == 1
+        assert len(manual_worker("other:1").claim()) == 1
         assert explain_job(session, jobs.add()).cause is Cause.LIMITED
         late = jobs.add(expires_at=func.now())
         assert explain_job(session, late).cause is Cause.EXPIRED

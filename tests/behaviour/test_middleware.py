@@ -28,7 +28,7 @@ KINDS = ["async", "async with session", "sync", "sync with session"]
 
 
 def every_kind(act: Callable[[AttemptContext], Any], **options: Any) -> JobQueue[Any]:
-    """Return a queue with the same handler in both colours, with and without a session; each does what `act` does."""
+    """Return a queue with the same handler, sync and async, with and without a session; each does what `act` does."""
     queue = JobQueue()
 
     @queue.handler("async", **options)
@@ -55,34 +55,34 @@ def one_of_each(queue: JobQueue[Any], engine: Engine) -> dict[str, Any]:
     return dict(zip(KINDS, enqueue(engine, *(queue.job(kind.replace(" ", "_"), kind) for kind in KINDS)), strict=True))
 
 
-async def test_it_surrounds_the_handler_and_the_commit_of_its_session(engine: Engine, jobs: Jobs) -> None:
-    told: dict[str, list[Any]] = {kind: [] for kind in KINDS}
-    queue = every_kind(lambda ctx: told[ctx.job.input].append(TENANT.get()))
+async def test_middleware_surrounds_the_handler_and_its_sessions_commit(engine: Engine, jobs: Jobs) -> None:
+    calls: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    queue = every_kind(lambda ctx: calls[ctx.job.input].append(TENANT.get()))
 
     @queue.middleware
     async def outer(attempt: AttemptContext, proceed: Proceed) -> None:
-        told[attempt.job.input].append("outer in")
+        calls[attempt.job.input].append("outer in")
         TENANT.set(f"tenant of {attempt.job.input}")
         await proceed()
-        told[attempt.job.input].append(f"outer out: {jobs.status(attempt.job.id)}")
+        calls[attempt.job.input].append(f"outer out: {jobs.status(attempt.job.id)}")
 
     @queue.middleware
     async def inner(attempt: AttemptContext, proceed: Proceed) -> None:
-        told[attempt.job.input].append(f"inner in: {TENANT.get()}")
+        calls[attempt.job.input].append(f"inner in: {TENANT.get()}")
         await proceed()
-        told[attempt.job.input].append("inner out")
+        calls[attempt.job.input].append("inner out")
 
     ids = one_of_each(queue, engine)
     log = await drain(queue, engine)
     for kind in KINDS:
         left = "completed" if "session" in kind else "running"  # without a session the worker completes it afterwards
         tenant = f"tenant of {kind}"
-        assert told[kind] == ["outer in", f"inner in: {tenant}", tenant, "inner out", f"outer out: {left}"]
+        assert calls[kind] == ["outer in", f"inner in: {tenant}", tenant, "inner out", f"outer out: {left}"]
         assert jobs.status(ids[kind]) is JobStatus.COMPLETED
     assert (len(log.of(JobStarted)), len(log.of(JobCompleted))) == (4, 4)
 
 
-async def test_it_may_end_the_attempt_before_the_handler_is_called(engine: Engine, jobs: Jobs) -> None:
+async def test_middleware_can_end_the_attempt_before_the_handler_runs(engine: Engine, jobs: Jobs) -> None:
     called: list[Any] = []
     queue = every_kind(called.append, max_attempts=1)
     ends: dict[str, Exception] = {
@@ -101,16 +101,18 @@ async def test_it_may_end_the_attempt_before_the_handler_is_called(engine: Engin
     log = await drain(queue, engine)
     assert called == log.of(JobStarted) == []
     assert jobs.status(ids["async"]) is JobStatus.PENDING
-    letters = {letter["job_id"]: (letter["reason"], letter["error"]) for letter in jobs.letters()}
-    reasons = {kind: letters[job_id][0] for kind, job_id in ids.items() if job_id in letters}
+    dead_letters = {
+        dead_letter["job_id"]: (dead_letter["reason"], dead_letter["error"]) for dead_letter in jobs.dead_letters()
+    }
+    reasons = {kind: dead_letters[job_id][0] for kind, job_id in ids.items() if job_id in dead_letters}
     assert reasons == {"async with session": "discarded", "sync": "exhausted", "sync with session": "exhausted"}
-    assert letters[ids["sync"]][1]["traceback"].count("File ") == 1  # the middleware's own frame, none of ours
-    error = letters[ids["sync with session"]][1]
+    assert dead_letters[ids["sync"]][1]["traceback"].count("File ") == 1  # the middleware's own frame, none of ours
+    error = dead_letters[ids["sync with session"]][1]
     assert error["type"] == "sa_jobqueue.errors.MiddlewareError"
     assert "gate returned without calling proceed()" in error["message"]
 
 
-async def test_it_sees_every_failure_and_cannot_hide_one(engine: Engine, jobs: Jobs) -> None:
+async def test_middleware_sees_every_failure_and_cannot_suppress_one(engine: Engine, jobs: Jobs) -> None:
     seen: list[str] = []
 
     def fail(ctx: AttemptContext) -> None:
@@ -133,11 +135,11 @@ async def test_it_sees_every_failure_and_cannot_hide_one(engine: Engine, jobs: J
     await drain(queue, engine)
     assert sorted(seen) == ["UnreadableInputError", *["ValueError"] * 4]
     assert set(jobs.statuses().values()) == {JobStatus.DEAD}
-    letter = jobs.letters()[0]
-    assert letter["error"]["traceback"].count("File ") == 2  # the handler's frames
+    dead_letter = jobs.dead_letters()[0]
+    assert dead_letter["error"]["traceback"].count("File ") == 2  # the handler's frames
 
 
-async def test_a_failure_after_the_handler_counts_until_the_commit(
+async def test_a_middleware_failure_after_the_handler_counts_until_the_commit(
     engine: Engine, jobs: Jobs, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = every_kind(lambda ctx: None, max_attempts=1)
@@ -154,7 +156,7 @@ async def test_a_failure_after_the_handler_counts_until_the_commit(
     assert (len(log.of(JobCompleted)), len(log.of(MiddlewareFailed)), len(log.of(AttemptLost))) == (2, 2, 0)
 
 
-async def test_it_runs_within_the_attempts_timeout(engine: Engine, jobs: Jobs) -> None:
+async def test_middleware_runs_within_the_attempts_timeout(engine: Engine, jobs: Jobs) -> None:
     queue = every_kind(lambda ctx: None, max_attempts=1, timeout=timedelta(seconds=30))
 
     @queue.middleware
@@ -171,7 +173,7 @@ async def test_it_runs_within_the_attempts_timeout(engine: Engine, jobs: Jobs) -
     assert (len(log.of(JobCompleted)), len(log.of(AttemptLost))) == (2, 0)
 
 
-async def test_a_job_completed_in_its_session_is_not_given_back_for_its_middleware(
+async def test_a_job_completed_in_its_session_is_not_released_because_of_middleware(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     queue = every_kind(lambda ctx: None)
@@ -193,13 +195,13 @@ async def test_a_job_completed_in_its_session_is_not_given_back_for_its_middlewa
     assert (len(log.of(JobCompleted)), len(log.of(AttemptLost))) == (2, 0)
 
 
-async def test_each_slice_has_its_own(engine: Engine, jobs: Jobs) -> None:
+async def test_each_included_registry_has_its_own_middleware(engine: Engine, jobs: Jobs) -> None:
     application, feature = JobQueue(), JobQueue()
-    told: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
 
-    def told_by(name: str) -> Callable[[AttemptContext, Proceed], Any]:
+    def recording(name: str) -> Callable[[AttemptContext, Proceed], Any]:
         async def middleware(attempt: AttemptContext, proceed: Proceed) -> None:
-            told.append((name, attempt.job.type_name))
+            calls.append((name, attempt.job.type_name))
             await proceed()
 
         return middleware
@@ -210,9 +212,9 @@ async def test_each_slice_has_its_own(engine: Engine, jobs: Jobs) -> None:
     async def theirs() -> None: ...
 
     application.include(feature)
-    application.middleware(told_by("application"))
-    feature.middleware(told_by("feature"))
+    application.middleware(recording("application"))
+    feature.middleware(recording("feature"))
     enqueue(engine, ours.job(), theirs.job())
     await drain(application, engine)
-    assert sorted(told) == [("application", "ours"), ("feature", "theirs")]
+    assert sorted(calls) == [("application", "ours"), ("feature", "theirs")]
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}

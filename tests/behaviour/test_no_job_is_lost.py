@@ -96,7 +96,7 @@ def healthy() -> JobQueue[Any]:
 @pytest.mark.parametrize(
     "fault", variants(FAULTS, default=["in the handler", "before the handler's commit", "before the flush"])
 )
-async def test_a_worker_killed_anywhere_loses_nothing_and_doubles_no_effect(
+async def test_a_worker_killed_at_any_step_loses_no_job_and_repeats_no_write(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start, fault: str
 ) -> None:
     with engine.begin() as connection:
@@ -126,7 +126,7 @@ async def _ended(process: Any) -> int:
     return code
 
 
-async def test_a_job_that_kills_its_process_ends_as_a_dead_letter_after_backoff(
+async def test_a_job_that_kills_its_process_becomes_a_dead_letter_after_backoff(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start
 ) -> None:
     queue = healthy()
@@ -143,13 +143,13 @@ async def test_a_job_that_kills_its_process_ends_as_a_dead_letter_after_backoff(
     async with start(queue) as log:
         (died,) = await log.until(JobRescued)
     assert died.died
-    (letter,) = jobs.letters(job_id)
-    assert (letter["reason"], letter["attempts"]) == ("lost", 2)
+    (dead_letter,) = jobs.dead_letters(job_id)
+    assert (dead_letter["reason"], dead_letter["attempts"]) == ("lost", 2)
     assert [row["outcome"] for row in jobs.attempts(job_id)] == ["lost", "lost"]
     assert log.of(JobDied) == []
 
 
-async def test_a_stopped_process_that_wakes_up_is_fenced_and_works_on(
+async def test_a_resumed_process_is_fenced_and_continues_working(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
@@ -175,7 +175,7 @@ async def test_a_stopped_process_that_wakes_up_is_fenced_and_works_on(
 
 
 @pytest.mark.long
-async def test_a_handler_that_holds_the_gil_past_its_lease_loses_it_and_doubles_no_effect(
+async def test_a_handler_holding_the_gil_past_its_lease_loses_it_and_repeats_no_write(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start, tmp_path: Path
 ) -> None:
     fifo = tmp_path / "fifo"
@@ -193,14 +193,14 @@ async def test_a_handler_that_holds_the_gil_past_its_lease_loses_it_and_doubles_
     async with start(queue):
 
         def is_completed() -> bool:
-            jobs.silence(victim.pid, after=1)  # of five beats there was none
+            jobs.silence(victim.pid, after=1)  # five heartbeats were missed
             return jobs.status(job_id) is JobStatus.COMPLETED
 
         await until(is_completed, what="another worker completes the job")
     done = jobs.get(job_id)
     assert (done["attempt"], jobs.attempts(job_id)[0]["outcome"]) == (2, "lost")
     (again,) = enqueue(engine, queue.job("with_session", {"n": 2}))
-    with await asyncio.wait_for(asyncio.to_thread(fifo.open, "wb"), PATIENCE):  # only now does it go on
+    with await asyncio.wait_for(asyncio.to_thread(fifo.open, "wb"), PATIENCE):  # only now does it continue
         await until(lambda: jobs.status(again) is JobStatus.COMPLETED, what="the victim works again")
     assert jobs.get(again)["completed_by"] == first
     assert victim.poll() is None
@@ -209,7 +209,7 @@ async def test_a_handler_that_holds_the_gil_past_its_lease_loses_it_and_doubles_
     assert jobs.get(job_id) == done
 
 
-async def test_a_job_claimed_by_an_answer_that_was_lost_is_given_back(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_jobs_of_a_claim_whose_response_was_lost_are_released(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = healthy()
     lost: list[Any] = []
     from sa_jobqueue.worker.claim.claims import Claims
@@ -233,7 +233,7 @@ async def test_a_job_claimed_by_an_answer_that_was_lost_is_given_back(engine: En
     assert {row["outcome"] for job_id in ids for row in jobs.attempts(job_id)} == {"released"}
 
 
-async def test_a_retry_in_a_crowd_never_starves_the_sweeper(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_constant_retries_do_not_starve_the_rescuer(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = JobQueue()
 
     @queue.handler("endless", retry=Backoff(base=timedelta(microseconds=1)))
@@ -247,10 +247,10 @@ async def test_a_retry_in_a_crowd_never_starves_the_sweeper(engine: Engine, jobs
     lost = jobs.add(JobStatus.RUNNING, worker_id="gone:1", type_name="endless", input={"lost": True}, priority=9)
     enqueue(engine, *(endless.job({}, max_attempts=1_000_000) for _ in range(20)))
     async with start(queue, concurrency=2):
-        await until(lambda: jobs.status(lost) is JobStatus.COMPLETED, what="the lost job is taken back and run")
+        await until(lambda: jobs.status(lost) is JobStatus.COMPLETED, what="the lost job is rescued and run")
 
 
-def test_waiting_helpers_give_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_until_fails_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.fixtures.workers.PATIENCE", 0.05)
     with pytest.raises(AssertionError, match="did not become true"):
         wait_until(lambda: False)

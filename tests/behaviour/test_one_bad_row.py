@@ -15,7 +15,7 @@ from sa_jobqueue.models import WaitFor
 from sa_jobqueue.observe.health import Code, health
 from sa_jobqueue.operations import upsert_schedule
 from sa_jobqueue.types import ENDED
-from tests.behaviour.test_rows_by_hand import ONLY_REFUSED
+from tests.behaviour.test_inconsistent_rows import ONLY_REFUSED
 from tests.fixtures.inconsistent_rows import CASES, Case, force, set_up, write
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
@@ -40,7 +40,7 @@ def mark(case: Case) -> Any:
 
 
 @pytest.mark.parametrize("case", [mark(case) for case in CASES])
-async def test_one_inconsistent_row_holds_up_no_job_of_any_kind(
+async def test_one_inconsistent_row_does_not_delay_any_kind_of_job(
     case: Case, engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     queue = JobQueue()

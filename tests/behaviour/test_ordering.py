@@ -1,4 +1,4 @@
-"""Jobs of a key run one at a time, even where two claims cannot see each other; one that is told to steps aside."""
+"""Jobs of a key run one at a time, even where two claims cannot see each other; a retrying one is skipped if it says so."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _waiting(engine: Engine) -> bool:
 
 @both_servers
 @pytest.mark.parametrize("index", ["with the index", "without it"])
-def test_two_claims_that_see_no_running_job_of_a_key_do_not_both_start_one(
-    engine: Engine, jobs: Jobs, hands: Any, index: str
+def test_concurrent_claims_start_only_one_job_of_an_ordering_key(
+    engine: Engine, jobs: Jobs, manual_worker: Any, index: str
 ) -> None:
     if index == "without it":
         execute(engine, "DROP INDEX uq_job_ordering")
-    one, other = hands("one:1"), hands("other:1")
+    one, other = manual_worker("one:1"), manual_worker("other:1")
     with Session(engine) as late, ThreadPoolExecutor(1) as thread:
         first = Job("test", ordering_key="k")
         late.add(first)
@@ -67,21 +67,21 @@ def test_two_claims_that_see_no_running_job_of_a_key_do_not_both_start_one(
 
 
 @both_servers
-@pytest.mark.parametrize("aside", [True, None], ids=["steps aside", "blocks"])
-def test_a_job_that_waits_for_its_next_attempt_blocks_or_skip_while_retrying(
-    engine: Engine, jobs: Jobs, hands: Any, aside: bool | None
+@pytest.mark.parametrize("skips", [True, None], ids=["skip_while_retrying", "blocks"])
+def test_a_retrying_job_blocks_its_ordering_key_unless_skip_while_retrying(
+    engine: Engine, jobs: Jobs, manual_worker: Any, skips: bool | None
 ) -> None:
-    first = jobs.add(ordering_key="k", due_in=-9, skip_while_retrying=aside)
+    first = jobs.add(ordering_key="k", due_in=-9, skip_while_retrying=skips)
     second, third = jobs.add(ordering_key="k", due_in=-9), jobs.add(ordering_key="k", due_in=-9)
-    other, worker = hands("other:1"), hands("worker:1")
+    other, worker = manual_worker("other:1"), manual_worker("worker:1")
     (failing,) = other.claim()
     assert failing.id == first
     assert worker.claim() == []  # its cursor has passed the others
     other.finish(failing, delay=3600)
     with Session(engine) as session:
-        told = explain_job(session, second)
-        assert (told.cause is Cause.WAITING_FOR_ORDERING_KEY) is not aside
-    if not aside:
+        explanation = explain_job(session, second)
+        assert (explanation.cause is Cause.WAITING_FOR_ORDERING_KEY) is not skips
+    if not skips:
         assert worker.claim() == []
         return
     (mine,) = worker.claim()
@@ -96,12 +96,12 @@ def test_a_job_that_waits_for_its_next_attempt_blocks_or_skip_while_retrying(
 
 
 @both_servers
-def test_one_that_stepped_aside_is_found_though_it_became_due_while_the_one_before_it_ended(
-    engine: Engine, jobs: Jobs, hands: Any
+def test_a_skipped_retry_that_becomes_due_during_a_completion_is_found(
+    engine: Engine, jobs: Jobs, manual_worker: Any
 ) -> None:
     first = jobs.add(ordering_key="k", due_in=-9, skip_while_retrying=True)
     second = jobs.add(ordering_key="k", due_in=-9)
-    other, worker = hands("other:1"), hands("worker:1")
+    other, worker = manual_worker("other:1"), manual_worker("worker:1")
     other.finish(*other.claim(), delay=3600)
     (mine,) = other.claim()
     assert mine.id == second
@@ -114,12 +114,12 @@ def test_one_that_stepped_aside_is_found_though_it_became_due_while_the_one_befo
 
 
 @both_servers
-def test_what_is_next_of_all_keys_that_a_statement_deletes_jobs_of_is_stamped_at_once(engine: Engine, jobs: Jobs) -> None:
+def test_deleting_jobs_stamps_the_next_job_of_every_ordering_key_in_one_update(engine: Engine, jobs: Jobs) -> None:
     """For each of them it would walk past all that was deleted of the key with it."""
     odd = ["a,b", 'quo"te', "back\\slash", "ключ", "[1]", "", "{} null"]
     firsts = [jobs.add(ordering_key=key) for key in odd * 3]
     seconds = [jobs.add(ordering_key=key) for key in odd]
-    kept, _ = (jobs.add(ordering_key="kept") for _ in range(2))
+    restored, _ = (jobs.add(ordering_key="kept") for _ in range(2))
     many = [jobs.add(ordering_key=f"{number:0100}") for number in range(250) for _ in range(2)]
     ended, _ = jobs.add(JobStatus.COMPLETED, ordering_key="ended"), jobs.add(ordering_key="ended")
     execute(engine, "UPDATE job SET completed_at = now() - interval '1 hour' WHERE id = :id", id=ended)
@@ -130,7 +130,7 @@ def test_what_is_next_of_all_keys_that_a_statement_deletes_jobs_of_is_stamped_at
     with engine.begin() as connection:
         delete = text("DELETE FROM job WHERE id = ANY(:ids)")
         with connection.begin_nested() as savepoint:
-            connection.execute(delete, {"ids": [kept]})
+            connection.execute(delete, {"ids": [restored]})
             savepoint.rollback()
         connection.execute(delete, {"ids": [*firsts, ended]})
         mine = "SELECT id FROM job WHERE changed_xid = pg_current_xact_id() AND status = 'pending'"
@@ -149,12 +149,12 @@ def test_what_is_next_of_all_keys_that_a_statement_deletes_jobs_of_is_stamped_at
         "DELETE FROM job WHERE id = :id",
     ],
 )
-def test_the_table_may_be_altered_by_a_transaction_that_ended_jobs_of_a_key(
-    engine: Engine, jobs: Jobs, hands: Any, ending: str
+def test_a_transaction_that_ended_ordered_jobs_may_alter_the_table(
+    engine: Engine, jobs: Jobs, manual_worker: Any, ending: str
 ) -> None:
-    """What is next of a key was once told of at the commit, by deferred triggers, before which PostgreSQL refuses."""
+    """The next job of a key was once stamped by deferred triggers, before which PostgreSQL refuses to alter the table."""
     first, second = jobs.add(ordering_key="k", due_in=-9), jobs.add(ordering_key="k", due_in=-9)
-    other, worker = hands("other:1"), hands("worker:1")
+    other, worker = manual_worker("other:1"), manual_worker("worker:1")
     assert [job.id for job in other.claim()] == [first]
     assert worker.claim() == []  # its cursor has passed the second
     with engine.begin() as connection:
@@ -164,10 +164,10 @@ def test_the_table_may_be_altered_by_a_transaction_that_ended_jobs_of_a_key(
 
 
 @pytest.mark.parametrize("limit", [None, 5], ids=["alone", "under a limit"])
-async def test_a_worker_whose_claim_meets_another_of_the_key_goes_on(
-    engine: Engine, jobs: Jobs, hands: Any, start: Start, limit: int | None
+async def test_a_worker_recovers_from_a_claim_conflict_on_an_ordering_key(
+    engine: Engine, jobs: Jobs, manual_worker: Any, start: Start, limit: int | None
 ) -> None:
-    queue, other = JobQueue(), hands("other:1")
+    queue, other = JobQueue(), manual_worker("other:1")
     jobs.add_worker("other:1")
 
     @queue.handler("test")
@@ -192,7 +192,9 @@ async def test_a_worker_whose_claim_meets_another_of_the_key_goes_on(
     assert not log.of(ComponentFailed)
 
 
-async def test_workers_go_on_with_a_key_while_one_of_it_waits(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_workers_continue_an_ordering_key_while_a_skipped_job_retries(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
     queue = JobQueue()
     ran: list[int] = []  # in both workers; their claims' `started_at` is the time from before they looked
 

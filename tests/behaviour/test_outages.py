@@ -43,12 +43,12 @@ def simple() -> JobQueue[Any]:
 
 async def test_a_worker_reconnects_after_all_its_connections_were_cut(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = JobQueue()
-    cut, go_on = asyncio.Event(), asyncio.Event()
+    cut, release = asyncio.Event(), asyncio.Event()
 
     @queue.handler("waits")
     async def waits(payload: dict[str, Any]) -> str:
         cut.set()
-        await go_on.wait()
+        await release.wait()
         return "done"
 
     (running,) = enqueue(engine, waits.job({}))
@@ -58,7 +58,7 @@ async def test_a_worker_reconnects_after_all_its_connections_were_cut(engine: En
             connection.execute(
                 text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue%'")
             )
-        go_on.set()  # its completion meets dead connections
+        release.set()  # its completion meets dead connections
         await log.until(ComponentFailed)
         await until(lambda: jobs.status(running) is JobStatus.COMPLETED, what="the completion is written in the end")
         (later,) = enqueue(engine, waits.job({}))
@@ -81,19 +81,19 @@ async def test_a_worker_outlives_a_crash_of_the_server(own_server: EmbeddedServe
     Base.metadata.create_all(engine)
     jobs = Jobs(engine)
     queue = JobQueue()
-    started, go_on = asyncio.Event(), asyncio.Event()
+    started, release = asyncio.Event(), asyncio.Event()
 
     @queue.handler("waits")
     async def waits(payload: dict[str, Any]) -> None:
         started.set()
-        await go_on.wait()
+        await release.wait()
 
     ids = enqueue(engine, *(waits.job({}) for _ in range(3)))
     options = quick(heartbeat_timeout=timedelta(seconds=30), heartbeat_interval=timedelta(milliseconds=200))
     async with working(Worker(queue, engine, options=options)) as log:
         await log.until(JobStarted, 3)
         own_server.crash()
-        go_on.set()
+        release.set()
         await log.until(ComponentFailed)
         own_server.restart()
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
@@ -101,7 +101,7 @@ async def test_a_worker_outlives_a_crash_of_the_server(own_server: EmbeddedServe
     engine.dispose()
 
 
-async def test_a_worker_that_cannot_beat_stops_its_attempts_before_others_may_take_them(
+async def test_a_worker_without_heartbeats_stops_its_attempts_before_others_rescue_them(
     own_server: EmbeddedServer,
 ) -> None:
     engine = create_engine(own_server.url, pool_pre_ping=True)
@@ -122,10 +122,10 @@ async def test_a_worker_that_cannot_beat_stops_its_attempts_before_others_may_ta
     async with working(Worker(queue, engine, options=options)) as log:
         await log.until(JobStarted)
         own_server.crash()
-        told = (await log.until(HeartbeatFailing))[0]
+        event = (await log.until(HeartbeatFailing))[0]
         await asyncio.wait_for(stopped.wait(), PATIENCE)
-        # Sooner than the second that others wait, by a beat.
-        assert timedelta(milliseconds=800) <= told.silent
+        # Before the second after which others rescue them, by one heartbeat.
+        assert timedelta(milliseconds=800) <= event.silent
         own_server.restart()
         await until(lambda: jobs.get(job_id)["attempt"] >= 2, what="it is claimed anew")
     assert jobs.attempts(job_id)[0]["outcome"] in {"released", "lost"}
@@ -149,7 +149,7 @@ async def test_a_notification_starts_a_job_long_before_the_poll(engine: Engine, 
         with engine.begin() as connection:
             connection.execute(text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"))
         await log.until(ComponentFailed)
-        enqueue(engine, queue.job("nothing", {}))  # told to nobody, perhaps: found on the reconnect
+        enqueue(engine, queue.job("nothing", {}))  # its notification may be lost: found on the reconnect
         await log.until(JobCompleted, 2)
         await until(lambda: _listeners(engine) == 1 and _is_asleep(engine), what="the worker sleeps again")
         enqueue(engine, queue.job("nothing", {}))
@@ -165,7 +165,7 @@ def _is_asleep(engine: Engine) -> bool:
         return bool(connection.execute(text(asked)).scalar())
 
 
-async def test_a_workers_own_retry_starts_when_it_is_due_not_at_the_next_poll(engine: Engine, start: Start) -> None:
+async def test_a_workers_retry_starts_when_due_not_at_the_next_poll(engine: Engine, start: Start) -> None:
     queue = JobQueue()
 
     @queue.handler("twice", retry=Backoff(base=timedelta(milliseconds=300), jitter=False))
@@ -179,7 +179,7 @@ async def test_a_workers_own_retry_starts_when_it_is_due_not_at_the_next_poll(en
         await log.until(JobCompleted)
 
 
-async def test_a_job_rescued_starts_when_it_is_due_not_at_the_next_poll(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_a_rescued_job_starts_when_due_not_at_the_next_poll(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = simple()
     async with start(queue, poll_interval=timedelta(minutes=10), listen=False) as log:
         await until(lambda: _is_asleep(engine), what="the claimer sleeps, knowing of nothing to come")
@@ -188,7 +188,7 @@ async def test_a_job_rescued_starts_when_it_is_due_not_at_the_next_poll(engine: 
         await log.until(JobCompleted)
 
 
-async def test_a_wake_up_that_comes_while_the_worker_goes_to_sleep_is_not_lost(
+async def test_a_notification_received_while_the_worker_falls_asleep_is_not_lost(
     engine: Engine, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = simple()
@@ -206,7 +206,7 @@ async def test_a_wake_up_that_comes_while_the_worker_goes_to_sleep_is_not_lost(
         await log.until(JobCompleted)
 
 
-async def test_a_job_that_becomes_due_while_the_worker_goes_to_sleep_does_not_wait_for_the_next_poll(
+async def test_a_job_due_while_the_worker_falls_asleep_does_not_wait_for_the_next_poll(
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleep = Claimer._sleep
@@ -237,7 +237,7 @@ def test_a_pool_too_small_for_the_handlers_is_refused(database_url: str) -> None
     Worker(queue, engine, options=quick(concurrency=3))
 
 
-def test_what_is_no_queue_or_no_engine_is_refused(engine: Engine) -> None:
+def test_worker_refuses_arguments_that_are_no_queue_or_engine(engine: Engine) -> None:
     for jobs, given, option in [
         (engine, simple(), "jobs"),
         (simple(), str(engine.url), "engine"),
@@ -254,7 +254,7 @@ def _listeners(engine: Engine) -> int:
         return int(connection.execute(found).scalar_one())
 
 
-async def test_a_delayed_job_starts_when_it_is_due_not_at_the_next_poll(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_a_delayed_job_starts_when_due_not_at_the_next_poll(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = simple()
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
         await until(lambda: _listeners(engine) == 1)
@@ -268,19 +268,19 @@ async def test_a_handler_that_blocks_the_loop_does_not_lose_its_lease(
     engine: Engine, jobs: Jobs, start: Start, tmp_path: Any
 ) -> None:
     queue = JobQueue()
-    last_beat = text("SELECT max(heartbeat_at) FROM worker JOIN job ON leased_by = worker.id")
+    last_heartbeat = text("SELECT max(heartbeat_at) FROM worker JOIN job ON leased_by = worker.id")
 
-    def beat() -> Any:
+    def heartbeat() -> Any:
         with engine.connect() as connection:
-            return connection.execute(last_beat).scalar_one()
+            return connection.execute(last_heartbeat).scalar_one()
 
     @queue.handler("rude")
     async def rude(payload: dict[str, Any]) -> None:
         for _ in range(3):
-            before = beat()
-            wait_until(lambda before=before: beat() > before, what="a beat while the loop is blocked")  # type: ignore[misc]
+            before = heartbeat()
+            wait_until(lambda before=before: heartbeat() > before, what="a heartbeat while the loop is blocked")  # type: ignore[misc]
 
-    other = simple()  # a second worker, in a thread of its own, sweeps meanwhile
+    other = simple()  # a second worker, in a separate thread, rescues meanwhile
     (job_id,) = enqueue(engine, rude.job({}))
 
     def sweep_until_done() -> None:
@@ -296,7 +296,7 @@ async def test_a_handler_that_blocks_the_loop_does_not_lose_its_lease(
     assert jobs.attempts(job_id) == []
 
 
-async def test_no_transaction_stays_open_while_a_handler_without_a_session_runs(engine: Engine, start: Start) -> None:
+async def test_no_transaction_is_open_while_a_handler_without_a_session_runs(engine: Engine, start: Start) -> None:
     queue = JobQueue()
 
     def open_ones() -> int:
@@ -324,7 +324,7 @@ async def test_a_database_that_does_not_answer_is_a_typed_error_without_the_pass
     assert "127.0.0.1:9" in str(caught.value)
 
 
-async def test_a_worker_refuses_a_schema_it_does_not_know(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_refuses_an_unknown_schema_version_or_server(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = Worker(simple(), engine, options=quick())
 
     def stamp(comment: str) -> None:
@@ -372,7 +372,7 @@ async def test_only_the_databases_clock_decides(engine: Engine, jobs: Jobs, monk
 
 
 @pytest.mark.long
-async def test_steps_of_a_hosts_clock_within_a_run_change_nothing(
+async def test_steps_of_the_host_clock_during_a_run_change_nothing(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import time
@@ -390,16 +390,16 @@ async def test_steps_of_a_hosts_clock_within_a_run_change_nothing(
     @queue.handler("late")
     async def late() -> None: ...
 
-    def last_beat() -> Any:
+    def last_heartbeat() -> Any:
         with engine.connect() as connection:
             return connection.execute(select(Job.Worker.heartbeat_at).where(Job.Worker.id == worker.id)).scalar_one()
 
     async def step_by(seconds: float) -> None:
         ahead[0] += seconds
-        before = last_beat()
+        before = last_heartbeat()
         (delayed,) = enqueue(engine, late.job(delay=timedelta(milliseconds=300)))
         await until(lambda: jobs.status(delayed) is JobStatus.COMPLETED, what="what was due later")
-        await until(lambda: last_beat() > before, what="a beat")
+        await until(lambda: last_heartbeat() > before, what="a heartbeat")
         row = jobs.get(delayed)
         assert timedelta(0) <= row["started_at"] - row["scheduled_at"] < timedelta(seconds=PATIENCE)
 

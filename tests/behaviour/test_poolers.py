@@ -34,7 +34,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 
 
 def everything() -> JobQueue[Any]:
-    """Handlers of each kind: alone, with either session, failing first, going on, waiting for others."""
+    """Handlers of each kind: alone, with either session, failing first, continuing, blocked by others."""
     queue = JobQueue()
 
     @queue.handler("alone")
@@ -64,7 +64,9 @@ def everything() -> JobQueue[Any]:
     [None, pytest.param(0, marks=pytest.mark.long), 100],
     ids=["old", "new, nothing is prepared", "new, producers prepare"],
 )
-async def test_producers_and_workers_work_through_a_pooler(engine: Engine, pooler: MakePooler, tracked: int | None) -> None:
+async def test_producers_and_workers_run_through_a_transaction_pooler(
+    engine: Engine, pooler: MakePooler, tracked: int | None
+) -> None:
     """Many jobs on few server sessions: nothing prepared, listened to or set on one of them is looked for on another.
 
     Unless the pooler keeps track of prepared statements, and makes them on whichever session comes.
@@ -98,8 +100,8 @@ async def test_producers_and_workers_work_through_a_pooler(engine: Engine, poole
     assert ended == {"alone": 42, "sync": 20, "async": 20, "again": 20}
     assert attempts == []  # none failed for want of what another session had
     assert log.of(ComponentFailed) == []
-    (told,) = log.of(PoolerFound)
-    record = describe(told)
+    (event,) = log.of(PoolerFound)
+    record = describe(event)
     assert (record.message % record.arguments).endswith("is connected through a connection pooler; it polls every 0.1 s")
     if tracked is not None:
         assert (_prepared_by_clients(url) > 0) is (tracked > 0)
@@ -114,18 +116,16 @@ def _prepared_by_clients(url: str) -> int:
         return int(sum(row["total_client_parse_count"] for row in connection.execute("SHOW STATS")))
 
 
-async def test_a_worker_behind_a_pooler_listens_where_it_is_told_to(
-    engine: Engine, database_url: str, pooler: MakePooler
-) -> None:
+async def test_a_worker_behind_a_pooler_listens_at_listen_url(engine: Engine, database_url: str, pooler: MakePooler) -> None:
     url = pooler().url
     queue = everything()
     through = create_engine(url, poolclass=NullPool)
     options = quick(poll_interval=timedelta(minutes=5))
     async with working(Worker(queue, through, options=options, listen_url=database_url)) as log:
-        (told,) = await log.until(PoolerFound)
-        assert told.listens
+        (event,) = await log.until(PoolerFound)
+        assert event.listens
 
-        def somebody_listens() -> bool:
+        def has_listener() -> bool:
             with engine.connect() as connection:
                 return bool(
                     connection.scalar(
@@ -133,7 +133,7 @@ async def test_a_worker_behind_a_pooler_listens_where_it_is_told_to(
                     )
                 )
 
-        await until(somebody_listens)
+        await until(has_listener)
         with Session(through) as session, session.begin():
             session.add(job := Job("alone", 1))
             job_id = job.id
@@ -142,7 +142,7 @@ async def test_a_worker_behind_a_pooler_listens_where_it_is_told_to(
             with engine.connect() as connection:
                 return connection.scalar(select(Job.status).where(Job.id == job_id)) is JobStatus.COMPLETED
 
-        await until(done)  # told of it: it would not look for five minutes
+        await until(done)  # notified: the next poll is in five minutes
     with pytest.raises(InvalidOptionError, match="listen_url: leads to a connection pooler as well"):
         await Worker(queue, through, options=options, listen_url=url).run()
     secret = make_url(database_url).set(password="geheim").render_as_string(hide_password=False)
@@ -152,7 +152,7 @@ async def test_a_worker_behind_a_pooler_listens_where_it_is_told_to(
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-async def test_guards_hold_for_each_statement_and_stay_with_nobody(pooler: MakePooler, settings: dict[str, object]) -> None:
+async def test_session_guards_apply_per_transaction_and_do_not_leak(pooler: MakePooler, settings: dict[str, object]) -> None:
     """Each transaction of a worker has them; the next user of the server's session has not."""
     url = make_url(pooler(pool=1, **settings).url)
     connections = Connections(url, worker_name="w", patience=quick().heartbeat_timeout)
@@ -184,10 +184,10 @@ async def test_guards_hold_for_each_statement_and_stay_with_nobody(pooler: MakeP
         await other.dispose()
 
 
-async def test_without_a_pooler_nothing_changes(database_url: str) -> None:
+async def test_a_direct_connection_is_not_detected_as_a_pooler(database_url: str) -> None:
     direct = Connections(make_url(database_url), worker_name="w", patience=quick().heartbeat_timeout)
     await direct.find_pooler()
     assert (direct.is_pooled, direct.can_listen) == (False, True)
     nowhere = Connections(make_url("postgresql://127.0.0.1:9/none"), worker_name="w", patience=quick().heartbeat_timeout)
-    await nowhere.find_pooler()  # whoever asks first says that there is nobody
+    await nowhere.find_pooler()  # the first connection attempt reports the failure
     assert nowhere.is_pooled is False

@@ -28,7 +28,7 @@ from sa_jobqueue.worker.background.heartbeat import Heartbeat, Identity
 from sa_jobqueue.worker.run.isolation.reports import Reports
 from tests.fixtures import isolated
 from tests.fixtures.jobs import WORKER, Jobs
-from tests.fixtures.workers import PATIENCE, Hands, Spawn, Start, quick, until, wait_until, working
+from tests.fixtures.workers import PATIENCE, ManualWorker, Spawn, Start, quick, until, wait_until, working
 from tests.statements.cases import beat_parameters
 from tests.unit.test_attempt_context import attempt_context
 
@@ -64,16 +64,16 @@ def report(done: float, attempt: int = 1) -> dict[str, Any]:
     return {"attempt": attempt, "done": done, "total": None, "message": None}
 
 
-async def test_sync_and_async_handlers_report_and_a_retry_begins_without(
+async def test_handlers_report_progress_and_a_retry_starts_without_it(
     engine: Engine, async_engine: AsyncEngine, start: Start, database_url: str
 ) -> None:
-    jobs, go_on, again = JobQueue(), threading.Event(), threading.Event()
+    jobs, release, again = JobQueue(), threading.Event(), threading.Event()
 
     @jobs.handler("resize", retry=Backoff(base=timedelta(milliseconds=1), cap=timedelta(milliseconds=1)))
     def resize(ctx: AttemptContext) -> None:
         if ctx.attempt == 1:
             ctx.progress(40, 100, message="resizing\x00 \ud800")  # no text that the database can store
-            go_on.wait(PATIENCE)
+            release.wait(PATIENCE)
             raise OSError
         again.set()
         ctx.wait_cancelled(timedelta(seconds=PATIENCE))
@@ -111,7 +111,7 @@ async def test_sync_and_async_handlers_report_and_a_retry_begins_without(
             seen = {job.job_id: job.progress for job in (await asyncio.to_thread(read)).longest}
         assert str(seen[walked]) == "3: walking"
 
-        go_on.set()
+        release.set()
         assert await asyncio.to_thread(again.wait, PATIENCE)
         assert progress_of(engine, resized) is None
         assert json.loads(await asyncio.to_thread(show, "--json"))["progress"] is None
@@ -120,7 +120,7 @@ async def test_sync_and_async_handlers_report_and_a_retry_begins_without(
         operations.get_progress(session, uuid7())
 
 
-async def test_whoever_waits_for_a_chain_is_called_with_each_new_report(
+async def test_wait_chain_calls_on_progress_with_each_new_report(
     engine: Engine, async_engine: AsyncEngine, start: Start
 ) -> None:
     jobs, steps = JobQueue(), [asyncio.Event() for _ in range(2)]
@@ -139,7 +139,7 @@ async def test_whoever_waits_for_a_chain_is_called_with_each_new_report(
     def note(kind: str) -> Any:
         def call(progress: Progress) -> None:
             seen[kind].append(str(progress))
-            if all(len(told) == len(seen[kind]) for told in seen.values()):
+            if all(len(reports_of_one) == len(seen[kind]) for reports_of_one in seen.values()):
                 loop.call_soon_threadsafe(steps[len(seen[kind]) - 1].set)
 
         return call
@@ -156,8 +156,8 @@ async def test_whoever_waits_for_a_chain_is_called_with_each_new_report(
     assert seen == {"sync": expected, "async": expected}
 
 
-def test_of_a_killed_worker_the_last_report_is_shown_until_the_job_is_rescued(
-    engine: Engine, jobs: Jobs, spawn: Spawn, hands: Any
+def test_the_last_report_of_a_killed_worker_is_shown_until_the_rescue(
+    engine: Engine, jobs: Jobs, spawn: Spawn, manual_worker: Any
 ) -> None:
     job_id = jobs.add()
     process = spawn(REPORTING)
@@ -169,22 +169,22 @@ def test_of_a_killed_worker_the_last_report_is_shown_until_the_job_is_rescued(
     assert progress_of(engine, job_id) == last  # and says of when it is
     with engine.begin() as connection:
         connection.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 hour'"))
-    other: Hands = hands()
+    other: ManualWorker = manual_worker()
     assert [row.id for row in other.rescue()] == [job_id]
     assert progress_of(engine, job_id) is None
 
 
-def test_reports_of_an_attempt_that_lost_its_lease_are_never_shown(engine: Engine, jobs: Jobs, hands: Any) -> None:
+def test_reports_of_an_attempt_that_lost_its_lease_are_never_shown(engine: Engine, jobs: Jobs, manual_worker: Any) -> None:
     job_id = jobs.add(JobStatus.RUNNING, attempt=1, started_at=text("now()"))
     with engine.begin() as connection:
         connection.execute(leases.beat(Job), beat_parameters(progress={str(job_id): report(5)}))
     found = progress_of(engine, job_id)
     assert found is not None
     assert found.done == 5
-    # Rescued, and claimed by another worker; the first one goes on reporting.
+    # Rescued, and claimed by another worker; the first one continues to report.
     with engine.begin() as connection:
         connection.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 hour'"))
-    other: Hands = hands("other:1")
+    other: ManualWorker = manual_worker("other:1")
     other.rescue()
     with engine.begin() as connection:
         connection.execute(text("UPDATE job_queue SET scheduled_at = now()"))
@@ -249,14 +249,14 @@ def test_a_thousand_reports_cost_no_statement_and_no_row_version(engine: Engine,
         ("message", {"done": 1, "message": b"x"}),
     ],
 )
-def test_a_report_that_makes_no_sense_is_refused(field: str, given: dict[str, Any]) -> None:
+def test_an_invalid_progress_report_is_refused_by_field(field: str, given: dict[str, Any]) -> None:
     context = attempt_context()
     with pytest.raises(InvalidOptionError, match=field):
         context.progress(**given)
     assert context.reported is None
 
 
-def test_items_are_done_when_the_next_one_is_asked_for() -> None:
+def test_track_counts_an_item_when_the_next_one_is_requested() -> None:
     context = attempt_context()
     seen = [(row, context.reported) for row in context.track(["a", "b"], message="rows")]
     seen.append(("end", context.reported))
@@ -267,7 +267,7 @@ def test_items_are_done_when_the_next_one_is_asked_for() -> None:
         context.track([], total=-1)
 
 
-def test_a_child_sends_its_worker_one_report_an_interval_and_always_the_last() -> None:
+def test_a_child_process_sends_at_most_one_report_per_interval_including_the_latest() -> None:
     now, later, sent = [0.0], [], []
 
     class Timer:
@@ -313,7 +313,7 @@ async def test_a_handler_in_a_child_process_reports(engine: Engine, tmp_path: Pa
         await log.until(JobCompleted)
 
 
-def test_the_worker_row_is_the_only_one_that_tells(engine: Engine, jobs: Jobs) -> None:
+def test_progress_is_none_without_a_report_in_the_worker_row(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(WORKER)
     assert progress_of(engine, jobs.add(JobStatus.RUNNING, attempt=1)) is None
     assert progress_of(engine, jobs.add()) is None

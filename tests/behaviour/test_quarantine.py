@@ -65,14 +65,14 @@ class World:
             await self.gate.wait()
             raise RuntimeError("no")
 
-        @self.queue.handler("goes_on")
-        async def goes_on() -> Any:
+        @self.queue.handler("continues")
+        async def continues() -> Any:
             return waits.continuation()
 
         @self.queue.handler("test")
         async def test() -> None: ...
 
-        self.waits, self.fails, self.goes_on, self.test = waits, fails, goes_on, test
+        self.waits, self.fails, self.continues, self.test = waits, fails, continues, test
 
 
 @dataclass
@@ -103,7 +103,7 @@ def failures(world: World) -> Given:
 
 
 def ends_of_chains(world: World) -> Given:
-    chains = enqueue(world.engine, *(world.goes_on.job() for _ in range(GOOD + 1)))
+    chains = enqueue(world.engine, *(world.continues.job() for _ in range(GOOD + 1)))
 
     def done(chain_ids: Sequence[Any]) -> bool:
         return all(world.jobs.get(chain_id)["chain_completed_at"] is not None for chain_id in chain_ids)
@@ -197,7 +197,7 @@ def pruning_of_letters(world: World) -> Given:
     with world.engine.begin() as connection:
         for letter_id in ids:
             connection.execute(insert(Job.DeadLetter).values(id=letter_id, job_id=uuid7(), chain_id=uuid7(), **row))
-    return Given(ids, lambda some: not {letter["id"] for letter in world.jobs.letters()} & set(some))
+    return Given(ids, lambda some: not {dead_letter["id"] for dead_letter in world.jobs.dead_letters()} & set(some))
 
 
 def limits(world: World) -> Given:
@@ -293,7 +293,7 @@ ALWAYS = {completions, unblocking, rescue, firing, starting, limits}
         for case in CASES
     ],
 )
-async def test_one_row_that_cannot_be_written_holds_up_no_other_and_is_named(
+async def test_a_row_that_cannot_be_written_is_quarantined_and_delays_no_other(
     case: Case, engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=2), jitter=False)
@@ -320,9 +320,9 @@ async def test_one_row_that_cannot_be_written_holds_up_no_other_and_is_named(
         assert case.error in found.summary
         if case.write not in NOT_OF_JOBS:
             with Session(engine) as session:
-                told = explain_job(session, given.find() if given.find else bad)
-            assert (told.cause, told.evidence["statement"]) == (Cause.QUARANTINED, case.write), told
-            assert case.error in told.sentence
+                explanation = explain_job(session, given.find() if given.find else bad)
+            assert (explanation.cause, explanation.evidence["statement"]) == (Cause.QUARANTINED, case.write), explanation
+            assert case.error in explanation.sentence
         later = enqueue(engine, *(world.waits.job() for _ in range(2 * GOOD)))
         await until(lambda: of_statuses(world, JobStatus.COMPLETED)(later), what="slots are free")
         with engine.begin() as connection:
@@ -335,7 +335,7 @@ async def test_one_row_that_cannot_be_written_holds_up_no_other_and_is_named(
 @pytest.mark.parametrize(
     "case", [pytest.param(case, id=case.prepare.__name__) for case in CASES if case.prepare in {declaring_queues, pruning}]
 )
-async def test_a_row_whose_pause_ends_before_its_failure_is_recorded_is_tried_again(
+async def test_a_quarantined_row_is_retried_if_its_pause_ends_before_it_is_recorded(
     case: Case, engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a machine that stands still, or while a walk takes long: what rests is then not what failed."""
@@ -358,9 +358,7 @@ async def test_a_row_whose_pause_ends_before_its_failure_is_recorded_is_tried_ag
         await until(lambda: not records(engine), what="its record is deleted")
 
 
-async def test_a_worker_stops_in_time_with_a_completion_that_cannot_be_written(
-    engine: Engine, jobs: Jobs, start: Start
-) -> None:
+async def test_a_completion_that_cannot_be_written_does_not_delay_shutdown(engine: Engine, jobs: Jobs, start: Start) -> None:
     """It tries once more, leaves the job running, and the job is rescued like any of a worker that is gone."""
     world = World(engine, jobs, JobQueue(), asyncio.Event())
     world.handlers()
@@ -385,7 +383,7 @@ async def test_a_worker_stops_in_time_with_a_completion_that_cannot_be_written(
     assert jobs.get(bad)["attempt"] == 2
 
 
-async def test_a_continuation_that_is_refused_is_the_failure_of_its_own_attempt(
+async def test_a_continuation_refused_by_a_trigger_fails_only_its_own_attempt(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     queue, gate = JobQueue(), asyncio.Event()
@@ -411,7 +409,7 @@ async def test_a_continuation_that_is_refused_is_the_failure_of_its_own_attempt(
         await until(lambda: all(jobs.get(chain_id)["chain_completed_at"] for chain_id in chains), what="the others end")
     assert not log.of(ComponentFailed)
     assert not log.of(WriteQuarantined)
-    assert "the application refuses" in jobs.letters(chains[-1])[0]["error"]["message"]
+    assert "the application refuses" in jobs.dead_letters(chains[-1])[0]["error"]["message"]
 
 
 def records(engine: Engine) -> list[Any]:

@@ -50,7 +50,7 @@ def scalar(engine: Engine, statement: str, **given: Any) -> float:
 
 
 @pytest.mark.long
-async def test_no_window_and_no_stretch_of_time_has_more_than_its_rate_by_weight_across_three_workers(
+async def test_weighted_rate_limits_apply_in_every_window_across_three_workers(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     with engine.begin() as connection:
@@ -72,7 +72,7 @@ async def test_no_window_and_no_stretch_of_time_has_more_than_its_rate_by_weight
     assert scalar(engine, "SELECT max(attempt) FROM job") == 1
 
 
-async def test_a_job_heavier_than_the_rate_starts_alone_and_those_behind_it_wait(
+async def test_a_job_costing_more_than_the_rate_limit_starts_alone_and_delays_the_next(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     given = (
@@ -93,7 +93,7 @@ async def test_a_job_heavier_than_the_rate_starts_alone_and_those_behind_it_wait
     assert all(later - earlier >= timedelta(milliseconds=300) for earlier, later in pairwise(at))
 
 
-async def test_a_divided_rate_waits_for_no_lock_and_is_kept_by_three_workers_together(
+async def test_local_token_buckets_take_no_lock_and_keep_the_rate_across_workers(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     queue = JobQueue()
@@ -125,7 +125,7 @@ async def test_a_divided_rate_waits_for_no_lock_and_is_kept_by_three_workers_tog
     assert scalar(engine, "SELECT count(DISTINCT completed_by) FROM job") == 3
 
 
-async def test_a_divided_rate_beside_an_exact_limit_is_counted_once_and_by_the_worker(
+async def test_a_local_token_bucket_beside_a_concurrency_limit_is_charged_only_locally(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     given = """
@@ -150,7 +150,7 @@ async def test_a_divided_rate_beside_an_exact_limit_is_counted_once_and_by_the_w
     assert scalar(engine, "SELECT count(*) FROM rate_state") == 0
 
 
-def test_a_weight_is_the_jobs_or_its_handlers_however_it_is_enqueued_and_checked(engine: Engine) -> None:
+def test_rate_cost_comes_from_the_job_or_its_handler_and_is_validated(engine: Engine) -> None:
     queue = JobQueue()
 
     @queue.handler("test", rate_cost=4)
@@ -172,7 +172,7 @@ def test_a_weight_is_the_jobs_or_its_handlers_however_it_is_enqueued_and_checked
         queue.handler("other", rate_cost=0)
 
 
-def test_explain_names_the_window_and_the_weight_and_says_when_the_job_may_start(engine: Engine, jobs: Jobs) -> None:
+def test_explain_names_the_rate_limit_the_cost_and_the_next_start(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker("free:1", concurrency=5)
     used = """
     INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm) VALUES ('default', 5,

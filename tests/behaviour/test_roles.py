@@ -1,4 +1,4 @@
-"""Four roles with the least rights: each does all of its work, and is refused whatever is another's, or nobody's."""
+"""Four roles with the least rights: each does all of its work, and is refused everything else."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def is_refused(connection: Connection, statement: str) -> bool:
 
 
 @both_servers
-def test_a_role_may_do_what_is_written_and_nothing_else(engine: Engine, roles: str) -> None:
+def test_each_role_has_exactly_its_documented_rights(engine: Engine, roles: str) -> None:
     """Every verb on every table and view, tried as every role."""
     tables = {table.name for table in Job.metadata.sorted_tables}
     views = set(inspect(engine).get_view_names())
@@ -131,7 +131,7 @@ def test_a_role_may_do_what_is_written_and_nothing_else(engine: Engine, roles: s
                     "UPDATE": f"UPDATE {name} SET {'has_waiters' if name == 'job' else column} = NULL",
                     "DELETE": f"DELETE FROM {name}",
                 }
-                if name in {"job_chain", "job_transition"}:  # nobody writes to these
+                if name in {"job_chain", "job_transition"}:  # no role writes to these
                     tried = {"SELECT": tried["SELECT"]}
                 allowed = {verb for verb, statement in tried.items() if not is_refused(connection, statement)}
                 assert allowed == {verb for verb in may if verb}, (role, name)
@@ -142,7 +142,7 @@ def test_a_role_may_do_what_is_written_and_nothing_else(engine: Engine, roles: s
             connection.rollback()
 
 
-def test_a_producer_enqueues_in_every_way_and_touches_no_job(engine: Engine, acting: As, jobs: Jobs) -> None:
+def test_a_producer_can_enqueue_in_every_way_and_change_no_job(engine: Engine, acting: As, jobs: Jobs) -> None:
     done = jobs.add(JobStatus.COMPLETED)
     with Session(acting("producer")) as session:
         job = Job("test", {"n": 1})
@@ -170,7 +170,7 @@ def test_a_producer_enqueues_in_every_way_and_touches_no_job(engine: Engine, act
             assert is_refused(connection, forbidden)
 
 
-def test_a_producer_that_sees_no_payload_enqueues(engine: Engine, acting: As, roles: str, jobs: Jobs) -> None:
+def test_a_producer_without_read_access_to_payloads_can_enqueue(engine: Engine, acting: As, roles: str, jobs: Jobs) -> None:
     blind = acting("producer")
     filled = "root_id, has_waiters, created_at, scheduled_at, changed_xid"
     with engine.begin() as connection:
@@ -244,7 +244,7 @@ def test_an_observer_reads_everything_and_changes_nothing(engine: Engine, acting
     seen = acting("observer")
     with Session(seen) as session:
         assert {job.id for job in list_jobs(session).items} == {pending, dead}
-        assert [letter.job_id for letter in list_dead_letters(session)] == [dead]
+        assert [dead_letter.job_id for dead_letter in list_dead_letters(session)] == [dead]
         assert list_workers(session).items == []
         assert explain_job(session, pending).cause
         for forbidden in (
@@ -269,7 +269,7 @@ def test_an_operator_redrives_cancels_and_deletes_and_alters_nothing(acting: As,
     assert jobs.status(other) is JobStatus.CANCELLED
 
 
-def test_the_sql_is_printed_for_any_place_and_names_are_checked() -> None:
+def test_grants_prints_sql_for_any_schema_and_validates_role_names() -> None:
     statements = grant_statements(Layout("jobs", "mail_"), roles="mail")
     assert 'GRANT SELECT, INSERT, UPDATE, DELETE ON "jobs".mail_job TO "mail_worker"' in statements
     printed = CliRunner().invoke(main, ["grants"], env={"SA_JOBQUEUE_URL": None})

@@ -1,4 +1,4 @@
-"""Shutdown is bounded: it drains to a deadline, then gives back what is left without counting the attempt."""
+"""Shutdown is bounded: it drains until a deadline, then releases the remaining jobs without counting the attempt."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from tests.fixtures.workers import PATIENCE, EventLog, quick
 def waiting_queue() -> tuple[JobQueue[Any], asyncio.Event]:
     """Return a queue whose handler waits until the event is set."""
     queue = JobQueue()
-    let_go = asyncio.Event()
+    release = asyncio.Event()
 
     @queue.handler("waits")
     async def waits(payload: dict[str, Any]) -> None:
-        await let_go.wait()
+        await release.wait()
 
-    return queue, let_go
+    return queue, release
 
 
-async def test_a_stop_lets_running_jobs_finish_and_claims_no_more(engine: Engine, jobs: Jobs) -> None:
-    queue, let_go = waiting_queue()
+async def test_stop_lets_running_jobs_finish_and_claims_no_more(engine: Engine, jobs: Jobs) -> None:
+    queue, release = waiting_queue()
     first, second = enqueue(engine, queue.job("waits", {}, priority=1), queue.job("waits", {}))
     worker = Worker(queue, engine, options=quick(concurrency=1))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted)
     worker.stop()
-    let_go.set()
+    release.set()
     await asyncio.wait_for(run, PATIENCE)
     assert (jobs.status(first), jobs.status(second)) == (JobStatus.COMPLETED, JobStatus.PENDING)
     assert log.of(WorkerStopped)[0].released == 0
 
 
-async def test_what_outlasts_the_drain_is_given_back_uncounted(engine: Engine, jobs: Jobs) -> None:
+async def test_jobs_that_outlast_the_shutdown_timeout_are_released_uncounted(engine: Engine, jobs: Jobs) -> None:
     queue, _ = waiting_queue()
     (job_id,) = enqueue(engine, queue.job("waits", {}, max_attempts=1))
     worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(milliseconds=100)))
@@ -54,14 +54,14 @@ async def test_what_outlasts_the_drain_is_given_back_uncounted(engine: Engine, j
     worker.stop()
     await asyncio.wait_for(run, PATIENCE)
     row = jobs.get(job_id)
-    # Attempt 1 was its last; given back, there is one more.
+    # Attempt 1 was its last; a release adds one more.
     assert (row["status"], row["attempt"], row["max_attempts"]) == (JobStatus.PENDING, 1, 2)
     assert [one["outcome"] for one in jobs.attempts(job_id)] == ["released"]
     assert row["scheduled_at"] <= _now(engine)
     assert log.of(WorkerStopped)[0].released == 1
 
 
-async def test_a_second_stop_gives_back_at_once(engine: Engine, jobs: Jobs) -> None:
+async def test_a_second_stop_releases_jobs_at_once(engine: Engine, jobs: Jobs) -> None:
     queue, _ = waiting_queue()
     (job_id,) = enqueue(engine, queue.job("waits", {}))
     worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(hours=1)))
@@ -77,7 +77,7 @@ async def test_a_second_stop_gives_back_at_once(engine: Engine, jobs: Jobs) -> N
     assert log.of(WorkerStopped)[0].released == 1
 
 
-async def test_an_attempt_that_is_stopped_before_its_task_has_run_is_given_back(engine: Engine, jobs: Jobs) -> None:
+async def test_an_attempt_stopped_before_its_task_runs_is_released(engine: Engine, jobs: Jobs) -> None:
     queue, _ = waiting_queue()
     both = enqueue(engine, queue.job("waits", {}), queue.job("waits", {}))
     worker = Worker(queue, engine, options=quick(concurrency=2))
@@ -94,7 +94,7 @@ async def test_an_attempt_that_is_stopped_before_its_task_has_run_is_given_back(
     assert log.of(WorkerStopped)[0].released == 2
 
 
-async def test_a_stop_before_the_run_is_not_forgotten(engine: Engine, jobs: Jobs) -> None:
+async def test_a_stop_requested_before_run_takes_effect(engine: Engine, jobs: Jobs) -> None:
     queue, _ = waiting_queue()
     (job_id,) = enqueue(engine, queue.job("waits", {}))
     worker = Worker(queue, engine, options=quick())
@@ -112,34 +112,34 @@ async def _stopped_after_start(worker: Worker) -> None:
     await run
 
 
-async def test_threads_are_told_to_stop_and_do_not_hold_the_shutdown_up(engine: Engine, jobs: Jobs) -> None:
+async def test_threads_are_signalled_to_stop_and_do_not_delay_shutdown(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
-    let_go = threading.Event()
-    told: list[str | None] = []
+    release = threading.Event()
+    reasons: list[str | None] = []
 
     @queue.handler("listens")
     def listens(payload: dict[str, Any], ctx: AttemptContext) -> None:
         assert ctx.wait_cancelled(timedelta(seconds=PATIENCE))
-        told.append(ctx.cancel_reason)
+        reasons.append(ctx.cancel_reason)
 
-    @queue.handler("deaf")
-    def deaf(payload: dict[str, Any]) -> None:
-        let_go.wait(PATIENCE)
+    @queue.handler("ignores_stop")
+    def ignores_stop(payload: dict[str, Any]) -> None:
+        release.wait(PATIENCE)
 
-    polite, stubborn = enqueue(engine, listens.job({}), deaf.job({}))
+    polite, stubborn = enqueue(engine, listens.job({}), ignores_stop.job({}))
     worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(0), cancel_timeout=timedelta(seconds=1)))
     log = EventLog(worker)
     run = asyncio.create_task(worker.run())
     await log.until(JobStarted, 2)
     worker.stop()
     await asyncio.wait_for(run, PATIENCE)
-    assert told == ["shutdown"]
+    assert reasons == ["shutdown"]
     assert worker.has_stuck_threads
     assert (jobs.status(polite), jobs.status(stubborn)) == (JobStatus.PENDING, JobStatus.PENDING)
-    let_go.set()
+    release.set()
 
 
-async def test_a_cancelled_run_gives_everything_back(engine: Engine, jobs: Jobs) -> None:
+async def test_cancelling_run_releases_all_jobs(engine: Engine, jobs: Jobs) -> None:
     queue, _ = waiting_queue()
     (job_id,) = enqueue(engine, queue.job("waits", {}))
     worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(hours=1)))
@@ -153,8 +153,8 @@ async def test_a_cancelled_run_gives_everything_back(engine: Engine, jobs: Jobs)
 
 
 async def test_a_stopped_worker_leaves_no_row_no_connection_and_no_thread(engine: Engine) -> None:
-    queue, let_go = waiting_queue()
-    let_go.set()
+    queue, release = waiting_queue()
+    release.set()
     enqueue(engine, *(queue.job("waits", {}) for _ in range(5)))
     before = set(threading.enumerate())
     worker = Worker(queue, engine, options=quick())
@@ -185,7 +185,7 @@ async def connections_end(engine: Engine) -> None:
 @pytest.mark.filterwarnings("ignore:The garbage collector is trying to clean up:sqlalchemy.exc.SAWarning")
 async def test_a_worker_stopped_while_it_connects_leaves_no_connection(engine: Engine) -> None:
     # Whatever it was about to open: each run is stopped some steps of the loop later than the one before. Without the
-    # garbage collector, which would hide that nobody closed a connection.
+    # garbage collector, which would hide an unclosed connection.
     gc.collect()
     gc.disable()
     try:

@@ -16,8 +16,8 @@ from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.jobs import Jobs
 
 
-def both_colours(act: Any) -> JobQueue[Any]:
-    """Return a queue with the same handler in both colours: it does what `act(session, ctx)` does."""
+def sync_and_async_queue(act: Any) -> JobQueue[Any]:
+    """Return a queue with the same handler, sync and async: it does what `act(session, ctx)` does."""
     queue = JobQueue()
 
     @queue.handler("sync", max_attempts=1)
@@ -31,22 +31,22 @@ def both_colours(act: Any) -> JobQueue[Any]:
     return queue
 
 
-async def test_they_follow_the_commit_of_the_completion(engine: Engine, jobs: Jobs) -> None:
+async def test_after_commit_callbacks_run_after_the_completions_commit(engine: Engine, jobs: Jobs) -> None:
     seen: list[tuple[str, JobStatus]] = []
 
     def act(session: Any, ctx: AttemptContext) -> None:
         after_commit(session, lambda: seen.append((ctx.job.type_name, jobs.status(ctx.job.id))))
 
-    queue = both_colours(act)
+    queue = sync_and_async_queue(act)
     enqueue(engine, queue.job("sync"), queue.job("async"))
     await drain(queue, engine)
     assert sorted(seen) == [("async", JobStatus.COMPLETED), ("sync", JobStatus.COMPLETED)]
 
 
-async def test_one_that_raises_leaves_the_completion_as_it_is(
+async def test_an_after_commit_callback_that_raises_does_not_affect_the_completion(
     engine: Engine, jobs: Jobs, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue = both_colours(lambda session, ctx: after_commit(session, lambda: 1 / 0))
+    queue = sync_and_async_queue(lambda session, ctx: after_commit(session, lambda: 1 / 0))
     ids = enqueue(engine, queue.job("sync"), queue.job("async"))
     log = await drain(queue, engine)
     assert {jobs.status(job_id) for job_id in ids} == {JobStatus.COMPLETED}
@@ -54,7 +54,7 @@ async def test_one_that_raises_leaves_the_completion_as_it_is(
     assert len([record for record in caplog.records if record.name == "sa_jobqueue.hooks"]) == 2
 
 
-async def test_an_attempt_that_fails_or_is_lost_has_none(engine: Engine, jobs: Jobs) -> None:
+async def test_after_commit_callbacks_do_not_run_for_a_failed_or_lost_attempt(engine: Engine, jobs: Jobs) -> None:
     ran: list[Any] = []
 
     def act(session: Any, ctx: AttemptContext) -> None:
@@ -64,8 +64,8 @@ async def test_an_attempt_that_fails_or_is_lost_has_none(engine: Engine, jobs: J
         with Session(engine) as other, other.begin():
             cancel_jobs(other, [ctx.job.id])
 
-    queue = both_colours(act)
-    enqueue(engine, *(queue.job(colour, end) for colour in ("sync", "async") for end in ("fails", "is lost")))
+    queue = sync_and_async_queue(act)
+    enqueue(engine, *(queue.job(mode, end) for mode in ("sync", "async") for end in ("fails", "is lost")))
     await drain(queue, engine)
     assert sorted(jobs.statuses().values()) == [*[JobStatus.CANCELLED] * 2, *[JobStatus.DEAD] * 2]
     assert ran == []

@@ -29,7 +29,7 @@ def test_each_test_finds_the_tables_empty(jobqueue_database_url: str, round_numb
         connection.execute(NUMBERS.insert().values(number=round_number))
 
 
-def test_a_database_is_made_on_the_oldest_and_the_newest_server(
+def test_a_database_is_created_on_the_oldest_and_the_newest_server(
     oldest_server: PostgresServer, newest_server: PostgresServer, make_database: Callable[[PostgresServer], str]
 ) -> None:
     assert oldest_server.version <= newest_server.version
@@ -38,12 +38,12 @@ def test_a_database_is_made_on_the_oldest_and_the_newest_server(
             assert inspect(connection).get_table_names("work") == ["numbers"]
 
 
-def test_a_database_may_go_with_a_server_of_the_tests_own(make_database: Callable[[PostgresServer], str]) -> None:
+def test_a_test_may_stop_its_own_server_with_its_databases(make_database: Callable[[PostgresServer], str]) -> None:
     with open_server("newest", ServerOptions(settings=TEST_SETTINGS)) as server:
         assert make_database(server).startswith("postgresql+psycopg://")
 
 
-def test_a_throw_away_database_is_dropped_under_its_sessions(newest_server: PostgresServer) -> None:
+def test_a_throw_away_database_is_dropped_despite_open_sessions(newest_server: PostgresServer) -> None:
     with ThrowAwayDatabase(newest_server.url) as database:
         url = database.url
         engine = create_engine(url)
@@ -82,7 +82,7 @@ def test_a_template_that_cannot_be_prepared_is_dropped(newest_server: PostgresSe
         create_engine(begun[0], poolclass=NullPool).connect()
 
 
-def test_a_url_given_is_used_as_it_is_and_never_stopped(newest_server: PostgresServer) -> None:
+def test_a_given_url_is_used_unchanged_and_its_server_is_never_stopped(newest_server: PostgresServer) -> None:
     database_url = create_database(newest_server.url)
     with open_server(database_url.replace("postgresql+psycopg", "postgres"), ServerOptions()) as server:
         assert isinstance(server, ExternalServer)
@@ -98,7 +98,7 @@ class OneServer:
         return self
 
 
-def test_where_one_release_is_at_hand_the_default_run_is_on_it() -> None:
+def test_with_one_server_version_the_default_run_uses_it() -> None:
     request: Any = OneServer()
     with pytest.raises(pytest.skip.Exception):
         extreme(request, "oldest")

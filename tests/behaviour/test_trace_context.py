@@ -19,7 +19,7 @@ from tests.fixtures.jobs import Jobs
 
 @pytest.fixture
 def tracer() -> Iterator[Tracer]:
-    """Give a tracer of a provider that nobody else has."""
+    """Give a tracer of a separate provider."""
     provider = TracerProvider()
     yield provider.get_tracer("test")
     provider.shutdown()
@@ -30,7 +30,9 @@ def columns(jobs: Jobs, job_id: Any) -> tuple[str | None, str | None]:
     return row["trace_context"], row["chain_trace_context"]
 
 
-def test_every_way_of_enqueueing_carries_it(sessions: sessionmaker[Session], jobs: Jobs, tracer: Tracer) -> None:
+def test_every_way_of_enqueueing_stores_the_trace_context(
+    sessions: sessionmaker[Session], jobs: Jobs, tracer: Tracer
+) -> None:
     with sessions.begin() as session:
         with tracer.start_as_current_span("request"):
             traced = current_traceparent()
@@ -41,7 +43,7 @@ def test_every_way_of_enqueueing_carries_it(sessions: sessionmaker[Session], job
     assert [columns(jobs, job_id) for job_id in ids] == [(traced, traced)] * 3 + [(None, None)]
 
 
-async def test_a_continuation_has_its_own_and_keeps_its_chains(engine: Engine, jobs: Jobs, tracer: Tracer) -> None:
+async def test_a_continuation_has_its_own_trace_context_and_its_chains(engine: Engine, jobs: Jobs, tracer: Tracer) -> None:
     queue = JobQueue()
     seen: dict[str, str | None] = {}
 
@@ -68,12 +70,12 @@ async def test_a_continuation_has_its_own_and_keeps_its_chains(engine: Engine, j
     assert columns(jobs, roots[0]) == (seen["request"], seen["request"])
 
 
-def test_an_edge_carries_the_span_of_the_job_that_waits(sessions: sessionmaker[Session], tracer: Tracer) -> None:
+def test_a_blocker_row_stores_the_trace_context_of_the_blocked_job(sessions: sessionmaker[Session], tracer: Tracer) -> None:
     with sessions.begin() as session:
         session.add(first := Job("test"))
         with tracer.start_as_current_span("request"):
             traced = current_traceparent()
             session.add(Job("test", blockers=[first]))
     with sessions() as session:
-        (edge,) = session.scalars(select(Job.Blocker))
-        assert edge.trace_context == traced
+        (blocker,) = session.scalars(select(Job.Blocker))
+        assert blocker.trace_context == traced

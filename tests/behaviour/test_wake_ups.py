@@ -1,4 +1,4 @@
-"""Whatever ends or frees something, what waits for it goes on when that commits: no sweep and no poll is waited for."""
+"""Whatever ends a job or frees capacity, what waits for it starts at that commit, without a poll or a rescue run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.fixtures.workers import EventLog, quick, until, working
 
 NEVER = timedelta(minutes=9)
 SOON = 2.0
-"""Seconds in which a worker that neither polls nor sweeps again has done what it was woken for."""
+"""Seconds in which a worker that neither polls nor rescues again has done what it was woken for."""
 HOUR = 3600
 
 End = Callable[[Session, UUID], object]
@@ -45,7 +45,7 @@ ENDS: Final[dict[str, End]] = {
 
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
-    """Tell whether a worker rests; it looks again only when it is woken."""
+    """Return whether a worker sleeps; it polls again only when it is woken."""
     monkeypatch.setattr(claimer, "_SPIN_WINDOW", 0.0)
     sleeping: set[Claimer] = set()
     sleep = Claimer._sleep
@@ -63,7 +63,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
 async def a_worker_asleep(
     engine: Engine, asleep: Callable[[], bool], *, queue: JobQueue[Any] | None = None
 ) -> AsyncIterator[EventLog]:
-    """Run a worker that has looked at everything once, hears, and neither polls nor sweeps again."""
+    """Run a worker that has polled once, listens, and neither polls nor rescues again."""
     if queue is None:
         queue = JobQueue()
 
@@ -105,7 +105,7 @@ def waiting(engine: Engine, *blockers: UUID, on_failure: Any = "continue") -> UU
         (JobStatus.PENDING, "plain SQL", "complete_job"),
     ],
 )
-async def test_two_ends_that_overlap_on_one_fan_in_release_it_with_the_later_commit(
+async def test_two_overlapping_ends_release_a_fan_in_at_the_later_commit(
     engine: Engine, jobs: Jobs, asleep: Callable[[], bool], status: JobStatus, one: str, other: str, last: str
 ) -> None:
     jobs.add_worker("other:1")
@@ -122,16 +122,16 @@ async def test_two_ends_that_overlap_on_one_fan_in_release_it_with_the_later_com
             await soon(log, JobStarted, j)
 
 
-async def test_an_end_that_was_passed_over_for_a_lock_is_passed_on_when_the_lock_is_free(
+async def test_a_locked_blocked_job_is_unblocked_once_its_lock_is_released(
     engine: Engine, jobs: Jobs, asleep: Callable[[], bool]
 ) -> None:
-    """Of a lock alone nobody is notified: a worker that knows of it looks again and again, less and less often."""
+    """A released lock sends no notification: a worker that met it tries again, less and less often."""
     x = jobs.add(due_in=HOUR)
     j = waiting(engine, x)
-    looks: list[str] = []
+    queries: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        looks.extend(["look"] if "looked_at" in statement else [])
+        queries.extend(["query"] if "looked_at" in statement else [])
 
     async with a_worker_asleep(engine, asleep) as log:
         with Session(engine) as holder, Session(engine) as session:
@@ -140,7 +140,7 @@ async def test_an_end_that_was_passed_over_for_a_lock_is_passed_on_when_the_lock
             session.commit()
             event.listen(Engine, "before_cursor_execute", note)
             try:
-                await until(lambda: len(looks) > 2, what="a worker has looked again and again")
+                await until(lambda: len(queries) > 2, what="a worker has tried again several times")
             finally:
                 event.remove(Engine, "before_cursor_execute", note)
             assert jobs.status(j) is JobStatus.BLOCKED
@@ -149,12 +149,12 @@ async def test_an_end_that_was_passed_over_for_a_lock_is_passed_on_when_the_lock
 
 
 @pytest.mark.parametrize("end", [*ENDS, "delete_chains", "expiry"])
-async def test_the_next_of_an_ordering_key_starts_when_the_first_is_ended(
+async def test_the_next_job_of_an_ordering_key_starts_however_the_first_one_ends(
     engine: Engine, jobs: Jobs, asleep: Callable[[], bool], end: str
 ) -> None:
     first = jobs.add(ordering_key="k", due_in=-9 if end == "expiry" else HOUR)
     following = jobs.add(ordering_key="k", due_in=-9)
-    if end == "expiry":  # of a type without a handler, so that nobody starts it before
+    if end == "expiry":  # of a type without a handler, so that it is not started before
         with engine.begin() as connection:
             connection.execute(text("UPDATE job SET type_name = 'other', expires_at = now() WHERE id = :id"), {"id": first})
     ends = ENDS | {
@@ -167,7 +167,7 @@ async def test_the_next_of_an_ordering_key_starts_when_the_first_is_ended(
         await soon(log, JobStarted, following)
 
 
-async def test_who_awaits_a_chain_is_told_of_an_end_written_in_sql(
+async def test_wait_chain_notices_a_chain_ended_in_sql(
     engine: Engine, async_engine: AsyncEngine, jobs: Jobs, asleep: Callable[[], bool]
 ) -> None:
     for statement in (THROUGH_THE_VIEW, BY_HAND):
@@ -181,7 +181,7 @@ async def test_who_awaits_a_chain_is_told_of_an_end_written_in_sql(
                 await asyncio.wait_for(waits, SOON)
 
 
-async def test_a_job_that_must_fail_with_a_chain_that_has_failed_dies_at_once(
+async def test_a_job_blocked_by_a_failed_chain_with_on_failure_fail_dies_at_once(
     engine: Engine, jobs: Jobs, asleep: Callable[[], bool]
 ) -> None:
     x = jobs.add(due_in=HOUR)
@@ -195,10 +195,10 @@ async def test_a_job_that_must_fail_with_a_chain_that_has_failed_dies_at_once(
         await log.until(JobDied, 2)
 
 
-async def test_what_a_worker_that_stops_lets_go_is_started_by_another(
+async def test_jobs_released_by_a_stopping_worker_start_at_once_on_another(
     engine: Engine, jobs: Jobs, asleep: Callable[[], bool]
 ) -> None:
-    """The next job of the key of one that it finishes, and one that it gives back."""
+    """The next job of the key of one that it finishes, and one that it releases."""
     go = asyncio.Event()
     stopping = JobQueue[Any]()
 
@@ -230,10 +230,10 @@ async def test_what_a_worker_that_stops_lets_go_is_started_by_another(
             await soon(other, JobStarted, stuck)
 
 
-async def test_what_is_rescued_from_a_dead_worker_is_started_by_one_that_serves_its_queue(
+async def test_rescued_jobs_are_started_by_a_worker_that_serves_their_queue(
     engine: Engine, jobs: Jobs, asleep: Callable[[], bool]
 ) -> None:
-    """The worker that takes it back serves another queue; it is due after a backoff of less than a second."""
+    """The worker that rescues it serves another queue; it is due after a backoff of less than a second."""
     queue = JobQueue[Any]()
 
     @queue.handler("test")

@@ -1,4 +1,4 @@
-"""A worker that is stuck says so and ends; one whose database is gone says that, and waits for it."""
+"""A stuck worker reports it and exits; one that cannot reach its database reports that, and waits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def free_port() -> int:
 
 
 def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
-    """Ask a probe; 0 where nobody answers yet."""
+    """Ask a probe; 0 where nothing listens yet."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as response:
             return response.status, json.load(response)
@@ -70,19 +70,19 @@ def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
 
 
 class Manager:
-    """A service manager: hears what a process tells it."""
+    """A service manager that records the messages of a process."""
 
     def __init__(self, path: Path) -> None:
-        self.heard: list[str] = []
+        self.received: list[str] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(path))
         self.environment = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "1000000"}
-        self._thread = threading.Thread(target=self._hear, name="manager", daemon=True)
+        self._thread = threading.Thread(target=self._receive, name="manager", daemon=True)
         self._thread.start()
 
-    def _hear(self) -> None:
-        while told := self._socket.recv(100):
-            self.heard.append(told.decode())
+    def _receive(self) -> None:
+        while message := self._socket.recv(100):
+            self.received.append(message.decode())
 
     def close(self) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as last:
@@ -112,18 +112,18 @@ def proxied(url: str) -> Iterator[tuple[Proxy, str]]:
 
 
 def output(process: Process) -> str:
-    told, _ = process.communicate(timeout=PATIENCE)
-    return told
+    printed, _ = process.communicate(timeout=PATIENCE)
+    return printed
 
 
-def test_a_blocked_loop_turns_livez_red_and_the_watchdog_ends_the_process_with_the_stack_that_blocks(
+def test_a_blocked_loop_fails_livez_and_the_watchdog_exits_with_the_blocking_stack(
     spawn: Spawn, jobs: Jobs, manager: Manager
 ) -> None:
     port = free_port()
     process = spawn(WORKER, ARGUMENTS=f"--health-port {port} --watchdog 3s", **manager.environment)
     wait_until(lambda: ask(port, "/readyz")[0] == HTTPStatus.OK, what="readiness")
     assert ask(port, "/livez")[1]["status"] == "ok"
-    wait_until(lambda: {"READY=1", "WATCHDOG=1"} <= set(manager.heard), what="word to the manager")
+    wait_until(lambda: {"READY=1", "WATCHDOG=1"} <= set(manager.received), what="word to the manager")
     job = jobs.add(type_name="blocks", input={})
     wait_until(lambda: ask(port, "/livez")[0] == HTTPStatus.SERVICE_UNAVAILABLE, what="red")
     (cause,) = ask(port, "/livez")[1]["causes"]
@@ -136,7 +136,7 @@ def test_a_blocked_loop_turns_livez_red_and_the_watchdog_ends_the_process_with_t
 
 
 @pytest.mark.long
-def test_a_lost_database_turns_readyz_red_alone_and_the_worker_works_again_when_it_is_back(
+def test_an_unreachable_database_fails_only_readyz_until_it_is_back(
     spawn: Spawn, database_url: str, manager: Manager
 ) -> None:
     port = free_port()
@@ -147,9 +147,9 @@ def test_a_lost_database_turns_readyz_red_alone_and_the_worker_works_again_when_
         proxy.stall()
 
         def lost_for(seconds: float) -> bool:
-            status, told = ask(port, "/readyz")
-            causes = [cause for cause in told["causes"] if cause.startswith("the database has not answered for ")]
-            assert (status == HTTPStatus.OK) is not bool(told["causes"]), told
+            status, body = ask(port, "/readyz")
+            causes = [cause for cause in body["causes"] if cause.startswith("the database has not answered for ")]
+            assert (status == HTTPStatus.OK) is not bool(body["causes"]), body
             return bool(causes) and float(causes[0].split()[-2]) > seconds
 
         # Longer than any part would be silent that did not go on trying.
@@ -162,12 +162,12 @@ def test_a_lost_database_turns_readyz_red_alone_and_the_worker_works_again_when_
         process.send_signal(signal.SIGTERM)
         assert "stuck" not in output(process)
     assert process.returncode == 0
-    assert manager.heard.count("READY=1") == 1
-    assert "STOPPING=1" in manager.heard
+    assert manager.received.count("READY=1") == 1
+    assert "STOPPING=1" in manager.received
 
 
 @pytest.mark.long
-def test_the_parent_of_several_speaks_for_them_and_each_answers_on_a_port_of_its_own(
+def test_the_parent_notifies_systemd_and_each_process_serves_its_own_health_port(
     spawn: Spawn, manager: Manager, tmp_path: Path
 ) -> None:
     port = free_port()
@@ -176,23 +176,28 @@ def test_the_parent_of_several_speaks_for_them_and_each_answers_on_a_port_of_its
     arguments = f"--processes 2 --health-port {port}"
     script = WORKER.replace("__main__:jobs", "watched:jobs").replace("*quick, ", "")
     process = spawn(script, ARGUMENTS=arguments, PYTHONPATH=path, **manager.environment)
-    wait_until(lambda: "READY=1" in manager.heard, what="word of the parent")
+    wait_until(lambda: "READY=1" in manager.received, what="word of the parent")
     for number in range(2):
         wait_until(lambda n=number: ask(port + n, "/readyz")[0] == HTTPStatus.OK, what="a ready process")  # type: ignore[misc]
-    wait_until(lambda: manager.heard.count("WATCHDOG=1") >= 2, what="its signs of life")
+    wait_until(lambda: manager.received.count("WATCHDOG=1") >= 2, what="its signs of life")
     process.send_signal(signal.SIGTERM)
     output(process)
     assert process.returncode == 0
-    assert manager.heard.count("READY=1") == manager.heard.count("STOPPING=1") == 1
+    assert manager.received.count("READY=1") == manager.received.count("STOPPING=1") == 1
 
 
 def vitals(silent: float, **more: Any) -> Vitals:
     part = PartVitals(name="listener", silent=timedelta(seconds=silent), usual=timedelta(seconds=20))
-    told: dict[str, Any] = {"phase": Phase.RUNNING, "database_silent": timedelta(0), "is_leased": True, "is_listening": True}
-    return Vitals(parts=(part,), **told | more)
+    defaults: dict[str, Any] = {
+        "phase": Phase.RUNNING,
+        "database_silent": timedelta(0),
+        "is_leased": True,
+        "is_listening": True,
+    }
+    return Vitals(parts=(part,), **defaults | more)
 
 
-def test_the_watchdog_tells_at_half_its_limit_ends_at_all_of_it_and_forgives_a_machine_that_slept(
+def test_the_watchdog_warns_at_half_its_limit_exits_at_it_and_ignores_a_system_sleep(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now, silent = [1000.0], [0.0]
@@ -228,24 +233,24 @@ def test_the_watchdog_tells_at_half_its_limit_ends_at_all_of_it_and_forgives_a_m
         assert len(ends) > 1
 
 
-def test_what_the_probes_answer_names_its_cause() -> None:
+def test_health_probes_name_the_cause_of_a_failure() -> None:
     limit = timedelta(seconds=10)
     assert answer("/livez?verbose", vitals(24), limit)[0] is HTTPStatus.OK
-    status, told = answer("/livez", vitals(26), limit)
-    assert (status, told["causes"]) == (HTTPStatus.SERVICE_UNAVAILABLE, ["the listener has been stuck for 26.0 s"])
-    gone = vitals(0, is_leased=False, database_silent=timedelta(seconds=12))
-    assert answer("/livez", gone, limit)[0] is HTTPStatus.OK
-    assert answer("/readyz", gone, limit)[1]["causes"] == ["the database has not answered for 12.0 s"]
+    status, body = answer("/livez", vitals(26), limit)
+    assert (status, body["causes"]) == (HTTPStatus.SERVICE_UNAVAILABLE, ["the listener has been stuck for 26.0 s"])
+    unreachable = vitals(0, is_leased=False, database_silent=timedelta(seconds=12))
+    assert answer("/livez", unreachable, limit)[0] is HTTPStatus.OK
+    assert answer("/readyz", unreachable, limit)[1]["causes"] == ["the database has not answered for 12.0 s"]
     assert answer("/readyz", vitals(0, phase=Phase.DRAINING), limit)[1]["causes"] == ["the worker is draining"]
     assert answer("/readyz", vitals(0, is_listening=False), limit)[1]["listening"] is False  # it polls
     assert answer("/", vitals(0), limit)[0] is HTTPStatus.NOT_FOUND
     starting = VitalSigns(WorkerOptions()).read()
     assert answer("/livez", starting, limit)[0] is HTTPStatus.OK
     assert answer("/readyz", starting, limit)[1]["causes"] == ["the worker is starting"]
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as occupied:
+        occupied.bind(("127.0.0.1", 0))
+        occupied.listen()
+        port = occupied.getsockname()[1]
         with (
             pytest.raises(InvalidOptionError, match="health port: cannot listen on"),
             serve_probes(lambda: starting, limit=limit, port=port, address="127.0.0.1"),
@@ -253,7 +258,7 @@ def test_what_the_probes_answer_names_its_cause() -> None:
             pass
 
 
-def test_what_the_service_manager_asks_for_is_read_and_what_cannot_be_told_is_left_out(
+def test_systemd_watchdog_settings_are_read_and_notify_ignores_a_bad_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limit = _systemd.watchdog_limit

@@ -47,11 +47,11 @@ def _run(console: Console, options: Options) -> Result:
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("chaos", total=1.0)
 
-        def tell(line: str, done: float) -> None:
+        def on_progress(line: str, done: float) -> None:
             progress.console.print(line, markup=False, highlight=False)
             progress.update(task, completed=done)
 
-        return run(options, tell)
+        return run(options, on_progress)
 
 
 if __name__ == "__main__":

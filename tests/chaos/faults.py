@@ -234,22 +234,22 @@ def slow_network(scene: Stage) -> tuple[str, dict[UUID, int]]:
 def use_up_slots(scene: Stage) -> tuple[str, dict[UUID, int]]:
     """Take every connection slot of the server, and then end the workers' sessions, so that they need new ones."""
     seconds = round(scene.random.uniform(1.0, 3.0), 1)
-    taken: list[psycopg.Connection[Any]] = []
+    connections: list[psycopg.Connection[Any]] = []
     conninfo = make_url(scene.world.url).set(drivername="postgresql").render_as_string(hide_password=False)
     with suppress(psycopg.OperationalError):
-        while len(taken) < MAX_CONNECTIONS:
-            taken.append(psycopg.connect(conninfo, autocommit=True, application_name="chaos hog"))
+        while len(connections) < MAX_CONNECTIONS:
+            connections.append(psycopg.connect(conninfo, autocommit=True, application_name="chaos hog"))
     ended = 0
     with suppress(IndexError, psycopg.OperationalError):
-        ended = taken[0].execute(_TERMINATE, {"queries": ["%"]}).fetchall()[0][0]
+        ended = connections[0].execute(_TERMINATE, {"queries": ["%"]}).fetchall()[0][0]
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with suppress(psycopg.OperationalError):
-                taken.append(psycopg.connect(conninfo, autocommit=True, application_name="chaos hog"))
+                connections.append(psycopg.connect(conninfo, autocommit=True, application_name="chaos hog"))
             time.sleep(0.05)
-    for connection in taken:
+    for connection in connections:
         connection.close()
-    return f"{len(taken)} taken, {ended} sessions ended, for {seconds} s", {}
+    return f"{len(connections)} taken, {ended} sessions ended, for {seconds} s", {}
 
 
 def enqueue(make: Callable[[Scene], list[Job]], detail: str) -> Callable[[Scene], tuple[str, dict[UUID, int]]]:
@@ -291,8 +291,10 @@ def write_bad_row(scene: Scene) -> tuple[str, dict[UUID, int]]:
     if not ended:
         scene.world.write(f"INSERT INTO held_up {still_open}", bad=bad, ids=others)
     scene.world.write("DELETE FROM refused WHERE job_id = %(bad)s", bad=bad)
-    said = f"its {len(others)} neighbours ended after {seconds:.1f} s" if ended else "its neighbours did not end beside it"
-    return said, dict.fromkeys([bad, *others], 1)
+    summary = (
+        f"its {len(others)} neighbours ended after {seconds:.1f} s" if ended else "its neighbours did not end beside it"
+    )
+    return summary, dict.fromkeys([bad, *others], 1)
 
 
 def correct_clock(scene: Scene) -> tuple[str, dict[UUID, int]]:

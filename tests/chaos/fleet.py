@@ -23,9 +23,9 @@ _RESTART_SECONDS: Final = 0.5
 class Timing:
     """How long workers are patient, in seconds: short, so that a few minutes see many faults."""
 
-    beat: float = 0.5
+    heartbeat_interval: float = 0.5
     heartbeat_timeout: float = 3.0
-    sweep: float = 0.5
+    rescue_interval: float = 0.5
     poll: float = 0.5
     drain: float = 3.0
     grace: float = 1.0
@@ -33,9 +33,9 @@ class Timing:
     def arguments(self) -> list[str]:
         """Spell them for the command line."""
         spelled = {
-            "heartbeat-interval": self.beat,
+            "heartbeat-interval": self.heartbeat_interval,
             "heartbeat-timeout": self.heartbeat_timeout,
-            "rescue-interval": self.sweep,
+            "rescue-interval": self.rescue_interval,
             "poll-interval": self.poll,
             "shutdown-timeout": self.drain,
             "cancel-timeout": self.grace,

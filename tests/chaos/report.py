@@ -47,7 +47,7 @@ def document(result: Result) -> dict[str, Any]:
         "throughput": {when: round(rate, 1) for when, rate in result.throughput.items()},
         "jobs": result.jobs,
         "attempts": result.attempts,
-        "dead_letters": result.letters,
+        "dead_letters": result.dead_letters,
         "worker_processes": result.starts,
         "fenced_zombies": result.fenced,
         "violations": [asdict(violation) for violation in result.violations],
@@ -67,7 +67,7 @@ def show(console: Console, result: Result) -> None:
     rates = ", ".join(f"{rate:.1f} {when}" for when, rate in result.throughput.items())
     console.print(f"jobs completed a second: {rates} the faults ({result.options.rate:g} a second were enqueued)")
     console.print(f"jobs: {_listed(result.jobs)}; attempts without success: {_listed(result.attempts)}")
-    console.print(f"dead letters: {_listed(result.letters)}; worker processes: {result.starts}")
+    console.print(f"dead letters: {_listed(result.dead_letters)}; worker processes: {result.starts}")
     console.print(f"attempts that ran on when the next had begun, and were fenced: {result.fenced}")
     for violation in result.violations:
         console.print(f"VIOLATED: {violation.promise} ({violation.count})", style="red", markup=False)

@@ -67,7 +67,7 @@ class Result:
     """How many ended, by status."""
     attempts: dict[str, int]
     """How many attempts ended without success, by outcome."""
-    letters: dict[str, int]
+    dead_letters: dict[str, int]
     """Dead letters by reason."""
     starts: int
     """Worker processes there were."""
@@ -75,35 +75,35 @@ class Result:
     """Attempts whose code still ran when the next attempt's did, and which the fence kept from doing anything."""
 
 
-Tell = Callable[[str, float], None]
+OnProgress = Callable[[str, float], None]
 """Called with what happens now, and the share of the run that is done."""
 
 
-def run(options: Options, tell: Tell = lambda _line, _done: None) -> Result:
+def run(options: Options, on_progress: OnProgress = lambda _line, _done: None) -> Result:
     """Break things for as long as `options` say, and judge."""
     with open_world(workers=options.workers, timing=options.timing, log_dir=options.log_dir) as world:
         load = Load(world.engine, rate=options.rate, seed=options.seed)
         scene = Scene(world=world, load=load, random=Random(options.seed))
         load.start()
         try:
-            tell("starting workers", 0.0)
+            on_progress("starting workers", 0.0)
             started = world.until(lambda: _workers(world) == options.workers and _completed(world) > 0, _START_PATIENCE)
             if not started:
                 raise SystemExit(f"the workers did not start; their logs are in {world.log_dir}")
-            edges = [world.now()]
+            boundaries = [world.now()]
             _quiet(options.quiet)
-            edges.append(world.now())
-            injections = _break_things(scene, options, tell)
-            tell("nothing is broken any more", 1.0)
+            boundaries.append(world.now())
+            injections = _break_things(scene, options, on_progress)
+            on_progress("nothing is broken any more", 1.0)
             heal(scene)
-            edges.append(world.now())
+            boundaries.append(world.now())
             world.until(lambda: _workers(world) == options.workers, _START_PATIENCE)
-            edges.append(world.now())
+            boundaries.append(world.now())
             _quiet(options.quiet)
-            edges.append(world.now())
+            boundaries.append(world.now())
         finally:
             load.stop()
-        tell("waiting for every job to end", 1.0)
+        on_progress("waiting for every job to end", 1.0)
         world.until(lambda: _open(world) == 0, _END_PATIENCE)
         last = {slot.process.pid for slot in world.fleet.slots}
         misbehaved = world.fleet.close()
@@ -116,19 +116,19 @@ def run(options: Options, tell: Tell = lambda _line, _done: None) -> Result:
             outcomes=[_outcome(world, injection) for injection in injections],
             violations=violations,
             throughput={
-                "before": _rate(world, edges[0], edges[1]),
-                "during": _rate(world, edges[1], edges[2]),
-                "after": _rate(world, edges[3], edges[4]),
+                "before": _rate(world, boundaries[0], boundaries[1]),
+                "during": _rate(world, boundaries[1], boundaries[2]),
+                "after": _rate(world, boundaries[3], boundaries[4]),
             },
             jobs=_counted(world, "SELECT status::text, count(*) FROM job GROUP BY 1 ORDER BY 1"),
             attempts=_counted(world, "SELECT outcome, count(*) FROM job_attempt GROUP BY 1 ORDER BY 1"),
-            letters=_counted(world, "SELECT reason, count(*) FROM dead_letter GROUP BY 1 ORDER BY 1"),
+            dead_letters=_counted(world, "SELECT reason, count(*) FROM dead_letter GROUP BY 1 ORDER BY 1"),
             starts=len(world.fleet.pids),
             fenced=fenced_zombies(world),
         )
 
 
-def _break_things(scene: Scene, options: Options, tell: Tell) -> list[Injection]:
+def _break_things(scene: Scene, options: Options, on_progress: OnProgress) -> list[Injection]:
     began = time.monotonic()
     injections: list[Injection] = []
     for number, (fault, chance) in enumerate(in_order(options.seed, FAULTS, options.faults), 1):
@@ -141,7 +141,7 @@ def _break_things(scene: Scene, options: Options, tell: Tell) -> list[Injection]
         scene.world.until(lambda: _workers(scene.world) >= options.workers - 1, _START_PATIENCE)
         injection = inject(number, fault, scene)
         injections.append(injection)
-        tell(f"{number:4d}  {injection.fault}: {injection.detail}", done)
+        on_progress(f"{number:4d}  {injection.fault}: {injection.detail}", done)
         _quiet(gap)
     return injections
 

@@ -24,7 +24,7 @@ from sa_jobqueue.testing.databases import create_database, drop_database
 from sa_jobqueue.testing.servers import PostgresServer
 from sa_jobqueue.worker.logs import describe
 from tests.contracts.frozen import FOLDER, Frozen, read
-from tests.fixtures.workers import EventLog, Hands, quick
+from tests.fixtures.workers import EventLog, ManualWorker, quick
 from tests.migrations.conftest import register_next_version
 
 BEFORE = versions.LATEST
@@ -233,7 +233,7 @@ def test_the_release_before_runs_jobs_on_the_newest_tables(old: OldRelease, url:
 
 def test_workers_of_both_releases_share_a_queue(old: OldRelease, url: str) -> None:
     """A worker of one release does not touch the other's jobs, but rescues lost ones; a stale end of either is refused."""
-    new = Hands(url, "new")
+    new = ManualWorker(url, "new")
     try:
         jobs = set(old.enqueue_many(4))
         old.beat()

@@ -98,7 +98,7 @@ def test_dead_letters_are_redriven_by_group_and_the_second_operator_sees_who_did
     assert "<strong>3</strong> redriven" in confirmed(ann, anns)
     assert {jobs.status(one) for one in ids} == {JobStatus.PENDING}
     assert jobs.status(other) is JobStatus.DEAD
-    assert {row["resolved_by"] for row in jobs.letters(ids[0])} == {"ann"}
+    assert {row["resolved_by"] for row in jobs.dead_letters(ids[0])} == {"ann"}
     late = confirmed(bob, bobs)
     assert "<strong>0</strong> redriven" in late
     assert f"job {ids[0]} was already redriven at" in late
@@ -124,7 +124,7 @@ def test_dismissed_letters_stay_dead(client: Client, jobs: Jobs) -> None:
     page = client.page(f"/queue/job?id={job_id}")
     [what] = forms(page, "dismiss-dead-letters")
     assert "<strong>1</strong> dismissed" in confirmed(client, client.post("dismiss-dead-letters", what).text)
-    assert jobs.letters(job_id)[0]["resolved_by"] == "ann"
+    assert jobs.dead_letters(job_id)[0]["resolved_by"] == "ann"
     [again] = forms(client.page(f"/queue/job?id={job_id}"), "redrive-dead-letters")
     assert "<strong>1</strong> redriven" in confirmed(client, client.post("redrive-dead-letters", again).text)
     assert jobs.status(job_id) is JobStatus.PENDING

@@ -42,7 +42,7 @@ def check(connection: Connection, job_id: UUID, outcomes: Outcomes) -> str | Non
     assert status in ENDED
     return status.value
 
-def test_cancel_meets_complete(explorer: Explorer) -> None:          # the fixture of `conftest.py`
+def test_cancel_races_with_complete(explorer: Explorer) -> None:          # the fixture of `conftest.py`
     scenario = Scenario(
         name="cancel x complete",
         setup=setup,

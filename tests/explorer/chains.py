@@ -26,12 +26,12 @@ from sa_jobqueue.types import ENDED, OnFailure
 from tests.explorer.explorer import Explorer
 from tests.explorer.scenario import Operation, Outcomes, Report, Scenario, Steps
 from tests.explorer.statements import by_locks
-from tests.explorer.workers import SessionHands
+from tests.explorer.workers import SessionWorker
 
 _job: Any = Job.__table__
 
 LOCKING = re.compile(r"\bFOR (NO KEY )?UPDATE\b|^\s*(UPDATE|DELETE|WITH)\b")
-"""Statements that want rows others may hold; those between two of them are seen by nobody before the commit."""
+"""Statements that want rows others may hold; those between two of them are not visible to others before the commit."""
 WORKER = "worker:1"
 """Who runs the jobs of a scene."""
 
@@ -67,25 +67,25 @@ class Scene:
             (self.claimed[name],) = _claim(self._session, WORKER, _job.c.id == self.ids[name])
         return self
 
-    def goes_on(self, name: str, to: str, *waits_for: str, **options: Any) -> Self:
-        """Complete a running job and let its chain go on with another, pending or blocked."""
+    def continues(self, name: str, to: str, *waits_for: str, **options: Any) -> Self:
+        """Complete a running job and continue its chain with another, pending or blocked."""
         following = attach(Job, self.claimed[name], Continuation(self.new(to, *waits_for, **options)))
         complete_attempt(self._session, _claimed(self, name), following, worker_id=WORKER, model=Job)
         self._session.flush()
         return self
 
     def ends(self, name: str, status: str = "completed") -> Self:
-        """End a running job and with it its chain; nobody is told yet."""
-        hands = SessionHands(self._session, WORKER)
+        """End a running job and with it its chain; its dependants are not unblocked yet."""
+        manual_worker = SessionWorker(self._session, WORKER)
         if status == "completed":
-            assert hands.complete_chained(self.claimed[name])
+            assert manual_worker.complete_chained(self.claimed[name])
         else:
-            assert hands.finish(self.claimed[name], status=status, outcome="failed")
+            assert manual_worker.finish(self.claimed[name], status=status, outcome="failed")
         return self
 
-    def settles(self) -> Self:
-        """Pass on the ends of all chains."""
-        sweep(self._session.connection())
+    def unblocks(self) -> Self:
+        """Unblock the dependants of all ended chains."""
+        unblock_ended_chains(self._session.connection())
         return self
 
 
@@ -115,17 +115,17 @@ def enqueues(job: str, *waits_for: str, on_failure: str = "wait", **options: Any
     return in_transaction(f"enqueue-{job}", act, may_raise=(ChainNotFoundError,), **options)
 
 
-def completes(job: str, to: str = "", *, tries: int = 2, settles: bool = False) -> Operation[Scene]:
-    """The worker completes a job among others, or lets its chain go on; it skips what is held, and tries again."""
+def completes(job: str, to: str = "", *, tries: int = 2, unblocks: bool = False) -> Operation[Scene]:
+    """The worker completes a job among others, or continues its chain; it skips what is held, and tries again."""
 
     def run(session: Session, scene: Scene) -> Steps:
-        hands = SessionHands(session, WORKER)
+        manual_worker = SessionWorker(session, WORKER)
         row = scene.claimed[job]
         for left in reversed(range(tries)):
-            if hands.complete_chained(row, following={row.id: scene.new(to)} if to else {}):
-                if settles:
+            if manual_worker.complete_chained(row, following={row.id: scene.new(to)} if to else {}):
+                if unblocks:
                     yield "complete"
-                    hands.unblock(row.chain_id, commit=False)
+                    manual_worker.unblock(row.chain_id, commit=False)
                 return "done"
             if left:
                 yield "held"
@@ -135,7 +135,7 @@ def completes(job: str, to: str = "", *, tries: int = 2, settles: bool = False) 
 
 
 def completes_in_session(job: str, to: str = "", *waits_for: str, **options: Any) -> Operation[Scene]:
-    """A handler with a session completes, or lets its chain go on, perhaps with a job that waits for others."""
+    """A handler with a session completes, or continues its chain, perhaps with a job that waits for others."""
 
     def act(session: Session, scene: Scene) -> Any:
         row = _claimed(scene, job)
@@ -151,7 +151,7 @@ def finishes(job: str, status: str = "dead", *, tries: int = 2) -> Operation[Sce
 
     def run(session: Session, scene: Scene) -> Steps:
         for left in reversed(range(tries)):
-            if SessionHands(session, WORKER).finish(scene.claimed[job], status=status):
+            if SessionWorker(session, WORKER).finish(scene.claimed[job], status=status):
                 return "done"
             if left:
                 yield "held"
@@ -160,24 +160,24 @@ def finishes(job: str, status: str = "dead", *, tries: int = 2) -> Operation[Sce
     return Operation(f"finish-{job}", run, autocommit=True, settings=GUARDS)
 
 
-def takes_back(*, tries: int = 2) -> Operation[Scene]:
+def rescues(*, tries: int = 2) -> Operation[Scene]:
     """A rescuer takes jobs from a worker that has no row."""
 
     def run(session: Session, scene: Scene) -> Steps:
         for left in reversed(range(tries)):
             # Jobs of earlier schedules may be among what it takes.
-            taken = {row.id for row in SessionHands(session, "rescuer").rescue(orphans=True)}
-            if taken & set(scene.ids.values()):
+            rescued = {row.id for row in SessionWorker(session, "rescuer").rescue(orphans=True)}
+            if rescued & set(scene.ids.values()):
                 return "done"
             if left:
                 yield "held"
         return "held"
 
-    return Operation("take-back", run, autocommit=True, settings=GUARDS)
+    return Operation("rescue", run, autocommit=True, settings=GUARDS)
 
 
-def settles_to_the_end(chain: str) -> Operation[Scene]:
-    """A worker passes the end of a chain on, in as many transactions as it takes, each a step."""
+def unblocks_fully(chain: str) -> Operation[Scene]:
+    """A worker unblocks the dependants of a chain, in as many transactions as it takes, each a step."""
 
     def run(session: Session, scene: Scene) -> Steps:
         todo: dict[Any, Any] = {scene.ids[chain]: None}
@@ -191,26 +191,26 @@ def settles_to_the_end(chain: str) -> Operation[Scene]:
     return Operation("unblock", run, autocommit=True, settings=GUARDS)
 
 
-def settles(*chains: str, name: str = "unblock", **options: Any) -> Operation[Scene]:
-    """A worker passes the end of chains on, once."""
+def unblocks(*chains: str, name: str = "unblock", **options: Any) -> Operation[Scene]:
+    """A worker unblocks the dependants of chains, once."""
 
     def act(session: Session, scene: Scene) -> list[str]:
-        settled = unblock(session.connection(), Job, dict.fromkeys(scene.ids[one] for one in chains))
-        return [moved.status.value for moved in settled.moved]
+        resolved = unblock(session.connection(), Job, dict.fromkeys(scene.ids[one] for one in chains))
+        return [moved.status.value for moved in resolved.moved]
 
     return in_transaction(name, act, settings=GUARDS, **options)
 
 
 def claims(scene_jobs: int = 2) -> Operation[Scene]:
-    """Another worker claims what is due, some times, and looks at what it got."""
+    """Another worker claims what is due, some times, and checks what it claimed."""
 
     def run(session: Session, scene: Scene) -> Steps:
-        hands = SessionHands(session, "claimer:1", queues=(scene.queue,))
+        manual_worker = SessionWorker(session, "claimer:1", queues=(scene.queue,))
         got = 0
         for left in reversed(range(scene_jobs)):
-            rows = hands.claim()
+            rows = manual_worker.claim()
             got += len(rows)
-            assert not open_edges(session, [row.id for row in rows]), "claimed before what it waits for has ended"
+            assert not open_blockers(session, [row.id for row in rows]), "claimed before what it waits for has ended"
             if left:
                 yield f"claim {len(rows)}"
         return got
@@ -247,7 +247,7 @@ def redrives(*jobs: str, **options: Any) -> Operation[Scene]:
 
 
 def completes_without_worker(job: str, to: str = "", *waits_for: str, **options: Any) -> Operation[Scene]:
-    """An application completes a job, or lets its chain go on."""
+    """An application completes a job, or continues its chain."""
 
     def act(session: Session, scene: Scene) -> None:
         result: Any = Continuation(scene.new(to, *waits_for)) if to else 1
@@ -291,65 +291,65 @@ def prove(
     assert report.is_complete or sample, str(report)
     assert set(ends) <= set(report.endings), str(report)
     own = {operation.name for operation in operations if operation.settings == GUARDS}
-    assert not own & set(report.waits), f"a worker's own statements wait for nobody, but {report.waits} did"
+    assert not own & set(report.waits), f"a worker's own statements never wait, but {report.waits} did"
     return report
 
 
 def sound(connection: Connection, scene: Scene, outcomes: Outcomes, *, run_out_of: set[str]) -> str:
-    """Assert the invariants at once, after a sweep, and after all that can run has run; name the ending.
+    """Assert the invariants at once, after unblocking, and after all that can run has run; name the ending.
 
     What was run out once need not be again: it depends on the ending alone.
     """
     session = Session(connection)
-    check_scene(session, scene, swept=False)
-    sweep(session.connection())
-    jobs = check_scene(session, scene, swept=True)
+    check_scene(session, scene, unblocked=False)
+    unblock_ended_chains(session.connection())
+    jobs = check_scene(session, scene, unblocked=True)
     known = sorted((name, jobs[job_id].status) for name, job_id in scene.ids.items() if job_id in jobs)
     ending = " ".join(f"{name}={status}" for name, status in known)
     if ending not in run_out_of:
         run_out_of.add(ending)
         run_out(session, scene)
-        jobs = check_scene(session, scene, swept=True)
+        jobs = check_scene(session, scene, unblocked=True)
         assert {job.status for job in jobs.values()} <= {*ENDED, JobStatus.BLOCKED}
     session.commit()
     return ending
 
 
-def sweep(connection: Connection) -> None:
-    """Pass on the ends of all chains, as the rescuer has it done."""
+def unblock_ended_chains(connection: Connection) -> None:
+    """Unblock the dependants of all ended chains, as the rescuer does."""
     for _ in range(10):
         left = list(connection.scalars(blockers.chains_to_unblock(Job), {"limit": 100}))
         if not left:
             return
         unblock(connection, Job, dict.fromkeys(left))
-    raise AssertionError("a chain's end is never settled")
+    raise AssertionError("an ended chain never unblocks its dependants")
 
 
 def run_out(session: Session, scene: Scene) -> None:
     """Run and complete whatever can be, until nothing can."""
-    hands = SessionHands(session, "last:1")
-    going_on = _job.c.status.in_([JobStatus.PENDING, JobStatus.RUNNING])
+    manual_worker = SessionWorker(session, "last:1")
+    startable = _job.c.status.in_([JobStatus.PENDING, JobStatus.RUNNING])
     for _ in range(10):
-        # Jobs that a worker still holds were taken back and claimed again, for all that matters here.
-        rows = _claim(session, "last:1", _job.c.queue == scene.queue, going_on)
+        # Jobs that a worker still holds were rescued and claimed again, for all that matters here.
+        rows = _claim(session, "last:1", _job.c.queue == scene.queue, startable)
         if not rows:
             return
-        assert not open_edges(session, [row.id for row in rows]), "started before what it waits for has ended"
-        assert hands.complete_chained(*rows) == {row.id for row in rows}
-        sweep(session.connection())
+        assert not open_blockers(session, [row.id for row in rows]), "started before what it waits for has ended"
+        assert manual_worker.complete_chained(*rows) == {row.id for row in rows}
+        unblock_ended_chains(session.connection())
     raise AssertionError("jobs do not come to an end")
 
 
-def open_edges(session: Session, job_ids: Sequence[Any]) -> list[Any]:
-    """Return the open edges of jobs."""
-    edge = Job.Blocker
-    return list(session.execute(select(edge.job_id).where(edge.job_id.in_(job_ids), ~edge.is_resolved)))
+def open_blockers(session: Session, job_ids: Sequence[Any]) -> list[Any]:
+    """Return the open blockers of jobs."""
+    blocker = Job.Blocker
+    return list(session.execute(select(blocker.job_id).where(blocker.job_id.in_(job_ids), ~blocker.is_resolved)))
 
 
 _SCENE = text("""
     SELECT job.id, job.chain_id, job.chain_index, job.status::text, job.open_blockers, job.chain_status::text,
       job.has_waiters, job.chain_completed_at,
-      (SELECT count(*) FROM dead_letter AS letter WHERE letter.job_id = job.id AND letter.resolution IS NULL) AS letters,
+      (SELECT count(*) FROM dead_letter WHERE job_id = job.id AND resolution IS NULL) AS dead_letters,
       ARRAY(SELECT edge.blocked_by_chain_id FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS chains,
       ARRAY(SELECT NOT edge.is_resolved FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS opens,
       ARRAY(SELECT edge.on_failure FROM job_blocker AS edge WHERE edge.job_id = job.id ORDER BY index) AS policies
@@ -357,8 +357,8 @@ _SCENE = text("""
 """)
 
 
-def check_scene(session: Session, scene: Scene, *, swept: bool) -> Mapping[Any, Row[Any]]:
-    """Assert what must be true of jobs, chains and edges; `swept`: all ends of chains were passed on. Return the jobs."""
+def check_scene(session: Session, scene: Scene, *, unblocked: bool) -> Mapping[Any, Row[Any]]:
+    """Assert what must be true of jobs, chains and blockers; `unblocked`: after `unblock_ended_chains`. Return the jobs."""
     rows = session.execute(_SCENE, {"queue": scene.queue}).all()
     names = {job_id: name for name, job_id in scene.ids.items()}
     awaited = {chain_id for row in rows for chain_id, is_open in zip(row.chains, row.opens, strict=True) if is_open}
@@ -366,27 +366,31 @@ def check_scene(session: Session, scene: Scene, *, swept: bool) -> Mapping[Any, 
     for row in rows:
         chains.setdefault(row.chain_id, []).append(row)
     for chain_id, members in chains.items():
-        _check_chain(names[chain_id], members, awaited=chain_id in awaited, swept=swept)
+        _check_chain(names[chain_id], members, awaited=chain_id in awaited, unblocked=unblocked)
     for row in rows:
         name, count = names[row.id], sum(row.opens)
         assert row.open_blockers == count, f"{name} counts {row.open_blockers} open edges of {count}"
         if row.status not in ENDED:
             assert (row.status == JobStatus.BLOCKED) == (count > 0), f"{name} is {row.status} with {count} open edges"
-        assert row.letters == (row.status == JobStatus.DEAD), f"{name} is {row.status} and has {row.letters} letters"
+        assert row.dead_letters == (row.status == JobStatus.DEAD), (
+            f"{name} is {row.status} and has {row.dead_letters} dead letters"
+        )
         for chain_id, is_open, policy in zip(row.chains, row.opens, row.policies, strict=True):
             status = chains[chain_id][-1].status
-            told = f"{name} is {row.status} and waits with {policy}, the chain is {status}, the edge open: {is_open}"
+            description = (
+                f"{name} is {row.status} and waits with {policy}, the chain is {status}, the blocker open: {is_open}"
+            )
             if not is_open:
-                # One that goes on all the same stays closed when the chain is opened again.
-                assert status == JobStatus.COMPLETED or policy == OnFailure.CONTINUE, told
-            elif swept and status in ENDED:
-                assert status != JobStatus.COMPLETED, told
-                assert policy != OnFailure.CONTINUE, told
-                assert policy != OnFailure.FAIL or row.status != JobStatus.BLOCKED, told
+                # One with on_failure `continue` stays resolved when the chain is opened again.
+                assert status == JobStatus.COMPLETED or policy == OnFailure.CONTINUE, description
+            elif unblocked and status in ENDED:
+                assert status != JobStatus.COMPLETED, description
+                assert policy != OnFailure.CONTINUE, description
+                assert policy != OnFailure.FAIL or row.status != JobStatus.BLOCKED, description
     return {row.id: row for row in rows}
 
 
-def _check_chain(name: str, members: Sequence[Row[Any]], *, awaited: bool, swept: bool) -> None:
+def _check_chain(name: str, members: Sequence[Row[Any]], *, awaited: bool, unblocked: bool) -> None:
     root, last = members[0], members[-1]
     assert [one.chain_index for one in members] == list(range(len(members)))
     assert all(one.status == JobStatus.COMPLETED for one in members[:-1]), f"chain {name} went on too early"
@@ -395,5 +399,5 @@ def _check_chain(name: str, members: Sequence[Row[Any]], *, awaited: bool, swept
     assert root.chain_status == (last.status if ended and len(members) > 1 else None), f"chain {name}: {root.chain_status}"
     if awaited and not ended:
         assert root.has_waiters, f"chain {name} has open edges, and will not tell"
-    if swept and ended:
+    if unblocked and ended:
         assert not root.has_waiters, f"chain {name} has ended and is still to be settled"

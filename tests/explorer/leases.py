@@ -20,20 +20,20 @@ from sa_jobqueue.statements._parts import table
 from sa_jobqueue.types import ENDED
 from tests.explorer.scenario import Operation, Outcomes, Steps
 from tests.explorer.statements import by_locks
-from tests.explorer.workers import SessionHands
+from tests.explorer.workers import SessionWorker
 from tests.statements.cases import beat_parameters
 
 WORKERS = 3
 _SILENT = timedelta(hours=1)
 _PATIENCE = timedelta(minutes=1)
-"""So far from each other, and from what a schedule takes, that no real time passes for a beat or for silence."""
+"""So far from each other, and from what a schedule takes, that no real time passes for a heartbeat or for silence."""
 
 
 class Lost(Exception):  # noqa: N818 - a signal: the attempt is not this worker's any more
     """What a handler's transaction is rolled back with when its completion was fenced off."""
 
 
-class Deed(NamedTuple):
+class LogEntry(NamedTuple):
     """What a worker did, the attempt that it was about (None: it found nothing to do), and whether its write counted."""
 
     action: str
@@ -56,65 +56,70 @@ class Given:
     job_id: UUID
     most: int
     queue: str
-    deeds: list[Deed] = field(default_factory=list)
+    log: list[LogEntry] = field(default_factory=list)
     """In the order in which the database answered."""
 
     def worker(self, number: int) -> str:
         return f"{self.queue}:{number}"
 
 
-class Life:
-    """What one worker may do, on the session of an operation; it believes what it was told last."""
+class SimulatedWorker:
+    """What one worker may do, on the session of an operation; it acts on what it last learned."""
 
     def __init__(self, session: Session, given: Given, number: int) -> None:
         self.session = session
         self.given = given
         self.number = number
-        self.hands = SessionHands(session, given.worker(number), queues=(given.queue,))
+        self.manual_worker = SessionWorker(session, given.worker(number), queues=(given.queue,))
         self.holds: Any = None
 
     def claim(self) -> None:
-        claimed = [] if self.holds else self.hands.claim()
+        claimed = [] if self.holds else self.manual_worker.claim()
         self.holds = claimed[0] if claimed else self.holds
         self._note("claim", claimed[0].attempt if claimed else None)
 
-    def beat(self) -> None:
-        self.session.execute(leases.beat(Job), beat_parameters(self.hands.worker_id))
-        self._note("beat")
+    def heartbeat(self) -> None:
+        self.session.execute(leases.beat(Job), beat_parameters(self.manual_worker.worker_id))
+        self._note("heartbeat")
 
     def fall_silent(self) -> None:
-        fall_silent(self.session, self.hands.worker_id)
+        fall_silent(self.session, self.manual_worker.worker_id)
         self._note("fall silent")
 
     def rescue(self) -> None:
-        taken = rescue(self.session, self.given.most)
-        self._note("take back", taken[0].attempt if taken else None)
+        rescued = rescue(self.session, self.given.most)
+        self._note("rescue", rescued[0].attempt if rescued else None)
 
     def complete(self) -> None:
         held, self.holds = self.holds, None
         if held is not None:
-            self._note("complete", held.attempt, accepted=bool(self.hands.complete(held)))
+            self._note("complete", held.attempt, accepted=bool(self.manual_worker.complete(held)))
 
     def complete_in_session(self) -> None:
-        """Complete in the transaction of the handler's own writes, which waits for whoever has the row."""
+        """Complete in the transaction of the handler's own writes, which waits for a lock on the row."""
         held, self.holds = self.holds, None
-        given = {"job_id": held.id, "job_attempt": held.attempt, "job_output": "1", "worker_id": self.hands.worker_id}
+        given = {
+            "job_id": held.id,
+            "job_attempt": held.attempt,
+            "job_output": "1",
+            "worker_id": self.manual_worker.worker_id,
+        }
         if not self.session.scalars(completions.complete_one(Job), given).all():
             raise Lost
         self._note("complete", held.attempt)
 
     def _note(self, action: str, attempt: int | None = None, *, accepted: bool = True) -> None:
-        self.given.deeds.append(Deed(action, self.number, attempt, accepted))
+        self.given.log.append(LogEntry(action, self.number, attempt, accepted))
 
 
 def fall_silent(session: Session, *worker_ids: str) -> None:
-    """Let workers have beaten for the last time long ago."""
+    """Set the last heartbeat of workers to long ago."""
     chosen = update(table(Job.Worker)).where(Job.Worker.id.in_(worker_ids))
     session.execute(chosen.values(heartbeat_at=func.now() - _SILENT))
 
 
 def rescue(session: Session, most: int) -> list[Any]:
-    """Sweep, as a worker does whose patience is a minute; what it takes is due at once."""
+    """Rescue, as a worker does whose heartbeat timeout is a minute; what it takes is due at once."""
     given = {"ttl": _PATIENCE, "limit": 10, "base": 0.0, "cap": 0.0, "letter_ids": [uuid7() for _ in range(10)]}
     return list(session.execute(leases.rescue(Job), given).all())
 
@@ -130,19 +135,19 @@ def one_job(session: Session, *, most: int = 2, held: bool = False) -> Given:
     for number in range(WORKERS):
         session.execute(leases.beat(Job), beat_parameters(given.worker(number)))
     if held:
-        first = Life(session, given, 0)
+        first = SimulatedWorker(session, given, 0)
         first.claim()
         first.fall_silent()
     return given
 
 
-def lives(
-    number: int, *actions: Callable[[Life], None], autocommit: bool = True, has_the_job: bool = False
+def worker_operation(
+    number: int, *actions: Callable[[SimulatedWorker], None], autocommit: bool = True, has_the_job: bool = False
 ) -> Operation[Given]:
     """Return a worker that does one thing after the other, each a statement and, unless told otherwise, a transaction."""
 
     def run(session: Session, given: Given) -> Steps:
-        life = Life(session, given, number)
+        life = SimulatedWorker(session, given, number)
         if has_the_job:
             life.holds = Held(given.job_id, 1)
         for place, action in enumerate(actions):
@@ -153,12 +158,12 @@ def lives(
     return Operation(f"worker-{number}", run, autocommit=autocommit, may_raise=(Lost,), settings=GUARDS)
 
 
-def commit(life: Life) -> None:
+def commit(life: SimulatedWorker) -> None:
     """End the transaction of the step before."""
     life.session.commit()
 
 
-def complete_and_commit(life: Life) -> None:
+def complete_and_commit(life: SimulatedWorker) -> None:
     """Complete in a transaction of its own, as the worker's own statements do."""
     life.complete()
     life.session.commit()
@@ -169,7 +174,7 @@ def redrives() -> Operation[Given]:
 
     def act(session: Session, given: Given) -> None:
         redriven = redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[given.job_id])).ids
-        given.deeds.append(Deed("redrive", 0, None, bool(redriven)))
+        given.log.append(LogEntry("redrive", 0, None, bool(redriven)))
 
     return Operation("operator", by_locks(act))
 
@@ -177,20 +182,22 @@ def redrives() -> Operation[Given]:
 def keeps_the_promises(connection: Connection, given: Given, outcomes: Outcomes) -> str:
     """Check that no attempt had two owners or two ends, and that whoever is left brings the job to its end."""
     row = _row(connection, given)
-    claimed = [deed for deed in given.deeds if deed.action == "claim" and deed.attempt]
-    assert [deed.attempt for deed in claimed] == list(range(1, row.attempt + 1)), "attempts are claimed one after the other"
-    ends = [deed for deed in given.deeds if deed.accepted and deed.attempt and deed.action in {"complete", "take back"}]
-    ended = [deed.attempt for deed in ends]
+    claimed = [entry for entry in given.log if entry.action == "claim" and entry.attempt]
+    assert [entry.attempt for entry in claimed] == list(range(1, row.attempt + 1)), (
+        "attempts are claimed one after the other"
+    )
+    ends = [entry for entry in given.log if entry.accepted and entry.attempt and entry.action in {"complete", "rescue"}]
+    ended = [entry.attempt for entry in ends]
     assert len(set(ended)) == len(ended), "an attempt ends once"
-    for deed in claimed[1:]:
-        before = given.deeds[: given.deeds.index(deed)]
-        assert any(one.attempt == (deed.attempt or 0) - 1 for one in ends if one in before), "an attempt has one owner"
-    for deed in ends:
-        if deed.action == "complete":
-            assert deed.worker == claimed[(deed.attempt or 0) - 1].worker, "who completes an attempt has claimed it"
-            assert (row.status, row.completed_by) == (JobStatus.COMPLETED, given.worker(deed.worker))
+    for entry in claimed[1:]:
+        before = given.log[: given.log.index(entry)]
+        assert any(one.attempt == (entry.attempt or 0) - 1 for one in ends if one in before), "an attempt has one owner"
+    for entry in ends:
+        if entry.action == "complete":
+            assert entry.worker == claimed[(entry.attempt or 0) - 1].worker, "who completes an attempt has claimed it"
+            assert (row.status, row.completed_by) == (JobStatus.COMPLETED, given.worker(entry.worker))
     history = list(connection.scalars(select(Job.Attempt.attempt).where(Job.Attempt.job_id == given.job_id)))
-    lost = {deed.attempt for deed in ends if deed.action == "take back"}
+    lost = {entry.attempt for entry in ends if entry.action == "rescue"}
     assert (len(history), set(history)) == (len(lost), lost), "history has each lost one"
     _run_out(connection, given)
     return str(row.status.value)
@@ -205,7 +212,7 @@ def _run_out(connection: Connection, given: Given) -> None:
     with Session(connection) as session:
         fall_silent(session, *map(given.worker, range(WORKERS)))
         rescue(session, given.most)
-        hands = SessionHands(session, given.worker(WORKERS), queues=(given.queue,))
-        for claimed in hands.claim():
-            assert hands.complete(claimed)
+        manual_worker = SessionWorker(session, given.worker(WORKERS), queues=(given.queue,))
+        for claimed in manual_worker.claim():
+            assert manual_worker.complete(claimed)
         assert _row(session.connection(), given).status in ENDED, "no job is stuck"

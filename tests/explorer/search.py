@@ -55,8 +55,8 @@ class Search:
 
     def choose(self, enabled: Sequence[str], seen: Hashable) -> str:
         """Take the next choice of the path; the first of all once it only repeats another."""
-        parent, taken = self._path[-1]
-        node = parent.children.setdefault(taken, {}).setdefault(seen, _Node(enabled))
+        parent, choice_taken = self._path[-1]
+        node = parent.children.setdefault(choice_taken, {}).setdefault(seen, _Node(enabled))
         choices = node.open or enabled
         choice = choices[0] if self._random is None else self._random.choice(choices)
         self._path.append((node, choice))

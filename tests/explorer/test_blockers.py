@@ -1,4 +1,4 @@
-"""A job that begins to wait for a chain while others end the chain, let it go on, open it again, or delete it."""
+"""A job that begins to wait for a chain while others end the chain, continue it, reopen it, or delete it."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ def running(scene: Scene) -> Scene:
 
 def grown(scene: Scene) -> Scene:
     """Chain x has gone on: its second job, x1, runs."""
-    return scene.runs("x").goes_on("x", "x1").runs("x1")
+    return scene.runs("x").continues("x", "x1").runs("x1")
 
 
-def test_enqueue_meets_the_end_of_its_blocker(explorer: Explorer) -> None:
+def test_enqueue_races_with_the_completion_of_its_blocker(explorer: Explorer) -> None:
     report = prove(explorer, running, ops.enqueues("j", "x"), ops.completes("x"), ends=["j=pending x=completed"])
     # The completion passes over what the enqueueing holds, and is tried again.
     assert any("held" not in kinds for kinds in report.outcomes)
     prove(explorer, grown, ops.enqueues("j", "x"), ops.completes("x1"), ends=["j=pending x=completed x1=completed"])
 
 
-def test_enqueue_meets_the_end_of_its_blocker_in_a_session(explorer: Explorer) -> None:
+def test_enqueue_races_with_the_completion_of_its_blocker_in_a_session(explorer: Explorer) -> None:
     for setup, job in ((running, "x"), (grown, "x1")):
         report = prove(explorer, setup, ops.enqueues("j", "x"), ops.completes_in_session(job))
         assert report.blocked > 0
 
 
 @pytest.mark.long
-def test_enqueue_meets_a_blocker_that_goes_on(explorer: Explorer) -> None:
-    """It waits for the chain's new last job, whoever of the two comes first."""
+def test_enqueue_races_with_a_continuation_of_its_blocker(explorer: Explorer) -> None:
+    """It waits for the chain's new last job, in either order."""
     for setup, job, to in ((running, "x", "x1"), (grown, "x1", "x2")):
-        for goes_on in (ops.completes(job, to), ops.completes_in_session(job, to)):
-            report = prove(explorer, setup, ops.enqueues("j", "x"), goes_on)
+        for continues in (ops.completes(job, to), ops.completes_in_session(job, to)):
+            report = prove(explorer, setup, ops.enqueues("j", "x"), continues)
             assert all("j=blocked" in ending for ending in report.endings), str(report)
 
 
 @pytest.mark.long
-def test_enqueue_meets_a_blocker_that_goes_on_and_waits_itself(explorer: Explorer) -> None:
+def test_enqueue_races_with_a_blocked_continuation_of_its_blocker(explorer: Explorer) -> None:
     report = prove(
         explorer,
         lambda scene: scene.runs("x", "y"),
         ops.enqueues("j", "x", whole=True),
         ops.completes_in_session("x", "x1", "y", whole=True),
-        ops.completes("y", settles=True),
+        ops.completes("y", unblocks=True),
     )
     assert all("j=blocked" in ending for ending in report.endings), str(report)
     assert any("x1=pending" in ending for ending in report.endings), str(report)
 
 
 @pytest.mark.parametrize("on_failure", ["wait", "fail", "continue"])
-def test_enqueue_meets_the_death_of_its_blocker(explorer: Explorer, on_failure: str) -> None:
+def test_enqueue_races_with_the_death_of_its_blocker(explorer: Explorer, on_failure: str) -> None:
     stands = {"wait": "j=blocked", "fail": "j=dead", "continue": "j=pending"}[on_failure]
     for setup, job in ((running, "x"), (grown, "x1")):
         report = prove(explorer, setup, ops.enqueues("j", "x", on_failure=on_failure), ops.finishes(job))
@@ -66,12 +66,12 @@ def test_enqueue_meets_the_death_of_its_blocker(explorer: Explorer, on_failure: 
 
 
 @pytest.mark.long
-def test_enqueue_meets_the_sweeper_that_buries_its_blocker(explorer: Explorer) -> None:
+def test_enqueue_races_with_a_rescue_that_kills_its_blocker(explorer: Explorer) -> None:
     report = prove(
         explorer,
-        lambda scene: scene.runs("x").goes_on("x", "x1", attempts=1).runs("x1"),
+        lambda scene: scene.runs("x").continues("x", "x1", attempts=1).runs("x1"),
         ops.enqueues("j", "x", on_failure="fail"),
-        ops.takes_back(),
+        ops.rescues(),
         ends=["j=dead x=completed x1=dead"],
     )
     assert set(report.endings) <= {"j=dead x=completed x1=dead", "j=blocked x=completed x1=running"}
@@ -79,7 +79,7 @@ def test_enqueue_meets_the_sweeper_that_buries_its_blocker(explorer: Explorer) -
         explorer,
         lambda scene: scene.runs("x", attempts=1),
         ops.enqueues("j", "x", on_failure="continue", whole=True),
-        ops.takes_back(),
+        ops.rescues(),
         ops.completes("x"),
         ends=["j=pending x=dead", "j=pending x=completed"],
     )
@@ -87,28 +87,28 @@ def test_enqueue_meets_the_sweeper_that_buries_its_blocker(explorer: Explorer) -
 
 @pytest.mark.long
 @pytest.mark.parametrize("on_failure", ["wait", "fail", "continue"])
-def test_enqueue_meets_the_redrive_of_its_blocker(explorer: Explorer, on_failure: str) -> None:
+def test_enqueue_races_with_the_redrive_of_its_blocker(explorer: Explorer, on_failure: str) -> None:
     first, last = {"wait": ("blocked", "blocked"), "fail": ("dead", "blocked"), "continue": ("pending", "blocked")}[
         on_failure
     ]
     report = prove(
         explorer,
-        lambda scene: scene.runs("x").goes_on("x", "x1").runs("x1").ends("x1", "dead"),
+        lambda scene: scene.runs("x").continues("x", "x1").runs("x1").ends("x1", "dead"),
         ops.enqueues("j", "x", on_failure=on_failure, whole=True),
         ops.redrives("x1", whole=True),
-        ops.settles("x", whole=True),
+        ops.unblocks("x", whole=True),
     )
     assert {ending.split()[0] for ending in report.endings} <= {f"j={first}", f"j={last}"}, str(report)
     assert all("x1=pending" in ending for ending in report.endings)
 
 
-def test_enqueue_meets_the_cancellation_of_its_blocker(explorer: Explorer) -> None:
+def test_enqueue_races_with_the_cancellation_of_its_blocker(explorer: Explorer) -> None:
     for cancels in (ops.cancels("x1"), ops.cancels_chain("x")):
         report = prove(explorer, grown, ops.enqueues("j", "x", on_failure="fail"), cancels)
         assert set(report.endings) == {"j=dead x=completed x1=cancelled"}
 
 
-def test_enqueue_meets_the_deletion_and_the_end_of_its_blocker(explorer: Explorer) -> None:
+def test_enqueue_races_with_deletion_and_completion_of_its_blocker(explorer: Explorer) -> None:
     report = prove(explorer, running, ops.enqueues("j", "x", whole=True), ops.deletes("x", whole=True), ops.completes("x"))
     assert set(report.endings) == {"", "j=pending x=completed", "j=blocked x=running"}
     assert any("ChainNotFoundError" in kinds for kinds in report.outcomes)
@@ -116,7 +116,7 @@ def test_enqueue_meets_the_deletion_and_the_end_of_its_blocker(explorer: Explore
 
 
 @pytest.mark.long
-def test_two_who_wait_for_the_same_chains_never_deadlock(explorer: Explorer) -> None:
+def test_jobs_blocked_by_the_same_chains_never_deadlock(explorer: Explorer) -> None:
     report = prove(
         explorer,
         lambda scene: scene.runs("x", "y"),
@@ -127,7 +127,7 @@ def test_two_who_wait_for_the_same_chains_never_deadlock(explorer: Explorer) -> 
     assert report.blocked > 0
     prove(
         explorer,
-        lambda scene: scene.runs("x", "y").goes_on("y", "y1").runs("y1"),
+        lambda scene: scene.runs("x", "y").continues("y", "y1").runs("y1"),
         ops.enqueues("j", "x", "y", whole=True),
         ops.completes_in_session("x", "x1", "y", whole=True),
         ops.completes_in_session("y1", "y2", whole=True),
@@ -135,12 +135,12 @@ def test_two_who_wait_for_the_same_chains_never_deadlock(explorer: Explorer) -> 
 
 
 @pytest.mark.long
-def test_what_a_claim_takes_waits_for_nothing(explorer: Explorer) -> None:
+def test_a_claim_never_takes_a_job_with_open_blockers(explorer: Explorer) -> None:
     report = prove(
         explorer,
         lambda scene: scene.runs("x"),
         ops.enqueues("j", "x", whole=True),
-        ops.completes("x", settles=True),
+        ops.completes("x", unblocks=True),
         ops.claims(),
     )
     assert {"j=running x=completed", "j=pending x=completed"} <= set(report.endings), str(report)

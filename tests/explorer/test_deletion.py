@@ -26,7 +26,7 @@ from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, Steps
 from tests.explorer.statements import by_locks
-from tests.explorer.workers import SessionHands
+from tests.explorer.workers import SessionWorker
 from tests.fixtures.database import one_server_swept
 
 pytestmark = one_server_swept
@@ -35,7 +35,7 @@ jobs: JobQueue[Any] = JobQueue()
 
 
 @jobs.handler("test")
-def go_on() -> None: ...
+def following_handler() -> None: ...
 
 
 Ids = dict[str, UUID]
@@ -57,16 +57,16 @@ def queue_of(ids: Ids) -> str:
 
 
 def add(session: Session, ids: Ids, name: str, *, chain: str = "", index: int = 0, waits: Iterable[str] = ()) -> None:
-    """Write one job, and the edges to open chains it waits for; `chain` names the root of a continuation."""
+    """Write one job, and rows of `job_blocker` for the chains it waits for; `chain` names the root of a continuation."""
     blockers = list(waits)
     row: dict[str, Any] = {"id": ids[name], "chain_id": ids[chain or name], "chain_index": index, "queue": queue_of(ids)}
     row |= {"type_name": "test", "chain_type_name": "test", "open_blockers": len(blockers)}
     session.execute(insert(Job).values(row | {"status": JobStatus.BLOCKED if blockers else JobStatus.PENDING}))
-    edges = [
+    blocker_rows = [
         {"job_id": ids[name], "blocked_by_chain_id": ids[blocker], "index": place} for place, blocker in enumerate(blockers)
     ]
-    if edges:
-        session.execute(insert(Job.Blocker).values(edges))
+    if blocker_rows:
+        session.execute(insert(Job.Blocker).values(blocker_rows))
     for blocker in blockers:
         session.execute(update(Job).where(Job.id == ids[blocker]).values(has_waiters=True))
 
@@ -78,9 +78,9 @@ def kill(session: Session, ids: Ids, name: str) -> None:
     root = session.execute(select(Job.chain_id).where(Job.id == job)).scalar_one()
     outcome = None if root == job else JobStatus.DEAD
     session.execute(update(Job).where(Job.id == root).values(chain_completed_at=func.now(), chain_status=outcome))
-    letter = {"id": uuid7(), "job_id": job, "chain_id": root, "queue": queue_of(ids), "type_name": "test"}
-    letter |= {"input_version": 1, "reason": DeadReason.BLOCKER_FAILED, "attempts": 0}
-    session.execute(insert(Job.DeadLetter).values(letter))
+    dead_letter = {"id": uuid7(), "job_id": job, "chain_id": root, "queue": queue_of(ids), "type_name": "test"}
+    dead_letter |= {"input_version": 1, "reason": DeadReason.BLOCKER_FAILED, "attempts": 0}
+    session.execute(insert(Job.DeadLetter).values(dead_letter))
 
 
 def chains(session: Session, *, names: str = "abc") -> Ids:
@@ -109,8 +109,8 @@ def delete(names: str, *, cascade: bool = False, survives: bool = False) -> Call
 
     def run(session: Session, ids: Ids) -> list[str]:
         with no_deadlock(session) if not survives else nullcontext():
-            gone = delete_chains(session, [ids[name] for name in names], cascade=cascade).ids
-        return sorted(name for name, job_id in ids.items() if job_id in gone)
+            deleted = delete_chains(session, [ids[name] for name in names], cascade=cascade).ids
+        return sorted(name for name, job_id in ids.items() if job_id in deleted)
 
     return by_locks(run)
 
@@ -144,11 +144,11 @@ def wait_for(names: str, *, new: str = "z") -> Callable[[Session, Ids], Steps]:
 
 
 def extend(name: str, *, waits: str = "", new: str = "y") -> Callable[[Session, Ids], Steps]:
-    """Complete a job without a worker and let its chain go on, with a job that may wait for other chains."""
+    """Complete a job without a worker and continue its chain, with a job that may wait for other chains."""
 
     def run(session: Session, ids: Ids) -> None:
         blockers = [ids[name] for name in waits]
-        following = go_on.continuation(blockers=blockers, queue=queue_of(ids))
+        following = following_handler.continuation(blockers=blockers, queue=queue_of(ids))
         ids[new] = following.job.id
         complete_job(session, ids[name], following)
 
@@ -161,22 +161,24 @@ def extend(name: str, *, waits: str = "", new: str = "y") -> Callable[[Session, 
 def consistent(connection: Connection, ids: Ids, outcomes: Outcomes) -> set[str]:
     """Check the schedule's rows; return the names of jobs that are left."""
     jobs = {row.id: row for row in connection.execute(select(Job.__table__).where(Job.id.in_(ids.values())))}
-    edge = Job.Blocker
-    touches = or_(edge.job_id.in_(ids.values()), edge.blocked_by_chain_id.in_(ids.values()))
-    edges = connection.execute(select(edge.job_id, edge.blocked_by_chain_id, edge.is_resolved).where(touches)).all()
-    for job_id, chain_id, is_resolved in edges:
+    blocker_row = Job.Blocker
+    touches = or_(blocker_row.job_id.in_(ids.values()), blocker_row.blocked_by_chain_id.in_(ids.values()))
+    rows = connection.execute(
+        select(blocker_row.job_id, blocker_row.blocked_by_chain_id, blocker_row.is_resolved).where(touches)
+    ).all()
+    for job_id, chain_id, is_resolved in rows:
         assert job_id in jobs, "an edge from a job that is gone"
         assert chain_id in jobs, "an edge to a chain that is gone"
         root = jobs[chain_id]
         assert is_resolved or root.has_waiters, "an edge that nobody will close"
     for job in jobs.values():
         assert job.chain_id in jobs, "a continuation without its chain"
-        assert job.open_blockers == sum(not e.is_resolved for e in edges if e.job_id == job.id), "blockers counted wrongly"
+        assert job.open_blockers == sum(not e.is_resolved for e in rows if e.job_id == job.id), "blockers counted wrongly"
         assert (job.status is JobStatus.BLOCKED) <= (job.open_blockers > 0), "blocked by nothing"
     attempts = connection.execute(select(Job.Attempt.job_id).where(Job.Attempt.job_id.in_(ids.values()))).scalars()
     assert set(attempts) <= set(jobs), "history of a job that is gone"
-    letter = Job.DeadLetter
-    unresolved = select(letter.job_id).where(letter.job_id.in_(ids.values()), letter.resolution.is_(None))
+    dead_letter = Job.DeadLetter
+    unresolved = select(dead_letter.job_id).where(dead_letter.job_id.in_(ids.values()), dead_letter.resolution.is_(None))
     assert set(connection.scalars(unresolved)) <= set(jobs), "an open letter of a job that is gone"
     for outcome in outcomes.values():
         if outcome.committed and isinstance(outcome.value, list):
@@ -214,7 +216,7 @@ def explore(
 # Two deletions.
 
 
-def test_overlapping_sets_in_other_orders_are_deleted_by_one_of_two(explorer: Explorer) -> None:
+def test_concurrent_deletions_of_overlapping_chains_in_other_orders_do_not_deadlock(explorer: Explorer) -> None:
     endings = explore(
         explorer,
         chains,
@@ -225,7 +227,7 @@ def test_overlapping_sets_in_other_orders_are_deleted_by_one_of_two(explorer: Ex
 
 
 @pytest.mark.long
-def test_cascades_that_meet_leave_a_whole(explorer: Explorer) -> None:
+def test_concurrent_cascading_deletions_leave_consistent_chains(explorer: Explorer) -> None:
     endings = explore(
         explorer,
         line,
@@ -238,7 +240,7 @@ def test_cascades_that_meet_leave_a_whole(explorer: Explorer) -> None:
 # A deletion, and those who begin to wait for what it deletes or who extend it.
 
 
-def test_who_enqueues_with_a_blocker_that_is_deleted_is_told_or_keeps_it(explorer: Explorer) -> None:
+def test_enqueue_with_a_blocker_being_deleted_is_refused_or_keeps_it(explorer: Explorer) -> None:
     endings = explore(
         explorer,
         chains,
@@ -248,13 +250,13 @@ def test_who_enqueues_with_a_blocker_that_is_deleted_is_told_or_keeps_it(explore
     assert set(endings) == {"c", "abcz"}
 
 
-def test_who_writes_edges_by_hand_without_a_lock_leaves_no_reference_to_what_is_gone(explorer: Explorer) -> None:
+def test_blocker_rows_inserted_in_sql_without_a_lock_leave_no_dangling_reference(explorer: Explorer) -> None:
     def by_hand(session: Session, ids: Ids) -> Steps:
         ids["z"] = uuid7()
         add(session, ids, "z")
         yield "job"
-        edge = {"job_id": ids["z"], "blocked_by_chain_id": ids["a"], "index": 0, "is_resolved": True}
-        session.execute(insert(Job.Blocker).values(edge))
+        blocker_row = {"job_id": ids["z"], "blocked_by_chain_id": ids["a"], "index": 0, "is_resolved": True}
+        session.execute(insert(Job.Blocker).values(blocker_row))
 
     endings = explore(
         explorer,
@@ -265,7 +267,7 @@ def test_who_writes_edges_by_hand_without_a_lock_leaves_no_reference_to_what_is_
     assert set(endings) == {"bc", "abcz"}
 
 
-def test_a_continuation_added_meanwhile_goes_with_its_chain(explorer: Explorer) -> None:
+def test_a_continuation_added_during_a_deletion_is_deleted_with_its_chain(explorer: Explorer) -> None:
     endings = explore(
         explorer,
         chains,
@@ -276,7 +278,7 @@ def test_a_continuation_added_meanwhile_goes_with_its_chain(explorer: Explorer) 
 
 
 @pytest.mark.long
-def test_a_cascade_takes_what_a_continuation_added_meanwhile_waits_for(explorer: Explorer) -> None:
+def test_a_cascade_includes_blockers_of_a_continuation_added_during_it(explorer: Explorer) -> None:
     endings = explore(
         explorer,
         chains,
@@ -289,7 +291,7 @@ def test_a_cascade_takes_what_a_continuation_added_meanwhile_waits_for(explorer:
 
 
 @pytest.mark.long
-def test_a_growing_cascade_and_others_who_delete_and_wait(explorer: Explorer) -> None:
+def test_a_growing_cascade_races_with_other_deletions_and_continuations(explorer: Explorer) -> None:
     endings = explore(
         explorer,
         chains,
@@ -304,9 +306,9 @@ def test_a_growing_cascade_and_others_who_delete_and_wait(explorer: Explorer) ->
 # A deletion, and workers.
 
 
-def test_a_worker_that_completes_and_a_deletion_leave_no_trace_of_the_job(explorer: Explorer) -> None:
+def test_a_completion_racing_with_a_deletion_leaves_no_trace_of_the_job(explorer: Explorer) -> None:
     def work(session: Session, ids: Ids) -> Steps:
-        worker = SessionHands(session, "batch:1", queues=(queue_of(ids),))
+        worker = SessionWorker(session, "batch:1", queues=(queue_of(ids),))
         claimed = worker.claim(1)
         yield "claim"
         return bool(worker.complete(*claimed)) if claimed else None
@@ -324,9 +326,9 @@ class Lost(Exception):  # noqa: N818 - a signal
     """What a worker rolls back with when its completion was fenced off."""
 
 
-def test_what_a_handler_wrote_is_kept_only_if_it_completed_before_the_deletion(explorer: Explorer) -> None:
+def test_a_handlers_writes_are_kept_only_if_it_completed_before_the_deletion(explorer: Explorer) -> None:
     def work(session: Session, ids: Ids) -> Steps:
-        worker = SessionHands(session, "session:1", queues=(queue_of(ids),))
+        worker = SessionWorker(session, "session:1", queues=(queue_of(ids),))
         claimed = worker.claim(1)
         session.commit()
         yield "claim"
@@ -349,7 +351,7 @@ def test_what_a_handler_wrote_is_kept_only_if_it_completed_before_the_deletion(e
     assert set(endings) == {"nothing", "z"}
 
 
-def test_a_handler_that_took_chains_in_another_order_does_not_end_a_deletion(explorer: Explorer) -> None:
+def test_a_deletion_survives_a_deadlock_with_a_handler(explorer: Explorer) -> None:
     """PostgreSQL ends one of the two: the attempt, which is tried again, or the deletion, which tries again itself."""
 
     def work(session: Session, ids: Ids) -> Steps:
@@ -387,7 +389,7 @@ def redrive(session: Session, ids: Ids) -> list[Any]:
 
 
 @pytest.mark.long
-def test_a_redrive_and_a_deletion_of_the_same_chains(explorer: Explorer) -> None:
+def test_redrive_races_with_deletion_of_the_same_chains(explorer: Explorer) -> None:
     endings = explore(
         explorer,
         dead_line,
@@ -409,7 +411,7 @@ def cancel_all(names: str) -> Callable[[Session, Ids], Steps]:
 
 
 @pytest.mark.long
-def test_jobs_cancelled_and_their_chains_deleted(explorer: Explorer) -> None:
+def test_cancelling_jobs_races_with_deleting_their_chains(explorer: Explorer) -> None:
     endings = explore(
         explorer,
         line,
@@ -420,7 +422,7 @@ def test_jobs_cancelled_and_their_chains_deleted(explorer: Explorer) -> None:
 
 
 @pytest.mark.long
-def test_chains_cancelled_and_deleted_and_jobs_of_them_cancelled(explorer: Explorer) -> None:
+def test_cancelling_chains_and_jobs_races_with_deleting_the_chains(explorer: Explorer) -> None:
     endings = explore(
         explorer,
         line,
@@ -432,7 +434,7 @@ def test_chains_cancelled_and_deleted_and_jobs_of_them_cancelled(explorer: Explo
     assert set(endings) == {"a"}
 
 
-def test_a_continuation_does_not_slip_past_the_cancellation_of_its_chain(explorer: Explorer) -> None:
+def test_a_continuation_does_not_escape_the_cancellation_of_its_chain(explorer: Explorer) -> None:
     def check(connection: Connection, ids: Ids, outcomes: Outcomes) -> str:
         consistent(connection, ids, outcomes)
         assert outcomes["cancel"].value == (ids["a"], ids["b"])

@@ -83,7 +83,7 @@ def test_a_lost_update_is_found_and_replayed(explorer: Explorer) -> None:
     assert [outcome.value for outcome in serial.outcomes.values()] == [0, 1]
 
 
-def test_with_a_lock_no_update_is_lost_and_those_who_wait_are_counted(explorer: Explorer) -> None:
+def test_with_a_lock_no_update_is_lost_and_waiting_operations_are_counted(explorer: Explorer) -> None:
     locked = partial(read_then_write, lock="FOR UPDATE")
     report = explorer.explore(scenario(*two(locked), check=both_counted))
     # Whoever reads first ends first; the other has waited since before the write, since before the commit, or not.
@@ -92,7 +92,7 @@ def test_with_a_lock_no_update_is_lost_and_those_who_wait_are_counted(explorer: 
 
 
 @pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 3), (2, 2), (3, 3)])
-def test_independent_operations_are_run_in_every_order_once(explorer: Explorer, first: int, second: int) -> None:
+def test_independent_operations_run_once_in_every_order(explorer: Explorer, first: int, second: int) -> None:
     met: list[str] = []
 
     def note(session: Session, ids: Counters, *, name: str, steps: int) -> Steps:
@@ -116,7 +116,7 @@ def test_independent_operations_are_run_in_every_order_once(explorer: Explorer, 
     assert (report.blocked, report.is_complete) == (0, True)
 
 
-def test_the_commit_is_a_step_and_an_empty_end_is_none(explorer: Explorer) -> None:
+def test_the_commit_is_a_step_but_an_empty_last_step_is_not(explorer: Explorer) -> None:
     def named_at_the_end(session: Session, ids: Counters) -> Steps:
         yield from add_to(session, ids, order=(0, 0))
         yield "add to 0 again"
@@ -129,7 +129,7 @@ def test_the_commit_is_a_step_and_an_empty_end_is_none(explorer: Explorer) -> No
     assert [step.label for step in alone.steps] == ["add to 0", "add to 0 again", "commit"]
 
 
-def test_three_operations_are_run_in_every_order_once(explorer: Explorer) -> None:
+def test_three_operations_run_once_in_every_order(explorer: Explorer) -> None:
     one = partial(add_to, order=(0,))
     operations = [Operation(name, one, autocommit=True) for name in "abc"]
     assert explorer.explore(scenario(*operations)).schedules == 6
@@ -145,7 +145,7 @@ def test_a_plain_function_is_a_single_step(explorer: Explorer) -> None:
     assert [outcome.value for outcome in schedule.outcomes.values()] == [7, 7]
 
 
-def test_a_deadlock_is_found_and_allowed_where_the_scenario_says_so(explorer: Explorer) -> None:
+def test_a_deadlock_fails_a_scenario_unless_it_allows_deadlocks(explorer: Explorer) -> None:
     crossed = [Operation("a", partial(add_to, order=(0, 1))), Operation("b", partial(add_to, order=(1, 0)))]
     with pytest.raises(ScheduleFailed, match="must not end in DeadlockDetected") as found:
         explorer.explore(scenario(*crossed))
@@ -156,7 +156,7 @@ def test_a_deadlock_is_found_and_allowed_where_the_scenario_says_so(explorer: Ex
     assert explorer.explore(scenario(*named)).schedules == report.schedules
 
 
-def test_a_deadlock_of_two_is_over_before_the_third_goes_on(explorer: Explorer) -> None:
+def test_a_deadlock_is_resolved_before_a_third_operation_continues(explorer: Explorer) -> None:
     operations = [
         Operation("a", partial(add_to, order=(0, 1))),
         Operation("b", partial(add_to, order=(1, 0))),
@@ -168,7 +168,7 @@ def test_a_deadlock_of_two_is_over_before_the_third_goes_on(explorer: Explorer) 
 
 
 @pytest.mark.parametrize(("names", "adds"), [("ab", 1), ("ab", 3), ("abc", 1), ("abc", 2)])
-def test_those_who_wait_for_one_row_go_on_in_turn_in_every_order(explorer: Explorer, names: str, adds: int) -> None:
+def test_operations_waiting_for_one_row_proceed_in_every_possible_order(explorer: Explorer, names: str, adds: int) -> None:
     def all_counted(connection: Connection, ids: Counters, outcomes: Outcomes) -> None:
         assert values(connection, ids)[0] == len(names) * adds
 
@@ -227,7 +227,7 @@ def test_an_operation_may_end_its_transaction_itself(explorer: Explorer) -> None
     assert schedule.outcomes["a"].kind == "rolled-back"
 
 
-def test_waiters_that_are_woken_at_once_are_no_obstacle(explorer: Explorer) -> None:
+def test_operations_unblocked_at_the_same_time_can_be_explored(explorer: Explorer) -> None:
     def insert(session: Session, ids: Counters) -> Steps:
         session.execute(text("INSERT INTO key VALUES (:id) ON CONFLICT DO NOTHING"), {"id": ids[0]})
         yield "insert"
@@ -239,7 +239,7 @@ def test_waiters_that_are_woken_at_once_are_no_obstacle(explorer: Explorer) -> N
     assert report.schedules >= 30
 
 
-def test_a_limit_and_a_sample_are_kept(explorer: Explorer) -> None:
+def test_a_limit_and_a_sample_bound_the_number_of_schedules(explorer: Explorer) -> None:
     many = scenario(Operation("a", partial(add_to, order=(0, 0, 0))), Operation("b", partial(add_to, order=(1, 1, 1))))
     assert _bounded(explorer.explore(many, limit=5)) == (5, False)
     assert _bounded(explorer.explore(many, sample=(10, 1))) == (10, False)
@@ -251,7 +251,7 @@ def _bounded(report: Report) -> tuple[int, bool]:
     return report.schedules, report.is_complete
 
 
-def test_a_step_that_never_ends_fails_and_leaves_a_working_explorer(engine: Engine) -> None:
+def test_a_step_that_never_ends_fails_and_the_explorer_stays_usable(engine: Engine) -> None:
     def sleep(session: Session, ids: Counters) -> None:
         session.execute(text("SELECT pg_sleep(60)"))
 
@@ -261,13 +261,13 @@ def test_a_step_that_never_ends_fails_and_leaves_a_working_explorer(engine: Engi
         assert explorer.explore(scenario(*two(partial(add_to, order=(0,))))).is_complete
 
 
-def test_a_schedule_that_cannot_be_taken_is_refused(explorer: Explorer) -> None:
+def test_an_impossible_schedule_is_refused(explorer: Explorer) -> None:
     operations = two(partial(add_to, order=(0, 0)))
     with pytest.raises(ValueError, match=r"step 3 of the schedule cannot be 'b': only \['a'\] can go on"):
         explorer.replay(scenario(*operations), "a b b")
 
 
-def test_what_is_no_scenario_is_refused() -> None:
+def test_an_invalid_scenario_is_refused() -> None:
     with pytest.raises(ValueError, match="one word"):
         Operation("two words", read_then_write)
     with pytest.raises(ValueError, match="names of their own"):

@@ -14,14 +14,14 @@ from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements import completions
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, Steps
-from tests.explorer.workers import SessionHands
+from tests.explorer.workers import SessionWorker
 from tests.fixtures.database import one_server_swept
 
 pytestmark = one_server_swept
 
 
 class Given(NamedTuple):
-    """A pending job in a queue that nobody else looks at."""
+    """A pending job in a queue of its own."""
 
     job_id: UUID
     queue: str
@@ -44,7 +44,7 @@ def cancel(session: Session, given: Given) -> list[Any]:
 
 def work(session: Session, given: Given) -> Steps:
     """Claim and complete as a worker does that writes many completions at once, each statement by itself."""
-    worker = SessionHands(session, "batch:1", queues=(given.queue,))
+    worker = SessionWorker(session, "batch:1", queues=(given.queue,))
     claimed = worker.claim()
     yield "claim"
     return worker.complete(*claimed) if claimed else set()
@@ -52,7 +52,7 @@ def work(session: Session, given: Given) -> Steps:
 
 def work_in_a_session(session: Session, given: Given) -> Steps:
     """Claim, and complete in the transaction of the handler's own writes."""
-    worker = SessionHands(session, "session:1", queues=(given.queue,))
+    worker = SessionWorker(session, "session:1", queues=(given.queue,))
     claimed = worker.claim()
     session.commit()
     yield "claim"
@@ -68,10 +68,10 @@ def work_in_a_session(session: Session, given: Given) -> Steps:
 def ends_once(connection: Connection, given: Given, outcomes: Outcomes) -> str:
     job = connection.execute(select(Job.__table__).where(Job.id == given.job_id)).mappings().one()
     history = list(connection.execute(select(Job.Attempt.__table__).where(Job.Attempt.job_id == given.job_id)).mappings())
-    letters = connection.execute(select(Job.DeadLetter.id).where(Job.DeadLetter.job_id == given.job_id)).all()
+    dead_letters = connection.execute(select(Job.DeadLetter.id).where(Job.DeadLetter.job_id == given.job_id)).all()
     ended_by = {name for name, outcome in outcomes.items() if outcome.committed and outcome.value}
     assert len(ended_by) == 1, f"ended by {ended_by or 'nobody'}"
-    assert letters == []
+    assert dead_letters == []
     assert job["leased_by"] is None
     assert job["completed_at"] is not None
     assert job["chain_completed_at"] == job["completed_at"]
@@ -82,16 +82,16 @@ def ends_once(connection: Connection, given: Given, outcomes: Outcomes) -> str:
         return "completed"
     assert job["status"] is JobStatus.CANCELLED
     assert ended_by == {"cancel"}
-    assert [_told(row) for row in history] == [(1, "cancelled")] * job["attempt"]
+    assert [_summary(row) for row in history] == [(1, "cancelled")] * job["attempt"]
     return "cancelled while it ran" if history else "cancelled before it ran"
 
 
-def _told(row: Any) -> tuple[int, str]:
+def _summary(row: Any) -> tuple[int, str]:
     return row["attempt"], row["outcome"]
 
 
 @pytest.mark.long
-def test_a_job_claimed_cancelled_and_completed_at_once_ends_once(explorer: Explorer) -> None:
+def test_a_job_concurrently_claimed_cancelled_and_completed_ends_once(explorer: Explorer) -> None:
     report = explorer.explore(
         Scenario(
             name="claim x cancel x complete",

@@ -1,4 +1,4 @@
-"""Three workers at one job: claims, beats, silence, take-backs, completions and redrives in every order there is."""
+"""Three workers at one job: claims, heartbeats, silence, rescues, completions and redrives in every order there is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ import pytest
 from sqlalchemy import Connection, Engine, event
 
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, ScheduleFailed
-from tests.explorer.leases import Given, Life, commit, complete_and_commit, keeps_the_promises, lives, one_job, redrives
+from tests.explorer.leases import (
+    Given,
+    SimulatedWorker,
+    commit,
+    complete_and_commit,
+    keeps_the_promises,
+    one_job,
+    redrives,
+    worker_operation,
+)
 from tests.fixtures.database import one_server_swept
 from tests.model.protocol import Held, State, steps
 
@@ -25,17 +34,17 @@ LOCK = r" FOR NO KEY UPDATE SKIP LOCKED"
 def of_the_model(connection: Connection, given: Given, outcomes: Outcomes) -> str:
     """Check the promises, and that all that happened is a way through the model, which ends where the row stands."""
     state = State(Held(most=given.most))
-    for deed in given.deeds:
+    for entry in given.log:
         possible = [
             step
             for step in steps(state)
-            if (step.action, step.worker, step.accepted) == (deed.action, deed.worker, deed.accepted)
+            if (step.action, step.worker, step.accepted) == (entry.action, entry.worker, entry.accepted)
             and (step.action != "claim" or step.after.holds[step.worker] is not None)
         ]
-        if deed.action in {"claim", "take back"} and deed.attempt is None:
-            assert not possible, f"{deed} found nothing in {state}"
+        if entry.action in {"claim", "rescue"} and entry.attempt is None:
+            assert not possible, f"{entry} found nothing in {state}"
             continue
-        assert possible or deed.action == "beat", f"{deed} in {state}"
+        assert possible or entry.action == "heartbeat", f"{entry} in {state}"
         state = possible[0].after if possible else state
     ending = keeps_the_promises(connection, given, outcomes)
     assert ending == state.job.status.value
@@ -61,15 +70,17 @@ def without(mechanism: str, instead: str = "") -> Iterator[None]:
     assert found, f"no statement has {mechanism!r}"
 
 
-def three_lives() -> Scenario[Given]:
+def three_workers() -> Scenario[Given]:
     """One worker falls silent with the job in hand, and wakes up; two others live on, one of them to its end."""
     return Scenario(
         name="three workers, one of them silent for a while",
         setup=one_job,
         operations=[
-            lives(0, Life.claim, Life.fall_silent, Life.beat, Life.complete),
-            lives(1, Life.rescue, Life.claim, Life.complete),
-            lives(2, Life.rescue, Life.claim),
+            worker_operation(
+                0, SimulatedWorker.claim, SimulatedWorker.fall_silent, SimulatedWorker.heartbeat, SimulatedWorker.complete
+            ),
+            worker_operation(1, SimulatedWorker.rescue, SimulatedWorker.claim, SimulatedWorker.complete),
+            worker_operation(2, SimulatedWorker.rescue, SimulatedWorker.claim),
         ],
         check=of_the_model,
     )
@@ -87,9 +98,9 @@ def held_by_the_silent(*operations: Operation[Given], most: int = 2) -> Scenario
 
 def locks() -> Scenario[Given]:
     return held_by_the_silent(
-        lives(0, Life.complete_in_session, autocommit=False, has_the_job=True),
-        lives(1, Life.rescue, autocommit=False),
-        lives(2, Life.claim, commit, complete_and_commit, autocommit=False),
+        worker_operation(0, SimulatedWorker.complete_in_session, autocommit=False, has_the_job=True),
+        worker_operation(1, SimulatedWorker.rescue, autocommit=False),
+        worker_operation(2, SimulatedWorker.claim, commit, complete_and_commit, autocommit=False),
     )
 
 
@@ -98,16 +109,16 @@ def claims() -> Scenario[Given]:
     return Scenario(
         name="three claims at once",
         setup=one_job,
-        operations=[lives(number, Life.claim, autocommit=False) for number in range(3)],
+        operations=[worker_operation(number, SimulatedWorker.claim, autocommit=False) for number in range(3)],
         check=keeps_the_promises,
     )
 
 
 def redriven() -> Scenario[Given]:
     return held_by_the_silent(
-        lives(0, Life.complete, has_the_job=True),
-        lives(1, Life.rescue),
-        lives(2, Life.claim),
+        worker_operation(0, SimulatedWorker.complete, has_the_job=True),
+        worker_operation(1, SimulatedWorker.rescue),
+        worker_operation(2, SimulatedWorker.claim),
         redrives(),
         most=1,
     )
@@ -115,8 +126,8 @@ def redriven() -> Scenario[Given]:
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_three_workers_in_every_order_do_what_the_model_does(explorer: Explorer) -> None:
-    report = explorer.explore(three_lives())
+def test_three_workers_match_the_lease_model_in_every_order(explorer: Explorer) -> None:
+    report = explorer.explore(three_workers())
     assert report.is_complete
     assert report.schedules == 1260
     assert set(report.endings) == {"completed", "running"}
@@ -124,7 +135,7 @@ def test_three_workers_in_every_order_do_what_the_model_does(explorer: Explorer)
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_late_completion_a_rescue_and_a_claim_hold_each_other_up_and_one_wins(explorer: Explorer) -> None:
+def test_a_late_completion_a_rescue_and_a_claim_serialize_and_one_wins(explorer: Explorer) -> None:
     report = explorer.explore(locks())
     assert report.is_complete
     assert report.blocked > 0
@@ -134,14 +145,14 @@ def test_a_late_completion_a_rescue_and_a_claim_hold_each_other_up_and_one_wins(
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_a_job_that_died_with_its_worker_is_redriven_and_done_once(explorer: Explorer) -> None:
+def test_a_job_that_died_with_its_worker_is_redriven_and_completed_once(explorer: Explorer) -> None:
     report = explorer.explore(redriven())
     assert report.is_complete
     assert set(report.endings) >= {"completed", "dead", "pending"}
 
 
 @pytest.mark.long
-def test_of_three_who_claim_at_once_one_gets_the_job(explorer: Explorer) -> None:
+def test_one_of_three_concurrent_claims_gets_the_job(explorer: Explorer) -> None:
     report = explorer.explore(claims())
     assert (report.schedules, report.is_complete) == (90, True)
     assert report.blocked == 0  # what one has locked the others pass by
@@ -151,25 +162,25 @@ def test_of_three_who_claim_at_once_one_gets_the_job(explorer: Explorer) -> None
 @pytest.mark.parametrize(
     ("scenario", "order", "mechanism", "instead", "violated"),
     [
-        # Silent with the job in hand, taken back, claimed by another, completed by the first.
-        (three_lives, "0 0 1 1 0 0", FENCE, "", "action='complete', worker=0, attempt=1, accepted=True"),
+        # Silent while it holds the job, which is rescued, claimed by another, completed by the first.
+        (three_workers, "0 0 1 1 0 0", FENCE, "", "action='complete', worker=0, attempt=1, accepted=True"),
         (locks, "1 1 2 2 0", FENCE, "", "an attempt ends once"),
-        # Claimed by one who beats, and swept.
+        # Claimed by a worker with heartbeats, and rescued.
         (
-            three_lives,
+            three_workers,
             "0 1",
             r"worker\.heartbeat_at < now\(\) - %\(ttl\)s",
             "true",
-            "action='take back', worker=1",
+            "action='rescue', worker=1",
         ),
         # Two claims before either commits.
         (claims, "0 1 0", LOCK + r"(?=\) AS (probe|since|in_flight))", "", "an attempt has one owner"),
-        # A sweep while the completion is not committed.
+        # A rescue while the completion is not committed.
         (locks, "0 1 0", LOCK + r"(?=\) AS (gone|expired))", "", "worker-1 must not end in DatabaseError"),
     ],
-    ids=["no fence", "no fence in a session", "no look at the beat", "no lock of the claim", "no lock of the sweep"],
+    ids=["no fence", "no fence in a session", "no heartbeat check", "no lock in the claim", "no lock in the rescue"],
 )
-def test_without_a_mechanism_an_order_breaks_a_promise(
+def test_without_the_fence_or_lock_some_order_violates_an_invariant(
     explorer: Explorer, scenario: Callable[[], Scenario[Given]], order: str, mechanism: str, instead: str, violated: str
 ) -> None:
     line = " ".join(f"worker-{number}" for number in order.split())

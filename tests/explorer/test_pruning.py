@@ -78,7 +78,7 @@ def redrive(session: Session, ids: Ids) -> Any:
     return len(redrive_dead_letters(session, where=DeadLetterFilter(job_ids=list(ids.values()))).ids)
 
 
-def test_a_chain_that_is_redriven_is_not_pruned_and_one_that_is_pruned_is_not_redriven(explorer: Explorer) -> None:
+def test_a_chain_is_either_redriven_or_pruned(explorer: Explorer) -> None:
     def one_or_the_other(connection: Connection, ids: Ids, outcomes: Outcomes) -> str:
         ending = left(connection, ids, outcomes)
         assert (outcomes["prune"].value, outcomes["redrive"].value) == ((1, 0) if ending == "nothing" else (0, 1))
@@ -89,7 +89,7 @@ def test_a_chain_that_is_redriven_is_not_pruned_and_one_that_is_pruned_is_not_re
     assert set(endings) == {"nothing", "bx"}
 
 
-def test_who_enqueues_with_a_blocker_whose_time_is_up_is_told_or_keeps_it(explorer: Explorer) -> None:
+def test_enqueue_with_a_blocker_due_for_pruning_is_refused_or_keeps_it(explorer: Explorer) -> None:
     endings = explore(
         explorer,
         cancelled,
@@ -102,7 +102,7 @@ def test_who_enqueues_with_a_blocker_whose_time_is_up_is_told_or_keeps_it(explor
 
 
 @pytest.mark.long
-def test_two_who_prune_and_one_who_deletes_share_the_work_and_none_waits_for_a_pruner_for_ever(explorer: Explorer) -> None:
+def test_two_pruners_and_a_deletion_of_the_same_chains_never_deadlock(explorer: Explorer) -> None:
     endings = explore(
         explorer,
         partial(cancelled, names="abc"),

@@ -23,7 +23,7 @@ def take(search: Search, steps: dict[str, int], seen: Iterator[str] | None = Non
 
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
-def test_every_path_is_taken_once(seed: int | None) -> None:
+def test_the_search_takes_every_path_once(seed: int | None) -> None:
     search = Search(seed)
     paths = []
     while not search.is_exhausted:
@@ -42,7 +42,7 @@ def test_the_same_seed_takes_the_same_paths() -> None:
     assert [take(other, steps) for _ in range(9)] != same
 
 
-def test_what_is_met_after_the_same_choices_is_explored_too() -> None:
+def test_observations_that_differ_after_the_same_choices_are_explored() -> None:
     search = Search()
     turns = (turn for _ in range(99) for turn in ("one", "other"))
     new = [take(search, {"a": 1, "b": 2}, turns)[1] for _ in iter(lambda: search.is_exhausted, True)]
@@ -50,7 +50,7 @@ def test_what_is_met_after_the_same_choices_is_explored_too() -> None:
     assert (sum(new), search.unreached) == (5, 0)
 
 
-def test_what_is_not_met_again_is_given_up_and_counted() -> None:
+def test_observations_that_do_not_recur_are_given_up_and_counted() -> None:
     search = Search()
     rare = iter(["rare", *["usual"] * 99])
     steps = {"a": 2, "b": 2}
@@ -60,6 +60,6 @@ def test_what_is_not_met_again_is_given_up_and_counted() -> None:
     assert len(taken) == 7 + MISSES
 
 
-def test_a_script_ends_where_the_first_that_can_goes_on() -> None:
+def test_a_finished_script_continues_with_the_first_enabled_operation() -> None:
     script = Script("b a*")
     assert [script.choose(["a", "b"], None) for _ in range(3)] == ["b", "a", "a"]

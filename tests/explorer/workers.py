@@ -8,11 +8,11 @@ from sqlalchemy import Connection, Row
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job
-from tests.fixtures.workers import Hands
+from tests.fixtures.workers import ManualWorker
 
 
-class SessionHands(Hands):
-    """One worker's hands on the session of an operation: they leave every commit to it, or to the explorer.
+class SessionWorker(ManualWorker):
+    """A worker on the session of an operation: every commit is left to the operation, or to the explorer.
 
     Give the operation `settings=GUARDS`, as a worker's connection has them; and a queue that only this schedule has, or
     it claims what earlier ones left.

@@ -16,7 +16,7 @@ def call(url: str, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["health", *arguments], env={"SA_JOBQUEUE_URL": url})
 
 
-def test_the_exit_status_is_that_of_the_monitoring_plugins(database_url: str, engine: Engine, jobs: Jobs) -> None:
+def test_the_exit_status_follows_monitoring_plugins(database_url: str, engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(WORKER)
     fine = call(database_url)
     assert (fine.exit_code, fine.output.split()[0]) == (0, "OK"), fine.output
@@ -28,7 +28,7 @@ def test_the_exit_status_is_that_of_the_monitoring_plugins(database_url: str, en
     assert call(database_url, "--threshold", "claim_age_critical=90s").exit_code == 2
 
     url = "postgresql://somebody:secret@127.0.0.1:1/nowhere"
-    for arguments, told in (
+    for arguments, message in (
         (["--threshold", "nonsense=1"], "must be one of claim_age_warning"),
         (["--threshold", "saturation=much"], "is not a number"),
         (["--threshold", "claim_age_warning=9999s"], "must not be greater than claim_age_critical"),
@@ -36,9 +36,9 @@ def test_the_exit_status_is_that_of_the_monitoring_plugins(database_url: str, en
         (["--url", url], "cannot use postgresql"),
         (["--url", ""], "no database"),
     ):
-        unknown = call(database_url if told != "no database" else "", *arguments)
+        unknown = call(database_url if message != "no database" else "", *arguments)
         assert unknown.exit_code == 3, unknown.output
-        assert told in unknown.output
+        assert message in unknown.output
         assert "secret" not in unknown.output
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE dead_letter CASCADE"))
@@ -46,12 +46,12 @@ def test_the_exit_status_is_that_of_the_monitoring_plugins(database_url: str, en
     assert (broken.exit_code, "dead_letter" in broken.output) == (3, True)
 
 
-def test_the_document_has_every_figure(database_url: str, jobs: Jobs) -> None:
+def test_the_health_document_has_every_measurement(database_url: str, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, concurrency=4)
     jobs.add_many(3, queue="mail")
-    told = call(database_url, "--json")
-    document: dict[str, Any] = json.loads(told.output)
-    assert (told.exit_code, document["severity"], document["due"]) == (2, "critical", 3)
+    result = call(database_url, "--json")
+    document: dict[str, Any] = json.loads(result.output)
+    assert (result.exit_code, document["severity"], document["due"]) == (2, "critical", 3)
     (finding,) = document["findings"]
     assert (finding["code"], finding["severity"]) == ("queue_unserved", "critical")
     assert finding["evidence"] == {"queues": ["mail"]}
@@ -63,13 +63,13 @@ def test_the_document_has_every_figure(database_url: str, jobs: Jobs) -> None:
     assert document["rates"]["arrived"] == 3
 
 
-def test_watching_looks_again_and_ends_with_the_last_status(database_url: str, jobs: Jobs) -> None:
+def test_health_watch_repeats_the_report_and_exits_with_the_last_status(database_url: str, jobs: Jobs) -> None:
     jobs.add()
-    told = call(database_url, "--json", "--watch", "--interval", "0", "--times", "3")
-    documents = [json.loads(line) for line in told.output.splitlines()]
+    result = call(database_url, "--json", "--watch", "--interval", "0", "--times", "3")
+    documents = [json.loads(line) for line in result.output.splitlines()]
     assert [document["severity"] for document in documents] == ["critical"] * 3
     assert len({document["measured_at"] for document in documents}) == 3
-    assert told.exit_code == 2
+    assert result.exit_code == 2
     shown = call(database_url, "--watch", "--interval", "0", "--times", "2")
     assert shown.exit_code == 2
     assert "no worker is alive" in shown.output

@@ -59,7 +59,7 @@ def some_of_everything(jobs: Jobs, engine: Engine, dice: random.Random) -> None:
 
 
 @both_servers
-def test_the_queues_figures_are_what_a_plain_count_says(jobs: Jobs, engine: Engine) -> None:
+def test_measurements_of_queues_equal_plain_counts(jobs: Jobs, engine: Engine) -> None:
     some_of_everything(jobs, engine, random.Random(7))
 
     def ask(query: str) -> Any:
@@ -105,11 +105,11 @@ def test_the_queues_figures_are_what_a_plain_count_says(jobs: Jobs, engine: Engi
     assert report.running.longest_job_id == longest[0][0]
     assert report.running.longest_for == report.measured_at - longest[0][1]
 
-    letters = ask(f"""SELECT count(*), count(*) FILTER (WHERE died_at > {at} - interval '1 hour'),
+    dead_letters = ask(f"""SELECT count(*), count(*) FILTER (WHERE died_at > {at} - interval '1 hour'),
         count(*) FILTER (WHERE died_at > {at} - interval '1 day'), min(died_at) FROM dead_letter WHERE resolution IS NULL""")
     dead = report.failures
-    assert (dead.unresolved, dead.last_hour, dead.last_day) == tuple(letters[0])[:3]
-    assert dead.oldest_for == report.measured_at - letters[0][3]
+    assert (dead.unresolved, dead.last_hour, dead.last_day) == tuple(dead_letters[0])[:3]
+    assert dead.oldest_for == report.measured_at - dead_letters[0][3]
     ages = ask(f"""
         SELECT width_bucket(extract(epoch from {at} - died_at), ARRAY[3600, 86400, 604800, 2592000]) AS n, count(*)
         FROM dead_letter WHERE resolution IS NULL GROUP BY n ORDER BY n""")
@@ -124,7 +124,7 @@ def test_the_queues_figures_are_what_a_plain_count_says(jobs: Jobs, engine: Engi
 
 
 @both_servers
-def test_counts_stop_at_their_limits_and_say_so(jobs: Jobs, engine: Engine, monkeypatch: Any) -> None:
+def test_counts_stop_at_their_limits_and_are_marked_as_capped(jobs: Jobs, engine: Engine, monkeypatch: Any) -> None:
     monkeypatch.setattr(measuring, "COUNTED", 5)
     monkeypatch.setattr(measuring, "LOOKED_AT", 8)
     jobs.add_worker("live:1")
@@ -139,7 +139,7 @@ def test_counts_stop_at_their_limits_and_say_so(jobs: Jobs, engine: Engine, monk
 
 
 @both_servers
-def test_what_is_waste_is_what_a_rewrite_gives_back(engine: Engine) -> None:
+def test_estimated_waste_matches_what_vacuum_full_frees(engine: Engine) -> None:
     def run(*statements: str) -> None:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             for statement in statements:

@@ -67,7 +67,7 @@ KINDS: list[tuple[str, Callable[[Holders], AbstractContextManager[Any]], HolderK
 
 @both_servers
 @pytest.mark.parametrize(("hold", "kind", "who", "cure"), [kind[1:] for kind in KINDS], ids=[kind[0] for kind in KINDS])
-def test_the_horizon_is_where_vacuum_says_and_its_holder_is_named(
+def test_the_reported_xmin_horizon_matches_vacuum_and_names_its_holder(
     hold: Callable[[Holders], AbstractContextManager[Any]],
     kind: HolderKind,
     who: str,
@@ -98,9 +98,9 @@ def test_the_horizon_is_where_vacuum_says_and_its_holder_is_named(
 
 
 @both_servers
-@pytest.mark.parametrize("colour", ["sync", "async"])
-async def test_a_handlers_session_is_told_by_its_job(
-    colour: str, engine: Engine, async_engine: AsyncEngine, sessions: sessionmaker[Session], holders: Holders
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_handlers_session_is_reported_with_its_job(
+    mode: str, engine: Engine, async_engine: AsyncEngine, sessions: sessionmaker[Session], holders: Holders
 ) -> None:
     queue: JobQueue[Any] = JobQueue()
     go = threading.Event()
@@ -117,7 +117,7 @@ async def test_a_handlers_session_is_told_by_its_job(
         await session.execute(text("SELECT 1 FROM pg_class"))
         await asyncio.to_thread(go.wait, PATIENCE)
 
-    job = slow.job(None) if colour == "sync" else slow_async.job(None)
+    job = slow.job(None) if mode == "sync" else slow_async.job(None)
     job_id, type_name = job.id, job.type_name
     with sessions.begin() as session:
         session.add(job)
@@ -146,15 +146,15 @@ async def test_a_handlers_session_is_told_by_its_job(
         await until(lambda: holders.number(named) == 0, what="its own name")
 
 
-async def test_a_handler_that_asks_the_database_for_nothing_pays_nothing(
+async def test_a_handler_that_does_not_use_its_session_costs_no_statement(
     engine: Engine, sessions: sessionmaker[Session]
 ) -> None:
     queue: JobQueue[Any] = JobQueue()
-    said: list[str] = []
+    executed: list[str] = []
 
     @event.listens_for(engine, "before_cursor_execute")
     def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        said.append(statement)
+        executed.append(statement)
 
     @queue.handler("idle")
     def idle(payload: None, session: Session) -> None: ...
@@ -169,13 +169,11 @@ async def test_a_handler_that_asks_the_database_for_nothing_pays_nothing(
         session.add_all([idle.job(None), busy.job(None)])
     async with working(Worker(queue, engine, session_factory=sessions, options=quick())) as log:
         await log.until(JobCompleted, 2)
-    assert sum("SET LOCAL application_name" in statement for statement in said) == 1
+    assert sum("SET LOCAL application_name" in statement for statement in executed) == 1
 
 
 @both_servers
-def test_without_pg_monitor_it_tells_what_it_can_and_what_it_cannot_see(
-    engine: Engine, holders: Holders, database_url: str
-) -> None:
+def test_without_pg_monitor_the_report_says_what_it_cannot_see(engine: Engine, holders: Holders, database_url: str) -> None:
     role = f"observer_{engine.url.database}"
     with engine.begin() as connection:
         connection.execute(text(f"CREATE ROLE {role} LOGIN"))
@@ -202,12 +200,12 @@ def test_without_pg_monitor_it_tells_what_it_can_and_what_it_cannot_see(
             connection.execute(text(f"DROP ROLE {role}"))
 
 
-def test_no_snapshot_is_held_between_its_statements(engine: Engine, holders: Holders) -> None:
+def test_the_health_report_holds_no_snapshot_between_statements(engine: Engine, holders: Holders) -> None:
     seen: list[int] = []
     watched = create_engine(engine.url, isolation_level="REPEATABLE READ")  # whatever the application's own default is
 
     @event.listens_for(watched, "before_cursor_execute")
-    def look(connection: Any, *_: Any) -> None:
+    def count_snapshots(connection: Any, *_: Any) -> None:
         pid = connection.connection.dbapi_connection.info.backend_pid
         seen.append(
             holders.number(f"SELECT count(coalesce(backend_xmin, backend_xid)) FROM pg_stat_activity WHERE pid = {pid}")
@@ -219,7 +217,7 @@ def test_no_snapshot_is_held_between_its_statements(engine: Engine, holders: Hol
     assert set(seen) == {0}
 
 
-def test_a_query_is_shown_without_what_may_be_private() -> None:
+def test_a_query_is_shown_without_literals() -> None:
     assert shortened("SELECT *\n  FROM t WHERE a = 'it''s' AND b = 42 AND c = $$x$$") == (
         "SELECT * FROM t WHERE a = ? AND b = ? AND c = ?"
     )
@@ -229,7 +227,7 @@ def test_a_query_is_shown_without_what_may_be_private() -> None:
     assert shortened(None) is None
 
 
-def test_a_sessions_name_is_plain_and_fits() -> None:
+def test_a_session_name_is_plain_ascii_and_fits_application_name() -> None:
     assert session_name("a'b\\c;é") == "sa_jobqueue job a?b?c??"
     assert len(session_name("x" * 500)) == 63
     held = Holder(

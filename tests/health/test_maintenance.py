@@ -40,12 +40,12 @@ def call(url: str, *arguments: str) -> Result:
 
 
 def document(url: str, *arguments: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(call(url, *arguments, "--json").output)
-    return told
+    parsed: dict[str, Any] = json.loads(call(url, *arguments, "--json").output)
+    return parsed
 
 
 @both_servers
-def test_vacuum_tells_what_went_and_for_whose_sake_the_rest_stays(
+def test_vacuum_reports_removed_rows_and_who_keeps_the_rest(
     engine: Engine, database_url: str, dead: Callable[[], None], holders: Holders
 ) -> None:
     with holders.session("BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1", name="report") as pid:
@@ -54,10 +54,10 @@ def test_vacuum_tells_what_went_and_for_whose_sake_the_rest_stays(
         assert (job.dead_before >= 2000, job.dead_after, job.skipped) == (True, 2000, None)
         assert job.kept_for is not None
         assert (job.kept_for.kind, job.kept_for.pid) == (HolderKind.SESSION, pid)
-        told = call(database_url, "vacuum")
-        assert told.exit_code == 0
-        assert "2,000 dead rows of job are kept by " in told.output
-        assert "report" in told.output
+        result = call(database_url, "vacuum")
+        assert result.exit_code == 0
+        assert "2,000 dead rows of job are kept by " in result.output
+        assert "report" in result.output
         assert call(database_url, "vacuum", "--no-analyze", "worker").exit_code == 0
     (job,) = maintenance.vacuum(engine, tables=["job"])
     assert (job.dead_after, job.kept_for) == (0, None)
@@ -66,13 +66,11 @@ def test_vacuum_tells_what_went_and_for_whose_sake_the_rest_stays(
 
 
 @both_servers
-def test_what_somebody_holds_or_owns_is_left_out_and_said_and_the_others_are_done(
-    engine: Engine, database_url: str, holders: Holders
-) -> None:
+def test_maintenance_skips_and_reports_locked_or_unowned_tables(engine: Engine, database_url: str, holders: Holders) -> None:
     with holders.session("BEGIN", "LOCK TABLE job IN SHARE UPDATE EXCLUSIVE MODE"):
-        told = {one.table: one.skipped for one in maintenance.vacuum(engine, lock_timeout=SHORT)}
-        assert told.pop("job") == "lock not available within the lock timeout"
-        assert set(told.values()) == {None}
+        skipped = {one.table: one.skipped for one in maintenance.vacuum(engine, lock_timeout=SHORT)}
+        assert skipped.pop("job") == "lock not available within the lock timeout"
+        assert set(skipped.values()) == {None}
         held = call(database_url, "vacuum", "job", "--lock-timeout", "0.1s")
         assert (held.exit_code, "lock not available" in held.output) == (1, True)
     with engine.begin() as connection:
@@ -94,7 +92,7 @@ def test_what_somebody_holds_or_owns_is_left_out_and_said_and_the_others_are_don
 
 @pytest.mark.long
 @both_servers
-def test_a_rebuilt_index_is_small_again_and_what_an_ended_rebuild_left_is_dropped(
+def test_reindex_shrinks_an_index_and_drops_leftovers_of_a_failed_rebuild(
     engine: Engine, database_url: str, dead: Callable[[], None], jobs: Jobs, holders: Holders
 ) -> None:
     dead()
@@ -123,7 +121,7 @@ def test_a_rebuilt_index_is_small_again_and_what_an_ended_rebuild_left_is_droppe
 
 
 @pytest.mark.long
-def test_optimize_does_what_is_worth_it_and_nothing_else(
+def test_optimize_runs_only_maintenance_that_is_worth_it(
     engine: Engine, database_url: str, dead: Callable[[], None]
 ) -> None:
     assert document(database_url, "optimize", "--dry-run") == {"vacuum": [], "reindex": []}
@@ -136,23 +134,21 @@ def test_optimize_does_what_is_worth_it_and_nothing_else(
     assert (one["table"], one["dead_after"]) == ("job", 0)
 
 
-def test_settings_that_somebody_changed_are_shown_beside_ours_with_what_puts_them_back(
-    engine: Engine, database_url: str
-) -> None:
+def test_changed_storage_settings_are_shown_with_the_sql_that_restores_them(engine: Engine, database_url: str) -> None:
     assert all(one.current == one.recommended for one in maintenance.storage_settings(engine))
     with engine.begin() as connection:
         connection.execute(text("ALTER TABLE job SET (fillfactor = 100), RESET (autovacuum_vacuum_threshold)"))
     changed = {one.name: one for one in maintenance.storage_settings(engine) if one.current != one.recommended}
     assert {name: one.current for name, one in changed.items()} == {"fillfactor": "100", "autovacuum_vacuum_threshold": None}
-    told = call(database_url, "vacuum", "--settings")
-    assert "ALTER TABLE job SET (fillfactor = 70);" in told.output
+    result = call(database_url, "vacuum", "--settings")
+    assert "ALTER TABLE job SET (fillfactor = 70);" in result.output
     with engine.begin() as connection:
         for one in changed.values():
             connection.execute(text(one.sql))
     assert all(one["current"] == one["recommended"] for one in document(database_url, "vacuum", "--settings")["settings"])
 
 
-def test_nonsense_is_refused_before_anything_is_done(engine: Engine) -> None:
+def test_invalid_maintenance_arguments_are_refused_before_anything_is_done(engine: Engine) -> None:
     with pytest.raises(
         InvalidOptionError, match="tables: 'jobs' does not belong to this queue: must be one of dead_letter, job, "
     ):

@@ -78,7 +78,9 @@ def start(database_url: str, programs: Programs, tmp_path: Path) -> Iterator[Cal
         process.communicate()
 
 
-def test_the_exporter_serves_what_the_health_report_says(start: Callable[..., Process], engine: Engine, jobs: Jobs) -> None:
+def test_the_exporter_serves_the_values_of_the_health_report(
+    start: Callable[..., Process], engine: Engine, jobs: Jobs
+) -> None:
     jobs.add_worker(WORKER, concurrency=4)
     jobs.add_many(3, queue="mail")
     jobs.add(due_in=3600)
@@ -86,8 +88,8 @@ def test_the_exporter_serves_what_the_health_report_says(start: Callable[..., Pr
     jobs.add(JobStatus.DEAD)
     process = start("exporter", "--port", "0", "--heartbeat-timeout", "600s")
     assert process.stdout is not None
-    told = process.stdout.readline()
-    port = int(told.rpartition(":")[2].partition("/")[0])
+    first_line = process.stdout.readline()
+    port = int(first_line.rpartition(":")[2].partition("/")[0])
     found, report = scrape(port), health(engine, heartbeat_timeout=timedelta(minutes=10))
     assert value(found, "up") == 1
     assert value(found, "due_jobs", queue="mail") == 3 == report.due
@@ -108,7 +110,7 @@ def test_the_exporter_serves_what_the_health_report_says(start: Callable[..., Pr
     assert process.wait(PATIENCE) == 0
 
 
-def test_a_worker_counts_what_it_did(start: Callable[..., Process], jobs: Jobs) -> None:
+def test_a_worker_serves_metrics_of_its_attempts(start: Callable[..., Process], jobs: Jobs) -> None:
     ids = [jobs.add(type_name="good") for _ in range(3)] + [jobs.add(type_name="bad", max_attempts=1)]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -130,7 +132,7 @@ def test_a_worker_counts_what_it_did(start: Callable[..., Process], jobs: Jobs) 
     assert process.wait(PATIENCE) == 0
 
 
-def test_labels_are_bounded_whatever_queues_and_types_there_are(engine: Engine) -> None:
+def test_metric_labels_are_bounded_however_many_queues_and_types_exist(engine: Engine) -> None:
     queues = [
         QueueDepth(
             queue=f"tenant_{number}",
@@ -167,7 +169,7 @@ def test_labels_are_bounded_whatever_queues_and_types_there_are(engine: Engine) 
     assert shown == {"known": 2, "idle": 0, "other": 7}
 
 
-def test_a_database_that_does_not_answer_is_down_and_not_an_error() -> None:
+def test_the_exporter_reports_an_unreachable_database_as_down() -> None:
     def read() -> Any:
         raise OperationalError("SELECT 1", {}, Exception("gone"))
 
@@ -177,7 +179,7 @@ def test_a_database_that_does_not_answer_is_down_and_not_an_error() -> None:
         assert scrape(port) == {("sa_jobqueue_up", frozenset()): 0}
 
 
-def test_without_its_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_without_prometheus_client_name_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     for ask in (new_registry, lambda: serve_metrics(CollectorRegistry(), port=0).__enter__()):
         with pytest.raises(MissingMetricsExtraError, match=r"sa-jobqueue\[metrics\]"):

@@ -1,4 +1,4 @@
-"""A report of which the server cancels a statement: the rest is told, and what is missing is named."""
+"""A report of which the server cancels a statement: the rest is reported, and what is missing is named."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from sa_jobqueue.observe.health.overview import overviews
 from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import wait_until
-from tests.health.test_sicknesses import SICK, Patient
+from tests.health.test_findings import PROBLEMS, UnhealthyQueue
 
 SHORT = timedelta(seconds=2)
 
@@ -40,7 +40,7 @@ def locked(engine: Engine, *tables: str) -> Iterator[None]:
         connection.rollback()
 
 
-def test_what_can_be_measured_is_told_and_the_rest_is_named(engine: Engine, jobs: Jobs) -> None:
+def test_a_partial_report_has_what_could_be_measured_and_names_the_rest(engine: Engine, jobs: Jobs) -> None:
     jobs.add(due_in=-120)
     with locked(engine, "dead_letter"):
         report = health(engine, timeout=SHORT, partial=True)
@@ -53,7 +53,7 @@ def test_what_can_be_measured_is_told_and_the_rest_is_named(engine: Engine, jobs
     assert health(engine, timeout=SHORT, partial=True).missing == ()
 
 
-def test_nothing_is_found_by_figures_that_are_missing(engine: Engine, jobs: Jobs) -> None:
+def test_missing_measurements_produce_no_findings(engine: Engine, jobs: Jobs) -> None:
     """Where the jobs cannot be read, there is no queue, and nothing is said to be fine or not."""
     jobs.add(due_in=-120)
     with locked(engine, "job"):
@@ -62,7 +62,7 @@ def test_nothing_is_found_by_figures_that_are_missing(engine: Engine, jobs: Jobs
     assert [finding.code for finding in report.findings] == [Code.NOT_MEASURED]
 
 
-def test_after_a_cancelled_statement_the_others_have_less_time_and_the_next_report_all_of_it(engine: Engine) -> None:
+def test_a_cancelled_statement_shortens_the_timeout_of_the_rest_of_one_report(engine: Engine) -> None:
     timeout = timedelta(seconds=10)
     with overviews(engine, timeout=SHORT) as read:
         with locked(engine, "job"):
@@ -85,27 +85,27 @@ def test_after_a_cancelled_statement_the_others_have_less_time_and_the_next_repo
     assert asked[1:] == ["1s", "10s"]
 
 
-def test_a_session_gives_the_whole_report_or_none(engine: Engine) -> None:
+def test_a_partial_report_requires_an_engine(engine: Engine) -> None:
     with Session(engine) as session, pytest.raises(InvalidOptionError, match="partial: needs an engine"):
         health(session, partial=True)
 
 
 @pytest.mark.long
-def test_the_command_line_says_what_was_not_measured(engine: Engine, database_url: str, jobs: Jobs) -> None:
+def test_the_health_command_names_what_was_not_measured(engine: Engine, database_url: str, jobs: Jobs) -> None:
     jobs.add_worker(WORKER)
     with locked(engine, "job_attempt"):
 
         def call(*more: str) -> Any:
             return CliRunner().invoke(main, ["health", "--timeout", "2s", *more], env={"SA_JOBQUEUE_URL": database_url})
 
-        told, document = call(), json.loads(call("--json").output)
+        result, document = call(), json.loads(call("--json").output)
         with overviews(engine, timeout=SHORT) as read:
             line = str(summary(read().health))
-    assert told.exit_code == 1, told.output
+    assert result.exit_code == 1, result.output
     assert "not_measured: Not measured, because the server cancelled the statement: rates, tables." in " ".join(
-        told.output.split()
+        result.output.split()
     )
-    rows = {line.strip("│ ").split("  ")[0].split(" │")[0].strip(): line for line in told.output.splitlines()}
+    rows = {line.strip("│ ").split("  ")[0].split(" │")[0].strip(): line for line in result.output.splitlines()}
     assert "not measured" in rows["rates"]
     assert "not measured" in rows["retry rate"]
     assert "0 due" in rows["depth"]
@@ -114,7 +114,7 @@ def test_the_command_line_says_what_was_not_measured(engine: Engine, database_ur
     assert "/s in" not in line
 
 
-def test_the_dashboard_says_what_was_not_measured_and_draws_no_zero(engine: Engine, jobs: Jobs) -> None:
+def test_the_dashboard_names_what_was_not_measured_instead_of_zero(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(WORKER)
     source = Source(name="queue", engine=engine, timeout=SHORT)
     client = Client(dashboard([source], authorize=everyone))
@@ -129,15 +129,15 @@ def test_the_dashboard_says_what_was_not_measured_and_draws_no_zero(engine: Engi
     assert list(source.sampler.points) == []
 
 
-@pytest.mark.parametrize("sickness", [sickness for sickness, _ in SICK], ids=lambda given: given.__name__)
-def test_what_finds_something_reads_no_other_figures_than_it_says(
-    sickness: Callable[[Patient], None], engine: Engine, jobs: Jobs
+@pytest.mark.parametrize("problem", [problem for problem, _ in PROBLEMS], ids=lambda given: given.__name__)
+def test_each_finding_reads_only_the_measurements_it_declares(
+    problem: Callable[[UnhealthyQueue], None], engine: Engine, jobs: Jobs
 ) -> None:
     jobs.add_worker(WORKER)
-    sickness(Patient(engine, jobs))
+    problem(UnhealthyQueue(engine, jobs))
     report = health(engine)
 
-    class Noted:
+    class Recorded:
         def __init__(self) -> None:
             self.read: set[str] = set()
 
@@ -146,7 +146,7 @@ def test_what_finds_something_reads_no_other_figures_than_it_says(
             return getattr(report, name)
 
     for find, needs in _FINDINGS:
-        of: Any = Noted()
+        of: Any = Recorded()
         list(find(of, Thresholds(bloat_bytes=100_000)))
         assert of.read - {"server"} <= needs, find
     names = {field.name for field in fields(Health)}

@@ -1,4 +1,4 @@
-"""`sa-jobqueue top`, driven as by a person at a terminal, on a queue that is ill."""
+"""`sa-jobqueue top`, driven as by a person at a terminal, on an unhealthy queue."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ERROR = {"type": "ConnectionError", "message": "[red]no route\nto host", "traceb
 
 
 @pytest.fixture
-def ill(engine: Engine, jobs: Jobs) -> Jobs:
-    """Make a queue ill: a queue unserved, a worker silent, a job that hangs, attempts that fail, a dead letter."""
+def unhealthy(engine: Engine, jobs: Jobs) -> Jobs:
+    """Make a queue unhealthy: a queue unserved, a worker silent, a job that hangs, attempts that fail, a dead letter."""
     jobs.add_worker(WORKER, concurrency=2)
     jobs.add_worker("quiet:1", silent_for=60, concurrency=5)
     jobs.add_many(3, queue="mail")
@@ -51,8 +51,8 @@ def words(app: TopApp) -> str:
     return str(app.query_one("#summary", Static).render())
 
 
-async def test_it_shows_what_is_wrong_to_whoever_may_only_read_and_obeys_its_keys(
-    engine: Engine, ill: Jobs, database_url: str
+async def test_top_shows_problems_to_a_read_only_role_and_obeys_its_keys(
+    engine: Engine, unhealthy: Jobs, database_url: str
 ) -> None:
     with engine.begin() as connection:
         connection.execute(text("DROP ROLE IF EXISTS top_observer"))
@@ -65,7 +65,7 @@ async def test_it_shows_what_is_wrong_to_whoever_may_only_read_and_obeys_its_key
     event.listen(observer, "connect", lambda *given: connections.append(given[0]))
     app = TopApp(lambda: overviews(observer), interval=timedelta(seconds=60))
     async with app.run_test(size=SIZE) as pilot:
-        await until(lambda: app.looks == 1, what="the first look")
+        await until(lambda: app.looks == 1, what="the first refresh")
         assert words(app).startswith("CRITICAL")
         assert "queue_unserved" in words(app)
         assert "every 60 s" in words(app)
@@ -82,7 +82,7 @@ async def test_it_shows_what_is_wrong_to_whoever_may_only_read_and_obeys_its_key
 
         each = len(statements)
         await pilot.press("r")
-        await until(lambda: app.looks == 2, what="another look")
+        await until(lambda: app.looks == 2, what="another refresh")
         assert len(statements) <= 2 * each
         assert each < 25
         assert len(connections) == 1
@@ -106,40 +106,38 @@ async def test_it_shows_what_is_wrong_to_whoever_may_only_read_and_obeys_its_key
         connection.execute(text("DROP ROLE top_observer"))
 
 
-async def test_a_look_that_fails_is_told_without_secrets_and_the_next_is_on_another_connection(
-    engine: Engine, jobs: Jobs
-) -> None:
+async def test_top_reports_a_failed_refresh_and_reconnects(engine: Engine, jobs: Jobs) -> None:
     jobs.add()
     entered: list[int] = []
 
     @contextmanager
     def connect() -> Iterator[Look]:
         entered.append(1)
-        with overviews(engine) as look:
-            yield look
+        with overviews(engine) as overview:
+            yield overview
 
     app = TopApp(connect, interval=timedelta(milliseconds=100))
     async with app.run_test(size=SIZE):
-        await until(lambda: app.looks >= 2, what="looks")
+        await until(lambda: app.looks >= 2, what="refreshes")
         assert len(entered) == 1
         with engine.begin() as connection:
             others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
             connection.execute(text(f"{others} AND pid <> pg_backend_pid()"))
         await until(lambda: "cannot read the queue: " in words(app), what="a failure")
         assert cells(app, "queues")[0][0] == "default"  # what was seen last
-        await until(lambda: "cannot read" not in words(app), what="a look that works")
+        await until(lambda: "cannot read" not in words(app), what="a refresh that works")
     assert len(entered) == 2
 
 
-def test_a_screenshot_is_written_by_the_command_and_what_it_needs_is_named(
-    database_url: str, ill: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_top_writes_a_screenshot_and_names_its_missing_extra(
+    database_url: str, unhealthy: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def call(*arguments: str) -> Any:
         return CliRunner().invoke(main, ["top", *arguments], env={"SA_JOBQUEUE_URL": database_url})
 
     path = tmp_path / "top.svg"
-    told = call("--screenshot", str(path))
-    assert told.exit_code == 0, told.output
+    result = call("--screenshot", str(path))
+    assert result.exit_code == 0, result.output
     svg = path.read_text()
     assert svg.startswith("<svg")
     assert all(word in svg for word in ("CRITICAL", "mail", "hangs"))

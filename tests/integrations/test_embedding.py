@@ -30,7 +30,7 @@ from tests.fixtures.workers import PATIENCE, EventLog, quick, until
 Application = tuple[Any, Callable[[], AbstractAsyncContextManager[Any]]]
 
 jobs = JobQueue()
-begun, let_go = threading.Event(), threading.Event()
+begun, release = threading.Event(), threading.Event()
 
 
 @jobs.handler("greet")
@@ -41,7 +41,7 @@ def greet(name: str, session: Session) -> str:
 @jobs.handler("hold")
 def hold(payload: None) -> str:
     begun.set()
-    assert let_go.wait(PATIENCE)
+    assert release.wait(PATIENCE)
     return "held"
 
 
@@ -92,7 +92,7 @@ async def test_a_worker_runs_while_the_application_does(build: Callable[[Worker]
         assert (status, document["causes"]) == (503, ["the worker is stopped"])
 
 
-async def test_a_job_that_runs_when_the_server_is_stopped_is_finished_first(engine: Engine) -> None:
+async def test_stopping_the_server_lets_a_running_job_finish_first(engine: Engine) -> None:
     worker = Worker(jobs, engine, options=quick())
     log = EventLog(worker)
     app, _ = with_starlette(worker)
@@ -109,7 +109,7 @@ async def test_a_job_that_runs_when_the_server_is_stopped_is_finished_first(engi
     finally:
         server.should_exit = True  # as on SIGTERM
         await until(lambda: worker.vitals.phase == "draining", what="the worker's shutdown")
-        let_go.set()
+        release.set()
         await asyncio.wait_for(serving, PATIENCE)
     assert [event.released for event in log.of(WorkerStopped)] == [0]
     with Session(engine) as session:
@@ -139,7 +139,7 @@ async def test_a_second_cancellation_releases_the_jobs_that_still_run(engine: En
         assert [job.status for job in list_jobs(session)] == ["pending"]
 
 
-async def test_a_worker_that_an_operator_drained_is_alive_and_not_ready(engine: Engine) -> None:
+async def test_a_drained_worker_is_alive_but_not_ready(engine: Engine) -> None:
     worker = Worker(jobs, engine, options=quick())
     app, lifespan = with_litestar(worker)
     async with lifespan():

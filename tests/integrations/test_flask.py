@@ -85,7 +85,7 @@ def app(empty_database_url: str) -> Iterator[Flask]:
         db.engine.dispose()
 
 
-async def test_functions_that_use_db_session_take_part_in_the_jobs_transaction(app: Flask) -> None:
+async def test_functions_using_db_session_join_the_jobs_transaction(app: Flask) -> None:
     torn_down.clear()
     with app.app_context():
         db.session.add_all([retitle.job(title) for title in ("good", "bad", "great")])
@@ -145,7 +145,7 @@ def test_flask_jobs_worker_runs_handlers_with_the_applications_session(
         assert db.session.get(Post, 4).title == "good"
 
 
-async def test_a_plain_session_factory_will_do(engine: Engine) -> None:
+async def test_flask_works_with_a_plain_session_factory(engine: Engine) -> None:
     plain = JobQueue()
     extension = FlaskJobs(plain, sessionmaker(engine))
     with pytest.raises(RuntimeError, match=r"call init_app\(app\) first"):

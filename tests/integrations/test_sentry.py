@@ -22,7 +22,7 @@ from sa_jobqueue.worker import logs
 from tests.fixtures.workers import quick
 
 
-class Kept(Transport):
+class CapturingTransport(Transport):
     """Keeps what would be sent."""
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class Kept(Transport):
 
 
 @pytest.fixture
-def sentry() -> Iterator[Kept]:
-    kept = Kept()
+def sentry() -> Iterator[CapturingTransport]:
+    transport_made = CapturingTransport()
     options: dict[str, Any] = {"traces_sample_rate": 1.0, "auto_enabling_integrations": False}
-    sentry_sdk.init(dsn="https://key@sentry.invalid/1", transport=kept, **options)
-    yield kept
+    sentry_sdk.init(dsn="https://key@sentry.invalid/1", transport=transport_made, **options)
+    yield transport_made
     sentry_sdk.get_client().close()
     sentry_sdk.init()
 
@@ -87,7 +87,9 @@ def ways_to_end() -> JobQueue[Any]:
     return jobs
 
 
-async def test_an_error_is_reported_once_with_its_job_and_without_its_payload(engine: Engine, sentry: Kept) -> None:
+async def test_an_error_is_reported_once_with_its_job_and_without_its_payload(
+    engine: Engine, sentry: CapturingTransport
+) -> None:
     jobs = ways_to_end()
     with Session(engine) as session, session.begin():
         made = {handler.job_type.name: handler.job("secret") for handler in jobs}
@@ -118,7 +120,7 @@ async def test_an_error_is_reported_once_with_its_job_and_without_its_payload(en
     assert "secret" not in json.dumps([event["contexts"] for event in reported.values()])
 
 
-async def test_a_job_of_a_schedule_is_a_check_in_of_its_monitor(engine: Engine, sentry: Kept) -> None:
+async def test_a_scheduled_job_is_a_sentry_check_in_of_its_monitor(engine: Engine, sentry: CapturingTransport) -> None:
     jobs = ways_to_end()
     for name in ("works", "fails", "snoozes"):
         jobs.schedule(f"nightly-{name}", cron="0 3 * * *", time_zone="Europe/Berlin", handler=name)

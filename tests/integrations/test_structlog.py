@@ -14,7 +14,7 @@ from sa_jobqueue.integrations.structlog import bind_jobs
 from tests.fixtures.workers import quick
 
 
-async def test_every_line_of_an_attempt_has_its_job(engine: Engine) -> None:
+async def test_every_structlog_entry_of_an_attempt_has_its_job_fields(engine: Engine) -> None:
     jobs = JobQueue()
     entries = structlog.testing.CapturingLogger()
     log = structlog.wrap_logger(entries, processors=[merge_contextvars, lambda _, __, fields: ((), fields)])

@@ -67,7 +67,7 @@ ENDS = {
 
 
 def same(got: object, expected: object) -> None:
-    """Fail unless the two are equal, and tell both."""
+    """Fail unless the two are equal, and show both."""
     assert got == expected, f"is {got!r}, should be {expected!r}"
 
 
@@ -135,8 +135,8 @@ class QueueMachine(RuleBasedStateMachine):
                 session.rollback()
 
     def _beat(self, worker: str) -> None:
-        self.system.beat(worker)
-        self.model.beats[worker] = self.model.now
+        self.system.heartbeat(worker)
+        self.model.heartbeats[worker] = self.model.now
 
     def teardown(self) -> None:
         """Whatever happened: from here everything can end, and once more after what is dead was redriven."""
@@ -152,18 +152,18 @@ class QueueMachine(RuleBasedStateMachine):
             self._drain()
 
     def _drain(self) -> None:
-        self._pass(1, beating=[])
+        self._pass(1, alive=[])
         for orphans in (True, False):
-            self._sweep("w1", orphans=orphans)
+            self._rescue("w1", orphans=orphans)
         for _ in range(4 * len(self.model.jobs) + 4):
-            self._pass(10, beating=["w1"])
-            for chain in sorted(self.model.debts()):
-                self._settle("w1", {chain})
-            self.system.hands["w1"].reset()
+            self._pass(10, alive=["w1"])
+            for chain in sorted(self.model.chains_to_unblock()):
+                self._unblock("w1", {chain})
+            self.system.manual_worker["w1"].reset()
             rows = self._claim("w1", 100)
             self._complete("w1", [row for row in rows if row.chain_index == 0], chained=False)
             self._complete("w1", [row for row in rows if row.chain_index], chained=True)
-            if not rows and not self.model.debts():
+            if not rows and not self.model.chains_to_unblock():
                 break
         self.check()
         assert not self.system.chains_to_unblock()
@@ -194,7 +194,7 @@ class QueueMachine(RuleBasedStateMachine):
         return data.draw(st.booleans(), "of those that it is for")
 
     def _draw_held(self, data: st.DataObject, near: Iterable[int]) -> frozenset[int]:
-        """Usually nobody holds anything; if somebody does, then of the jobs that it is about, or of their roots."""
+        """Usually no row is locked; else some of the jobs concerned, or their roots."""
         jobs = [self.model.jobs[n] for n in near if n in self.model.jobs]
         if not jobs or data.draw(st.integers(0, 4), "somebody holds rows") < 4:
             return NOBODY
@@ -240,7 +240,7 @@ class QueueMachine(RuleBasedStateMachine):
             return [other.n for other in new]
 
         if at_once:
-            one.both(act, lambda model: model.add(new, taken=ConflictError))
+            one.both(act, lambda model: model.add(new, conflict=ConflictError))
         else:
             one.both(act, lambda model: model.add(new))
 
@@ -370,11 +370,11 @@ class QueueMachine(RuleBasedStateMachine):
     # What workers do, each a transaction of its own.
 
     def _claim(self, worker: str, limit: int, *, held: frozenset[int] = NOBODY, commit: bool = True) -> list[Row[Any]]:
-        hands = self.system.hands[worker]
-        is_cold = hands.cursors.watermark is None
+        manual_worker = self.system.manual_worker[worker]
+        is_cold = manual_worker.cursors.watermark is None
         due = self.model.due(held)
         with self.system.holding(held):
-            rows = hands.claim(limit, types=TYPES, commit=commit)
+            rows = manual_worker.claim(limit, types=TYPES, commit=commit)
         numbers = self.system.numbered(row.id for row in rows)
         assert set(numbers) <= set(due)
         assert len(numbers) == min(limit, len(due)), f"took {numbers} of {due}"
@@ -382,8 +382,8 @@ class QueueMachine(RuleBasedStateMachine):
             priorities = sorted((self.model.jobs[n].new.priority for n in due), reverse=True)
             same(sorted((row.priority for row in rows), reverse=True), priorities[:limit])
         if held or not commit:
-            hands.connection.rollback()
-            hands.reset()  # as a worker does that has lost an answer, or now and then to find what was held
+            manual_worker.connection.rollback()
+            manual_worker.reset()  # as a worker does that has lost an answer, or now and then to find what was held
         if not commit:
             return []
         self.model.claim(worker, numbers)
@@ -411,16 +411,16 @@ class QueueMachine(RuleBasedStateMachine):
         held: frozenset[int] = NOBODY,
         commit: bool = True,
     ) -> None:
-        hands, output = self.system.hands[worker], self.system.steps
+        manual_worker, output = self.system.manual_worker[worker], self.system.steps
         trial = copy.deepcopy(self.model)
         attempts = [(self._number(row), row.attempt) for row in rows]
         expected = trial.complete(worker, attempts, output=output, following=following, held=held)
         with self.system.holding(held):
             if chained:
                 jobs = {self.system.id(n): self.system.job(new) for n, new in (following or {}).items()}
-                done = hands.complete_chained(*rows, following=jobs, output=str(output), commit=commit)
+                done = manual_worker.complete_chained(*rows, following=jobs, output=str(output), commit=commit)
             else:
-                done = hands.complete(*rows, output=str(output), commit=commit)
+                done = manual_worker.complete(*rows, output=str(output), commit=commit)
         same(set(self.system.numbered(done)), expected)
         self._end(worker, trial, commit=commit)
 
@@ -432,7 +432,7 @@ class QueueMachine(RuleBasedStateMachine):
             self._complete(worker, alone, chained=False, held=held, commit=commit)
 
     def _complete_chained(self, data: st.DataObject, worker: str, rows: list[Row[Any]], *, commit: bool) -> None:
-        """Complete a batch of which some go on."""
+        """Complete a batch of which some continue their chains."""
         following: dict[int, NewJob] = {}
         for row in rows:
             if has_room(self) and data.draw(st.booleans(), "goes on"):
@@ -458,7 +458,7 @@ class QueueMachine(RuleBasedStateMachine):
             )
 
     def _finish(self, data: st.DataObject, worker: str, rows: list[Row[Any]], *, commit: bool) -> None:
-        """End the first without success: failed, snoozed, given back, discarded or cancelled by its handler."""
+        """End the first without success: failed, snoozed, released, discarded or cancelled by its handler."""
         row, outcome = rows[0], data.draw(st.sampled_from(sorted(ENDS)), "outcome")
         delay, held = data.draw(st.sampled_from([0, 0, 1]), "delay"), self._draw_held(data, [self._number(row)])
         status = "dead" if outcome == "failed" and row.attempt >= row.max_attempts else ENDS[outcome]
@@ -469,34 +469,34 @@ class QueueMachine(RuleBasedStateMachine):
         )
         uncounted = int(outcome in {"snoozed", "released"})
         with self.system.holding(held):
-            done = self.system.hands[worker].finish(
+            done = self.system.manual_worker[worker].finish(
                 row, status=status, outcome=outcome, delay=delay * 3600, uncounted=uncounted, commit=commit
             )
         same(set(self.system.numbered(done)), expected)
         self._end(worker, trial, commit=commit)
 
-    def _settle(self, worker: str, chains: set[int], *, held: frozenset[int] = NOBODY, commit: bool = True) -> None:
+    def _unblock(self, worker: str, chains: set[int], *, held: frozenset[int] = NOBODY, commit: bool = True) -> None:
         trial = copy.deepcopy(self.model)
         expected = trial.unblock(chains, held=held)
         with self.system.holding(held):
-            got = self.system.hands[worker].unblock(*self.system.id_list(sorted(chains)), commit=commit)
+            got = self.system.manual_worker[worker].unblock(*self.system.id_list(sorted(chains)), commit=commit)
         moved = {self.system.numbers[one.job_id]: one.status.value for one in got.moved}
         same(moved, expected.moved)
-        same(set(self.system.numbered(got.settled)), expected.settled)
+        same(set(self.system.numbered(got.settled)), expected.unblocked)
         same(set(self.system.numbered(got.left)), expected.left)
         self._end(worker, trial, commit=commit)
 
-    def _sweep(self, worker: str, *, orphans: bool, held: frozenset[int] = NOBODY, commit: bool = True) -> None:
+    def _rescue(self, worker: str, *, orphans: bool, held: frozenset[int] = NOBODY, commit: bool = True) -> None:
         trial = copy.deepcopy(self.model)
-        expected = trial.sweep(orphans=orphans, held=held)
+        expected = trial.rescue(orphans=orphans, held=held)
         with self.system.holding(held):
-            rows = self.system.sweep(worker, orphans=orphans)
+            rows = self.system.rescue(worker, orphans=orphans)
         same({self.system.numbers[row.id]: str(row.status) for row in rows}, expected)
         for row in rows:
-            if row.status == JobStatus.DEAD:  # whoever swept passes the chain's end on then, if somebody waits for it
+            if row.status == JobStatus.DEAD:  # the rescuer then unblocks the dependants of the chain
                 same(row.has_waiters, trial.jobs[self.system.numbers[row.chain_id]].has_waiters)
         if commit:
-            self.system.hands[worker].connection.commit()
+            self.system.manual_worker[worker].connection.commit()
         self._end(worker, trial, commit=commit)
 
     def _end(self, worker: str, trial: Model, *, commit: bool) -> None:
@@ -504,12 +504,12 @@ class QueueMachine(RuleBasedStateMachine):
         if commit:
             self.model = trial
         else:
-            self.system.hands[worker].connection.rollback()
+            self.system.manual_worker[worker].connection.rollback()
 
-    def _pass(self, hours: int, *, beating: Iterable[str]) -> None:
+    def _pass(self, hours: int, *, alive: Iterable[str]) -> None:
         self.system.advance(hours)
         self.model.now += hours
-        for worker in beating:
+        for worker in alive:
             self._beat(worker)
 
 
@@ -560,5 +560,5 @@ def has_dead(self: QueueMachine) -> bool:
     return bool(self.model.with_status("dead"))
 
 
-def has_debts(self: QueueMachine) -> bool:
-    return bool(self.model.debts())
+def has_chains_to_unblock(self: QueueMachine) -> bool:
+    return bool(self.model.chains_to_unblock())

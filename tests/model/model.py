@@ -69,7 +69,7 @@ class Once:
 
 
 @dataclass
-class Edge:
+class BlockerState:
     """A chain that a job waits for, or waited for."""
 
     policy: str
@@ -77,7 +77,7 @@ class Edge:
 
 
 @dataclass
-class Letter:
+class DeadLetter:
     """A dead letter; it outlives its job."""
 
     job: int
@@ -108,7 +108,7 @@ class ModelJob:
     completed_by: str | None = None
     error: str | None = None
     has_waiters: bool = False
-    waits: dict[int, Edge] = field(default_factory=dict)
+    waits: dict[int, BlockerState] = field(default_factory=dict)
     history: list[tuple[int, str, str | None]] = field(default_factory=list)
 
     @property
@@ -116,26 +116,26 @@ class ModelJob:
         return self.status in OPEN
 
     @property
-    def open_edges(self) -> list[int]:
-        return [chain for chain, edge in self.waits.items() if edge.is_open]
+    def open_blockers(self) -> list[int]:
+        return [chain for chain, blocker in self.waits.items() if blocker.is_open]
 
 
 @dataclass
-class Settlement:
-    """What passing on the end of chains did."""
+class Unblocking:
+    """What unblocking the dependants of chains did."""
 
     moved: dict[int, str] = field(default_factory=dict)
-    settled: set[int] = field(default_factory=set)
+    unblocked: set[int] = field(default_factory=set)
     left: set[int] = field(default_factory=set)
 
 
 @dataclass
 class Model:
-    """All jobs by number, all dead letters, the workers' last beats, and the database's clock."""
+    """All jobs by number, all dead letters, the workers' last heartbeats, and the database's clock."""
 
     jobs: dict[int, ModelJob] = field(default_factory=dict)
-    letters: list[Letter] = field(default_factory=list)
-    beats: dict[str, int] = field(default_factory=dict)
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    heartbeats: dict[str, int] = field(default_factory=dict)
     now: int = 0
     transaction: int = 0
 
@@ -154,7 +154,7 @@ class Model:
     def chains(self) -> list[int]:
         return [job.n for job in self.jobs.values() if job.index == 0]
 
-    def waiting_for(self, chain: int) -> list[tuple[ModelJob, Edge]]:
+    def waiting_for(self, chain: int) -> list[tuple[ModelJob, BlockerState]]:
         return [(job, job.waits[chain]) for job in self.jobs.values() if chain in job.waits]
 
     def waits_for(self, chain: int) -> set[int]:
@@ -173,8 +173,8 @@ class Model:
         """Return the jobs a claim may take."""
         return [n for n in self.with_status("pending") if self.jobs[n].due <= self.now and n not in held]
 
-    def debts(self) -> set[int]:
-        """Return the chains whose end is still to be passed on."""
+    def chains_to_unblock(self) -> set[int]:
+        """Return the ended chains whose dependants are not unblocked yet."""
         return {chain for chain in self.chains if self.jobs[chain].has_waiters and self.has_ended(chain)}
 
     def owns(self, worker: str, n: int, attempt: int) -> bool:
@@ -184,13 +184,13 @@ class Model:
 
     # What applications do.
 
-    def add(self, new: Sequence[NewJob], *, taken: type[Exception] = IntegrityError) -> list[int]:
+    def add(self, new: Sequence[NewJob], *, conflict: type[Exception] = IntegrityError) -> list[int]:
         """Write new chains together; those waited for come first. A key that is taken is an error of the kind `taken`."""
         numbers = {one.n for one in new}
         self._check_waits([wait for one in new for wait in one.waits if wait.chain not in numbers])
         for one in new:
             self._write(one)
-        self._check_keys(taken)
+        self._check_keys(conflict)
         return [one.n for one in new]
 
     def add_once(self, new: Sequence[tuple[NewJob, Once]]) -> list[tuple[frozenset[int], bool]]:
@@ -238,19 +238,19 @@ class Model:
             self.jobs[n].due = self.now + delay
 
     def redrive(self, numbers: Collection[int]) -> set[int]:
-        """Redrive dead jobs by their open letters; none named means all."""
-        lying = {letter.job for letter in self.letters if letter.resolution is None}
-        redriven = {n for n in self.with_status("dead") if n in lying and (n in numbers or not numbers)}
+        """Redrive dead jobs by their open dead letters; none named means all."""
+        unresolved = {dead_letter.job for dead_letter in self.dead_letters if dead_letter.resolution is None}
+        redriven = {n for n in self.with_status("dead") if n in unresolved and (n in numbers or not numbers)}
         for n in redriven:
             self._redrive(self.jobs[n])
         self._check_keys(ConflictError)
         return redriven
 
     def dismiss(self, numbers: Collection[int]) -> int:
-        letters = [one for one in self.letters if one.resolution is None and (one.job in numbers or not numbers)]
-        for letter in letters:
-            letter.resolution = "dismissed"
-        return len(letters)
+        dead_letters = [one for one in self.dead_letters if one.resolution is None and (one.job in numbers or not numbers)]
+        for dead_letter in dead_letters:
+            dead_letter.resolution = "dismissed"
+        return len(dead_letters)
 
     def complete_unclaimed(self, n: int, output: int | None, following: NewJob | None = None) -> None:
         self._check_jobs([n])
@@ -271,11 +271,11 @@ class Model:
         doomed = set().union(*(self.waits_for(chain) for chain in chains)) if cascade else set(chains)
         if any(job.chain not in doomed for chain in doomed for job, _ in self.waiting_for(chain)):
             raise Refused(ChainReferencedError)
-        gone = {job.n for chain in doomed for job in self.jobs_of(chain)}
-        for letter in self.letters:
-            if letter.job in gone and letter.resolution is None:
-                letter.resolution = "dismissed"
-        self.jobs = {n: job for n, job in self.jobs.items() if n not in gone}
+        deleted = {job.n for chain in doomed for job in self.jobs_of(chain)}
+        for dead_letter in self.dead_letters:
+            if dead_letter.job in deleted and dead_letter.resolution is None:
+                dead_letter.resolution = "dismissed"
+        self.jobs = {n: job for n, job in self.jobs.items() if n not in deleted}
         return doomed
 
     def change_by_sql(self, n: int, status: str) -> bool:
@@ -317,7 +317,7 @@ class Model:
         following: dict[int, NewJob] | None = None,
         held: AbstractSet[int] = NOBODY,
     ) -> set[int]:
-        """Complete attempts; return the jobs that were still this worker's, and whose rows nobody held."""
+        """Complete attempts; return the jobs that were still this worker's, and whose rows were not locked."""
         written = {n for n, attempt in attempts if self.owns(worker, n, attempt) and self._is_free(n, held)}
         for n in written:
             one = (following or {}).get(n)
@@ -327,7 +327,7 @@ class Model:
     def complete_in_session(
         self, worker: str, n: int, attempt: int, *, output: int | None, following: NewJob | None
     ) -> int | None:
-        """Complete an attempt in its handler's transaction; return its chain if that ended and somebody waits for it."""
+        """Complete an attempt in its handler's transaction; return its chain if that ended and has waiters."""
         if not self.owns(worker, n, attempt):
             raise Refused(LostAttemptError, is_fatal=True)
         job = self.jobs[n]
@@ -342,7 +342,7 @@ class Model:
             return set()
         job = self.jobs[n]
         job.max_attempts += outcome in {"snoozed", "released"}
-        self._put_back(job, status, outcome, error="Boom", reason="exhausted", delay=delay)
+        self._to_pending(job, status, outcome, error="Boom", reason="exhausted", delay=delay)
         return {n}
 
     def extend(self, worker: str, n: int, attempt: int, hours: int) -> set[int]:
@@ -351,60 +351,60 @@ class Model:
         self.jobs[n].lease = self.now + hours + 1
         return {n}
 
-    def sweep(self, *, orphans: bool, held: AbstractSet[int] = NOBODY) -> dict[int, str]:
+    def rescue(self, *, orphans: bool, held: AbstractSet[int] = NOBODY) -> dict[int, str]:
         """Take jobs back from workers that are silent, or not registered at all; return where each stands."""
-        taken = {}
+        rescued = {}
         for n in self.with_status("running"):
             job = self.jobs[n]
             reason = self._lost(job, orphans=orphans)
             if reason is not None and self._is_free(n, held):
                 status = "dead" if job.attempt >= job.max_attempts else "pending"
-                self._put_back(job, status, "lost", error="Lost", reason=reason)
-                taken[n] = status
-        return taken
+                self._to_pending(job, status, "lost", error="Lost", reason=reason)
+                rescued[n] = status
+        return rescued
 
     def _lost(self, job: ModelJob, *, orphans: bool) -> str | None:
-        beat = self.beats.get(job.worker or "")
-        if orphans or beat is None:
-            return "lost" if orphans and beat is None else None
-        if beat < self.now:
+        heartbeat = self.heartbeats.get(job.worker or "")
+        if orphans or heartbeat is None:
+            return "lost" if orphans and heartbeat is None else None
+        if heartbeat < self.now:
             return "lost"
         return "timed_out" if job.lease is not None and job.lease <= self.now else None
 
-    def unblock(self, chains: Iterable[int], *, held: AbstractSet[int] = NOBODY) -> Settlement:
+    def unblock(self, chains: Iterable[int], *, held: AbstractSet[int] = NOBODY) -> Unblocking:
         """Pass on the end of those chains that have ended and are awaited."""
-        result = Settlement()
+        result = Unblocking()
         closed, failed = set(), set()
-        for chain in self.debts().intersection(chains):
+        for chain in self.chains_to_unblock().intersection(chains):
             if chain in held:
                 result.left.add(chain)
                 continue
             completed = self.last(chain).status == "completed"
-            for job, edge in self.waiting_for(chain):
-                if not edge.is_open or not (completed or edge.policy != "wait"):
+            for job, blocker in self.waiting_for(chain):
+                if not blocker.is_open or not (completed or blocker.policy != "wait"):
                     continue
                 if not self._is_free(job.n, held):
                     result.left.add(chain)
-                elif completed or edge.policy == "continue":
-                    edge.is_open = False
+                elif completed or blocker.policy == "continue":
+                    blocker.is_open = False
                     closed.add(job.n)
                 else:
                     failed.add(job.n)
             if chain not in result.left:
-                result.settled.add(chain)
+                result.unblocked.add(chain)
         for n in closed | failed:
             job = self.jobs[n]
             if job.status != "blocked":
                 continue
             if n in failed:
                 self._die(job, "blocker_failed", "BlockerFailed")
-            elif not job.open_edges:
+            elif not job.open_blockers:
                 job.status, job.due = "pending", max(job.due, self.now)
             if job.status != "blocked":
                 result.moved[n] = job.status
                 if job.status == "dead" and self.jobs[job.chain].has_waiters:
                     result.left.add(job.chain)
-        for chain in result.settled:
+        for chain in result.unblocked:
             self.jobs[chain].has_waiters = False
         return result
 
@@ -432,9 +432,9 @@ class Model:
             last = self.last(wait.chain)
             failed = last.status in {"dead", "cancelled"}
             is_open = last.is_open or (failed and wait.policy != "continue")
-            job.waits[wait.chain] = Edge(wait.policy, is_open)
+            job.waits[wait.chain] = BlockerState(wait.policy, is_open)
             self.jobs[wait.chain].has_waiters |= is_open
-        job.status = "blocked" if job.open_edges else "pending"
+        job.status = "blocked" if job.open_blockers else "pending"
         self.jobs[one.n] = job
         return job
 
@@ -450,7 +450,7 @@ class Model:
             job.history.append((job.attempt, "cancelled", job.worker))
         job.status, job.worker, job.lease = "cancelled", None, None
 
-    def _put_back(self, job: ModelJob, status: str, outcome: str, *, error: str, reason: str, delay: int = 0) -> None:
+    def _to_pending(self, job: ModelJob, status: str, outcome: str, *, error: str, reason: str, delay: int = 0) -> None:
         job.history.append((job.attempt, outcome, job.worker))
         job.status, job.worker, job.lease, job.error = status, None, None, error
         if status == "pending":
@@ -460,17 +460,17 @@ class Model:
 
     def _die(self, job: ModelJob, reason: str, error: str) -> None:
         job.status, job.error = "dead", error
-        self.letters.append(Letter(job.n, reason, job.attempt))
+        self.dead_letters.append(DeadLetter(job.n, reason, job.attempt))
 
     def _redrive(self, job: ModelJob) -> None:
-        job.status = "blocked" if job.open_edges else "pending"
+        job.status = "blocked" if job.open_blockers else "pending"
         job.due, job.max_attempts = self.now, job.attempt + job.new.max_attempts
-        for letter in self.letters:
-            if letter.job == job.n and letter.resolution is None:
-                letter.resolution = "redriven"
-        # Those who still wait for this chain, and the chains that it still waits for, have something to be told again.
-        self.jobs[job.chain].has_waiters |= any(edge.is_open for _, edge in self.waiting_for(job.chain))
-        for chain in job.open_edges:
+        for dead_letter in self.dead_letters:
+            if dead_letter.job == job.n and dead_letter.resolution is None:
+                dead_letter.resolution = "redriven"
+        # Those who still wait for this chain, and the chains that it still waits for, have to be unblocked again.
+        self.jobs[job.chain].has_waiters |= any(blocker.is_open for _, blocker in self.waiting_for(job.chain))
+        for chain in job.open_blockers:
             self.jobs[chain].has_waiters = True
 
     def _is_free(self, n: int, held: AbstractSet[int]) -> bool:
@@ -515,7 +515,7 @@ class Model:
                 "priority": job.new.priority,
                 "input": job.n,
                 "status": job.status,
-                "open_blockers": len(job.open_edges),
+                "open_blockers": len(job.open_blockers),
                 "has_waiters": job.has_waiters,
                 "due": max(job.due - self.now, 0) if job.status in {"pending", "blocked"} else None,
                 "attempt": job.attempt,
@@ -530,13 +530,13 @@ class Model:
                 "chain_has_ended": ended,
                 "chain_status": last.status if ended and last.index else None,
             }
-            for chain, edge in job.waits.items():
-                shown[f"edge from {job.n} to {chain}"] = {"policy": edge.policy, "open": edge.is_open}
+            for chain, blocker in job.waits.items():
+                shown[f"blocker from {job.n} to {chain}"] = {"policy": blocker.policy, "open": blocker.is_open}
             if job.history:
                 shown[f"attempts of {job.n}"] = sorted(job.history)
-        for n in {letter.job for letter in self.letters}:
-            letters = [(one.reason, one.attempts, str(one.resolution)) for one in self.letters if one.job == n]
-            shown[f"letters of {n}"] = sorted(letters)
+        for n in {dead_letter.job for dead_letter in self.dead_letters}:
+            dead_letters = [(one.reason, one.attempts, str(one.resolution)) for one in self.dead_letters if one.job == n]
+            shown[f"dead letters of {n}"] = sorted(dead_letters)
         for chain in self.chains:
             root, last = self.jobs[chain], self.last(chain)
             shown[f"chain {chain}"] = {

@@ -62,7 +62,7 @@ def steps(state: State, *, fenced: bool = True) -> Iterator[Step]:
         if state.fresh[worker]:
             yield Step("fall silent", worker, replace(state, fresh=_with(state.fresh, worker, False)))
         else:
-            yield Step("beat", worker, replace(state, fresh=_with(state.fresh, worker, True)))
+            yield Step("heartbeat", worker, replace(state, fresh=_with(state.fresh, worker, True)))
         if sum(state.alive) > 1:
             dead = replace(state, alive=_with(state.alive, worker, False), fresh=_with(state.fresh, worker, False))
             yield Step("die", worker, replace(dead, holds=_with(state.holds, worker, None)))
@@ -73,17 +73,20 @@ def steps(state: State, *, fenced: bool = True) -> Iterator[Step]:
             # Its answer is lost on the way: the database says that it holds what it does not know of.
             yield Step("claim", worker, replace(state, job=claimed))
         if job.status is JobStatus.RUNNING and job.owner is not None and not state.fresh[job.owner]:
-            yield Step("take back", worker, replace(state, job=put_back(job)))
+            yield Step("rescue", worker, replace(state, job=to_pending(job)))
         if job.owner == worker and state.holds[worker] is None:
             yield Step("give back", worker, replace(state, job=Held(JobStatus.PENDING, job.attempt, job.most + 1)))
         if (held := state.holds[worker]) is not None:
             counts = job.status is JobStatus.RUNNING and (not fenced or (job.owner, job.attempt) == (worker, held))
             free = replace(state, holds=_with(state.holds, worker, None))
-            for action, written in (("complete", Held(JobStatus.COMPLETED, job.attempt, job.most)), ("fail", put_back(job))):
+            for action, written in (
+                ("complete", Held(JobStatus.COMPLETED, job.attempt, job.most)),
+                ("fail", to_pending(job)),
+            ):
                 yield Step(action, worker, replace(free, job=written) if counts else free, counts)
 
 
-def put_back(job: Held) -> Held:
+def to_pending(job: Held) -> Held:
     """Return a job whose attempt ended without success."""
     ended = JobStatus.DEAD if job.attempt >= job.most else JobStatus.PENDING
     return Held(ended, job.attempt, job.most)

@@ -19,7 +19,7 @@ from sa_jobqueue import Deduplicate, Job
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.statements import blockers, leases
 from tests.fixtures.database import SWEEP
-from tests.fixtures.workers import Hands
+from tests.fixtures.workers import ManualWorker
 from tests.model.model import NewJob, Once
 
 TYPES = ("a", "b")
@@ -58,27 +58,27 @@ class System:
     def __init__(self, url: str) -> None:
         self.engine = create_engine(url)
         self._reader = create_engine(url, isolation_level="AUTOCOMMIT").connect()
-        self.hands = {name: Hands(url, name, queues=QUEUES) for name in WORKERS}
-        for hands in self.hands.values():
-            # A worker's statements wait for nobody: one that does is to fail, not to hang.
-            hands.connection.exec_driver_sql("SET lock_timeout = '60s'")
-            hands.connection.commit()
+        self.manual_worker = {name: ManualWorker(url, name, queues=QUEUES) for name in WORKERS}
+        for manual_worker in self.manual_worker.values():
+            # A worker's statements never wait for locks: one that does must fail, not hang.
+            manual_worker.connection.exec_driver_sql("SET lock_timeout = '60s'")
+            manual_worker.connection.commit()
         self.ids: dict[int, UUID] = {}
         self.numbers: dict[Any, int] = {}
         self.steps = 0
 
     def close(self) -> None:
-        for hands in self.hands.values():
-            hands.close()
+        for manual_worker in self.manual_worker.values():
+            manual_worker.close()
         self._reader.close()
         self._reader.engine.dispose()
         self.engine.dispose()
 
     def reset(self) -> None:
         """Forget everything that was before."""
-        for hands in self.hands.values():
-            hands.connection.rollback()
-            hands.reset()
+        for manual_worker in self.manual_worker.values():
+            manual_worker.connection.rollback()
+            manual_worker.reset()
         self._reader.exec_driver_sql(SWEEP)
         self.ids.clear()
         self.numbers.clear()
@@ -124,7 +124,7 @@ class System:
         window = None if once.window is None else timedelta(hours=once.window) + HALF
         return Deduplicate(once.key, scope=once.scope, window=window, exclude=self.id_list(once.exclude))  # type: ignore[arg-type]
 
-    # Time, silence, and rows that somebody holds.
+    # Time, silence, and locked rows.
 
     def advance(self, hours: int) -> None:
         """Let time pass: as the database's clock cannot be moved, everything is moved into the past instead."""
@@ -132,7 +132,7 @@ class System:
             moved = ", ".join(f"{column} = {column} - make_interval(hours => {hours})" for column in columns)
             self._reader.exec_driver_sql(f"UPDATE {name} SET {moved}")
 
-    def beat(self, worker: str) -> None:
+    def heartbeat(self, worker: str) -> None:
         given = {"id": worker, "name": worker, "host": "here", "pid": 1, "version": "0", "queues": list(QUEUES)}
         given |= {"job_types": list(TYPES), "concurrency": 1, "state": "running"}
         self._reader.execute(leases.beat(Job), given)
@@ -155,8 +155,8 @@ class System:
 
     # Workers.
 
-    def sweep(self, worker: str, *, orphans: bool) -> list[Row[Any]]:
-        """Take back as a rescuer does whose workers are silent after half an hour; what is put back is due at once."""
+    def rescue(self, worker: str, *, orphans: bool) -> list[Row[Any]]:
+        """Rescue with a heartbeat timeout of half an hour; rescued jobs are due at once."""
         given: dict[str, Any] = {
             "limit": 100,
             "base": 0.0,
@@ -165,7 +165,7 @@ class System:
         }
         if not orphans:
             given["ttl"] = HALF
-        return list(self.hands[worker].connection.execute(leases.rescue(Job, orphans=orphans), given).all())
+        return list(self.manual_worker[worker].connection.execute(leases.rescue(Job, orphans=orphans), given).all())
 
     def chains_to_unblock(self) -> set[int]:
         return set(self.numbered(self._reader.scalars(blockers.chains_to_unblock(Job), {"limit": 100})))
@@ -205,13 +205,13 @@ class System:
             columns["chain"] = numbers[columns.pop("chain_id")]
             shown[f"job {numbers[columns.pop('id')]}"] = columns
         for row in read["job_blocker"]:
-            name = f"edge from {numbers[row['job_id']]} to {numbers[row['blocked_by_chain_id']]}"
+            name = f"blocker from {numbers[row['job_id']]} to {numbers[row['blocked_by_chain_id']]}"
             shown[name] = {"policy": row["policy"], "open": row["open"]}
         for row in read["job_attempt"]:
             shown.setdefault(f"attempts of {numbers[row['job_id']]}", []).append(tuple(row.values())[1:])
         for row in read["dead_letter"]:
-            letter = (row["reason"], row["attempts"], str(row["resolution"]))
-            shown.setdefault(f"letters of {numbers[row['job_id']]}", []).append(letter)
+            dead_letter = (row["reason"], row["attempts"], str(row["resolution"]))
+            shown.setdefault(f"dead letters of {numbers[row['job_id']]}", []).append(dead_letter)
         for row in read["job_chain"]:
             columns = dict(row)
             columns["last"] = numbers[columns.pop("last_job_id")]
@@ -241,26 +241,28 @@ def violations(state: dict[str, Any], before: dict[str, Any]) -> list[str]:
     found = []
     for name, job in jobs.items():
         n = name.removeprefix("job ")
-        edges = [(key.rpartition(" ")[2], edge) for key, edge in state.items() if key.startswith(f"edge from {n} to ")]
-        waits = [(chain, edge) for chain, edge in edges if edge["open"]]
+        blocker_states = [
+            (key.rpartition(" ")[2], blocker) for key, blocker in state.items() if key.startswith(f"blocker from {n} to ")
+        ]
+        waits = [(chain, blocker) for chain, blocker in blocker_states if blocker["open"]]
         if job["open_blockers"] != len(waits):
             found.append(f"{name} counts {job['open_blockers']} open blockers, it has {len(waits)}")
         if not job["has_ended"] and (job["status"] == "blocked") != bool(waits):
             found.append(f"{name} is {job['status']} with {len(waits)} open edges")
-        for chain, edge in waits if job["status"] == "blocked" else []:
+        for chain, blocker in waits if job["status"] == "blocked" else []:
             root, outcome = jobs[f"job {chain}"], state[f"chain {chain}"]["status"]
-            decided = root["chain_has_ended"] and (outcome == "completed" or edge["policy"] != "wait")
+            decided = root["chain_has_ended"] and (outcome == "completed" or blocker["policy"] != "wait")
             if decided and not root["has_waiters"]:
                 found.append(f"{name} waits for chain {chain}, which has ended, and nobody will tell it")
         if (job["status"] == "running") != (job["worker"] is not None):
-            found.append(f"{name} is {job['status']} in the hands of {job['worker']}")
+            found.append(f"{name} is {job['status']} leased by {job['worker']}")
         history = state.get(f"attempts of {n}", [])
         counted = len(history) + (job["status"] == "running" or job["completed_by"] is not None)
         if counted != job["attempt"] or len({attempt for attempt, *_ in history}) != len(history):
             found.append(f"{name} has begun {job['attempt']} attempts, of which {counted} are known: {history}")
-        lying = [one for one in state.get(f"letters of {n}", []) if one[2] == "None"]
-        if len(lying) > (job["status"] == "dead"):
-            found.append(f"{name} is {job['status']} with {len(lying)} open dead letters")
+        unresolved = [one for one in state.get(f"dead letters of {n}", []) if one[2] == "None"]
+        if len(unresolved) > (job["status"] == "dead"):
+            found.append(f"{name} is {job['status']} with {len(unresolved)} open dead letters")
         if (was := before.get(name)) is not None:
             if job["attempt"] < was["attempt"] or job["max_attempts"] < was["max_attempts"]:
                 found.append(f"{name} went back to attempt {job['attempt']} of {job['max_attempts']}")
@@ -295,11 +297,11 @@ def stuck(state: dict[str, Any]) -> list[str]:
         job = state[f"job {n}"]
         if job["status"] != "blocked":
             return bool(job["has_ended"])
-        for name, edge in state.items():
-            if name.startswith(f"edge from {n} to ") and edge["open"]:
+        for name, blocker in state.items():
+            if name.startswith(f"blocker from {n} to ") and blocker["open"]:
                 chain = state["chain " + name.rpartition(" ")[2]]
                 if chain["has_ended"]:
-                    if chain["status"] != "completed" and edge["policy"] == "wait":
+                    if chain["status"] != "completed" and blocker["policy"] == "wait":
                         return True
                 elif is_excused(chain["last"]):
                     return True

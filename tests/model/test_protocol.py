@@ -18,7 +18,7 @@ from sa_jobqueue.types import TRANSITIONS
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.tallies import tally
-from tests.fixtures.workers import Hands
+from tests.fixtures.workers import ManualWorker
 from tests.model.protocol import Held, State, Step, explore
 from tests.statements.cases import beat_parameters
 
@@ -56,7 +56,7 @@ def violations(states: dict[State, list[Step]]) -> set[str]:
     return broken
 
 
-def test_every_state_of_three_workers_keeps_the_promises(
+def test_every_state_of_three_workers_keeps_the_lease_invariants(
     states: dict[State, list[Step]], request: pytest.FixtureRequest
 ) -> None:
     assert violations(states) == set()
@@ -64,12 +64,12 @@ def test_every_state_of_three_workers_keeps_the_promises(
     tally(request.config, "states of the protocol of leases, each kept the promises", len(states))
 
 
-def test_without_the_fence_an_attempt_is_ended_by_another() -> None:
+def test_without_the_fence_a_stale_worker_ends_anothers_attempt() -> None:
     """The model finds what the fence is for: a worker that wakes up ends the attempt of the one after it."""
     assert violations(explore(fenced=False)) == {"an attempt is ended by its owner alone"}
 
 
-def test_from_every_state_the_job_can_end_without_another_fault(states: dict[State, list[Step]]) -> None:
+def test_from_every_state_the_job_can_end_without_further_faults(states: dict[State, list[Step]]) -> None:
     """No job is stuck: whatever has happened, those who live bring it to its end."""
     before: dict[State, list[State]] = defaultdict(list)
     for state, following in states.items():
@@ -88,8 +88,8 @@ def test_from_every_state_the_job_can_end_without_another_fault(states: dict[Sta
 
 
 @one_server_swept
-def test_the_statements_do_what_the_model_does(
-    states: dict[State, list[Step]], engine: Engine, jobs: Jobs, hands: Callable[..., Hands]
+def test_the_lease_statements_match_the_protocol_model(
+    states: dict[State, list[Step]], engine: Engine, jobs: Jobs, manual_worker: Callable[..., ManualWorker]
 ) -> None:
     """Each step of the model that touches the row, in each row it may find, once: by the real statement."""
     distinct: dict[tuple[Any, ...], tuple[State, Step]] = {}
@@ -102,7 +102,7 @@ def test_the_statements_do_what_the_model_does(
             is_fresh = owner is not None and state.fresh[owner]
             key = (state.job._replace(owner=None), mine, is_fresh, step.action, state.holds[step.worker], step.accepted)
             distinct.setdefault(key, (state, step))
-    workers = [hands(f"w:{number}") for number in range(3)]
+    workers = [manual_worker(f"w:{number}") for number in range(3)]
     for state, step in distinct.values():
         found, expected = _done(engine, jobs, workers, state, step), _shown(step.after.job)
         if step.action == "redrive":
@@ -116,7 +116,7 @@ def _shown(job: Held) -> tuple[str, int, int, str | None]:
     return job.status.value, job.attempt, job.most, None if job.owner is None else f"w:{job.owner}"
 
 
-def _done(engine: Engine, jobs: Jobs, workers: list[Hands], state: State, step: Step) -> Any:
+def _done(engine: Engine, jobs: Jobs, workers: list[ManualWorker], state: State, step: Step) -> Any:
     """Make the rows that a state says, let the statement of a step run, and return the job's row."""
     job = state.job
     with engine.begin() as connection:
@@ -124,8 +124,8 @@ def _done(engine: Engine, jobs: Jobs, workers: list[Hands], state: State, step: 
         for number, fresh in enumerate(state.fresh):
             connection.execute(leases.beat(jobs.model), beat_parameters(f"w:{number}"))
             if not fresh:
-                gone = text("UPDATE worker SET heartbeat_at = now() - interval '1 hour' WHERE id = :id")
-                connection.execute(gone, {"id": f"w:{number}"})
+                silence_worker = text("UPDATE worker SET heartbeat_at = now() - interval '1 hour' WHERE id = :id")
+                connection.execute(silence_worker, {"id": f"w:{number}"})
     columns = {"attempt": job.attempt, "max_attempts": job.most}
     job_id = jobs.add(job.status, worker_id=f"w:{job.owner}", **columns)
     worker = workers[step.worker]
@@ -133,10 +133,10 @@ def _done(engine: Engine, jobs: Jobs, workers: list[Hands], state: State, step: 
     match step.action:
         case "claim":
             worker.claim()
-        case "beat":
+        case "heartbeat":
             with engine.begin() as connection:
                 connection.execute(leases.beat(jobs.model), beat_parameters(worker.worker_id))
-        case "take back":
+        case "rescue":
             worker.rescue()
         case "give back":
             worker.finish(SimpleNamespace(id=job_id, chain_id=job_id, attempt=job.attempt), outcome="released", uncounted=1)  # type: ignore[arg-type]

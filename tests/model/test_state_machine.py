@@ -22,9 +22,9 @@ from tests.model.machine import (
     WORKER,
     QueueMachine,
     Transaction,
+    has_chains_to_unblock,
     has_claimed,
     has_dead,
-    has_debts,
     has_due,
     has_jobs,
     has_owned,
@@ -40,9 +40,9 @@ MINUTES = float(os.environ.get("SA_JOBQUEUE_MODEL_MINUTES", "0"))
 class TheQueue(QueueMachine):
     """The steps."""
 
-    def _alone(self, deed: Callable[[st.DataObject, Transaction], None], data: st.DataObject, *, commit: bool) -> None:
+    def _alone(self, action: Callable[[st.DataObject, Transaction], None], data: st.DataObject, *, commit: bool) -> None:
         with self.transaction(commit=commit) as one:
-            deed(data, one)
+            action(data, one)
 
     @step(initialize, data=st.data())
     def begin(self, data: st.DataObject) -> None:
@@ -93,25 +93,25 @@ class TheQueue(QueueMachine):
     @precondition(has_jobs)
     @step(data=st.data(), commit=COMMITS)
     def do_by_sql(self, data: st.DataObject, commit: bool) -> None:
-        deeds = [self._change_by_sql, self._enqueue_by_sql]
-        self._alone(data.draw(st.sampled_from(deeds)), data, commit=commit)
+        actions = [self._change_by_sql, self._enqueue_by_sql]
+        self._alone(data.draw(st.sampled_from(actions)), data, commit=commit)
 
     @precondition(has_jobs)
     @step(data=st.data(), commit=COMMITS)
     def do_a_small_thing(self, data: st.DataObject, commit: bool) -> None:
-        deeds = [self._reschedule, self._await_end, self._dismiss, self._wait_for_nothing]
-        self._alone(data.draw(st.sampled_from(deeds), "deed"), data, commit=commit)
+        actions = [self._reschedule, self._await_end, self._dismiss, self._wait_for_nothing]
+        self._alone(data.draw(st.sampled_from(actions), "action"), data, commit=commit)
 
     @precondition(has_room)
     @step(data=st.data(), commit=COMMITS)
     def do_several_in_one_transaction(self, data: st.DataObject, commit: bool) -> None:
-        deeds = [
+        actions = [
             *(self._enqueue, self._enqueue_once, self._complete_unclaimed, self._cancel, self._cancel_chains),
             *(self._redrive, self._delete, self._change_by_sql, self._await_end, self._reschedule, self._enqueue_by_sql),
         ]
         with self.transaction(commit=commit) as one:
-            for _ in range(data.draw(st.integers(2, 3), "deeds")):
-                data.draw(st.sampled_from(deeds), "deed")(data, one)
+            for _ in range(data.draw(st.integers(2, 3), "actions")):
+                data.draw(st.sampled_from(actions), "action")(data, one)
 
     # Workers.
 
@@ -119,7 +119,7 @@ class TheQueue(QueueMachine):
     @step(data=st.data(), worker=WORKER, limit=st.integers(1, 5), commit=COMMITS, is_cold=st.booleans())
     def claim(self, data: st.DataObject, worker: str, limit: int, commit: bool, is_cold: bool) -> None:
         if is_cold:
-            self.system.hands[worker].reset()
+            self.system.manual_worker[worker].reset()
         self._claim(worker, limit, held=self._draw_held(data, self.model.due()), commit=commit)
 
     @precondition(has_due)
@@ -156,8 +156,8 @@ class TheQueue(QueueMachine):
         busy = {self.model.jobs[n].worker or "" for n in self.model.with_status("running")}
         worker = data.draw(st.sampled_from(sorted(busy)), "worker")
         rows = [row for row in self.claimed[worker] if self.model.owns(worker, self.system.numbers[row.id], row.attempt)]
-        self._pass(1, beating=[other for other in WORKERS if other != worker])
-        self._sweep(data.draw(WORKER, "rescuer"), orphans=False)
+        self._pass(1, alive=[other for other in WORKERS if other != worker])
+        self._rescue(data.draw(WORKER, "rescuer"), orphans=False)
         self._beat(worker)
         self._claim(worker, 5)
         self.check()
@@ -168,46 +168,46 @@ class TheQueue(QueueMachine):
     def extend(self, data: st.DataObject, hours: int) -> None:
         worker, (row, *_) = self._draw_attempts(data, most=1)
         expected = self.model.extend(worker, self.system.numbers[row.id], row.attempt, hours)
-        done = self.system.hands[worker].extend(row, timedelta(hours=hours) + HALF)
+        done = self.system.manual_worker[worker].extend(row, timedelta(hours=hours) + HALF)
         same(set(self.system.numbered(done)), expected)
 
     @precondition(has_claimed)
     @step(worker=WORKER, is_there=st.booleans())
-    def beat(self, worker: str, is_there: bool) -> None:
-        """Come back from silence, or lose the worker's row; who holds what is told as the model has it."""
+    def heartbeat(self, worker: str, is_there: bool) -> None:
+        """Come back from silence, or lose the worker's row; whose jobs are those of the model."""
         if is_there:
             self._beat(worker)
         else:
             self.system.forget(worker)
-            self.model.beats.pop(worker, None)
+            self.model.heartbeats.pop(worker, None)
         held = {n for n in self.model.with_status("running") if self.model.jobs[n].worker == worker}
         same(self.system.held_by(worker), held)
 
     @precondition(has_claimed)
     @step(data=st.data(), worker=WORKER, orphans=st.sampled_from([False, False, True]), commit=COMMITS)
-    def sweep(self, data: st.DataObject, worker: str, orphans: bool, commit: bool) -> None:
+    def rescue(self, data: st.DataObject, worker: str, orphans: bool, commit: bool) -> None:
         held = self._draw_held(data, self.model.with_status("running"))
-        self._sweep(worker, orphans=orphans, held=held, commit=commit)
+        self._rescue(worker, orphans=orphans, held=held, commit=commit)
 
-    @precondition(has_debts)
+    @precondition(has_chains_to_unblock)
     @step(data=st.data(), worker=WORKER, commit=COMMITS)
     def unblock(self, data: st.DataObject, worker: str, commit: bool) -> None:
         """Pass on the end of some chains, whether they have ended or not."""
-        chains = self._draw_some(data, self.model.jobs, "settled", most=4)
-        self._settle(worker, set(chains), held=self._draw_concerned(data, chains), commit=commit)
+        chains = self._draw_some(data, self.model.jobs, "unblocked", most=4)
+        self._unblock(worker, set(chains), held=self._draw_concerned(data, chains), commit=commit)
 
-    @precondition(has_debts)
+    @precondition(has_chains_to_unblock)
     @step(data=st.data(), worker=WORKER, commit=COMMITS)
-    def settle_what_was_left(self, data: st.DataObject, worker: str, commit: bool) -> None:
-        """Pass on what a sweep finds: of chains ended by hand, or by somebody who died before telling."""
+    def unblock_remaining_chains(self, data: st.DataObject, worker: str, commit: bool) -> None:
+        """Unblock what a search finds: dependants of chains ended in SQL, or by a worker that died before unblocking."""
         found = self.system.chains_to_unblock()
-        same(found, self.model.debts())
-        self._settle(worker, found, held=self._draw_concerned(data, found), commit=commit)
+        same(found, self.model.chains_to_unblock())
+        self._unblock(worker, found, held=self._draw_concerned(data, found), commit=commit)
 
     @precondition(has_jobs)
     @step(data=st.data())
     def explain(self, data: st.DataObject) -> None:
-        """Ask of some jobs why they do not run: what is said is so, and never that nobody knows."""
+        """Ask of some jobs why they do not run: the cause is right, and never unknown."""
         for n in self._draw_some(data, self.model.jobs, "explained"):
             with Session(self.system.engine) as session:
                 found = explain_job(session, self.system.id(n), heartbeat_timeout=HALF)
@@ -217,12 +217,12 @@ class TheQueue(QueueMachine):
 
     def _causes(self, n: int) -> set[Cause]:
         row, model = self.state[f"job {n}"], self.model
-        living = {worker for worker, beat in model.beats.items() if beat == model.now}
+        living = {worker for worker, heartbeat in model.heartbeats.items() if heartbeat == model.now}
         match row["status"]:
             case "running":
                 return {Cause.RUNNING if row["worker"] in living else Cause.WORKER_SILENT}
             case "blocked":
-                waits = [model.last(chain).status for chain in model.jobs[n].open_edges]
+                waits = [model.last(chain).status for chain in model.jobs[n].open_blockers]
                 return {Cause.BLOCKED} if {"completed"} != set(waits) else {Cause.UNBLOCKING}
             case "pending" if row["due"]:
                 return {Cause.SCHEDULED, Cause.RETRYING}
@@ -238,8 +238,8 @@ class TheQueue(QueueMachine):
     @precondition(has_jobs)
     @step(hours=st.integers(1, 3), silent=st.sets(WORKER))
     def pass_time(self, hours: int, silent: set[str]) -> None:
-        """Let time pass, in which some workers say nothing."""
-        self._pass(hours, beating=[worker for worker in WORKERS if worker not in silent and worker in self.model.beats])
+        """Let time pass, in which some workers send no heartbeats."""
+        self._pass(hours, alive=[worker for worker in WORKERS if worker not in silent and worker in self.model.heartbeats])
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def explore(system: System, *, examples: int, number: int | None = None) -> None
 @pytest.mark.timeout(300 + 180 * MINUTES)
 @pytest.mark.parametrize("database_url", ["newest"], indirect=True)
 @pytest.mark.parametrize("examples", [3, pytest.param(40, marks=pytest.mark.long)])
-def test_the_queue_does_what_its_model_says(system: System, count_steps: Callable[[int], None], examples: int) -> None:
+def test_the_queue_matches_its_model(system: System, count_steps: Callable[[int], None], examples: int) -> None:
     """The same examples each time; with `SA_JOBQUEUE_MODEL_MINUTES` others, for so long."""
     ends_at = time.monotonic() + MINUTES * 60
     if not MINUTES:

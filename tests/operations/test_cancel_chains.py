@@ -19,7 +19,7 @@ from sa_jobqueue.types import ENDED
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
-from tests.fixtures.workers import Hands
+from tests.fixtures.workers import ManualWorker
 
 pytestmark = both_servers_swept
 
@@ -57,10 +57,10 @@ def test_of_each_open_chain_the_current_job_is_cancelled(session: Session, jobs:
 
 
 def test_the_worker_of_a_running_job_is_told_and_fenced_off(
-    session: Session, jobs: Jobs, hands: Callable[..., Hands], notifications: Notifications
+    session: Session, jobs: Jobs, manual_worker: Callable[..., ManualWorker], notifications: Notifications
 ) -> None:
     chain_id = jobs.add()
-    worker = hands()
+    worker = manual_worker()
     (claimed,) = worker.claim()
     cancel_chains(session, [chain_id])
     session.commit()

@@ -161,7 +161,7 @@ def test_redriven_jobs_are_pending_again(
     assert notifications.seen() == []
     session.commit()
     for word, job_id in letters.items():
-        (letter,) = jobs.letters(job_id)
+        (letter,) = jobs.dead_letters(job_id)
         assert jobs.status(job_id) is (DEAD if word == "report" else PENDING)
         assert letter["resolution"] == (None if word == "report" else Resolution.REDRIVEN)
         assert letter["resolved_by"] == (None if word == "report" else "me")
@@ -174,7 +174,7 @@ def test_a_redrive_rolled_back_has_not_happened(session: Session, jobs: Jobs, no
     redrive_dead_letters(session)
     session.rollback()
     assert jobs.status(job_id) is DEAD
-    assert jobs.letters(job_id)[0]["resolution"] is None
+    assert jobs.dead_letters(job_id)[0]["resolution"] is None
     assert notifications.seen() == []
 
 
@@ -183,8 +183,8 @@ def test_who_redrives_is_the_databases_user_unless_said(session: Session, jobs: 
     redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[named]), by="somebody; DROP TABLE 'x")
     redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[unnamed]))
     session.commit()
-    assert jobs.letters(named)[0]["resolved_by"] == "somebody; DROP TABLE 'x"
-    assert jobs.letters(unnamed)[0]["resolved_by"] == "postgres"
+    assert jobs.dead_letters(named)[0]["resolved_by"] == "somebody; DROP TABLE 'x"
+    assert jobs.dead_letters(unnamed)[0]["resolved_by"] == "postgres"
 
 
 def test_no_more_than_the_limit_are_redriven_a_call(session: Session, jobs: Jobs) -> None:
@@ -201,7 +201,7 @@ def test_each_letter_is_resolved_once_by_calls_that_go_on_where_the_last_one_end
 ) -> None:
     for _ in range(5):
         jobs.add(DEAD)
-    meant = sorted(letter["job_id" if resolve is redrive_dead_letters else "id"] for letter in jobs.letters())
+    meant = sorted(letter["job_id" if resolve is redrive_dead_letters else "id"] for letter in jobs.dead_letters())
     found: list[Any] = []
     result = resolve(session, by="me", limit=limit, dry_run=dry_run)
     while True:
@@ -212,7 +212,7 @@ def test_each_letter_is_resolved_once_by_calls_that_go_on_where_the_last_one_end
         result = resolve(session, by="me", after=result.next, limit=limit, dry_run=dry_run)
     assert found == meant
     session.commit()
-    assert {letter["resolution"] is None for letter in jobs.letters()} == {dry_run}
+    assert {letter["resolution"] is None for letter in jobs.dead_letters()} == {dry_run}
 
 
 def test_the_bounds_of_a_call_are_checked(session: Session) -> None:
@@ -233,7 +233,7 @@ def test_letters_without_a_dead_job_are_passed_over(session: Session, jobs: Jobs
     assert redrive_dead_letters(session, dry_run=True).ids == [dead]
     assert redrive_dead_letters(session, limit=1).ids == [dead]
     session.commit()
-    assert jobs.letters(gone)[0]["resolution"] is None
+    assert jobs.dead_letters(gone)[0]["resolution"] is None
 
 
 def test_a_job_with_several_letters_is_redriven_once(session: Session, jobs: Jobs, engine: Engine) -> None:
@@ -241,10 +241,10 @@ def test_a_job_with_several_letters_is_redriven_once(session: Session, jobs: Job
     life.attempt("dead")
     life.redrive()
     life.attempt("dead")
-    assert len(jobs.letters(life.id)) == 2
+    assert len(jobs.dead_letters(life.id)) == 2
     assert redrive_dead_letters(session, where=DeadLetterFilter(resolved=None)).ids == [life.id]
     session.commit()
-    assert [letter["resolution"] for letter in jobs.letters(life.id)] == ["redriven", "redriven"]
+    assert [letter["resolution"] for letter in jobs.dead_letters(life.id)] == ["redriven", "redriven"]
 
 
 @pytest.mark.parametrize(
@@ -313,12 +313,12 @@ def test_dismissed_letters_are_resolved_and_their_jobs_stay_dead(
     session: Session, jobs: Jobs, letters: dict[str, UUID]
 ) -> None:
     meant = DeadLetterFilter(reasons=[DeadReason.LOST, DeadReason.DISCARDED])
-    expected = {jobs.letters(letters[word])[0]["id"] for word in ("lost", "report")}
+    expected = {jobs.dead_letters(letters[word])[0]["id"] for word in ("lost", "report")}
     assert set(dismiss_dead_letters(session, where=meant, by="me", dry_run=True).ids) == expected
-    assert all(letter["resolution"] is None for letter in jobs.letters())
+    assert all(letter["resolution"] is None for letter in jobs.dead_letters())
     assert set(dismiss_dead_letters(session, where=meant, by="me").ids) == expected
     session.commit()
-    for letter in jobs.letters():
+    for letter in jobs.dead_letters():
         chosen = letter["id"] in expected
         assert letter["resolution"] == (Resolution.DISMISSED if chosen else None)
         assert letter["resolved_by"] == ("me" if chosen else None)
@@ -332,13 +332,13 @@ def test_letters_resolved_already_are_left_as_they_are(session: Session, jobs: J
     second = jobs.add(DEAD)
     everything = DeadLetterFilter(resolved=None)
     dry = dismiss_dead_letters(session, where=everything, by="second", dry_run=True).ids
-    assert dismiss_dead_letters(session, where=everything, by="second").ids == dry == [jobs.letters(second)[0]["id"]]
+    assert dismiss_dead_letters(session, where=everything, by="second").ids == dry == [jobs.dead_letters(second)[0]["id"]]
     session.commit()
-    assert jobs.letters(first)[0]["resolved_by"] == "first"
+    assert jobs.dead_letters(first)[0]["resolved_by"] == "first"
 
 
 def test_one_that_somebody_else_dismisses_meanwhile_is_left_to_them(engine: Engine, jobs: Jobs) -> None:
-    first, second = sorted(jobs.letters(jobs.add(DEAD))[0]["id"] for _ in range(2))
+    first, second = sorted(jobs.dead_letters(jobs.add(DEAD))[0]["id"] for _ in range(2))
     found: list[Any] = []
 
     def dismiss_all() -> None:
@@ -353,7 +353,7 @@ def test_one_that_somebody_else_dismisses_meanwhile_is_left_to_them(engine: Engi
         session.commit()
     thread.join(PATIENCE)
     assert found == [BulkResult([second], 1)]
-    assert {letter["id"]: letter["resolved_by"] for letter in jobs.letters()} == {first: "first", second: "second"}
+    assert {letter["id"]: letter["resolved_by"] for letter in jobs.dead_letters()} == {first: "first", second: "second"}
 
 
 def test_a_dismissed_job_can_still_be_redriven(session: Session, jobs: Jobs) -> None:
@@ -363,13 +363,13 @@ def test_a_dismissed_job_can_still_be_redriven(session: Session, jobs: Jobs) -> 
     assert redrive_dead_letters(session, where=DeadLetterFilter(resolved=True)).ids == [job_id]
     session.commit()
     assert jobs.status(job_id) is PENDING
-    assert jobs.letters(job_id)[0]["resolution"] == Resolution.DISMISSED
+    assert jobs.dead_letters(job_id)[0]["resolution"] == Resolution.DISMISSED
 
 
 def test_a_job_has_one_unresolved_letter_at_most(engine: Engine, jobs: Jobs) -> None:
     from sqlalchemy.exc import IntegrityError
 
     job_id = jobs.add(DEAD)
-    row = dict(jobs.letters(job_id)[0]) | {"id": Job.__id_factory__()}
+    row = dict(jobs.dead_letters(job_id)[0]) | {"id": Job.__id_factory__()}
     with engine.begin() as connection, pytest.raises(IntegrityError, match="uq_dead_letter_open"):
         connection.execute(insert(Job.DeadLetter.__table__).values(row))  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from sa_jobqueue.operations import delete_chains, redrive_dead_letters
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
-from tests.fixtures.workers import Hands, Start
+from tests.fixtures.workers import ManualWorker, Start
 
 pytestmark = both_servers_swept
 
@@ -88,7 +88,7 @@ def test_history_goes_with_its_job_and_dead_letters_stay_dismissed(session: Sess
     delete_chains(session, [chain_id])
     session.commit()
     assert (jobs.attempts(chain_id), len(jobs.attempts(other))) == ([], 1)
-    (letter,), (open_letter,) = jobs.letters(chain_id), jobs.letters(other)
+    (letter,), (open_letter,) = jobs.dead_letters(chain_id), jobs.dead_letters(other)
     assert (letter["resolution"], letter["resolved_by"]) == ("dismissed", "ann")
     assert letter["resolved_at"] is not None
     assert open_letter["resolution"] is None
@@ -102,7 +102,7 @@ def test_a_letter_is_dismissed_by_whoever_is_said_to_delete(session: Session, jo
     other = jobs.add(JobStatus.DEAD)
     delete_chains(session, [other])
     session.commit()
-    assert [row["resolved_by"] for row in (*jobs.letters(chain_id), *jobs.letters(other))] == ["bob", "postgres"]
+    assert [row["resolved_by"] for row in (*jobs.dead_letters(chain_id), *jobs.dead_letters(other))] == ["bob", "postgres"]
 
 
 def test_a_letter_that_was_resolved_keeps_its_resolution(session: Session, jobs: Jobs) -> None:
@@ -111,7 +111,7 @@ def test_a_letter_that_was_resolved_keeps_its_resolution(session: Session, jobs:
     session.commit()
     delete_chains(session, [chain_id])
     session.commit()
-    assert [(row["resolution"], row["resolved_by"]) for row in jobs.letters(chain_id)] == [("redriven", "bob")]
+    assert [(row["resolution"], row["resolved_by"]) for row in jobs.dead_letters(chain_id)] == [("redriven", "bob")]
 
 
 def test_what_the_session_holds_leaves_it_with_its_row(session: Session, jobs: Jobs) -> None:
@@ -210,16 +210,18 @@ def test_workers_of_running_jobs_and_those_who_await_a_chain_are_told_with_the_c
     assert sorted(notifications.seen()) == sorted([("ended", str(awaited)), ("lost", str(running)), ("lost", str(at_work))])
 
 
-def test_the_worker_of_a_deleted_job_is_fenced_off(session: Session, jobs: Jobs, hands: Callable[..., Hands]) -> None:
+def test_the_worker_of_a_deleted_job_is_fenced_off(
+    session: Session, jobs: Jobs, manual_worker: Callable[..., ManualWorker]
+) -> None:
     chain_id, other = jobs.add(), jobs.add()
-    worker = hands()
+    worker = manual_worker()
     claimed = {row.id: row for row in worker.claim()}
     delete_chains(session, [chain_id])
     session.commit()
     assert worker.complete(*claimed.values()) == {other}
     assert worker.finish(claimed[chain_id]) == set()
     assert set(jobs.statuses()) == {other}
-    assert (jobs.attempts(chain_id), jobs.letters()) == ([], [])
+    assert (jobs.attempts(chain_id), jobs.dead_letters()) == ([], [])
 
 
 async def test_what_a_handler_wrote_is_rolled_back_when_its_job_is_deleted(engine: Engine, jobs: Jobs, start: Start) -> None:

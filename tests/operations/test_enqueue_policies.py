@@ -91,7 +91,7 @@ def test_a_later_job_replaces_what_it_says_of_one_that_has_not_begun(
 @each_way
 @pytest.mark.parametrize("scope", ["open", "waiting"])
 def test_who_replaces_what_is_just_claimed_waits_and_sees_that_it_has_begun(
-    engine: Engine, sessions: Sessions, jobs: Jobs, hands: Any, put: Put, scope: Any
+    engine: Engine, sessions: Sessions, jobs: Jobs, manual_worker: Any, put: Put, scope: Any
 ) -> None:
     old = jobs.add(deduplication_key="k", input={"n": 1})
     told: list[tuple[Any, Enqueued]] = []
@@ -100,7 +100,7 @@ def test_who_replaces_what_is_just_claimed_waits_and_sees_that_it_has_begun(
         with sessions.begin() as session:
             told.append(put(session, Job("test", {"n": 2}), Deduplicate("k", scope=scope, replace=["input"])))
 
-    with hands("worker:1").connection as claiming:
+    with manual_worker("worker:1").connection as claiming:
         claiming.execute(text("UPDATE job SET status = 'running', attempt = 1, leased_by = 'worker:1'"))
         replacing = threading.Thread(target=replaces)
         replacing.start()
@@ -119,10 +119,10 @@ def test_who_replaces_what_is_just_claimed_waits_and_sees_that_it_has_begun(
 
 @each_way
 def test_a_claim_that_passed_a_job_for_being_held_finds_it_changed(
-    sessions: Sessions, jobs: Jobs, hands: Any, put: Put
+    sessions: Sessions, jobs: Jobs, manual_worker: Any, put: Put
 ) -> None:
     old = jobs.add(deduplication_key="k", due_in=-5)
-    worker = hands("worker:1")
+    worker = manual_worker("worker:1")
     with sessions() as session:
         assert put(session, Job("test", {"n": 2}), Deduplicate("k", replace=["input"])) == (old, UPDATED)
         later = jobs.add(due_in=-1)
@@ -134,10 +134,10 @@ def test_a_claim_that_passed_a_job_for_being_held_finds_it_changed(
 
 @each_way
 def test_what_is_found_waiting_does_not_begin_before_those_who_found_it_have_committed(
-    sessions: Sessions, jobs: Jobs, hands: Any, put: Put
+    sessions: Sessions, jobs: Jobs, manual_worker: Any, put: Put
 ) -> None:
     old = jobs.add(deduplication_key="k", due_in=-5)
-    worker = hands("worker:1")
+    worker = manual_worker("worker:1")
     with sessions() as session:
         assert put(session, Job("test"), Deduplicate("k", scope="waiting")) == (old, EXISTING)
         # A job of this transaction would not be visible to it, and no notification would be sent that it has begun.

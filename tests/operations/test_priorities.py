@@ -30,9 +30,9 @@ def priorities(jobs: Jobs) -> dict[Any, int]:
 
 
 def test_a_claim_whose_floor_has_passed_the_lane_finds_what_was_moved_into_it(
-    sessions: Sessions, jobs: Jobs, hands: Any
+    sessions: Sessions, jobs: Jobs, manual_worker: Any
 ) -> None:
-    worker = hands()
+    worker = manual_worker()
     late, old, older = jobs.add(priority=-9), jobs.add(priority=-5, due_in=-50), jobs.add(due_in=-80)
     first = jobs.add(priority=9, due_in=-1)
     assert [job.id for job in worker.claim(1)] == [first]
@@ -72,7 +72,7 @@ def test_what_fits_is_changed_page_by_page_and_nothing_else(sessions: Sessions, 
     assert {job_id for job_id, one in priorities(jobs).items() if one} == {*changed, following}
 
 
-def test_what_is_just_claimed_keeps_its_priority(engine: Engine, sessions: Sessions, jobs: Jobs, hands: Any) -> None:
+def test_what_is_just_claimed_keeps_its_priority(engine: Engine, sessions: Sessions, jobs: Jobs, manual_worker: Any) -> None:
     first, second = jobs.add(), jobs.add()
     told: list[Any] = []
 
@@ -80,7 +80,7 @@ def test_what_is_just_claimed_keeps_its_priority(engine: Engine, sessions: Sessi
         with sessions.begin() as session:
             told.extend(set_priority(session, 5, where=JobFilter(types=["test"])).ids)
 
-    worker = hands()
+    worker = manual_worker()
     assert [job.id for job in worker.claim(1, commit=False)] == [first]
     changing = threading.Thread(target=change)
     changing.start()

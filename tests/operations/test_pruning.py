@@ -75,7 +75,7 @@ def test_what_goes_is_decided_by_how_a_chain_ended_and_when_by_the_rule_nearest_
     assert (pruned.jobs, pruned.kept, pruned.scanned) == (5, 0, len(gone) + len(kept))
     dead = RetentionRules(types={"test": Retention(dead=30 * DAY)})
     assert walk(engine, dead)[0].chains == {("test", DEAD): 1}
-    (letter,) = jobs.letters()
+    (letter,) = jobs.dead_letters()
     assert (letter["resolution"], letter["resolved_by"]) == ("dismissed", "retention")
 
 
@@ -220,7 +220,7 @@ def resolved(jobs: Jobs, engine: Engine, *, days: float = 100, dead: bool = Fals
 
 
 def letters_of(jobs: Jobs) -> set[UUID]:
-    return {letter["job_id"] for letter in jobs.letters()}
+    return {letter["job_id"] for letter in jobs.dead_letters()}
 
 
 def test_resolved_letters_go_by_the_rule_nearest_to_them_and_open_ones_and_those_of_dead_jobs_stay(

@@ -169,7 +169,7 @@ def test_cancelling_a_running_job_ends_its_attempt_and_tells_its_worker(
 def test_redriving_puts_the_same_job_back(sql: Any, jobs: Jobs, notifications: Notifications) -> None:
     job_id = jobs.add(DEAD, attempt=3, max_attempts=3)
     sql.execute("UPDATE job_queue SET status = 'pending' WHERE id = %s", [job_id])
-    job, (letter,) = jobs.get(job_id), jobs.letters(job_id)
+    job, (letter,) = jobs.get(job_id), jobs.dead_letters(job_id)
     assert (job["status"], job["attempt"], job["max_attempts"]) == (PENDING, 3, 6)
     assert job["completed_at"] is job["chain_completed_at"] is job["completed_by"] is None
     assert job["scheduled_at"] == letter["resolved_at"]

@@ -191,7 +191,7 @@ def test_a_failed_attempt_waits_for_the_next_and_is_remembered(jobs: Jobs, run: 
     assert (attempt["attempt"], attempt["worker_id"], attempt["started_at"]) == (1, WORKER, started)
     assert (attempt["outcome"], attempt["error"], attempt["error_fingerprint"]) == ("failed", error, "f")
     assert attempt["changed_xid"] == job["changed_xid"]
-    assert jobs.letters() == []
+    assert jobs.dead_letters() == []
 
 
 def test_an_attempt_given_back_raises_what_is_allowed_and_keeps_the_last_error(jobs: Jobs, run: Run) -> None:
@@ -207,7 +207,7 @@ def test_a_job_that_dies_leaves_a_letter(jobs: Jobs, run: Run) -> None:
     due = jobs.get(job_id)["scheduled_at"]
     given = dying([job_id])
     assert [tuple(row) for row in run(FINISH, given)] == [(job_id, JobStatus.DEAD, job_id, False)]
-    job, (letter,) = jobs.get(job_id), jobs.letters(job_id)
+    job, (letter,) = jobs.get(job_id), jobs.dead_letters(job_id)
     assert job["completed_at"] == job["chain_completed_at"] == letter["died_at"]
     assert (job["completed_by"], job["scheduled_at"]) == (None, due)
     assert (letter["id"], letter["chain_id"], letter["queue"], letter["type_name"]) == (
@@ -228,7 +228,7 @@ def test_a_job_cancelled_by_its_handler_leaves_no_letter(jobs: Jobs, run: Run) -
     job = jobs.get(job_id)
     assert (job["status"], job["leased_by"]) == (JobStatus.CANCELLED, None)
     assert job["completed_at"] == job["chain_completed_at"] is not None
-    assert jobs.letters() == []
+    assert jobs.dead_letters() == []
     assert jobs.attempts(job_id)[0]["outcome"] == "cancelled"
 
 
@@ -252,5 +252,5 @@ def test_attempts_of_one_statement_end_each_in_its_own_way(jobs: Jobs, run: Run)
         cancelled: JobStatus.CANCELLED,
     }
     assert [jobs.get(job_id)["last_error"] for job_id in made] == [{"type": "A"}, {"type": "B"}, None, None]
-    assert [(letter["job_id"], letter["reason"]) for letter in jobs.letters()] == [(died, "discarded")]
+    assert [(letter["job_id"], letter["reason"]) for letter in jobs.dead_letters()] == [(died, "discarded")]
     assert jobs.status(lost) is RUNNING

@@ -112,7 +112,7 @@ def test_jobs_of_a_silent_worker_are_due_again(run: Run, jobs: Jobs) -> None:
     assert (attempt["outcome"], attempt["worker_id"], attempt["started_at"]) == ("lost", WORKER, started)
     assert attempt["error_fingerprint"] == "lost"
     assert jobs.status(kept) is RUNNING
-    assert jobs.letters() == []
+    assert jobs.dead_letters() == []
 
 
 def test_a_lease_that_ran_out_is_rescued_from_a_live_worker(run: Run, jobs: Jobs, engine: Engine) -> None:
@@ -147,19 +147,19 @@ def test_a_job_that_kills_its_last_worker_dies(run: Run, jobs: Jobs, engine: Eng
     rows = run(TAKE_BACK, rescue_parameters())
     assert {row.id: row.status for row in rows} == dict.fromkeys((lost, late), JobStatus.DEAD)
     for job_id, reason in ((lost, "lost"), (late, "timed_out")):
-        job, (letter,) = jobs.get(job_id), jobs.letters(job_id)
+        job, (letter,) = jobs.get(job_id), jobs.dead_letters(job_id)
         assert job["completed_at"] == job["chain_completed_at"] == letter["died_at"]
         assert job["leased_by"] is None
         assert (letter["reason"], letter["error_fingerprint"], letter["attempts"]) == (reason, reason, 1)
         assert letter["error"] == job["last_error"]
-    assert jobs.letters(lost)[0]["input"] == {"n": 1}
+    assert jobs.dead_letters(lost)[0]["input"] == {"n": 1}
 
 
 def test_many_jobs_that_die_at_once_have_letters_of_their_own(run: Run, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
     made = [jobs.add(RUNNING, max_attempts=1 + number % 2) for number in range(10)]
     run(TAKE_BACK, rescue_parameters())
-    letters = jobs.letters()
+    letters = jobs.dead_letters()
     assert {letter["job_id"] for letter in letters} == set(made[::2])
     assert len({letter["id"] for letter in letters}) == 5
     assert all(len(jobs.attempts(job_id)) == 1 for job_id in made)

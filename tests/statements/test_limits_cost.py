@@ -13,7 +13,7 @@ from sa_jobqueue.statements import limits
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.plans import Prepared, connect
-from tests.fixtures.workers import Hands
+from tests.fixtures.workers import ManualWorker
 
 pytestmark = both_servers
 
@@ -73,7 +73,7 @@ def test_a_count_reads_the_same_however_many_jobs_have_died(
 
 
 def test_a_count_from_a_floor_finds_what_was_claimed_earlier_and_committed_later(
-    engine: Engine, jobs: Jobs, hands: Callable[..., Hands], run: Callable[..., list[Any]]
+    engine: Engine, jobs: Jobs, manual_worker: Callable[..., ManualWorker], run: Callable[..., list[Any]]
 ) -> None:
     floors = ["0"]
 
@@ -86,8 +86,8 @@ def test_a_count_from_a_floor_finds_what_was_claimed_earlier_and_committed_later
 
     jobs.add_many(3)
     elsewhere = jobs.add(queue="other")
-    slow, quick = hands("slow:1"), hands("quick:1")
-    assert len(hands("moved:1", queues=("other",)).claim()) == 1
+    slow, quick = manual_worker("slow:1"), manual_worker("quick:1")
+    assert len(manual_worker("moved:1", queues=("other",)).claim()) == 1
     assert count() == (0, 0)
     assert len(slow.claim(1, commit=False)) == 1  # its transaction has its number
     assert len(quick.claim(1)) == 1

@@ -22,19 +22,19 @@ def faults(document: Any) -> list[str]:
     return [*_unknown(document, back, "$"), *_unfit(read, Dashboard, "$")]
 
 
-def _unknown(given: Any, kept: Any, place: str) -> Iterator[str]:
+def _unknown(given: Any, parsed: Any, place: str) -> Iterator[str]:
     """Yield what is lost when it is read and written again."""
-    if isinstance(given, dict) and isinstance(kept, dict):
+    if isinstance(given, dict) and isinstance(parsed, dict):
         for name, value in given.items():
-            if name in kept:
-                yield from _unknown(value, kept[name], f"{place}.{name}")
+            if name in parsed:
+                yield from _unknown(value, parsed[name], f"{place}.{name}")
             else:
                 yield f"{place}.{name} is not known"
-    elif isinstance(given, list) and isinstance(kept, list) and len(given) == len(kept):
-        for number, (one, other) in enumerate(zip(given, kept, strict=True)):
+    elif isinstance(given, list) and isinstance(parsed, list) and len(given) == len(parsed):
+        for number, (one, other) in enumerate(zip(given, parsed, strict=True)):
             yield from _unknown(one, other, f"{place}[{number}]")
-    elif given != kept:
-        yield f"{place} becomes {kept!r}"
+    elif given != parsed:
+        yield f"{place} becomes {parsed!r}"
 
 
 def _unfit(value: Any, hint: Any, place: str) -> Iterator[str]:

@@ -31,7 +31,7 @@ def program(name: str) -> str:
 
 
 def promtool(*arguments: str, within: Path) -> str:
-    """Run promtool in a folder; return what it said. Fails with that, where it is not content."""
+    """Run promtool in a folder; return its output. Fails with that, where it is not content."""
     done = subprocess.run([program("promtool"), *arguments], cwd=within, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -69,10 +69,10 @@ def serving(folder: Path, configuration: str) -> Iterator[Prometheus]:
         process = subprocess.Popen([program("prometheus"), *options], cwd=folder, stdout=out, stderr=out)
     try:
         # The address in its log: with port 0 the kernel has chosen.
-        said = re.compile(r'msg="Listening on" address=127\.0\.0\.1:([1-9]\d*)')
+        listening = re.compile(r'msg="Listening on" address=127\.0\.0\.1:([1-9]\d*)')
         ready = "Server is ready"
         wait_until(lambda: process.poll() is not None or ready in log.read_text(), what="Prometheus")
-        match = said.search(log.read_text())
+        match = listening.search(log.read_text())
         assert match is not None, log.read_text()
         yield Prometheus(int(match[1]))
     finally:

@@ -49,7 +49,7 @@ def targets(dashboard: Any) -> Iterator[tuple[str, str]]:
             yield panel["title"], target["expr"]
 
 
-def test_the_rules_are_accepted_and_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
+def test_alert_rules_are_valid_and_each_fires_only_when_it_should(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["dashboards", "--to", str(tmp_path)])
     assert done.exit_code == 0, done.output
     shutil.copy(Path(__file__).parent / "rules_test.yml", tmp_path)
@@ -60,7 +60,7 @@ def test_the_rules_are_accepted_and_fire_when_they_should_and_not_before(tmp_pat
     assert {name for name in alerts if f"alertname: {name}" not in tested} == set()
 
 
-def test_what_is_asked_for_is_what_is_served(engine: Engine, dashboard: Any) -> None:
+def test_the_dashboard_and_rules_query_only_metrics_that_are_served(engine: Engine, dashboard: Any) -> None:
     registry = CollectorRegistry()
     DatabaseCollector(lambda: health(engine)).register(registry)
     subscribe(EventBus(), registry, types=["test"], running=dict, slots=1)
@@ -81,7 +81,7 @@ def test_what_is_asked_for_is_what_is_served(engine: Engine, dashboard: Any) -> 
     assert set(named[1].split("|")) <= {code.value for code in Code}
 
 
-def test_every_query_of_the_dashboard_is_promql(dashboard: Any, tmp_path: Path) -> None:
+def test_every_query_of_the_dashboard_is_valid_promql(dashboard: Any, tmp_path: Path) -> None:
     rules = [
         {"record": f"panel:{number}", "expr": query.replace("$__rate_interval", "5m")}
         for number, (_, query) in enumerate(targets(dashboard))
@@ -91,7 +91,7 @@ def test_every_query_of_the_dashboard_is_promql(dashboard: Any, tmp_path: Path) 
     promtool("check", "rules", "panels.yml", within=tmp_path)
 
 
-def test_the_dashboard_is_of_grafana_s_own_schema(dashboard: Any) -> None:
+def test_the_dashboard_conforms_to_grafanas_schema(dashboard: Any) -> None:
     assert faults(dashboard) == []
 
     def broken(change: Callable[[Any], None]) -> list[str]:
@@ -112,7 +112,7 @@ def test_the_dashboard_is_of_grafana_s_own_schema(dashboard: Any) -> None:
         assert broken(change) != []
 
 
-def test_the_dashboard_can_be_imported_as_it_is(dashboard: Any) -> None:
+def test_the_dashboard_can_be_imported_unchanged(dashboard: Any) -> None:
     panels = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert {"uid", "title", "schemaVersion", "templating", "time"} <= dashboard.keys()
@@ -130,7 +130,7 @@ def test_the_dashboard_can_be_imported_as_it_is(dashboard: Any) -> None:
         assert apart or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
 
 
-def test_files_that_are_there_are_not_written_over(tmp_path: Path) -> None:
+def test_existing_dashboard_files_are_not_overwritten_without_force(tmp_path: Path) -> None:
     def run(*more: str) -> Any:
         return CliRunner().invoke(main, ["dashboards", "--to", str(tmp_path), *more])
 
@@ -146,7 +146,9 @@ def test_files_that_are_there_are_not_written_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_prometheus_scrapes_a_worker_and_the_exporter_and_fires(database_url: str, jobs: Jobs, tmp_path: Path) -> None:
+def test_prometheus_scrapes_a_worker_and_the_exporter_and_fires_alerts(
+    database_url: str, jobs: Jobs, tmp_path: Path
+) -> None:
     (tmp_path / "app.py").write_text(APPLICATION)
     good = [jobs.add(type_name="good") for _ in range(5)]
     bad = [jobs.add(type_name="bad", max_attempts=1) for _ in range(2)]

@@ -36,14 +36,14 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import ConsoleMetricExporter, PeriodicExportingMetricReader
 from sa_jobqueue import JobQueue
 jobs = JobQueue()
-exporter = ConsoleMetricExporter(out=open("told.json", "w"), formatter=lambda data: data.to_json(indent=None) + "\\n")
+exporter = ConsoleMetricExporter(out=open("exported.json", "w"), formatter=lambda data: data.to_json(indent=None) + "\\n")
 metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter, export_interval_millis=3_600_000)]))
 """
 TYPE, OUTCOME = "messaging.sa_jobqueue.job.type", "messaging.sa_jobqueue.job.outcome"
 
 
 @one_server_swept
-async def test_what_was_sent_delivered_and_processed_is_counted_once_each(
+async def test_sent_and_processed_messages_are_each_counted_once(
     sessions: sessionmaker[Session], engine: Engine, telemetry: Telemetry
 ) -> None:
     jobs = JobQueue()
@@ -92,7 +92,7 @@ async def test_what_was_sent_delivered_and_processed_is_counted_once_each(
 
 
 @one_server_swept
-def test_types_in_figures_have_an_end(sessions: sessionmaker[Session], telemetry: Telemetry) -> None:
+def test_job_types_in_opentelemetry_metrics_are_bounded(sessions: sessionmaker[Session], telemetry: Telemetry) -> None:
     with sessions.begin() as session:
         enqueue_many(session, [Job(f"type_{number}") for number in range(300)])
     sent = {dict(key)[TYPE]: point.value for (name, key), point in telemetry.points().items() if name.endswith(".messages")}
@@ -101,7 +101,9 @@ def test_types_in_figures_have_an_end(sessions: sessionmaker[Session], telemetry
 
 
 @one_server_swept
-def test_the_database_s_figures_are_those_of_the_exporter(engine: Engine, jobs: Jobs, telemetry: Telemetry) -> None:
+def test_opentelemetry_database_metrics_equal_those_of_the_exporter(
+    engine: Engine, jobs: Jobs, telemetry: Telemetry
+) -> None:
     jobs.add_many(3, queue="mail")
     jobs.add(JobStatus.DEAD)
     report = health(engine)
@@ -137,7 +139,9 @@ def test_the_database_s_figures_are_those_of_the_exporter(engine: Engine, jobs: 
 
 
 @one_server_swept
-def test_the_exporter_tells_the_sdk_that_the_application_has_set_up(database_url: str, jobs: Jobs, tmp_path: Path) -> None:
+def test_the_exporter_uses_the_opentelemetry_sdk_the_application_configured(
+    database_url: str, jobs: Jobs, tmp_path: Path
+) -> None:
     jobs.add_many(3, queue="mail")
     (tmp_path / "app.py").write_text(SDK)
     process = subprocess.Popen(
@@ -155,8 +159,8 @@ def test_the_exporter_tells_the_sdk_that_the_application_has_set_up(database_url
     finally:
         process.kill()
         process.communicate()
-    (told,) = (json.loads(line) for line in (tmp_path / "told.json").read_text().splitlines())
-    (scope,) = told["resource_metrics"][0]["scope_metrics"]
+    (exported,) = (json.loads(line) for line in (tmp_path / "exported.json").read_text().splitlines())
+    (scope,) = exported["resource_metrics"][0]["scope_metrics"]
     found = {metric["name"]: metric for metric in scope["metrics"]}
     (depth,) = found["sa_jobqueue.due_jobs"]["data"]["data_points"]
     assert (depth["attributes"], depth["value"]) == ({"sa_jobqueue.queue": "mail"}, 3)
@@ -166,7 +170,9 @@ def test_the_exporter_tells_the_sdk_that_the_application_has_set_up(database_url
 
 
 @one_server_swept
-def test_instrumenting_again_takes_the_place_of_the_first(sessions: sessionmaker[Session], telemetry: Telemetry) -> None:
+def test_instrumenting_again_replaces_the_first_instrumentation(
+    sessions: sessionmaker[Session], telemetry: Telemetry
+) -> None:
     again = Telemetry()
     with sessions.begin() as session:
         session.add(Job("test"))
@@ -176,7 +182,7 @@ def test_instrumenting_again_takes_the_place_of_the_first(sessions: sessionmaker
     assert (len(again.spans()), len(telemetry.spans())) == (1, 0)
 
 
-def test_without_the_api_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instrument_without_opentelemetry_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opentelemetry.trace", None)
     with pytest.raises(observed.MissingOpenTelemetryExtraError, match=r"sa-jobqueue\[otel\]"):
         observed.instrument()

@@ -19,7 +19,7 @@ from tests.behaviour.test_attempts import drain
 from tests.telemetry.spans import Telemetry
 
 
-async def test_a_chain_that_failed_waited_and_went_on_is_one_tree(
+async def test_trace_prints_a_chain_with_retries_and_blockers_as_one_tree(
     sessions: sessionmaker[Session], engine: Engine, database_url: str, telemetry: Telemetry
 ) -> None:
     queue = JobQueue()

@@ -48,13 +48,13 @@ async def work(jobs: JobQueue[Any], engine: Engine, telemetry: Telemetry) -> Wor
     return worker
 
 
-def test_an_enqueue_is_told_when_it_has_committed_and_the_row_carries_it(
+def test_an_enqueue_span_is_emitted_at_commit_and_stored_in_the_row(
     sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry
 ) -> None:
     with sessions() as session, telemetry.tracer.start_as_current_span("request"):
         session.add(job := Job("mail", queue="fast"))
         session.flush()
-        assert telemetry.spans() == []  # nothing has happened yet, for anybody else
+        assert telemetry.spans() == []  # nothing is committed yet
         session.commit()
         job_id = job.id
     request, span = telemetry.span("request"), telemetry.span("enqueue mail")
@@ -73,7 +73,7 @@ def test_an_enqueue_is_told_when_it_has_committed_and_the_row_carries_it(
     assert row["trace_context"] == row["chain_trace_context"] == written(span)
 
 
-def test_what_is_rolled_back_is_never_told(sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry) -> None:
+def test_a_rolled_back_enqueue_emits_no_span(sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry) -> None:
     with sessions() as session, telemetry.tracer.start_as_current_span("request"):
         session.add(job := Job("undone"))
         session.flush()
@@ -88,12 +88,12 @@ def test_what_is_rolled_back_is_never_told(sessions: sessionmaker[Session], jobs
         enqueue(session, Job("keyed"), deduplicate=Deduplicate("one"))  # found, so not made
         session.commit()
     request = telemetry.span("request")
-    told = telemetry.spans()
-    assert sorted(span.name for span in told) == ["enqueue kept", "enqueue keyed", "enqueue undone", "request"]
-    assert all(is_child(span, request) for span in told if span is not request)
+    spans = telemetry.spans()
+    assert sorted(span.name for span in spans) == ["enqueue kept", "enqueue keyed", "enqueue undone", "request"]
+    assert all(is_child(span, request) for span in spans if span is not request)
 
 
-def test_a_bulk_call_is_one_span_for_the_jobs_of_each_place_they_were_made_in(
+def test_a_bulk_enqueue_emits_one_span_per_creating_context(
     sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry
 ) -> None:
     with sessions.begin() as session:
@@ -111,7 +111,7 @@ def test_a_bulk_call_is_one_span_for_the_jobs_of_each_place_they_were_made_in(
     assert jobs.get(ids[501])["trace_context"] == written(alone)
 
 
-def test_a_copy_is_one_span_that_counts_its_rows_and_none_if_it_is_rolled_back(
+def test_a_copy_emits_one_span_with_its_row_count_unless_rolled_back(
     sessions: sessionmaker[Session], telemetry: Telemetry
 ) -> None:
     queue = JobQueue()
@@ -135,9 +135,9 @@ def test_a_copy_is_one_span_that_counts_its_rows_and_none_if_it_is_rolled_back(
     within, span = telemetry.span("import"), telemetry.span("enqueue row")
     assert is_child(span, within)
     assert span.kind is SpanKind.PRODUCER
-    told = dict(span.attributes or {})
-    assert (told["messaging.batch.message_count"], told["messaging.destination.name"]) == (500, "bulk")
-    assert "messaging.message.id" not in told
+    attributes = dict(span.attributes or {})
+    assert (attributes["messaging.batch.message_count"], attributes["messaging.destination.name"]) == (500, "bulk")
+    assert "messaging.message.id" not in attributes
     with sessions() as session:
         rows = session.execute(select(Job.input, Job.trace_context, Job.chain_trace_context)).all()
     assert {tuple(row) for row in rows} == {(number, written(span), written(span)) for number in range(500)} | {
@@ -147,7 +147,7 @@ def test_a_copy_is_one_span_that_counts_its_rows_and_none_if_it_is_rolled_back(
     assert sent == [500]
 
 
-async def test_a_handler_s_own_spans_are_within_the_attempt_s_which_is_within_the_enqueue_s(
+async def test_handler_spans_are_children_of_the_attempt_which_is_a_child_of_the_enqueue(
     sessions: sessionmaker[Session], engine: Engine, telemetry: Telemetry
 ) -> None:
     queue = JobQueue()
@@ -182,17 +182,17 @@ async def test_a_handler_s_own_spans_are_within_the_attempt_s_which_is_within_th
         assert attempt.kind is SpanKind.CONSUMER
         assert attempt.status.status_code is StatusCode.UNSET
         assert links(attempt) == {"creation": [id_of(enqueued)]}
-        told = dict(attempt.attributes or {})
-        assert told["messaging.operation.type"] == "process"
-        assert told["messaging.sa_jobqueue.job.attempt"] == 1
-        assert told["messaging.sa_jobqueue.job.outcome"] == "completed"
-        assert str(told["messaging.client.id"]).startswith("tester:")
+        attributes = dict(attempt.attributes or {})
+        assert attributes["messaging.operation.type"] == "process"
+        assert attributes["messaging.sa_jobqueue.job.attempt"] == 1
+        assert attributes["messaging.sa_jobqueue.job.outcome"] == "completed"
+        assert str(attributes["messaging.client.id"]).startswith("tester:")
     assert seen == [1]
     assert current_attempt() is None
     assert not trace.get_current_span().get_span_context().is_valid
 
 
-async def test_attempts_of_a_chain_that_fails_goes_on_and_is_waited_for_are_linked(
+async def test_attempts_of_a_chain_with_retries_continuations_and_blockers_are_linked(
     sessions: sessionmaker[Session], engine: Engine, jobs: Jobs, telemetry: Telemetry
 ) -> None:
     queue = JobQueue()
@@ -214,14 +214,14 @@ async def test_attempts_of_a_chain_that_fails_goes_on_and_is_waited_for_are_link
 
     with sessions.begin() as session:
         first = flaky.job(None)
-        session.add(waits := join.job(None, blockers=[first]))
-        first_id, join_id = first.id, waits.id
+        session.add(waiting := join.job(None, blockers=[first]))
+        first_id, join_id = first.id, waiting.id
     for _ in range(3):  # a retry is due a moment later, which an idle worker does not wait for
         await work(queue, engine, telemetry)
     enqueued, joining = telemetry.span("enqueue flaky"), telemetry.span("enqueue join")
-    failed, snoozed, went_on = telemetry.spans("process flaky")
-    assert all(is_child(one, enqueued) for one in (failed, snoozed, went_on))
-    assert [(one.attributes or {})["messaging.sa_jobqueue.job.outcome"] for one in (failed, snoozed, went_on)] == [
+    failed, snoozed, continued = telemetry.spans("process flaky")
+    assert all(is_child(one, enqueued) for one in (failed, snoozed, continued))
+    assert [(one.attributes or {})["messaging.sa_jobqueue.job.outcome"] for one in (failed, snoozed, continued)] == [
         "failed",
         "snoozed",
         "completed",
@@ -235,11 +235,11 @@ async def test_attempts_of_a_chain_that_fails_goes_on_and_is_waited_for_are_link
     # What went wrong is found from the row, and the next attempt is linked to it, on any worker.
     (attempt, _) = jobs.attempts(first_id)
     assert attempt["error"]["trace_context"] == written(failed)
-    assert links(went_on) == {"creation": [id_of(enqueued)], "failed_attempt": [id_of(failed)]}
-    # A continuation goes on within the attempt that it continues, and is linked to where its chain began.
+    assert links(continued) == {"creation": [id_of(enqueued)], "failed_attempt": [id_of(failed)]}
+    # A continuation runs within the attempt that it continues, and is linked to where its chain began.
     following = telemetry.span("process last")
-    assert is_child(following, went_on)
-    assert links(following) == {"creation": [id_of(went_on)], "chain": [id_of(enqueued)]}
+    assert is_child(following, continued)
+    assert links(following) == {"creation": [id_of(continued)], "chain": [id_of(enqueued)]}
     # Fan-in: the waiting job is linked to what it waited for, where it was enqueued and where it ran.
     assert links(joining) == {"blocker": [id_of(enqueued)]}
     joined = telemetry.span("process join")
@@ -248,7 +248,7 @@ async def test_attempts_of_a_chain_that_fails_goes_on_and_is_waited_for_are_link
     assert jobs.get(join_id)["trace_context"] == written(joining)
 
 
-async def test_an_attempt_that_was_taken_away_or_died_says_so(
+async def test_the_span_of_a_lost_or_dead_attempt_records_its_outcome(
     sessions: sessionmaker[Session], engine: Engine, jobs: Jobs, telemetry: Telemetry
 ) -> None:
     queue = JobQueue()
@@ -265,15 +265,15 @@ async def test_an_attempt_that_was_taken_away_or_died_says_so(
     with sessions.begin() as session:
         session.add_all([taken.job(None), hopeless.job(1), Job("hopeless", "no number", max_attempts=5)])
     await work(queue, engine, telemetry)
-    told = dict(telemetry.span("process taken").attributes or {})
-    assert (told["messaging.sa_jobqueue.job.outcome"], told["error.type"]) == ("lost", "lost")
+    attributes = dict(telemetry.span("process taken").attributes or {})
+    assert (attributes["messaging.sa_jobqueue.job.outcome"], attributes["error.type"]) == ("lost", "lost")
     assert telemetry.span("process taken").status.status_code is StatusCode.ERROR
     died = [dict(span.attributes or {}) for span in telemetry.spans("process hopeless")]
     assert {one["messaging.sa_jobqueue.job.outcome"] for one in died} == {"died"}
     assert {one["messaging.sa_jobqueue.job.dead_reason"] for one in died} == {"exhausted", "invalid_input"}
 
 
-async def test_a_trace_that_is_not_sampled_is_carried_on_and_not_told(
+async def test_an_unsampled_trace_is_propagated_and_not_exported(
     sessions: sessionmaker[Session], engine: Engine, jobs: Jobs
 ) -> None:
     telemetry = Telemetry(ParentBased(ALWAYS_OFF))
@@ -301,7 +301,7 @@ async def test_a_trace_that_is_not_sampled_is_carried_on_and_not_told(
 
 
 @pytest.mark.parametrize("given", ["", "no traceparent", "00-" + "0" * 32 + "-" + "0" * 16 + "-01"])
-async def test_a_row_with_a_trace_context_that_is_none_is_run_all_the_same(
+async def test_a_job_with_an_invalid_trace_context_runs(
     given: str, jobs: Jobs, engine: Engine, telemetry: Telemetry
 ) -> None:
     queue = JobQueue()

@@ -53,7 +53,7 @@ _NAMES = ("process render", "draw", "process flaky", "process apart", "in a chil
 
 
 @one_server_swept
-def test_a_job_s_trace_goes_on_in_the_worker_and_its_log_names_it(
+def test_a_jobs_trace_continues_in_the_worker_process_and_its_logs(
     database_url: str, sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry, programs: Programs, tmp_path: Path
 ) -> None:
     with sessions.begin() as session, telemetry.tracer.start_as_current_span("request"):

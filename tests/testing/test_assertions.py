@@ -53,7 +53,7 @@ async def total(found: Blockers[list[int]]) -> int:
 HERE = Parcel(7, Address("Bern", "Main 1"))
 
 
-def test_what_was_enqueued_is_found_by_part_by_payload_and_by_function(session: Session) -> None:
+def test_enqueued_jobs_match_by_partial_input_payload_or_predicate(session: Session) -> None:
     session.add_all([ship.job(HERE, delay=MINUTE, priority=3), ship.job(Parcel(8, Address("Basel", "Main 2")))])
     assert len(enqueued(session, ship)) == len(enqueued(session, Job)) == 2
     for matching in ({"order_id": 7}, {"to": {"city": "Bern"}}, HERE, lambda job: job.input["order_id"] == 7):
@@ -65,7 +65,7 @@ def test_what_was_enqueued_is_found_by_part_by_payload_and_by_function(session: 
     assert [job.input["order_id"] for job in enqueued(session, ship)] == [7]
 
 
-def test_the_message_shows_what_was_enqueued_and_how_the_closest_differs(session: Session) -> None:
+def test_a_failed_assertion_shows_enqueued_jobs_and_a_diff_to_the_closest(session: Session) -> None:
     with pytest.raises(
         AssertionError, match=r"jobs of type .ship. with input=.*: 0 enqueued, expected at least 1; none of any"
     ):
@@ -87,7 +87,7 @@ def test_the_message_shows_what_was_enqueued_and_how_the_closest_differs(session
         assert_not_enqueued(session, ship)
 
 
-def test_what_cannot_be_asked_for_is_refused(session: Session) -> None:
+def test_invalid_assertion_arguments_are_refused(session: Session) -> None:
     with pytest.raises(InvalidOptionError, match="colour: is not an attribute of Job"):
         enqueued(session, ship, colour="red")
     with pytest.raises(InvalidOptionError, match="must be a handler or a class such as Job, got 'ship'"):
@@ -96,7 +96,7 @@ def test_what_cannot_be_asked_for_is_refused(session: Session) -> None:
         enqueued(session, Job, HERE)
 
 
-async def test_the_same_for_an_asynchronous_session(async_engine: AsyncEngine) -> None:
+async def test_assertions_and_make_job_work_with_an_async_session(async_engine: AsyncEngine) -> None:
     async with AsyncSession(async_engine) as session:
         session.add(ship.job(HERE))
         assert (await assert_enqueued(session, ship, HERE)).input["order_id"] == 7
@@ -121,28 +121,28 @@ def test_performing_a_handler_checks_the_payload_and_the_output(session: Session
         return "text"  # type: ignore[return-value]
 
     @queue.handler("goes_on")
-    def goes_on(ctx: AttemptContext) -> Any:
+    def continues(ctx: AttemptContext) -> Any:
         assert ctx.job.last_error["message"] == "before"
         return ctx.continue_with(wrong, None)
 
     with pytest.raises(InvalidOutputError, match="should be a valid integer"):
         perform(wrong)
-    assert isinstance(perform(goes_on, last_error=ValueError("before")), Continuation)
+    assert isinstance(perform(continues, last_error=ValueError("before")), Continuation)
 
 
-async def test_an_asynchronous_handler_is_awaited(session: Session) -> None:
+async def test_performing_an_async_handler_is_awaited(session: Session) -> None:
     assert await perform(total, blockers=[1, 2, 3]) == 6
 
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status is not JobStatus.BLOCKED])
-def test_a_job_is_made_in_any_state(session: Session, status: JobStatus) -> None:
+def test_make_job_creates_a_job_in_any_status(session: Session, status: JobStatus) -> None:
     job = make_job(session, count, 1, status=status, output=5 if status is JobStatus.COMPLETED else None)
     assert (job.status, job.output) == (status, 5 if status is JobStatus.COMPLETED else None)
-    letters = session.scalars(select(Job.DeadLetter)).all()
-    assert len(letters) == (status is JobStatus.DEAD)
+    dead_letters = session.scalars(select(Job.DeadLetter)).all()
+    assert len(dead_letters) == (status is JobStatus.DEAD)
 
 
-def test_a_job_is_made_blocked_or_waiting_for_its_next_try(session: Session) -> None:
+def test_make_job_creates_a_blocked_or_retrying_job(session: Session) -> None:
     assert make_job(session, total, status="blocked", blockers=[count.job(1)]).status is JobStatus.BLOCKED
     retried = make_job(session, count, 1, error=ValueError("no"))
     assert (retried.status, retried.attempt) == (JobStatus.PENDING, 1)

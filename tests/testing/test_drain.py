@@ -83,14 +83,14 @@ def get(on: Engine | Session, job_id: Any) -> Job:
         return session.get_one(Job, job_id)
 
 
-def test_it_runs_what_is_due_and_says_how_it_ended(on: Engine | Session) -> None:
+def test_drain_runs_due_jobs_and_returns_counts_by_outcome(on: Engine | Session) -> None:
     queue, send, seen = shop()
     first, later = add(on, send.job(Order(1)), send.job(Order(2), delay=HOUR))
     assert drain(queue, on) == Drained(completed=1)
     assert (seen, get(on, first).output, get(on, later).status) == ([1], 2, JobStatus.PENDING)
 
 
-def test_it_raises_the_handlers_own_error_with_its_traceback(on: Engine | Session) -> None:
+def test_drain_raises_the_handlers_error_with_its_traceback(on: Engine | Session) -> None:
     queue, send, _ = shop()
     (job_id,) = add(on, send.job(Order(13)))
     with pytest.raises(ValueError, match="unlucky") as caught:
@@ -101,7 +101,7 @@ def test_it_raises_the_handlers_own_error_with_its_traceback(on: Engine | Sessio
     assert (job.status, job.last_error["message"]) == (JobStatus.PENDING, "unlucky")
 
 
-def test_errors_are_returned_on_request_and_signals_are_none(on: Engine | Session) -> None:
+def test_drain_returns_errors_on_request_but_not_signals(on: Engine | Session) -> None:
     queue, send, _ = shop(max_attempts=1)
 
     @queue.handler("signals")
@@ -121,14 +121,14 @@ def test_errors_are_returned_on_request_and_signals_are_none(on: Engine | Sessio
     assert drain(queue, on) == Drained()  # nothing of it is due
 
 
-def test_a_payload_that_no_longer_fits_is_an_error(on: Engine | Session) -> None:
+def test_drain_raises_for_an_unreadable_payload(on: Engine | Session) -> None:
     queue, _, _ = shop()
     add(on, Job("send", {"order": 1}))
     with pytest.raises(UnreadableInputError, match="order_id"):
         drain(queue, on)
 
 
-def test_scheduled_jobs_and_next_tries_run_at_their_times(on: Engine | Session) -> None:
+def test_drain_scheduled_runs_delayed_jobs_and_retries_in_time_order(on: Engine | Session) -> None:
     queue = JobQueue()
     seen: list[tuple[str, int]] = []
 
@@ -145,7 +145,7 @@ def test_scheduled_jobs_and_next_tries_run_at_their_times(on: Engine | Session) 
 
 
 @pytest.mark.parametrize("as_time", [False, True])
-def test_until_stops_at_a_time(on: Engine | Session, as_time: bool) -> None:
+def test_drain_until_stops_at_a_time(on: Engine | Session, as_time: bool) -> None:
     queue, send, seen = shop()
     add(on, send.job(Order(1), delay=HOUR), send.job(Order(2), delay=3 * HOUR))
     assert drain(queue, on, until=datetime.now(UTC) + 2 * HOUR if as_time else 2 * HOUR).completed == 1
@@ -154,7 +154,7 @@ def test_until_stops_at_a_time(on: Engine | Session, as_time: bool) -> None:
     assert drain(queue, on, scheduled=True).completed == 1
 
 
-def test_a_job_that_snoozes_for_ever_ends_the_test(on: Engine | Session) -> None:
+def test_drain_fails_on_endless_snoozes(on: Engine | Session) -> None:
     queue = JobQueue()
 
     @queue.handler("poll")
@@ -166,7 +166,7 @@ def test_a_job_that_snoozes_for_ever_ends_the_test(on: Engine | Session) -> None
         drain(queue, on, limit=20)
 
 
-def test_chains_and_what_waits_for_them_run_too(on: Engine | Session) -> None:
+def test_drain_runs_continuations_and_blocked_jobs(on: Engine | Session) -> None:
     queue = JobQueue()
 
     @queue.handler("last")
@@ -187,7 +187,7 @@ def test_chains_and_what_waits_for_them_run_too(on: Engine | Session) -> None:
     assert get(on, job_id).output == 32
 
 
-def test_a_failed_blocker_is_passed_on(on: Engine | Session) -> None:
+def test_drain_unblocks_jobs_of_a_failed_blocker(on: Engine | Session) -> None:
     queue, send, _ = shop(max_attempts=1)
 
     @queue.handler("total")
@@ -199,7 +199,7 @@ def test_a_failed_blocker_is_passed_on(on: Engine | Session) -> None:
     assert (drained.died, drained.completed, get(on, job_id).output) == (1, 1, ["dead"])
 
 
-def test_middleware_dependencies_and_batches_take_part(on: Engine | Session) -> None:
+def test_drain_applies_middleware_dependencies_and_batches(on: Engine | Session) -> None:
     queue = JobQueue()
     seen: list[Any] = []
 
@@ -235,7 +235,7 @@ def test_middleware_dependencies_and_batches_take_part(on: Engine | Session) -> 
 # In the caller's transaction.
 
 
-def test_a_handler_writes_in_the_tests_own_session_and_a_failure_rolls_back_alone(engine: Engine) -> None:
+def test_a_drained_handler_uses_the_tests_session_and_only_its_failure_rolls_back(engine: Engine) -> None:
     queue = JobQueue()
 
     @queue.handler("write", retry=LATER)
@@ -255,7 +255,7 @@ def test_a_handler_writes_in_the_tests_own_session_and_a_failure_rolls_back_alon
         assert session.scalars(select(func.count()).select_from(Job)).one() == 0
 
 
-def test_a_handlers_rollback_and_commit_are_as_under_a_worker(engine: Engine) -> None:
+def test_a_drained_handlers_rollback_and_commit_behave_as_under_a_worker(engine: Engine) -> None:
     queue = JobQueue()
 
     @queue.handler("ends")
@@ -277,7 +277,7 @@ def test_a_handlers_rollback_and_commit_are_as_under_a_worker(engine: Engine) ->
         assert session.scalars(select(func.count()).where(Job.type_name == "dropped")).one() == 0
 
 
-def test_a_session_that_does_not_suit_the_handler_is_refused(engine: Engine) -> None:
+def test_drain_refuses_a_session_of_the_wrong_kind_for_the_handler(engine: Engine) -> None:
     queue = JobQueue()
 
     @queue.handler("write")
@@ -301,7 +301,7 @@ async def aon(request: pytest.FixtureRequest, async_engine: AsyncEngine) -> Asyn
         yield session
 
 
-async def test_asynchronous_handlers_and_synchronous_ones_run_under_either(aon: Any) -> None:
+async def test_drain_runs_sync_and_async_handlers_with_either_session(aon: Any) -> None:
     queue = JobQueue()
 
     @queue.handler("async")
@@ -342,7 +342,7 @@ def connection(engine: Engine) -> Iterator[Connection]:
         outer.rollback()
 
 
-def test_it_works_in_a_fixture_that_rolls_back_one_outer_transaction(connection: Connection) -> None:
+def test_drain_works_in_an_outer_transaction_that_is_rolled_back(connection: Connection) -> None:
     queue, send, seen = shop()
     with Session(connection, join_transaction_mode="create_savepoint") as session:
         session.add(send.job(Order(1)))
@@ -353,7 +353,7 @@ def test_it_works_in_a_fixture_that_rolls_back_one_outer_transaction(connection:
         assert seen == [1, 2]
 
 
-def test_it_works_in_a_session_with_a_nested_transaction(session: Session) -> None:
+def test_drain_works_in_a_session_with_a_nested_transaction(session: Session) -> None:
     queue, send, seen = shop()
     nested = session.begin_nested()
     session.add(send.job(Order(1)))
@@ -362,7 +362,7 @@ def test_it_works_in_a_session_with_a_nested_transaction(session: Session) -> No
     assert (seen, session.scalars(select(func.count()).select_from(Job)).one()) == ([1], 0)
 
 
-def test_a_teardown_that_deletes_all_jobs(engine: Engine) -> None:
+def test_clear_deletes_all_jobs_in_a_teardown(engine: Engine) -> None:
     queue, send, _ = shop(max_attempts=1)
 
     @queue.handler("total")
@@ -380,7 +380,7 @@ def test_a_teardown_that_deletes_all_jobs(engine: Engine) -> None:
         assert [session.scalars(select(func.count()).select_from(kind)).one() for kind in kinds] == [0] * 4
 
 
-def test_advancing_moves_every_stored_time(session: Session) -> None:
+def test_advance_shifts_every_stored_time(session: Session) -> None:
     queue, send, seen = shop()
     job = send.job(Order(1), delay=HOUR)
     session.add(job)

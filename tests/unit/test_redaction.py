@@ -109,7 +109,7 @@ def test_neither_logs_nor_spans_nor_captured_lines_quote_them(monkeypatch: pytes
 @one_server_swept
 def test_no_command_shows_them(database_url: str, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.DEAD, type_name="charge", input={"card": CARD}, last_error=ERROR, max_attempts=1)
-    (letter,) = jobs.letters(job_id)
+    (letter,) = jobs.dead_letters(job_id)
 
     def run(*arguments: str, patterns: str = "charge") -> str:
         environment = {"SA_JOBQUEUE_URL": database_url, VARIABLE: patterns}

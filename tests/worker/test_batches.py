@@ -45,11 +45,11 @@ async def drain(sessions: Sessions, jobs: JobQueue[Job], **options: Any) -> None
         await worker.run_until_idle()
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-async def test_jobs_claimed_together_are_handed_over_together(sessions: Sessions, colour: str) -> None:
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_jobs_claimed_together_are_handed_over_together(sessions: Sessions, mode: str) -> None:
     jobs, calls = JobQueue(), list[list[int]]()
     decorate = jobs.batch_handler("index", max_size=20, max_wait=timedelta(0))
-    if colour == "sync":
+    if mode == "sync":
 
         @decorate
         def index(numbers: list[int]) -> list[int]:
@@ -71,7 +71,7 @@ async def test_jobs_claimed_together_are_handed_over_together(sessions: Sessions
         assert set(session.scalars(select(Job.attempt))) == {1}
 
 
-async def test_a_lone_job_waits_no_longer_than_it_is_told(sessions: Sessions, start: Start) -> None:
+async def test_a_lone_job_waits_at_most_max_wait_for_its_batch(sessions: Sessions, start: Start) -> None:
     jobs, sizes = JobQueue(), list[int]()
 
     @jobs.batch_handler("index", max_size=20, max_wait=timedelta(milliseconds=50))
@@ -84,7 +84,7 @@ async def test_a_lone_job_waits_no_longer_than_it_is_told(sessions: Sessions, st
     assert sizes == [1]
 
 
-async def test_a_batch_goes_when_no_slot_is_left_to_wait_for(sessions: Sessions, start: Start) -> None:
+async def test_a_batch_starts_when_no_slot_is_free_for_more_jobs(sessions: Sessions, start: Start) -> None:
     jobs, sizes = JobQueue(), list[int]()
 
     @jobs.batch_handler("index", max_size=100, max_wait=LONG)
@@ -97,7 +97,7 @@ async def test_a_batch_goes_when_no_slot_is_left_to_wait_for(sessions: Sessions,
     assert sizes == [5, 5]
 
 
-async def test_each_job_ends_as_its_own_outcome_says(sessions: Sessions) -> None:
+async def test_each_job_of_a_batch_ends_with_its_own_outcome(sessions: Sessions) -> None:
     jobs = JobQueue()
 
     @jobs.handler("next")
@@ -115,14 +115,14 @@ async def test_each_job_ends_as_its_own_outcome_says(sessions: Sessions) -> None
     assert [found[number][0] for number in range(1, 6)] == ["dead", "dead", "pending", "completed", "dead"]
     assert found[7] == ("completed", None)
     with sessions() as session:
-        letters = session.execute(select(Job.DeadLetter.reason, Job.DeadLetter.error["message"].astext)).all()
-        assert sorted((str(reason), message[:5]) for reason, message in letters)[:2] == [
+        dead_letters = session.execute(select(Job.DeadLetter.reason, Job.DeadLetter.error["message"].astext)).all()
+        assert sorted((str(reason), message[:5]) for reason, message in dead_letters)[:2] == [
             ("discarded", "never"),
             ("exhausted", "no"),
         ]
 
 
-async def test_what_it_raises_fails_all_or_those_that_it_names(sessions: Sessions) -> None:
+async def test_an_error_of_a_batch_handler_fails_all_jobs_or_those_it_names(sessions: Sessions) -> None:
     jobs = JobQueue()
 
     @jobs.batch_handler("index", max_size=20, max_wait=timedelta(0), max_attempts=1)
@@ -145,7 +145,7 @@ async def test_what_it_raises_fails_all_or_those_that_it_names(sessions: Session
         assert any("an outcome for each of its 2 jobs, got 1" in error for error in errors)
 
 
-async def test_a_payload_that_does_not_fit_dies_alone(sessions: Sessions) -> None:
+async def test_an_invalid_payload_in_a_batch_kills_only_its_own_job(sessions: Sessions) -> None:
     jobs, calls = JobQueue(), list[list[int]]()
 
     @jobs.batch_handler("index", max_size=3, max_wait=timedelta(0))
@@ -176,12 +176,12 @@ def effects_of(sessions: Sessions) -> list[int]:
 
 
 @pytest.mark.usefixtures("effects")
-@pytest.mark.parametrize("colour", ["sync", "async"])
-async def test_effects_and_completions_of_a_batch_are_one_commit(sessions: Sessions, colour: str) -> None:
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_effects_and_completions_of_a_batch_are_one_commit(sessions: Sessions, mode: str) -> None:
     jobs, transactions = JobQueue(), set[str]()
     decorate = jobs.batch_handler("index", max_size=20, max_wait=timedelta(0), max_attempts=1)
     xid = text("SELECT pg_current_xact_id()::text")
-    if colour == "sync":
+    if mode == "sync":
 
         @decorate
         def index(numbers: list[int], session: Session) -> list[Any]:
@@ -221,31 +221,31 @@ async def test_effects_and_completions_of_a_batch_are_one_commit(sessions: Sessi
 
 
 @pytest.mark.usefixtures("effects")
-async def test_a_job_lost_from_a_batch_with_a_session_takes_nothing_of_it_along(sessions: Sessions, start: Start) -> None:
-    jobs, calls, may_go = JobQueue(), list[list[int]](), threading.Event()
+async def test_a_job_lost_from_a_batch_with_a_session_does_not_affect_the_others(sessions: Sessions, start: Start) -> None:
+    jobs, calls, release = JobQueue(), list[list[int]](), threading.Event()
 
     @jobs.batch_handler("index", max_size=3, max_wait=LONG)
     def index(numbers: list[int], session: Session) -> None:
         calls.append(sorted(numbers))
         for number in numbers:
             note(session, number)
-        may_go.wait(PATIENCE)
+        release.wait(PATIENCE)
 
     async with start(jobs, concurrency=3) as log:
         ids = enqueued(sessions, jobs, [1, 2, 3])
         await until(lambda: calls == [[1, 2, 3]])
-        # Without a word to the worker: only the fence can tell.
+        # Without a notification: only the fence detects it.
         with sessions.begin() as session:
             session.execute(
                 update(Job)
                 .where(Job.id == ids[1])
                 .values(status=JobStatus.CANCELLED, completed_at=func.now(), leased_by=None, chain_completed_at=func.now())
             )
-        may_go.set()
+        release.set()
         (lost,) = await log.until(AttemptLost)
         assert lost.job_id == ids[1]
-        put_back = await log.until(JobRescheduled, 2)
-        assert {one.outcome for one in put_back} == {AttemptOutcome.RELEASED}
+        rescheduled = await log.until(JobRescheduled, 2)
+        assert {one.outcome for one in rescheduled} == {AttemptOutcome.RELEASED}
         assert effects_of(sessions) == []
         enqueued(sessions, jobs, [4])
         await log.until(JobCompleted, 3)
@@ -254,13 +254,13 @@ async def test_a_job_lost_from_a_batch_with_a_session_takes_nothing_of_it_along(
     assert ended(sessions)[2][0] == "cancelled"
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
-async def test_a_job_whose_time_is_up_stops_the_call_and_counts_against_itself_alone(
-    sessions: Sessions, start: Start, colour: str
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_a_timeout_stops_the_batch_and_counts_only_against_its_own_job(
+    sessions: Sessions, start: Start, mode: str
 ) -> None:
     jobs, calls = JobQueue(), list[list[int]]()
     decorate = jobs.batch_handler("index", max_size=3, max_wait=timedelta(0), max_attempts=1)
-    if colour == "sync":
+    if mode == "sync":
 
         @decorate
         def index(items: list[BatchItem[int]]) -> None:
@@ -290,13 +290,13 @@ async def test_a_job_whose_time_is_up_stops_the_call_and_counts_against_itself_a
     assert {one.outcome for one in log.of(JobRescheduled)} == {AttemptOutcome.RELEASED}
 
 
-async def test_a_job_cancelled_while_others_run_on_is_left_out(sessions: Sessions, start: Start) -> None:
-    jobs, calls, may_go = JobQueue(), list[list[int]](), asyncio.Event()
+async def test_a_cancelled_job_is_left_out_while_its_batch_completes(sessions: Sessions, start: Start) -> None:
+    jobs, calls, release = JobQueue(), list[list[int]](), asyncio.Event()
 
     @jobs.batch_handler("index", max_size=3, max_wait=LONG)
     async def index(numbers: list[int]) -> None:
         calls.append(sorted(numbers))
-        await may_go.wait()
+        await release.wait()
 
     def cancel(job_id: Any) -> None:
         with sessions.begin() as session:
@@ -311,7 +311,7 @@ async def test_a_job_cancelled_while_others_run_on_is_left_out(sessions: Session
         await until(lambda: calls == [[2, 3, 4]])
         await asyncio.to_thread(cancel, running[0])
         await log.until(AttemptLost, 2)
-        may_go.set()
+        release.set()
         await log.until(JobCompleted, 2)
     assert {number: status for number, (status, _) in ended(sessions).items()} == {
         1: "cancelled",
@@ -321,7 +321,7 @@ async def test_a_job_cancelled_while_others_run_on_is_left_out(sessions: Session
     }
 
 
-async def test_a_shutdown_gives_back_what_does_not_finish(sessions: Sessions, start: Start) -> None:
+async def test_shutdown_releases_an_unfinished_batch(sessions: Sessions, start: Start) -> None:
     jobs, begun = JobQueue(), asyncio.Event()
 
     @jobs.batch_handler("index", max_size=2, max_wait=LONG)
@@ -338,7 +338,7 @@ async def test_a_shutdown_gives_back_what_does_not_finish(sessions: Sessions, st
         assert [(str(status), limit - attempt) for status, attempt, limit in rows] == [("pending", 20)] * 3
 
 
-async def test_what_a_handler_awaited_may_be_cancelled_without_stopping_it_all(sessions: Sessions) -> None:
+async def test_a_batch_handler_that_raises_cancelled_error_fails_its_jobs(sessions: Sessions) -> None:
     jobs = JobQueue()
 
     @jobs.batch_handler("index", max_size=2, max_wait=timedelta(0), max_attempts=1)
@@ -350,7 +350,7 @@ async def test_what_a_handler_awaited_may_be_cancelled_without_stopping_it_all(s
     assert {status for status, _ in ended(sessions).values()} == {"dead"}
 
 
-async def test_middleware_surrounds_each_job(sessions: Sessions) -> None:
+async def test_middleware_surrounds_each_job_of_a_batch(sessions: Sessions) -> None:
     jobs, seen = JobQueue(), list[tuple[str, int]]()
 
     @jobs.middleware

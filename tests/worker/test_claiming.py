@@ -12,10 +12,10 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import Hands
+from tests.fixtures.workers import ManualWorker
 
 pytestmark = both_servers_swept
-MakeHands = Callable[..., Hands]
+MakeWorker = Callable[..., ManualWorker]
 TABLE = cast("Table", Job.__table__)
 
 
@@ -24,9 +24,9 @@ def _row(**columns: object) -> dict[str, object]:
     return {"id": job_id, "chain_id": job_id, "type_name": "test", "chain_type_name": "test"} | columns
 
 
-def test_two_claims_never_take_the_same_job(jobs: Jobs, hands: MakeHands) -> None:
+def test_two_claims_never_take_the_same_job(jobs: Jobs, manual_worker: MakeWorker) -> None:
     jobs.add_many(5)
-    first, second = hands("first:1"), hands("second:1")
+    first, second = manual_worker("first:1"), manual_worker("second:1")
     mine = first.claim(3, commit=False)  # holds its rows' locks
     theirs = second.claim(5, commit=False)  # passes them instead of waiting
     assert len(mine) == 3
@@ -34,46 +34,46 @@ def test_two_claims_never_take_the_same_job(jobs: Jobs, hands: MakeHands) -> Non
     assert not {job.id for job in mine} & {job.id for job in theirs}
 
 
-def test_a_claim_counts_the_attempt_and_takes_the_lease(jobs: Jobs, hands: MakeHands) -> None:
+def test_a_claim_counts_the_attempt_and_takes_the_lease(jobs: Jobs, manual_worker: MakeWorker) -> None:
     job_id = jobs.add(timeout=timedelta(seconds=30))
-    hands("first:1").claim()
+    manual_worker("first:1").claim()
     row = jobs.get(job_id)
     assert (row["status"], row["attempt"], row["leased_by"]) == (JobStatus.RUNNING, 1, "first:1")
     assert row["leased_until"] - row["started_at"] == timedelta(seconds=45)  # its timeout, and the grace
 
 
-def test_larger_priorities_come_first_then_the_older_job(jobs: Jobs, hands: MakeHands) -> None:
+def test_a_claim_takes_larger_priorities_first_then_older_jobs(jobs: Jobs, manual_worker: MakeWorker) -> None:
     late = jobs.add(due_in=-1)
     early = jobs.add(due_in=-5)
     urgent = jobs.add(priority=9)
     lazy = jobs.add(priority=-9, due_in=-100)
-    worker = hands()
+    worker = manual_worker()
     assert [worker.claim(1)[0].id for _ in range(4)] == [urgent, early, late, lazy]
 
 
-def test_jobs_of_other_types_other_queues_and_later_times_are_left(jobs: Jobs, hands: MakeHands) -> None:
+def test_a_claim_leaves_jobs_of_other_types_and_queues_and_future_jobs(jobs: Jobs, manual_worker: MakeWorker) -> None:
     jobs.add(type_name="other")
     jobs.add(queue="other")
     jobs.add(due_in=60)
     mine = jobs.add()
-    assert [job.id for job in hands().claim()] == [mine]
+    assert [job.id for job in manual_worker().claim()] == [mine]
 
 
-def test_a_job_committed_late_is_found_behind_the_cursor(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
-    worker = hands()
+def test_a_job_committed_late_is_found_behind_the_cursor(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
+    worker = manual_worker()
     with engine.connect() as slow:
         late = _row()
         slow.execute(insert(TABLE).values(late), execution_options={})
         on_time = jobs.add()
         assert [job.id for job in worker.claim()] == [on_time]  # the cursor is past the late job's time now
         slow.commit()
-    # Without the look behind the cursors it is overlooked: this is what the look is for.
+    # Without catch-up it is missed: this is what catch-up is for.
     assert worker.claim(catch_up=False) == []
     assert [job.id for job in worker.claim(catch_up=True)] == [late["id"]]
 
 
-def test_a_job_of_a_savepoint_committed_late_is_found(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
-    worker = hands()
+def test_a_job_of_a_savepoint_committed_late_is_found(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
+    worker = manual_worker()
     with engine.connect() as slow:
         late = _row()
         with slow.begin():
@@ -84,8 +84,8 @@ def test_a_job_of_a_savepoint_committed_late_is_found(engine: Engine, jobs: Jobs
     assert [job.id for job in worker.claim()] == [late["id"]]
 
 
-def test_jobs_dated_into_the_past_are_found_behind_the_cursor(jobs: Jobs, hands: MakeHands) -> None:
-    worker = hands()
+def test_jobs_scheduled_in_the_past_are_found_behind_the_cursor(jobs: Jobs, manual_worker: MakeWorker) -> None:
+    worker = manual_worker()
     jobs.add()
     worker.claim()
     past = [jobs.add(due_in=-86_400) for _ in range(3)]
@@ -93,20 +93,20 @@ def test_jobs_dated_into_the_past_are_found_behind_the_cursor(jobs: Jobs, hands:
     assert {job.id for job in worker.claim()} == set(past)
 
 
-def test_a_retry_with_an_old_time_is_found_behind_the_cursor(jobs: Jobs, hands: MakeHands) -> None:
-    worker = hands()
+def test_a_retry_scheduled_in_the_past_is_found_behind_the_cursor(jobs: Jobs, manual_worker: MakeWorker) -> None:
+    worker = manual_worker()
     job_id = jobs.add(due_in=-10)
     jobs.add()
-    taken = worker.claim()
-    assert len(taken) == 2
-    worker.finish(next(job for job in taken if job.id == job_id), delay=-3600)
+    claimed = worker.claim()
+    assert len(claimed) == 2
+    worker.finish(next(job for job in claimed if job.id == job_id), delay=-3600)
     assert [job.id for job in worker.claim()] == [job_id]
 
 
-def test_what_is_rescheduled_or_moved_by_hand_is_found_behind_the_cursor(
-    engine: Engine, jobs: Jobs, hands: MakeHands
+def test_jobs_rescheduled_or_moved_in_sql_are_found_behind_the_cursor(
+    engine: Engine, jobs: Jobs, manual_worker: MakeWorker
 ) -> None:
-    worker = hands()
+    worker = manual_worker()
     later, elsewhere, lazy = jobs.add(due_in=3600), jobs.add(queue="other", due_in=-50), jobs.add(priority=-9, due_in=3600)
     jobs.add()
     worker.claim()
@@ -120,8 +120,8 @@ def test_what_is_rescheduled_or_moved_by_hand_is_found_behind_the_cursor(
     assert {job.id for job in worker.claim()} == {later, elsewhere, lazy}
 
 
-def test_more_late_arrivals_than_a_claim_may_take_are_all_found(jobs: Jobs, hands: MakeHands) -> None:
-    worker = hands()
+def test_more_late_arrivals_than_a_claim_may_take_are_all_found(jobs: Jobs, manual_worker: MakeWorker) -> None:
+    worker = manual_worker()
     jobs.add()
     worker.claim()
     past = {jobs.add(due_in=-100 - index) for index in range(7)}
@@ -130,9 +130,11 @@ def test_more_late_arrivals_than_a_claim_may_take_are_all_found(jobs: Jobs, hand
     assert len(found) == 7
 
 
-def test_a_job_skipped_for_a_claim_that_rolled_back_is_found_after_the_next_survey(jobs: Jobs, hands: MakeHands) -> None:
+def test_a_job_skipped_because_of_a_rolled_back_claim_is_found_by_the_next_full_scan(
+    jobs: Jobs, manual_worker: MakeWorker
+) -> None:
     held, free = jobs.add(due_in=-5), jobs.add(due_in=-1)
-    failing, worker = hands("failing:1"), hands("worker:1")
+    failing, worker = manual_worker("failing:1"), manual_worker("worker:1")
     assert [job.id for job in failing.claim(1, commit=False)] == [held]
     assert [job.id for job in worker.claim()] == [free]
     failing.connection.rollback()
@@ -141,12 +143,12 @@ def test_a_job_skipped_for_a_claim_that_rolled_back_is_found_after_the_next_surv
     assert [job.id for job in worker.claim()] == [held]
 
 
-def test_a_row_changed_while_it_is_claimed_is_not_taken_twice(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
+def test_a_row_updated_during_a_claim_is_claimed_once(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
     job_id = jobs.add()
     with engine.connect() as other:
         other.execute(update(TABLE).where(TABLE.c.id == job_id).values(priority=5, scheduled_at=func.now()))
-        assert hands().claim() == []  # locked: passed over, not waited for
+        assert manual_worker().claim() == []  # locked: passed over, not waited for
         other.commit()
-    worker = hands("worker:2")
+    worker = manual_worker("worker:2")
     assert [job.id for job in worker.claim()] == [job_id]
     assert worker.claim() == []

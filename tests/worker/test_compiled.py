@@ -1,4 +1,4 @@
-"""A statement that goes around SQLAlchemy says the same as one that does not, and fails as that one does."""
+"""A statement that bypasses SQLAlchemy returns the same as one that does not, and fails in the same way."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def _pid(statement: Compiled, connection: AsyncConnection) -> int:
     return int(pid)
 
 
-async def test_both_ways_say_the_same(own: AsyncEngine) -> None:
+async def test_compiled_and_sqlalchemy_execution_return_the_same_rows(own: AsyncEngine) -> None:
     statement = Compiled(
         select(
             func.unnest(bindparam("many", type_=ARRAY(Text))),
@@ -68,13 +68,13 @@ async def test_both_ways_say_the_same(own: AsyncEngine) -> None:
         plainly = await statement.execute(connection, given)
     seen = _listen(own)
     async with own.connect() as connection:
-        heard = await statement.execute(connection, given)
-    assert len(seen) == 1, "who listens to statements hears of it, and only then is SQLAlchemy's way taken"
-    assert [tuple(row) for row in plainly] == [tuple(row) for row in heard]
+        through_sqlalchemy = await statement.execute(connection, given)
+    assert len(seen) == 1, "event listeners see the statement, and only with listeners is SQLAlchemy's own path used"
+    assert [tuple(row) for row in plainly] == [tuple(row) for row in through_sqlalchemy]
     assert plainly[1] == ("$1 %s", timedelta(seconds=90), "100%", 7, timedelta(seconds=180))
 
 
-async def test_where_sqlalchemy_begins_transactions_it_knows_of_the_statement(engine: Engine) -> None:
+async def test_a_compiled_statement_joins_sqlalchemys_autobegin_transaction(engine: Engine) -> None:
     own = create_async_engine(engine.url)
     async with own.connect() as connection:
         await Compiled(PID).execute(connection, {"one": 1})
@@ -82,9 +82,9 @@ async def test_where_sqlalchemy_begins_transactions_it_knows_of_the_statement(en
     await own.dispose()
 
 
-@pytest.mark.parametrize("heard", [False, True])
-async def test_an_error_of_the_server_is_sqlalchemys_and_the_connection_lives_on(own: AsyncEngine, heard: bool) -> None:
-    if heard:
+@pytest.mark.parametrize("observed", [False, True])
+async def test_a_server_error_is_raised_as_sqlalchemys_and_the_connection_survives(own: AsyncEngine, observed: bool) -> None:
+    if observed:
         _listen(own)
     async with own.connect() as connection:
         pid = await _pid(Compiled(PID), connection)
@@ -94,9 +94,9 @@ async def test_an_error_of_the_server_is_sqlalchemys_and_the_connection_lives_on
         assert await _pid(Compiled(PID), connection) == pid
 
 
-@pytest.mark.parametrize("heard", [False, True])
-async def test_a_lost_connection_is_told_of_once_for_its_pool(engine: Engine, own: AsyncEngine, heard: bool) -> None:
-    if heard:
+@pytest.mark.parametrize("observed", [False, True])
+async def test_a_lost_connection_invalidates_its_whole_pool_once(engine: Engine, own: AsyncEngine, observed: bool) -> None:
+    if observed:
         _listen(own)
     statement = Compiled(PID)
     async with own.connect() as first:
@@ -109,12 +109,12 @@ async def test_a_lost_connection_is_told_of_once_for_its_pool(engine: Engine, ow
         await first.rollback()
         assert await _pid(statement, first) not in pids, "opened again, as SQLAlchemy does"
         async with own.connect() as second:
-            assert await _pid(statement, second) not in pids, "nobody else has to find out"
+            assert await _pid(statement, second) not in pids, "no other connection has to fail"
 
 
-@pytest.mark.parametrize("heard", [False, True])
-async def test_a_cancelled_statement_leaves_no_answer_for_the_next(engine: Engine, own: AsyncEngine, heard: bool) -> None:
-    if heard:
+@pytest.mark.parametrize("observed", [False, True])
+async def test_a_cancelled_statement_leaves_no_result_for_the_next(engine: Engine, own: AsyncEngine, observed: bool) -> None:
+    if observed:
         _listen(own)
     async with own.connect() as connection:
         pid = await _pid(Compiled(PID), connection)

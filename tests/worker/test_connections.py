@@ -21,54 +21,54 @@ from tests.fixtures.workers import PATIENCE, quick, until
 MOMENT = timedelta(seconds=PATIENCE)
 
 
-class Held(Connections):
-    """Connections of which each is there only when the test lets it go on."""
+class HeldConnections(Connections):
+    """Connections of which each is there only when the test releases it."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine.url, worker_name="tester", patience=timedelta(seconds=15))
-        self.go_on, self.reached = asyncio.Event(), asyncio.Event()
+        self.release, self.reached = asyncio.Event(), asyncio.Event()
         self.made: list[psycopg.AsyncConnection[Any]] = []
 
     async def _connected(self, kind: Any, arguments: Any) -> Any:
         connection = await super()._connected(kind, arguments)
         self.made.append(connection)  # not left to the garbage collector, which would warn
         self.reached.set()
-        await self.go_on.wait()
+        await self.release.wait()
         return connection
 
 
 @pytest.fixture
-async def held(engine: Engine) -> AsyncIterator[Held]:
-    made = Held(engine)
+async def held(engine: Engine) -> AsyncIterator[HeldConnections]:
+    made = HeldConnections(engine)
     yield made
     await made.close(MOMENT)
     for connection in made.made:
         await connection.close()
 
 
-async def test_a_connection_is_closed_when_what_asked_for_it_was_cancelled_meanwhile(held: Held) -> None:
+async def test_a_connection_opened_for_a_cancelled_task_is_closed(held: HeldConnections) -> None:
     asking = asyncio.create_task(held.listen())
     await asyncio.wait_for(held.reached.wait(), PATIENCE)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    held.go_on.set()
+    held.release.set()
     await until(lambda: held.made[0].closed, what="it is closed")
 
 
-async def test_a_stopping_worker_waits_for_the_connections_that_are_being_opened_and_closes_them(held: Held) -> None:
+async def test_a_stopping_worker_awaits_and_closes_connections_being_opened(held: HeldConnections) -> None:
     asking = [asyncio.create_task(held.listen()) for _ in range(2)]
     await until(lambda: len(held.made) == 2, what="both are being opened")
     asking[0].cancel()
     closing = asyncio.create_task(held.close(MOMENT))
     await asyncio.sleep(0)
-    held.go_on.set()
+    held.release.set()
     await asyncio.wait_for(closing, PATIENCE)
     assert [one.closed for one in held.made] == [True, True]
     await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def test_a_worker_that_has_stopped_opens_no_more_connections(held: Held) -> None:
+async def test_a_worker_that_has_stopped_opens_no_more_connections(held: HeldConnections) -> None:
     await held.close(MOMENT)
     with pytest.raises(psycopg.OperationalError, match="the worker has stopped"):
         await held.listen()
@@ -76,7 +76,7 @@ async def test_a_worker_that_has_stopped_opens_no_more_connections(held: Held) -
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a_cancellation_while_the_isolation_level_is_set_loses_no_connection(
+async def test_cancelling_while_the_isolation_level_is_set_leaks_no_connection(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     monkeypatch.setattr(waiting, "MAX_BUSY_TIME", 0.0, raising=False)  # psycopg yields to the loop wherever it may
@@ -115,23 +115,23 @@ def _of_workers(engine: Engine) -> int:
         return int(connection.execute(text(statement)).scalar_one())
 
 
-async def test_a_worker_that_is_cancelled_during_its_first_heartbeat_is_registered_no_longer(
+async def test_a_worker_cancelled_during_its_first_heartbeat_leaves_no_row(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beating, go_on = threading.Event(), threading.Event()
+    beating, release = threading.Event(), threading.Event()
     start = Heartbeat.start
 
     def held(heartbeat: Heartbeat) -> None:
         start(heartbeat)
         beating.set()
-        assert go_on.wait(PATIENCE)
+        assert release.wait(PATIENCE)
 
     monkeypatch.setattr(Heartbeat, "start", held)
     starting = asyncio.create_task(_worker(engine).run())
     assert await asyncio.to_thread(beating.wait, PATIENCE)
     starting.cancel()
     await asyncio.sleep(0)
-    go_on.set()
+    release.set()
     (ended,) = await asyncio.gather(starting, return_exceptions=True)
     with engine.connect() as connection:
         registered = connection.scalar(text("SELECT count(*) FROM worker"))

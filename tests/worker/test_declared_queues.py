@@ -59,7 +59,7 @@ async def test_a_limit_declared_in_code_applies_from_the_first_claim(engine: Eng
     assert peak == 1
 
 
-async def test_a_row_that_differs_is_kept_and_one_warning_names_each_difference(
+async def test_a_differing_queue_row_is_kept_and_one_warning_lists_the_differences(
     engine: Engine, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     jobs = declaring("mail", "same", "new", rate_limit=5, rate_period=MINUTE)
@@ -71,8 +71,8 @@ async def test_a_row_that_differs_is_kept_and_one_warning_names_each_difference(
     with caplog.at_level(logging.WARNING, "sa_jobqueue.worker"):
         async with start(jobs) as log:
             await log.until(WorkerStarted)
-            (told,) = log.of(SettingsDiffer)
-    assert told.differences == {"mail": {"weight": (2, 1), "rate_limit": (7, 5)}}
+            (event,) = log.of(SettingsDiffer)
+    assert event.differences == {"mail": {"weight": (2, 1), "rate_limit": (7, 5)}}
     (line,) = [record.getMessage() for record in caplog.records if getattr(record, "event", "") == "SettingsDiffer"]
     assert "mail weight=2 (declared: 1); mail rate_limit=7 (declared: 5)" in line
     assert "sa-jobqueue queues sync" in line
@@ -81,7 +81,7 @@ async def test_a_row_that_differs_is_kept_and_one_warning_names_each_difference(
     assert rows == {("mail", ""): (2, 7), ("mail", "42"): (3, None), ("new", ""): (1, 5), ("same", ""): (1, 5)}
 
 
-async def test_workers_that_start_at_once_write_each_row_once_and_tell_the_running_ones(
+async def test_concurrently_starting_workers_write_each_queue_once_and_notify_running_ones(
     engine: Engine, start: Start
 ) -> None:
     of_all = QueueSettings(
@@ -108,8 +108,8 @@ async def test_workers_that_start_at_once_write_each_row_once_and_tell_the_runni
     async with start(declaring("other"), queues=["mail"]) as log:
         await log.until(WorkerStarted)
         await asyncio.gather(*(asyncio.to_thread(declare, new[::step]) for step in (1, -1, 1, -1)))
-        (told,) = await log.until(SettingsChanged)
-        assert told.paused_queues == ()
+        (event,) = await log.until(SettingsChanged)
+        assert event.paused_queues == ()
     assert found == [{}] * 4
     with Session(engine) as session:
         assert add_declared_queues(session, new) == {}
@@ -117,7 +117,7 @@ async def test_workers_that_start_at_once_write_each_row_once_and_tell_the_runni
     assert {name: getattr(written, name) for name in of_all.row} == of_all.row
 
 
-async def test_an_open_transaction_that_makes_a_row_does_not_keep_a_worker_from_starting(
+async def test_an_uncommitted_queue_row_does_not_keep_a_worker_from_starting(
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settings, "_LOCK_TIMEOUT", text("SET LOCAL lock_timeout = '50ms'"))
@@ -131,8 +131,8 @@ async def test_an_open_transaction_that_makes_a_row_does_not_keep_a_worker_from_
         await log.until(ComponentFailed)
         await until(lambda: jobs.status(waiting).value == "completed")
         session.commit()
-    (told,) = await log.until(SettingsDiffer)
-    assert told.differences == {"mail": {"weight": (1, 2)}}
+    (event,) = await log.until(SettingsDiffer)
+    assert event.differences == {"mail": {"weight": (1, 2)}}
     with Session(engine) as session:
         assert get_queue(session, "texts").weight == 2
     worker.stop()

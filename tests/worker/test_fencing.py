@@ -15,16 +15,16 @@ from sa_jobqueue import JobStatus, cancel_jobs
 from sa_jobqueue.statements import completions
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import PATIENCE, Hands, wait_until
+from tests.fixtures.workers import PATIENCE, ManualWorker, wait_until
 
 pytestmark = both_servers_swept
-MakeHands = Callable[..., Hands]
+MakeWorker = Callable[..., ManualWorker]
 
 
-Write = Callable[[Hands, Row[Any]], set[Any]]
+Write = Callable[[ManualWorker, Row[Any]], set[Any]]
 
 
-def _complete_one(worker: Hands, job: Row[Any]) -> set[Any]:
+def _complete_one(worker: ManualWorker, job: Row[Any]) -> set[Any]:
     given = {"job_id": job.id, "job_attempt": job.attempt, "job_output": "1", "worker_id": worker.worker_id}
     done = set(worker.connection.execute(completions.complete_one(worker.model), given).scalars())
     worker.connection.commit()
@@ -42,7 +42,7 @@ WRITES: dict[str, Write] = {
 }
 
 
-def _claim_again(worker: Hands) -> Row[Any]:
+def _claim_again(worker: ManualWorker) -> Row[Any]:
     found: list[Row[Any]] = []
 
     def claimed() -> bool:
@@ -54,11 +54,11 @@ def _claim_again(worker: Hands) -> Row[Any]:
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_write_of_an_attempt_rescued_changes_nothing(jobs: Jobs, hands: MakeHands, write: Write) -> None:
+def test_a_write_for_a_rescued_attempt_changes_nothing(jobs: Jobs, manual_worker: MakeWorker, write: Write) -> None:
     jobs.add_worker("old:1", silent_for=60)
     jobs.add_worker("new:1")
     job_id = jobs.add()
-    old, new = hands("old:1"), hands("new:1")
+    old, new = manual_worker("old:1"), manual_worker("new:1")
     (first,) = old.claim()
     assert len(new.rescue()) == 1
     assert write(old, first) == set()  # while it is pending
@@ -66,17 +66,17 @@ def test_a_write_of_an_attempt_rescued_changes_nothing(jobs: Jobs, hands: MakeHa
     before = jobs.get(job_id)
     assert write(old, first) == set()  # while it is another's
     assert jobs.get(job_id) == before
-    assert len(jobs.attempts(job_id)) == 1  # the take-back's own
+    assert len(jobs.attempts(job_id)) == 1  # of the rescue
     assert write(new, second) == {job_id}
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_worker_that_claimed_its_lost_job_again_cannot_end_the_old_attempt(
-    jobs: Jobs, hands: MakeHands, write: Write
+def test_a_worker_that_reclaimed_its_lost_job_cannot_end_the_old_attempt(
+    jobs: Jobs, manual_worker: MakeWorker, write: Write
 ) -> None:
     jobs.add_worker("same:1", silent_for=60)
     job_id = jobs.add()
-    same = hands("same:1")
+    same = manual_worker("same:1")
     (first,) = same.claim()
     same.rescue()
     second = _claim_again(same)
@@ -87,11 +87,11 @@ def test_a_worker_that_claimed_its_lost_job_again_cannot_end_the_old_attempt(
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_an_attempt_handed_to_another_worker_by_hand_is_that_workers(
-    engine: Engine, jobs: Jobs, hands: MakeHands, write: Write
+def test_an_attempt_reassigned_in_sql_belongs_to_the_new_worker(
+    engine: Engine, jobs: Jobs, manual_worker: MakeWorker, write: Write
 ) -> None:
     job_id = jobs.add()
-    mine, other = hands("mine:1"), hands("other:1")
+    mine, other = manual_worker("mine:1"), manual_worker("other:1")
     (job,) = mine.claim()
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET leased_by = 'other:1'"))
@@ -99,10 +99,10 @@ def test_an_attempt_handed_to_another_worker_by_hand_is_that_workers(
     assert write(other, job) == {job_id}
 
 
-def test_a_completion_under_way_makes_the_sweeper_pass(jobs: Jobs, hands: MakeHands) -> None:
+def test_the_rescuer_skips_a_job_whose_completion_is_uncommitted(jobs: Jobs, manual_worker: MakeWorker) -> None:
     jobs.add_worker("slow:1", silent_for=60)
     job_id = jobs.add()
-    slow, rescuer = hands("slow:1"), hands("rescuer:1")
+    slow, rescuer = manual_worker("slow:1"), manual_worker("rescuer:1")
     (job,) = slow.claim()
     slow.complete(job, commit=False)
     assert rescuer.rescue() == []
@@ -110,10 +110,10 @@ def test_a_completion_under_way_makes_the_sweeper_pass(jobs: Jobs, hands: MakeHa
     assert jobs.status(job_id) is JobStatus.COMPLETED
 
 
-def test_a_completion_in_a_session_waits_for_the_sweeper_and_then_finds_itself_fenced(jobs: Jobs, hands: MakeHands) -> None:
+def test_a_completion_in_a_session_waits_for_the_rescuer_and_is_then_fenced(jobs: Jobs, manual_worker: MakeWorker) -> None:
     jobs.add_worker("slow:1", silent_for=60)
     job_id = jobs.add()
-    slow, rescuer = hands("slow:1"), hands("rescuer:1")
+    slow, rescuer = manual_worker("slow:1"), manual_worker("rescuer:1")
     (job,) = slow.claim()
     assert len(rescuer.rescue(commit=False)) == 1
     done: list[set[Any]] = []
@@ -126,25 +126,25 @@ def test_a_completion_in_a_session_waits_for_the_sweeper_and_then_finds_itself_f
     assert jobs.status(job_id) is JobStatus.PENDING
 
 
-def _is_waiting(observer: Hands) -> bool:
+def _is_waiting(observer: ManualWorker) -> bool:
     return bool(observer.connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar())
 
 
-def test_completions_of_many_pass_a_row_that_somebody_holds(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
+def test_a_batch_of_completions_skips_a_locked_row(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
     ids = jobs.add_many(4)
-    worker = hands()
-    taken = worker.claim()
+    worker = manual_worker()
+    claimed_jobs = worker.claim()
     with Session(engine) as session:
         cancel_jobs(session, ids[:1])  # and then this transaction takes its time
-        assert worker.complete(*taken) == set(ids[1:])
-        assert worker.finish(next(job for job in taken if job.id == ids[0])) == set()
+        assert worker.complete(*claimed_jobs) == set(ids[1:])
+        assert worker.finish(next(job for job in claimed_jobs if job.id == ids[0])) == set()
         session.rollback()
-    assert worker.complete(*taken) == {ids[0]}
+    assert worker.complete(*claimed_jobs) == {ids[0]}
 
 
-def test_a_cancellation_fences_the_attempt(engine: Engine, jobs: Jobs, hands: MakeHands) -> None:
+def test_a_cancellation_fences_the_attempt(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
     job_id = jobs.add()
-    worker = hands()
+    worker = manual_worker()
     (job,) = worker.claim()
     with Session(engine) as session, session.begin():
         assert cancel_jobs(session, [job_id]).ids == [job_id]
@@ -154,35 +154,37 @@ def test_a_cancellation_fences_the_attempt(engine: Engine, jobs: Jobs, hands: Ma
     assert [row["outcome"] for row in jobs.attempts(job_id)] == ["cancelled"]
 
 
-def test_some_lost_among_many_spoil_nothing_for_the_others(jobs: Jobs, hands: MakeHands, engine: Engine) -> None:
+def test_lost_jobs_in_a_batch_of_completions_do_not_affect_the_others(
+    jobs: Jobs, manual_worker: MakeWorker, engine: Engine
+) -> None:
     ids = jobs.add_many(6)
-    worker = hands()
-    taken = worker.claim()
+    worker = manual_worker()
+    claimed_jobs = worker.claim()
     with Session(engine) as session, session.begin():
         cancel_jobs(session, ids[:2])
-    assert worker.complete(*taken, output='{"n": 1}') == set(ids[2:])
+    assert worker.complete(*claimed_jobs, output='{"n": 1}') == set(ids[2:])
     assert {jobs.get(job_id)["output"]["n"] for job_id in ids[2:]} == {1}
 
 
-def test_the_last_lost_attempt_is_a_dead_letter_that_names_the_worker(jobs: Jobs, hands: MakeHands) -> None:
+def test_the_last_lost_attempt_is_a_dead_letter_that_names_the_worker(jobs: Jobs, manual_worker: MakeWorker) -> None:
     jobs.add_worker("gone:1", silent_for=60)
     job_id = jobs.add(max_attempts=1)
-    hands("gone:1").claim()
-    (taken,) = hands("rescuer:1").rescue()
-    assert (taken.id, taken.status, taken.worker_id) == (job_id, "dead", "gone:1")
-    (letter,) = jobs.letters(job_id)
-    assert (letter["reason"], letter["error"]["worker"], letter["attempts"]) == ("lost", "gone:1", 1)
+    manual_worker("gone:1").claim()
+    (rescued,) = manual_worker("rescuer:1").rescue()
+    assert (rescued.id, rescued.status, rescued.worker_id) == (job_id, "dead", "gone:1")
+    (dead_letter,) = jobs.dead_letters(job_id)
+    assert (dead_letter["reason"], dead_letter["error"]["worker"], dead_letter["attempts"]) == ("lost", "gone:1", 1)
     (attempt,) = jobs.attempts(job_id)
     assert (attempt["outcome"], attempt["worker_id"]) == ("lost", "gone:1")
 
 
-def test_jobs_of_a_living_worker_are_left_unless_their_own_lease_ran_out(
-    jobs: Jobs, hands: MakeHands, engine: Engine
+def test_jobs_of_a_live_worker_are_rescued_only_when_their_own_lease_expired(
+    jobs: Jobs, manual_worker: MakeWorker, engine: Engine
 ) -> None:
     jobs.add_worker("alive:1")
     calm, overdue = jobs.add(), jobs.add(timeout=timedelta(seconds=1))
-    hands("alive:1").claim()
-    rescuer = hands("rescuer:1")
+    manual_worker("alive:1").claim()
+    rescuer = manual_worker("rescuer:1")
     assert rescuer.rescue() == []
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET leased_until = now() - interval '1s' WHERE id = :id"), {"id": overdue})
@@ -190,9 +192,9 @@ def test_jobs_of_a_living_worker_are_left_unless_their_own_lease_ran_out(
     assert jobs.status(calm) is JobStatus.RUNNING
 
 
-def test_jobs_whose_worker_has_no_row_are_taken_by_the_rarer_sweep(jobs: Jobs, hands: MakeHands) -> None:
+def test_jobs_whose_worker_has_no_row_are_rescued_as_orphans(jobs: Jobs, manual_worker: MakeWorker) -> None:
     job_id = jobs.add()
-    hands("nobody:1").claim()
-    rescuer = hands("rescuer:1")
+    manual_worker("nobody:1").claim()
+    rescuer = manual_worker("rescuer:1")
     assert rescuer.rescue() == []
     assert [row.id for row in rescuer.rescue(orphans=True)] == [job_id]

@@ -131,18 +131,20 @@ ALWAYS_REFUSED = ("with session", "close, swallowed", "commit", "raw end", "core
 
 @one_server_swept
 @pytest.mark.parametrize("misuse", variants(REFUSED, default=ALWAYS_REFUSED))
-async def test_a_handler_that_ends_its_transaction_fails_and_keeps_nothing(engine: Engine, jobs: Jobs, misuse: str) -> None:
+async def test_a_handler_that_ends_its_transaction_fails_and_its_writes_are_rolled_back(
+    engine: Engine, jobs: Jobs, misuse: str
+) -> None:
     queue = handlers(REFUSED[misuse])
     # Of one kind after the other on the same few connections: each is followed by one that does nothing wrong.
-    calm = handlers(lambda session, payload: None)
+    harmless = handlers(lambda session, payload: None)
     wrong = enqueue(engine, *(queue.job(kind, kind) for kind in KINDS))
     await drain(queue, engine)
     assert [jobs.status(job_id) for job_id in wrong] == [JobStatus.DEAD] * 4
     assert effects(engine) == []
-    messages = {jobs.letters(job_id)[0]["error"]["type"] for job_id in wrong}
+    messages = {jobs.dead_letters(job_id)[0]["error"]["type"] for job_id in wrong}
     assert messages <= {"sa_jobqueue.errors.HandlerCommitError", "ZeroDivisionError"}
-    right = enqueue(engine, *(calm.job(kind, kind) for kind in KINDS))
-    await drain(calm, engine)
+    right = enqueue(engine, *(harmless.job(kind, kind) for kind in KINDS))
+    await drain(harmless, engine)
     assert [jobs.status(job_id) for job_id in right] == [JobStatus.COMPLETED] * 4
     assert effects(engine) == sorted(KINDS)
 
@@ -174,19 +176,19 @@ LEGAL: dict[str, tuple[Callable[[Session, str], None], list[str]]] = {
 
 @one_server_swept
 @pytest.mark.parametrize("use", LEGAL)
-async def test_a_handler_may_roll_back_and_go_on(engine: Engine, jobs: Jobs, use: str) -> None:
+async def test_a_handler_may_roll_back_and_continue(engine: Engine, jobs: Jobs, use: str) -> None:
     """What it wrote before is gone, by its own word; what it writes afterwards is kept with the completion."""
-    act, kept = LEGAL[use]
+    act, expected = LEGAL[use]
     queue = handlers(act)
     ids = enqueue(engine, *(queue.job(kind, kind) for kind in KINDS))
     await drain(queue, engine)
     assert [jobs.status(job_id) for job_id in ids] == [JobStatus.COMPLETED] * 4
-    assert effects(engine) == sorted(f"{kind} {what}".strip() for kind in KINDS for what in kept)
+    assert effects(engine) == sorted(f"{kind} {what}".strip() for kind in KINDS for what in expected)
 
 
 @one_server_swept
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg sync"])
-async def test_autocommit_is_refused_before_anything_is_written(engine: Engine, jobs: Jobs, driver: str) -> None:
+async def test_autocommit_sessions_are_refused_before_anything_is_written(engine: Engine, jobs: Jobs, driver: str) -> None:
     """Where it can be seen, when the worker is made; else before the handler's first statement."""
     url = engine.url.set(drivername=f"postgresql+{driver.partition(' ')[0]}")
     is_sync = driver.endswith("sync")
@@ -219,8 +221,8 @@ async def test_autocommit_is_refused_before_anything_is_written(engine: Engine, 
     (job_id,) = enqueue(engine, late.job("sync" if is_sync else "async", "x"))
     await drain(late, engine, **{option: kind(plain)})
     assert effects(engine) == []
-    assert (jobs.status(job_id), len(jobs.letters(job_id))) == (JobStatus.DEAD, 1)
-    assert "AUTOCOMMIT" in jobs.letters(job_id)[0]["error"]["message"]
+    assert (jobs.status(job_id), len(jobs.dead_letters(job_id))) == (JobStatus.DEAD, 1)
+    assert "AUTOCOMMIT" in jobs.dead_letters(job_id)[0]["error"]["message"]
     for made in (plain, one, two):
         await made.dispose() if not is_sync else made.dispose()
 
@@ -243,7 +245,7 @@ LASTING = {
 @pytest.mark.parametrize(
     "setting", variants(LASTING, default=["a timeout", "a role", "a block", "a temporary table", "a lock"])
 )
-async def test_what_a_handler_sets_does_not_outlive_its_attempt(engine: Engine, jobs: Jobs, setting: str) -> None:
+async def test_session_state_set_by_a_handler_does_not_outlive_its_attempt(engine: Engine, jobs: Jobs, setting: str) -> None:
     """Not its timeout, role, schema or variables, its temporary tables or locks: the next handler finds none of it."""
     seen: list[Any] = []
     state = text(
@@ -253,7 +255,7 @@ async def test_what_a_handler_sets_does_not_outlive_its_attempt(engine: Engine, 
         " (SELECT count(*) FROM pg_class WHERE relpersistence = 't'), (SELECT count(*) FROM pg_listening_channels())"
     )
 
-    def look(session: Session, payload: str) -> None:
+    def set_or_read(session: Session, payload: str) -> None:
         if payload.startswith("set"):
             session.execute(text(LASTING[setting]))
             if setting == "a role":
@@ -263,7 +265,7 @@ async def test_what_a_handler_sets_does_not_outlive_its_attempt(engine: Engine, 
         else:
             seen.append(tuple(session.execute(state).one()))
 
-    queue = handlers(look)
+    queue = handlers(set_or_read)
     enqueue(engine, *(queue.job(kind, f"look {kind}") for kind in KINDS))
     await drain(queue, engine)
     before, seen[:] = set(seen), []
@@ -277,7 +279,7 @@ async def test_what_a_handler_sets_does_not_outlive_its_attempt(engine: Engine, 
     assert ended <= {JobStatus.COMPLETED, JobStatus.DEAD}  # a role may have lost the right to write
 
 
-def test_what_is_local_costs_no_connection() -> None:
+def test_only_statements_with_lasting_effects_are_detected_as_session_changes() -> None:
     for statement in (
         "SET LOCAL statement_timeout = 5",
         "SET   TRANSACTION ISOLATION LEVEL SERIALIZABLE",
@@ -300,15 +302,15 @@ def test_what_is_local_costs_no_connection() -> None:
 
 
 @one_server_swept
-async def test_a_handler_keeps_its_connection_where_it_sets_nothing_that_lasts(engine: Engine, jobs: Jobs) -> None:
+async def test_handlers_reuse_a_connection_if_they_change_no_session_state(engine: Engine, jobs: Jobs) -> None:
     pids: list[int] = []
 
-    def look(session: Session, payload: str) -> None:
+    def set_local(session: Session, payload: str) -> None:
         session.execute(text("SET LOCAL statement_timeout = '5s'"))
         session.execute(select(func.set_config("app.tenant", "42", True)))
         pids.append(session.scalar(select(func.pg_backend_pid())))  # type: ignore[arg-type]
 
-    queue = handlers(look)
+    queue = handlers(set_local)
     enqueue(engine, *(queue.job("sync", f"{number}") for number in range(3)))
     await drain(queue, engine)
     assert len(pids) == 3
@@ -324,7 +326,7 @@ class AppAsyncSession(AsyncSession):
 
 
 @one_server_swept
-async def test_a_handler_is_given_the_session_class_it_is_annotated_with(engine: Engine, jobs: Jobs) -> None:
+async def test_a_handler_receives_the_session_class_of_its_annotation(engine: Engine, jobs: Jobs) -> None:
     queue, seen = JobQueue[Any](), list[Any]()
 
     @queue.handler("own")
@@ -363,7 +365,7 @@ async def test_a_handler_is_given_the_session_class_it_is_annotated_with(engine:
     Worker(queue, engine, options=quick(concurrency=1), **factories)  # type: ignore[arg-type]
 
 
-def test_nothing_is_made_of_a_job_class_when_a_handler_is_declared() -> None:
+def test_declaring_a_handler_creates_no_job_instance() -> None:
     """An application's own checks of jobs see jobs, not a throw-away one that the declaration made."""
     from sqlalchemy.orm import DeclarativeBase, validates
 

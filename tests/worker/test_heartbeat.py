@@ -10,9 +10,9 @@ from sa_jobqueue import Job
 from sa_jobqueue.worker.background.heartbeat import Heartbeat, Identity
 
 
-def test_after_a_pause_attempts_are_stopped_also_where_the_beat_comes_before_the_look(engine: Engine) -> None:
+def test_attempts_are_stopped_after_a_pause_even_if_a_heartbeat_precedes_the_check(engine: Engine) -> None:
     now = [0.0]
-    told: list[timedelta] = []
+    warnings: list[timedelta] = []
     identity = Identity("tester:1", "tester", "here", 1, "0", ["default"], ["nothing"], 1)
     heartbeat = Heartbeat(
         engine.execution_options(isolation_level="AUTOCOMMIT"),
@@ -20,23 +20,23 @@ def test_after_a_pause_attempts_are_stopped_also_where_the_beat_comes_before_the
         identity,
         interval=timedelta(seconds=1),
         heartbeat_timeout=timedelta(seconds=3),
-        on_endangered=told.append,
+        on_endangered=warnings.append,
         clock=lambda: now[0],
     )
     heartbeat.beat()
     now[0] = 1.5
     heartbeat.beat()
     heartbeat.check()
-    assert told == []
-    now[0] = 5.0  # the whole process stood still; its threads go on in any order
+    assert warnings == []
+    now[0] = 5.0  # the whole process was paused; its threads resume in any order
     heartbeat.beat()
     assert heartbeat.is_safe
     heartbeat.check()
     heartbeat.check()
-    assert told == [timedelta(seconds=3.5)]
+    assert warnings == [timedelta(seconds=3.5)]
     now[0] = 9.0
     heartbeat.check()
     heartbeat.beat()
     heartbeat.check()
-    assert told == [timedelta(seconds=3.5), timedelta(seconds=4)]
+    assert warnings == [timedelta(seconds=3.5), timedelta(seconds=4)]
     heartbeat.stop()

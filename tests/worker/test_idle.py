@@ -28,7 +28,7 @@ from tests.fixtures.workers import quick, until, working
 
 @pytest.fixture
 def asked() -> Iterator[list[str]]:
-    """Record what looks for jobs: `claim` and `catch-up`."""
+    """Record the statements that look for jobs: `claim` and `catch-up`."""
     seen: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
@@ -42,7 +42,7 @@ def asked() -> Iterator[list[str]]:
     event.remove(Engine, "before_cursor_execute", note)
 
 
-async def test_a_poll_is_one_statement_and_the_next_due_time_is_known(engine: Engine, asked: list[str]) -> None:
+async def test_an_idle_poll_is_one_statement_and_learns_the_next_due_time(engine: Engine, asked: list[str]) -> None:
     queue = JobQueue()
 
     @queue.handler("nothing")
@@ -58,15 +58,13 @@ async def test_a_poll_is_one_statement_and_the_next_due_time_is_known(engine: En
         await until(lambda: asked[-5:] == polls, what="the same again")
 
 
-async def test_what_was_committed_late_is_found_by_the_first_look_after_its_notification(
-    engine: Engine, asked: list[str]
-) -> None:
-    """It lies behind the cursor: stamped before the worker's last look, which did not see it."""
-    queue, looks = JobQueue(), []
+async def test_a_late_arrival_is_found_by_the_first_poll_after_its_notification(engine: Engine, asked: list[str]) -> None:
+    """It lies behind the cursor: stamped before the worker's last catch-up, which did not see it."""
+    queue, claims_seen = JobQueue(), []
 
     @queue.handler("nothing")
     async def nothing(payload: dict[str, Any]) -> None:
-        looks.append(asked.count("claim"))
+        claims_seen.append(asked.count("claim"))
 
     async with working(Worker(queue, engine, options=quick(poll_interval=timedelta(seconds=30)))) as log:
         with Session(engine) as session:
@@ -78,10 +76,10 @@ async def test_what_was_committed_late_is_found_by_the_first_look_after_its_noti
             asked.clear()
             session.commit()
         await log.until(JobStarted, 2)
-    assert looks[1] <= 2  # of lanes that were empty a moment ago, and of what the catch-up found
+    assert claims_seen[1] <= 2  # of lanes that were empty a moment ago, and of what the catch-up found
 
 
-async def test_one_that_has_no_room_under_a_limit_does_not_look_for_what_it_could_not_start(
+async def test_a_worker_without_capacity_under_a_limit_does_not_catch_up(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "CATCH_UP_EVERY", 1e9)  # so that only being idle has it ask
@@ -107,7 +105,7 @@ async def test_one_that_has_no_room_under_a_limit_does_not_look_for_what_it_coul
     assert asked.count("seen") <= 1  # before it first asked
 
 
-async def test_a_connection_that_waits_does_not_wake_the_loop(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_connection_does_not_wake_the_event_loop(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     connections = Connections(engine.url, worker_name="tester", patience=timedelta(seconds=20))
     connection = await connections.listen()
     loop, rests = asyncio.get_running_loop(), []
@@ -132,12 +130,12 @@ def _ended(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("arrive", [_enqueued, _ended])
-@pytest.mark.parametrize("look", [1, 2])
-async def test_it_is_not_idle_while_something_is_left_that_came_after_its_last_claim(
-    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, arrive: Callable[[Connection], None], look: int
+@pytest.mark.parametrize("claim_number", [1, 2])
+async def test_run_until_idle_finds_work_committed_after_its_last_claim(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, arrive: Callable[[Connection], None], claim_number: int
 ) -> None:
     """A job, or the end of an awaited chain, without a notification: committed after this claim found nothing."""
-    queue, ran, looks = JobQueue(), list[str](), 0
+    queue, ran, claims = JobQueue(), list[str](), 0
 
     @queue.handler("test")
     async def note() -> None:
@@ -148,10 +146,10 @@ async def test_it_is_not_idle_while_something_is_left_that_came_after_its_last_c
     claim = Claimer.claim
 
     async def claimed(self: Claimer, connection: AsyncConnection) -> int:
-        nonlocal looks
+        nonlocal claims
         started = await claim(self, connection)
-        looks += 1
-        if looks == look:
+        claims += 1
+        if claims == claim_number:
             with engine.begin() as other:
                 arrive(other)
         return started
@@ -160,5 +158,5 @@ async def test_it_is_not_idle_while_something_is_left_that_came_after_its_last_c
     # The first rescue run of a worker looks for such chains, and might do so in time.
     monkeypatch.setattr(Rescuer, "run", lambda _: asyncio.Event().wait())
     await asyncio.wait_for(Worker(queue, engine, options=quick()).run_until_idle(), 30)
-    assert looks > look
+    assert claims > claim_number
     assert ran == ["test"]

@@ -63,7 +63,7 @@ def end_of(answer: Message) -> Finished:
     return of_error(JOB, raised.value, None)
 
 
-def test_columns_are_carried_as_they_are() -> None:
+def test_column_values_survive_the_round_trip_to_a_child() -> None:
     assert unpacked_job(packed_job(JOB)) == JOB
     values = {"a": Decimal("1.50"), "b": NOW.date(), "c": {"kind": "uuid"}, "d": None}
     assert unpacked(packed(values)) == values
@@ -71,7 +71,7 @@ def test_columns_are_carried_as_they_are() -> None:
         packed({"stamp": object()})
 
 
-def test_a_continuation_is_made_anew_and_only_of_what_a_new_job_has() -> None:
+def test_a_continuation_from_a_child_is_rebuilt_from_allowed_columns_only() -> None:
     made = queue.job(
         "t", {"n": 7}, at=NOW, priority=3, timeout=timedelta(hours=1), blockers=[UUID(int=5)], fairness_key="ann"
     )
@@ -108,13 +108,13 @@ def test_a_continuation_is_made_anew_and_only_of_what_a_new_job_has() -> None:
         {"is": "nothing"},
     ],
 )
-def test_an_end_that_no_attempt_has_is_no_answer(forged: Message) -> None:
+def test_an_invalid_outcome_from_a_child_is_refused(forged: Message) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)) as refused:
         result_of(ended(**forged), JOB, Job)
     assert not isinstance(refused.value, IsolatedHandlerError)
 
 
-def test_what_a_child_says_of_a_failure_is_bounded_and_clean() -> None:
+def test_a_failure_reported_by_a_child_is_bounded_and_sanitized() -> None:
     error = {"type": "a\x00b", "message": "x" * 10**6, "traceback": "\ud800"}
     due = packed({"delay": timedelta(days=10**6), "at": None})
     end = end_of(ended(error=error, fingerprint="f" * 99 + "\x00", due=due))
@@ -133,19 +133,19 @@ def test_an_output_that_the_database_refuses_fails_its_own_attempt(output: str) 
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff", b"[]", b'{"is": 3}', b'"is"'])
-def test_a_frame_that_is_no_message_is_refused(body: bytes) -> None:
+def test_a_malformed_frame_from_a_child_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError):
         parsed(body)
 
 
-async def test_the_memory_guard_says_once_that_it_is_too_much() -> None:
-    held, told = iter([10, 20, 30, 31]), list[int]()
-    guard = MemoryGuard(20, told.append, held=lambda: next(held), rest=timedelta(0))
+async def test_the_memory_guard_reports_an_exceeded_limit_once() -> None:
+    held, reported = iter([10, 20, 30, 31]), list[int]()
+    guard = MemoryGuard(20, reported.append, held=lambda: next(held), rest=timedelta(0))
     await asyncio.wait_for(guard.run(), PATIENCE)
-    assert told == [30]
+    assert reported == [30]
 
 
-def test_what_a_process_holds_is_told_in_bytes() -> None:
+def test_resident_memory_of_a_process_is_measured_in_bytes() -> None:
     before = resident_bytes(os.getpid())
     block = b"x" * 2**26
     assert resident_bytes(os.getpid()) - before > 2**25

@@ -33,7 +33,7 @@ from sa_jobqueue.worker.claim.partitions import Partitions
 from sa_jobqueue.worker.claim.planner import MOST_KEYS
 from sa_jobqueue.worker.claim.selectors import Selectors
 from tests.behaviour.test_attempts import enqueue
-from tests.behaviour.test_sharing import drain, fill, recorder
+from tests.behaviour.test_fair_scheduling import drain, fill, recorder
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import quick, until, working
@@ -70,15 +70,15 @@ def claimed(monkeypatch: pytest.MonkeyPatch) -> Claimed:
 
 
 @pytest.fixture
-def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have surveys find nothing that catch-ups have missed: there is one, at the start."""
+def no_later_full_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Disable full scans after the first, so that they find nothing that catch-ups have missed."""
     for name in ("SURVEY_EVERY", "SURVEY_IDLE"):
         monkeypatch.setattr(arrivals, name, 1e9)
 
 
 @pytest.fixture
-def surveys() -> Iterator[list[int]]:
-    """Record the number of rows of each page of a survey."""
+def full_scans() -> Iterator[list[int]]:
+    """Record the number of rows of each page of a full scan."""
     pages: list[int] = []
 
     def note(_connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
@@ -119,7 +119,7 @@ async def test_a_worker_claims_for_all_types_and_queues_with_one_statement(
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
 
 
-async def test_types_with_slots_take_no_more_than_their_own(engine: Engine, jobs: Jobs) -> None:
+async def test_job_types_run_at_most_their_own_concurrency(engine: Engine, jobs: Jobs) -> None:
     queue, running, most = JobQueue(), Counter[str](), Counter[str]()
     slots = {"send": 2, "render": 3, "count": None}
     for kind, concurrency in slots.items():
@@ -139,7 +139,9 @@ async def test_types_with_slots_take_no_more_than_their_own(engine: Engine, jobs
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
 
 
-async def test_an_empty_lane_costs_nothing(engine: Engine, claimed: Claimed, seldom: None) -> None:
+async def test_claims_do_not_scan_lanes_that_have_been_emptied(
+    engine: Engine, claimed: Claimed, no_later_full_scan: None
+) -> None:
     """Of many lanes that had jobs once, claims name the one that has some."""
     queue, seen = recorder()
     for name in QUEUES:
@@ -154,7 +156,9 @@ async def test_an_empty_lane_costs_nothing(engine: Engine, claimed: Claimed, sel
     assert set(full) == {1}
 
 
-async def test_the_lanes_of_a_claim_are_bounded_and_each_key_has_its_turn(engine: Engine, claimed: Claimed) -> None:
+async def test_a_claim_scans_a_bounded_number_of_lanes_and_serves_every_fairness_key(
+    engine: Engine, claimed: Claimed
+) -> None:
     ran: list[str] = []
     queue = JobQueue()
 
@@ -171,8 +175,8 @@ async def test_the_lanes_of_a_claim_are_bounded_and_each_key_has_its_turn(engine
     assert len(set(ran[: 3 * MOST_KEYS])) >= 2.9 * MOST_KEYS
 
 
-async def test_a_survey_of_more_lanes_than_a_page_has_finds_them_all(
-    engine: Engine, jobs: Jobs, surveys: list[int], seldom: None
+async def test_a_full_scan_finds_more_lanes_than_fit_on_one_page(
+    engine: Engine, jobs: Jobs, full_scans: list[int], no_later_full_scan: None
 ) -> None:
     queue, ran = JobQueue(), Counter[str]()
 
@@ -184,13 +188,13 @@ async def test_a_survey_of_more_lanes_than_a_page_has_finds_them_all(
         rows = [_row("test", queue="mail", fairness_key=str(key)) for key in range(1100)]
         writer.execute(insert(table(Job)).values(rows))
     await drain(queue, engine, queues=["mail"], concurrency=200)
-    assert surveys[:2] == [1000, 100]
+    assert full_scans[:2] == [1000, 100]
     assert ran == dict.fromkeys(map(str, range(1100)), 1)
 
 
 @pytest.mark.parametrize("listen", [True, False], ids=["after a notification", "at the next poll"])
-async def test_the_first_job_of_a_key_that_was_not_known_is_found(
-    listen: bool, engine: Engine, claimed: Claimed, seldom: None
+async def test_the_first_job_of_an_unknown_fairness_key_is_found(
+    listen: bool, engine: Engine, claimed: Claimed, no_later_full_scan: None
 ) -> None:
     queue = JobQueue()
 
@@ -206,8 +210,8 @@ async def test_the_first_job_of_a_key_that_was_not_known_is_found(
 
 
 @pytest.mark.parametrize("slots", [None, 3], ids=["one partition", "a partition of the type"])
-async def test_what_comes_into_a_lane_that_has_just_been_empty_is_not_left_behind(
-    slots: int | None, engine: Engine, seldom: None
+async def test_jobs_added_to_a_lane_that_was_just_empty_are_found(
+    slots: int | None, engine: Engine, no_later_full_scan: None
 ) -> None:
     """Each job puts another there, without a notification."""
     queue, seen = recorder(slots)
@@ -225,8 +229,8 @@ async def test_what_comes_into_a_lane_that_has_just_been_empty_is_not_left_behin
 
 
 @pytest.mark.parametrize("limited", ["by slots", "across workers"])
-async def test_a_worker_that_ends_when_idle_has_looked_behind_its_cursors(
-    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, limited: str, seldom: None
+async def test_run_until_idle_looks_for_late_arrivals_before_it_ends(
+    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, limited: str, no_later_full_scan: None
 ) -> None:
     monkeypatch.setattr(arrivals, "CATCH_UP_EVERY", 1e9)  # so that only being idle has it ask
     queue, ran = JobQueue(), list[int]()
@@ -265,10 +269,10 @@ def _write(connection: Connection, chance: random.Random, count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", variants(range(4), default=[0, 1]))
-async def test_whatever_is_written_and_however_late_each_job_is_started_once(
-    seed: int, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, seldom: None
+async def test_each_job_starts_once_however_late_it_is_committed(
+    seed: int, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, no_later_full_scan: None
 ) -> None:
-    """By two workers, while transactions commit late. No survey finds what was passed over."""
+    """By two workers, while transactions commit late. No full scan finds what was missed."""
     if seed % 2:
         monkeypatch.setattr(arrivals, "_ARRIVALS", 8)  # each burst is a flood
     chance, queue, ran = random.Random(seed), JobQueue(), Counter[Any]()
@@ -308,7 +312,7 @@ async def test_whatever_is_written_and_however_late_each_job_is_started_once(
     assert ran.keys() == startable()
 
 
-async def test_of_lanes_that_were_read_to_different_instants_each_is_asked_from_its_own_or_an_earlier_one(
+async def test_catch_up_queries_each_lane_from_its_own_cursor_or_an_earlier_one(
     engine: Engine, jobs: Jobs, connection: AsyncConnection
 ) -> None:
     at = jobs.get(jobs.add(type_name="send", queue="mail", fairness_key="1", due_in=-50))["scheduled_at"]

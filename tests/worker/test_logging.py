@@ -12,7 +12,7 @@ from sa_jobqueue import JobQueue, Worker
 from tests.fixtures.workers import quick
 
 
-async def test_a_worker_made_in_python_logs_its_start_and_each_attempt(
+async def test_a_worker_created_in_python_logs_its_start_and_each_attempt(
     engine: Engine, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="sa_jobqueue.worker")

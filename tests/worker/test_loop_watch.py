@@ -30,12 +30,12 @@ class Warnings(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.records: list[logging.LogRecord] = []
-        self.came = threading.Event()
+        self.arrived = threading.Event()
 
     def emit(self, record: logging.LogRecord) -> None:
         if getattr(record, "event", "") == "EventLoopBlocked":
             self.records.append(record)
-            self.came.set()
+            self.arrived.set()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def warnings() -> Iterator[Warnings]:
 
 @pytest.mark.parametrize("is_child", [False, True], ids=["handler", "task of it"])
 @one_server_swept
-async def test_a_handler_that_blocks_the_loop_is_named_while_it_does(
+async def test_a_handler_that_blocks_the_event_loop_is_logged_while_it_blocks(
     is_child: bool, engine: Engine, jobs: Jobs, start: Start, warnings: Warnings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vitals, "_TICK", 0.02)
@@ -56,7 +56,7 @@ async def test_a_handler_that_blocks_the_loop_is_named_while_it_does(
     queue = JobQueue()
 
     async def block() -> None:
-        warnings.came.wait(PATIENCE)  # as time.sleep or a synchronous client
+        warnings.arrived.wait(PATIENCE)  # as time.sleep or a synchronous client
 
     @queue.handler("blocks")
     async def blocks() -> None:
@@ -69,20 +69,20 @@ async def test_a_handler_that_blocks_the_loop_is_named_while_it_does(
     async with start(queue):
         await until(lambda: jobs.status(job_id).value == "completed")
     (record,) = warnings.records
-    said: dict[str, Any] = vars(record)
+    fields: dict[str, Any] = vars(record)
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("event loop blocked for over ")
-    assert said["stack_info"].startswith("Stack (most recent call last):\n")
-    assert "in block\n    warnings.came.wait(PATIENCE)" in said["stack_info"]
+    assert fields["stack_info"].startswith("Stack (most recent call last):\n")
+    assert "in block\n    warnings.came.wait(PATIENCE)" in fields["stack_info"]
     if is_child and sys.version_info < (3, 12):
         assert "by task a task" in record.getMessage()
         return
-    assert (said["job_id"], said["job_type"], said["job_attempt"]) == (str(job_id), "blocks", 1)
-    assert said["handler"] == f"{__name__}:{blocks.job_type.func.__qualname__}"
-    assert f"job {job_id} (blocks) attempt 1, handler {said['handler']}" in record.getMessage()
+    assert (fields["job_id"], fields["job_type"], fields["job_attempt"]) == (str(job_id), "blocks", 1)
+    assert fields["handler"] == f"{__name__}:{blocks.job_type.func.__qualname__}"
+    assert f"job {job_id} (blocks) attempt 1, handler {fields['handler']}" in record.getMessage()
 
 
-async def test_a_type_is_named_once_a_minute(warnings: Warnings) -> None:
+async def test_a_blocking_job_type_is_logged_at_most_once_a_minute(warnings: Warnings) -> None:
     clock, name = 1000.0, "mail"
     task = asyncio.current_task()
     assert task is not None
@@ -94,14 +94,14 @@ async def test_a_type_is_named_once_a_minute(warnings: Warnings) -> None:
         assert len(warnings.records) == count, (clock, name)
 
 
-async def test_a_loop_that_only_waits_is_not_blamed(warnings: Warnings) -> None:
+async def test_an_event_loop_without_a_running_task_is_not_reported_as_blocked(warnings: Warnings) -> None:
     """As after a pause of the whole process, or where the processor is taken."""
     loop, thread_id = asyncio.get_running_loop(), threading.get_ident()
     watch = LoopWatch(VitalSigns(WorkerOptions()), lambda task: (None, ""))
 
-    def look() -> None:
+    def report() -> None:
         wait_until(lambda: asyncio.current_task(loop) is None)
         watch._report(loop, thread_id)
 
-    await asyncio.to_thread(look)
+    await asyncio.to_thread(report)
     assert warnings.records == []

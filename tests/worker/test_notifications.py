@@ -44,25 +44,23 @@ def notify(engine: Engine, database_url: str) -> Iterator[Notify]:
 
             def send(topic: Any, *payloads: Any, times: int = 1) -> None:
                 for payload in payloads:  # each in a transaction of its own: the same twice in one is sent once
-                    told = sql.SQL("pg_notify({}, {})").format(Layout().channel(topic), str(payload))
+                    call_sql = sql.SQL("pg_notify({}, {})").format(Layout().channel(topic), str(payload))
                     loop = "DO $$ BEGIN FOR i IN 1..{} LOOP PERFORM {}; COMMIT; END LOOP; END $$"
-                    stranger.execute(sql.SQL(loop).format(times, told))
+                    stranger.execute(sql.SQL(loop).format(times, call_sql))
 
             yield send
         own.execute(f"DROP ROLE {name}")
 
 
-async def test_a_notification_that_says_lost_stops_no_attempt_that_is_the_workers(
-    start: Start, engine: Engine, notify: Notify
-) -> None:
+async def test_a_false_lost_notification_stops_no_attempt(start: Start, engine: Engine, notify: Notify) -> None:
     jobs = JobQueue()
     calls: Counter[str] = Counter()
-    goes_on = asyncio.Event()
+    release = asyncio.Event()
 
     @jobs.handler("works")
     async def works(name: str) -> None:
         calls[name] += 1
-        await goes_on.wait()
+        await release.wait()
 
     with Session(engine) as session, session.begin():
         kept, cancelled = works.job("kept"), works.job("cancelled")
@@ -79,16 +77,14 @@ async def test_a_notification_that_says_lost_stops_no_attempt_that_is_the_worker
         (lost,) = await log.until(AttemptLost)
         assert lost.job_id == cancelled_id
         notify("lost", kept_id)
-        goes_on.set()
+        release.set()
         (completed,) = await log.until(JobCompleted)
         assert (completed.job_id, completed.attempt) == (kept_id, 1)
     assert calls == {"kept": 1, "cancelled": 1}
     assert len(log.of(AttemptLost)) == 1
 
 
-async def test_a_cancellation_that_was_not_heard_is_found_when_the_worker_listens_again(
-    start: Start, engine: Engine
-) -> None:
+async def test_a_missed_cancellation_is_found_when_the_worker_listens_again(start: Start, engine: Engine) -> None:
     jobs = JobQueue()
 
     @jobs.handler("works")
@@ -108,7 +104,7 @@ async def test_a_cancellation_that_was_not_heard_is_found_when_the_worker_listen
             connection.rollback()
             connection.exec_driver_sql(f"SELECT pg_terminate_backend(pid, 10000) {listening}")
             cancelled = "UPDATE job SET status = 'cancelled', leased_by = NULL, leased_until = NULL, completed_at = now()"
-            connection.exec_driver_sql(f"{cancelled}, chain_completed_at = now()")  # by hand: it tells no worker
+            connection.exec_driver_sql(f"{cancelled}, chain_completed_at = now()")  # in SQL: it notifies no worker
             connection.commit()
         (lost,) = await log.until(AttemptLost)
         assert lost.job_id == job_id
@@ -118,11 +114,11 @@ async def test_a_flood_of_notifications_costs_a_bounded_number_of_statements(
     start: Start, engine: Engine, notify: Notify, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = JobQueue()
-    goes_on = asyncio.Event()
+    release = asyncio.Event()
 
     @jobs.handler("works")
     async def works() -> None:
-        await goes_on.wait()
+        await release.wait()
 
     sent: Counter[Compiled] = Counter()
     execute = Compiled.execute
@@ -154,15 +150,15 @@ async def test_a_flood_of_notifications_costs_a_bounded_number_of_statements(
         await asyncio.to_thread(flood)
         await log.until(AttemptLost)
         count, seconds = sent - before, loop.time() - began
-        goes_on.set()
+        release.set()
         await log.until(JobCompleted)
     for statement in (compiled(leases.owned, Job), compiled(controls.of_worker, Job)):
         assert 1 <= count[statement] <= (BURST + seconds) * 10 + 2
-    # A claim is up to two statements: the claim, and a look for new partitions.
+    # A claim is up to two statements: the claim, and a search for new partitions.
     assert count.total() <= 2 * (BURST + seconds) * 250
 
 
-async def test_a_throttle_passes_all_on_at_once_after_a_pause_and_together_in_a_flood() -> None:
+async def test_the_throttle_delivers_hints_at_once_after_a_pause_and_merges_a_flood() -> None:
     calls: list[Hints] = []
     called = asyncio.Event()
 
@@ -192,13 +188,13 @@ async def test_a_throttle_passes_all_on_at_once_after_a_pause_and_together_in_a_
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_a_flood_of_ends_that_are_none_costs_those_who_wait_few_looks(
+async def test_a_flood_of_false_ended_notifications_costs_wait_chain_few_queries(
     engine: Engine, async_engine: AsyncEngine, jobs: Jobs, notify: Notify, is_async: bool
 ) -> None:
     job_id = jobs.add()
-    looks: list[str] = []
+    queries: list[str] = []
     for one in (engine, async_engine.sync_engine):
-        event.listen(one, "before_cursor_execute", lambda *given: looks.append(given[2]))
+        event.listen(one, "before_cursor_execute", lambda *given: queries.append(given[2]))
     ended = Event()
 
     def flood() -> None:
@@ -219,4 +215,4 @@ async def test_a_flood_of_ends_that_are_none_costs_those_who_wait_few_looks(
     finally:
         ended.set()
         flooding.join()
-    assert len(looks) < 40
+    assert len(queries) < 40

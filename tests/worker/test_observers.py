@@ -106,7 +106,7 @@ async def test_the_next_job_of_an_ordering_key_starts_when_the_one_before_it_end
     assert order == list(range(20))
 
 
-async def test_a_limit_of_a_queue_has_capacity_again_when_a_job_ends(engine: Engine, jobs: Jobs, events: EventBus) -> None:
+async def test_a_queue_limit_has_capacity_again_when_a_job_ends(engine: Engine, jobs: Jobs, events: EventBus) -> None:
     queue, running, most = JobQueue(), 0, 0
 
     @queue.handler("one")
@@ -118,13 +118,13 @@ async def test_a_limit_of_a_queue_has_capacity_again_when_a_job_ends(engine: Eng
         running -= 1
 
     execute(engine, "INSERT INTO queue (name, global_concurrency) VALUES ('default', 1)")
-    # A worker that is not told of the end of a job tries again after half a second: 40 s for all of these.
+    # A worker that is not notified of the end of a job tries again after half a second: 40 s for all of these.
     enqueue(engine, *(queue.job("one") for _ in range(80)))
     await complete_all(engine, jobs, [Worker(queue, engine, options=quick(poll_interval=NEVER), events=events)])
     assert most == 1
 
 
-async def test_a_limit_of_a_job_type_in_one_worker_is_kept_and_its_slots_are_used_again(
+async def test_a_job_types_concurrency_in_one_worker_is_kept_and_its_slots_are_reused(
     engine: Engine, jobs: Jobs, events: EventBus
 ) -> None:
     queue, running, most = JobQueue(), 0, 0
@@ -156,7 +156,7 @@ async def test_a_job_that_is_rescheduled_for_now_runs_at_once(engine: Engine, jo
     assert attempts == [1, 2, 3, 4]
 
 
-async def test_it_ends_when_it_is_idle(engine: Engine, jobs: Jobs, events: EventBus) -> None:
+async def test_run_until_idle_ends_when_the_worker_is_idle(engine: Engine, jobs: Jobs, events: EventBus) -> None:
     queue = JobQueue()
 
     @queue.handler("one")
@@ -173,7 +173,7 @@ async def test_it_ends_when_it_is_idle(engine: Engine, jobs: Jobs, events: Event
     assert sorted(jobs.statuses().values()) == [JobStatus.COMPLETED, JobStatus.COMPLETED, JobStatus.DEAD]
 
 
-async def test_it_drains_when_it_is_asked_to(engine: Engine, jobs: Jobs, events: EventBus) -> None:
+async def test_a_worker_drains_when_it_is_asked_to(engine: Engine, jobs: Jobs, events: EventBus) -> None:
     queue, finish = waiting_queue()
     first, second = enqueue(engine, queue.job("waits", {}, priority=1), queue.job("waits", {}))
     options = quick(concurrency=1, shutdown_timeout=timedelta(hours=1))
@@ -192,7 +192,7 @@ async def test_it_drains_when_it_is_asked_to(engine: Engine, jobs: Jobs, events:
     assert (jobs.status(first), jobs.status(second)) == (JobStatus.COMPLETED, JobStatus.PENDING)
 
 
-async def test_capacity_that_one_worker_frees_is_used_by_another(engine: Engine, jobs: Jobs, events: EventBus) -> None:
+async def test_capacity_freed_by_one_worker_is_used_by_another(engine: Engine, jobs: Jobs, events: EventBus) -> None:
     queue, finish = waiting_queue()
     execute(engine, "INSERT INTO queue (name, global_concurrency) VALUES ('default', 1)")
     first, second = enqueue(engine, queue.job("waits", {}, priority=1), queue.job("waits", {}))
@@ -209,7 +209,7 @@ async def test_capacity_that_one_worker_frees_is_used_by_another(engine: Engine,
     await asyncio.wait_for(asyncio.gather(run, run_of_other), PATIENCE)
 
 
-async def test_what_an_attempt_held_is_freed_without_the_garbage_collector(engine: Engine, jobs: Jobs) -> None:
+async def test_objects_of_an_attempt_are_freed_without_the_garbage_collector(engine: Engine, jobs: Jobs) -> None:
     queue, held = JobQueue(), list[weakref.ref[Any]]()
 
     @queue.handler("one")

@@ -43,7 +43,7 @@ async def asynchronous(engine: Engine, request: pytest.FixtureRequest) -> AsyncI
     await asynchronous.dispose()
 
 
-async def test_a_claim_that_began_before_the_last_one_under_its_rate_starts_nothing_and_comes_again(
+async def test_a_claim_older_than_the_last_spend_of_its_rate_limit_starts_nothing_and_retries(
     asynchronous: AsyncEngine,
 ) -> None:
     late, quick = Limits(Job, "default", None), Limits(Job, "default", None)
@@ -74,7 +74,7 @@ def gated() -> Compiled:
 @both_servers
 @pytest.mark.parametrize("asynchronous", ["read committed", "repeatable read"], indirect=True)
 @pytest.mark.parametrize("spent_before", [0, 1])
-async def test_what_another_claim_spends_between_the_snapshot_and_the_lock_is_not_spent_again(
+async def test_rate_tokens_spent_between_snapshot_and_lock_are_not_spent_twice(
     engine: Engine, asynchronous: AsyncEngine, spent_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late, quick = Limits(Job, "default", None), Limits(Job, "default", None)
@@ -90,9 +90,9 @@ async def test_what_another_claim_spends_between_the_snapshot_and_the_lock_is_no
 
         async def claim() -> tuple[int, dict[str, int]]:
             async with transaction(first):
-                told = await late.capacity(first, 9)
+                capacity = await late.capacity(first, 9)
                 await late.rates.spend(first, [LIGHT])
-            return told
+            return capacity
 
         claiming = asyncio.create_task(claim())
         await until(lambda: claiming.done() or waits(engine), what="it has its snapshot")
@@ -114,7 +114,7 @@ def waits(engine: Engine) -> bool:
         return bool(connection.execute(text(found)).scalar_one())
 
 
-async def test_a_claim_that_another_has_outrun_is_made_again_and_charges_nothing(
+async def test_an_outdated_claim_is_repeated_and_counts_no_attempt(
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = JobQueue()
@@ -148,7 +148,7 @@ async def test_a_claim_that_another_has_outrun_is_made_again_and_charges_nothing
 
 
 @pytest.mark.parametrize("asynchronous", ["read committed", "repeatable read"], indirect=True)
-async def test_what_another_claim_starts_between_the_snapshot_and_the_lock_is_counted(
+async def test_jobs_started_between_snapshot_and_lock_count_against_the_limit(
     engine: Engine, asynchronous: AsyncEngine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with engine.begin() as connection:

@@ -57,7 +57,7 @@ def names(sessions: Sessions) -> list[str]:
         return [one.name for one in list_schedules(session)]
 
 
-async def test_two_workers_write_what_is_declared_and_fire_it_once(start: Start, sessions: Sessions) -> None:
+async def test_two_workers_write_declared_schedules_and_fire_each_run_once(start: Start, sessions: Sessions) -> None:
     jobs, noted = ticking()
     async with start(jobs) as one, start(jobs) as other:
         await until(lambda: names(sessions) == ["tick"])
@@ -72,7 +72,7 @@ async def test_two_workers_write_what_is_declared_and_fire_it_once(start: Start,
         assert session.scalar(select(func.count()).select_from(Job)) == 2
 
 
-async def test_a_worker_tells_of_rows_that_are_none_and_of_what_code_has_dropped(start: Start, sessions: Sessions) -> None:
+async def test_a_worker_reports_broken_and_undeclared_schedules(start: Start, sessions: Sessions) -> None:
     jobs, _ = ticking(name="old")
     async with start(jobs):
         await until(lambda: names(sessions) == ["old"])
@@ -103,7 +103,7 @@ END $$
 @pytest.mark.parametrize(
     "columns", [{"next_fire_at": "-infinity"}, {"next_fire_at": "0044-03-15 BC"}, {"last_fire_at": "infinity"}], ids=str
 )
-async def test_a_schedule_with_an_instant_that_python_cannot_hold_stops_no_other(
+async def test_a_schedule_with_a_time_python_cannot_represent_stops_no_other(
     columns: dict[str, str], start: Start, sessions: Sessions
 ) -> None:
     jobs, _ = ticking(name="good")
@@ -122,15 +122,15 @@ async def test_a_schedule_with_an_instant_that_python_cannot_hold_stops_no_other
         assert odd.next_fire_at > session.scalar(select(func.now()))  # type: ignore[operator]
 
 
-async def test_nothing_is_asked_of_the_database_until_something_is_due_or_told(
+async def test_the_scheduler_queries_only_when_a_schedule_is_due_or_it_is_woken(
     async_engine: AsyncEngine, sessions: Sessions
 ) -> None:
     asked: list[str] = []
-    looked = asyncio.Event()
+    queried = asyncio.Event()
 
     def note(*given: Any) -> None:
         asked.append(given[2].lower())
-        looked.set()
+        queried.set()
 
     event.listen(async_engine.sync_engine, "before_cursor_execute", note)
     with sessions.begin() as session:
@@ -139,15 +139,15 @@ async def test_nothing_is_asked_of_the_database_until_something_is_due_or_told(
     scheduler = Scheduler(async_engine, Job, EventBus(), declared=(), types=(), quarantine=quarantine)
     running = asyncio.create_task(scheduler.run())
     try:
-        for looks in (1, 2, 3):
+        for expected in (1, 2, 3):
             async with asyncio.timeout(PATIENCE):
-                while sum("extract" in text for text in asked) < looks:
-                    looked.clear()
-                    await looked.wait()
+                while sum("extract" in text for text in asked) < expected:
+                    queried.clear()
+                    await queried.wait()
             with pytest.raises(TimeoutError):  # all that it could do at once is done long before
                 async with asyncio.timeout(0.2):
                     await asyncio.Event().wait()
-            assert sum("extract" in text for text in asked) == looks
+            assert sum("extract" in text for text in asked) == expected
             scheduler.wake()
         assert not any("skip locked" in text for text in asked)
     finally:
@@ -155,7 +155,7 @@ async def test_nothing_is_asked_of_the_database_until_something_is_due_or_told(
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_schedule_paused_or_resumed_is_heard_of_at_once(start: Start, sessions: Sessions) -> None:
+async def test_pausing_or_resuming_a_schedule_takes_effect_at_once(start: Start, sessions: Sessions) -> None:
     jobs, noted = ticking()
 
     def pause() -> None:

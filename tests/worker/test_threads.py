@@ -22,7 +22,7 @@ async def test_as_many_calls_as_threads_run_at_once() -> None:
     threads.close()
 
 
-async def test_thousands_of_results_come_back_each_to_its_own_future() -> None:
+async def test_thousands_of_results_each_reach_their_own_future() -> None:
     threads = Threads(4, "test")
     results = await asyncio.wait_for(asyncio.gather(*(threads.run(partial(int, n)) for n in range(5_000))), PATIENCE)
     assert results == list(range(5_000))
@@ -30,7 +30,7 @@ async def test_thousands_of_results_come_back_each_to_its_own_future() -> None:
 
 
 @pytest.mark.parametrize(("raised", "expected"), [(ValueError("no"), ValueError), (SystemExit(3), EscapedError)])
-async def test_what_a_call_raises_is_raised(raised: BaseException, expected: type[BaseException]) -> None:
+async def test_an_error_in_a_thread_is_raised_to_the_caller(raised: BaseException, expected: type[BaseException]) -> None:
     threads = Threads(1, "test")
 
     def call() -> None:
@@ -41,26 +41,26 @@ async def test_what_a_call_raises_is_raised(raised: BaseException, expected: typ
     threads.close()
 
 
-async def test_stop_iteration_which_no_future_takes_is_an_error_like_any_other() -> None:
+async def test_stop_iteration_in_a_thread_is_raised_as_escaped_error() -> None:
     threads = Threads(1, "test")
     with pytest.raises(EscapedError, match="StopIteration"):
         await asyncio.wait_for(threads.run(lambda: next(iter(()))), PATIENCE)
     threads.close()
 
 
-async def test_what_has_not_begun_when_they_are_closed_never_begins() -> None:
+async def test_calls_not_begun_when_the_threads_are_closed_never_begin() -> None:
     threads = Threads(1, "test")
-    is_running, go_on, begun = threading.Event(), threading.Event(), threading.Event()
+    is_running, release, begun = threading.Event(), threading.Event(), threading.Event()
 
     def wait() -> bool:
         is_running.set()
-        return go_on.wait(PATIENCE)
+        return release.wait(PATIENCE)
 
     first = threads.run(wait)
     assert await asyncio.to_thread(is_running.wait, PATIENCE)
     second = threads.run(begun.set)
     threads.close()
-    go_on.set()
+    release.set()
     assert await asyncio.wait_for(first, PATIENCE)
     for thread in threading.enumerate():
         if thread.name.startswith("test_"):

@@ -23,8 +23,8 @@ ROOT: Final = Path(__file__).parents[3]
 
 def environment(system: System, url: str, journals: Path, **more: str) -> dict[str, str]:
     """Return the environment of a script of `workers`."""
-    told = {"CHAOS_URL": url, "CHAOS_JOURNALS": str(journals), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    return dict(os.environ) | told | dict(system.environment) | more
+    variables = {"CHAOS_URL": url, "CHAOS_JOURNALS": str(journals), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return dict(os.environ) | variables | dict(system.environment) | more
 
 
 def command(system: System, verb: str) -> list[str]:
@@ -34,8 +34,8 @@ def command(system: System, verb: str) -> list[str]:
 
 def setup(system: System, url: str, journals: Path) -> None:
     """Let a system create its tables. Raises: SystemExit."""
-    told = environment(system, url, journals)
-    done = subprocess.run(command(system, "setup"), env=told, cwd=ROOT, capture_output=True, text=True, check=False)
+    variables = environment(system, url, journals)
+    done = subprocess.run(command(system, "setup"), env=variables, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{system.name} could not be set up:\n{done.stderr}")
 
@@ -45,7 +45,7 @@ class PeerFleet(Fleet):
 
     def __init__(self, system: System, *, url: str, size: int, timing: Timing, log_dir: Path, journals: Path) -> None:
         self._system = system
-        self._told = environment(system, url, journals)
+        self._variables = environment(system, url, journals)
         self._url = make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
         super().__init__(url=url, record_url="", size=size, timing=timing, log_dir=log_dir)
 
@@ -59,17 +59,17 @@ class PeerFleet(Fleet):
             # Ours has a command for it; a script before that would make each start twice as long.
             arguments = ["--concurrency", str(CONCURRENCY), "--control-fd", str(control)]
             started = worker_command(f"{self._system.module}:jobs", *self.timing.arguments(), *arguments)
-            return started, self._told | {"SA_JOBQUEUE_URL": self._url}
-        return command(self._system, "work"), self._told | {"CHAOS_CONTROL_FD": str(control)}
+            return started, self._variables | {"SA_JOBQUEUE_URL": self._url}
+        return command(self._system, "work"), self._variables | {"CHAOS_CONTROL_FD": str(control)}
 
 
 class Producer:
     """A process that enqueues at a steady rate, straight on the server, and what a fault wants beside that."""
 
     def __init__(self, system: System, *, url: str, rate: float, seed: int, journals: Path, log: IO[bytes]) -> None:
-        told = environment(system, url, journals, CHAOS_RATE=str(rate), CHAOS_SEED=str(seed))
+        variables = environment(system, url, journals, CHAOS_RATE=str(rate), CHAOS_SEED=str(seed))
         self._process = subprocess.Popen(
-            command(system, "produce"), env=told, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
+            command(system, "produce"), env=variables, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
         )
         self._next = FIRST_FAULT
 

@@ -51,7 +51,7 @@ def document(options: Options, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _described(result: Result) -> dict[str, Any]:
-    told = zip(result.injections, result.recoveries, strict=True)
+    pairs = zip(result.injections, result.recoveries, strict=True)
     return {
         "name": result.system.name,
         "version": result.system.version,
@@ -65,7 +65,7 @@ def _described(result: Result) -> dict[str, Any]:
         "worker_processes": result.processes,
         "throughput": {when: round(rate, 1) for when, rate in result.throughput.items()},
         "seconds": round(result.seconds),
-        "faults": [{"fault": one.fault, "detail": one.detail, "recovery_s": _rounded(took)} for one, took in told],
+        "faults": [{"fault": one.fault, "detail": one.detail, "recovery_s": _rounded(took)} for one, took in pairs],
     }
 
 

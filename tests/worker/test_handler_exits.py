@@ -112,13 +112,13 @@ def _around(queue: JobQueue[Any]) -> None:
 
 def _provided(queue: JobQueue[Any]) -> None:
     @contextmanager
-    def lend(attempt: AttemptContext) -> Iterator[Resource]:
+    def provide(attempt: AttemptContext) -> Iterator[Resource]:
         if attempt.job.type_name.startswith("enter"):
             leave(attempt.job.input, attempt)
         yield Resource()
         leave(attempt.job.input, attempt)
 
-    queue.dependency(Resource, lend)
+    queue.dependency(Resource, provide)
 
     @queue.handler("enter", **OPTIONS)
     def enter(way: str, resource: Resource) -> None: ...
@@ -134,7 +134,7 @@ def _provided(queue: JobQueue[Any]) -> None:
 
 
 @pytest.fixture
-async def unheard() -> Any:
+async def no_unraisable_warnings() -> Any:
     """Give the list of what no task or callback was asked for, as the loop reports it; empty at the end."""
     loop, seen = asyncio.get_running_loop(), list[dict[str, Any]]()
     loop.set_exception_handler(lambda _, context: seen.append(context))
@@ -154,13 +154,13 @@ async def run_out(queue: JobQueue[Any], engine: Engine, jobs: Jobs, **options: A
             return log
 
 
-@pytest.mark.usefixtures("unheard")
+@pytest.mark.usefixtures("no_unraisable_warnings")
 @pytest.mark.parametrize(
     ("declare", "more"),
     [(_sync, {}), (_async, SELF_CANCELLATION), (_around, {}), (_provided, {})],
     ids=["threads", "tasks", "middleware", "dependencies"],
 )
-async def test_every_way_out_is_a_failure_that_counts(
+async def test_every_abnormal_exit_of_a_handler_is_a_counted_failure(
     engine: Engine, jobs: Jobs, declare: Callable[[JobQueue[Any]], None], more: dict[str, str]
 ) -> None:
     queue: JobQueue[Any] = JobQueue()
@@ -187,8 +187,8 @@ def _twice(kind: str) -> Any:
     return JobStatus.DEAD, 2, [("failed", kind), ("failed", kind)]
 
 
-@pytest.mark.usefixtures("unheard")
-async def test_every_way_out_of_an_isolated_handler_is_a_failure_that_counts(engine: Engine, jobs: Jobs) -> None:
+@pytest.mark.usefixtures("no_unraisable_warnings")
+async def test_every_abnormal_exit_of_an_isolated_handler_is_a_counted_failure(engine: Engine, jobs: Jobs) -> None:
     ways = (WAYS | SELF_CANCELLATION).items()
     expected = {enqueue(engine, isolated.leaves_anyhow.job(way))[0]: kind for way, kind in ways}
     await run_out(isolated.leaving, engine, jobs, heartbeat_timeout=timedelta(minutes=5))
@@ -197,7 +197,7 @@ async def test_every_way_out_of_an_isolated_handler_is_a_failure_that_counts(eng
         assert (jobs.status(job_id), history) == (JobStatus.DEAD, [("failed", kind)] * 2), kind
 
 
-@pytest.mark.usefixtures("unheard")
+@pytest.mark.usefixtures("no_unraisable_warnings")
 async def test_a_defect_of_the_executor_fails_the_attempt_and_is_logged(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -221,7 +221,7 @@ async def test_a_defect_of_the_executor_fails_the_attempt_and_is_logged(
     assert str(job_id) in first.getMessage()
 
 
-@pytest.mark.usefixtures("unheard")
+@pytest.mark.usefixtures("no_unraisable_warnings")
 async def test_a_worker_that_is_cancelled_releases_its_attempts_uncounted(engine: Engine, jobs: Jobs) -> None:
     """Unlike a handler that cancels its own task: the same exception, seen from within."""
     queue, is_running = JobQueue[Any](), asyncio.Event()
@@ -282,11 +282,9 @@ def _ending(engine: Engine, way: str) -> JobQueue[Any]:
     return queue
 
 
-@pytest.mark.usefixtures("unheard")
+@pytest.mark.usefixtures("no_unraisable_warnings")
 @pytest.mark.parametrize("way", variants(ENDS, default=["completes"]))
-async def test_a_handler_that_ends_its_own_job_through_its_session_is_taken_at_its_word(
-    engine: Engine, jobs: Jobs, way: str
-) -> None:
+async def test_a_handler_may_end_its_own_job_through_its_session(engine: Engine, jobs: Jobs, way: str) -> None:
     """With its other writes, once: whatever it returns. The others of its batch complete."""
     queue, (_, status, event) = _ending(engine, way), ENDS[way]
     kinds = ["sync", "async", "batch", "async_batch"]
@@ -300,16 +298,16 @@ async def test_a_handler_that_ends_its_own_job_through_its_session_is_taken_at_i
     with engine.begin() as connection:
         assert connection.execute(text("SELECT count(*), count(DISTINCT job) FROM effect")).one() == (4, 4)
         connection.execute(text("DROP TABLE effect"))
-    told: list[Any] = log.of(event)
-    assert {one.job_id for one in told} >= set(ids)
+    events: list[Any] = log.of(event)
+    assert {one.job_id for one in events} >= set(ids)
     assert log.of(AttemptLost) == []
     if status is JobStatus.COMPLETED:
         assert [jobs.get(job_id)["output"] for job_id in ids] == ["by hand"] * 4
         assert {one["outcome"] for job_id in ids for one in jobs.attempts(job_id)} == {"superseded"}
 
 
-@pytest.mark.usefixtures("unheard")
-async def test_a_handler_that_ends_its_own_job_and_fails_has_changed_nothing(engine: Engine, jobs: Jobs) -> None:
+@pytest.mark.usefixtures("no_unraisable_warnings")
+async def test_a_handler_that_ends_its_own_job_and_then_fails_changes_nothing(engine: Engine, jobs: Jobs) -> None:
     queue: JobQueue[Any] = JobQueue()
 
     @queue.handler("fails", **OPTIONS)
@@ -336,7 +334,7 @@ REASONS: dict[str, tuple[str, CancelReason]] = {
 
 
 @pytest.mark.parametrize("how", REASONS)
-async def test_a_handler_can_tell_why_its_attempt_is_stopped(engine: Engine, jobs: Jobs, start: Start, how: str) -> None:
+async def test_cancel_reason_says_why_an_attempt_is_stopped(engine: Engine, jobs: Jobs, start: Start, how: str) -> None:
     queue, seen = JobQueue[Any](), list[CancelReason | None]()
 
     @queue.handler("waits")
@@ -349,7 +347,7 @@ async def test_a_handler_can_tell_why_its_attempt_is_stopped(engine: Engine, job
     async with start(queue, poll_interval=timedelta(minutes=10)) as log:
         await log.until(JobStarted)
         await until(lambda: _is_listening(engine), what="it listens")
-        with engine.begin() as connection:  # a hint that anybody could send changes nothing
+        with engine.begin() as connection:  # a notification that any client could send changes nothing
             connection.execute(text(f"NOTIFY \"{Job.__jobqueue__.channel('lost')}\", '{job_id}'"))
         with Session(engine) as session, session.begin():
             if how == "completed":
@@ -366,8 +364,8 @@ async def test_a_handler_can_tell_why_its_attempt_is_stopped(engine: Engine, job
     assert log.of(ComponentFailed) == []
 
 
-@pytest.mark.usefixtures("unheard")
-async def test_an_on_stop_callback_that_raises_keeps_nothing_from_stopping(
+@pytest.mark.usefixtures("no_unraisable_warnings")
+async def test_an_on_stop_callback_that_raises_does_not_prevent_the_stop(
     engine: Engine, jobs: Jobs, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue, called = JobQueue[Any](), threading.Event()

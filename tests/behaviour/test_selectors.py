@@ -27,7 +27,7 @@ from sa_jobqueue.worker.claim.cursors import Allocation, Plan
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
-from tests.fixtures.workers import PATIENCE, Hands, Start, quick, until
+from tests.fixtures.workers import PATIENCE, ManualWorker, Start, quick, until
 
 Choose = Callable[[Sequence[Candidate], int], Any]
 
@@ -52,7 +52,7 @@ async def largest_first_later(candidates: Sequence[Candidate], free: int) -> lis
     return largest_first(candidates, free)
 
 
-async def test_an_observer_hears_of_it_why_a_job_waits(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_explain_names_the_selector_that_left_a_job_out(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue, _ = recorder()
     queue.selector("default", max_wait=timedelta(minutes=10))(lambda candidates, free: [])
     left_out = jobs.add(due_in=-5)
@@ -68,7 +68,7 @@ async def test_an_observer_hears_of_it_why_a_job_waits(engine: Engine, jobs: Job
 
 @both_servers
 @pytest.mark.parametrize("choose", [largest_first, largest_first_later], ids=["sync", "async"])
-def test_jobs_start_in_the_order_that_it_says(engine: Engine, jobs: Jobs, choose: Choose) -> None:
+def test_jobs_start_in_the_order_the_selector_returns(engine: Engine, jobs: Jobs, choose: Choose) -> None:
     queue, seen = recorder()
     queue.selector("default", inputs=True)(choose)
     for number in (3, 1, 4, 15, 9, 2, 6, 5, 35, 8):
@@ -78,7 +78,7 @@ def test_jobs_start_in_the_order_that_it_says(engine: Engine, jobs: Jobs, choose
     assert seen == [35, 15, 9, 8, 6, 5, 4, 3, 2, 1]
 
 
-def test_it_sees_no_more_than_its_window_and_in_time_all(engine: Engine, jobs: Jobs) -> None:
+def test_a_selector_sees_at_most_its_window_and_eventually_every_job(engine: Engine, jobs: Jobs) -> None:
     queue, seen = recorder()
     offers: list[tuple[Any, ...]] = []
 
@@ -99,7 +99,7 @@ def test_it_sees_no_more_than_its_window_and_in_time_all(engine: Engine, jobs: J
     assert all(one.input is None and one.queue == "default" for offer in offers for one in offer)
 
 
-async def test_workers_that_choose_the_same_jobs_start_each_once(engine: Engine, jobs: Jobs) -> None:
+async def test_workers_whose_selectors_pick_the_same_jobs_start_each_once(engine: Engine, jobs: Jobs) -> None:
     queue, seen = recorder()
     queue.selector("default", inputs=True, window=50)(largest_first)
     for number in range(200):
@@ -109,11 +109,11 @@ async def test_workers_that_choose_the_same_jobs_start_each_once(engine: Engine,
     assert Counter(seen) == Counter(range(200))
 
 
-def test_what_another_claim_is_starting_is_passed_over_for_the_next_best(jobs: Jobs, hands: Callable[..., Hands]) -> None:
+def test_a_selected_claim_skips_rows_locked_by_another_claim(jobs: Jobs, manual_worker: Callable[..., ManualWorker]) -> None:
     ids = [jobs.add() for _ in range(4)]
-    first, second = hands("first:1"), hands("second:1")
+    first, second = manual_worker("first:1"), manual_worker("second:1")
 
-    def claim(one: Hands) -> list[Any]:
+    def claim(one: ManualWorker) -> list[Any]:
         plan = Plan([Allocation(["test"], 0, [])], {job_id: str(jobs.get(job_id)["changed_xid"]) for job_id in ids}, 2)
         given = one.cursors.parameters(plan) | {"worker_id": one.worker_id, "grace": timedelta(seconds=15)}
         return [row.id for row in one.connection.execute(claims.claim(Job), given) if row.id is not None]
@@ -128,7 +128,7 @@ def test_what_another_claim_is_starting_is_passed_over_for_the_next_best(jobs: J
 
 
 @pytest.mark.parametrize("fault", ["raises", "nothing", "strange", "exits"])
-async def test_one_that_fails_is_told_of_once_and_its_jobs_start_in_their_ordinary_order(
+async def test_a_failing_selector_is_reported_once_and_jobs_start_in_default_order(
     engine: Engine, jobs: Jobs, start: Start, fault: str
 ) -> None:
     queue, seen = recorder()
@@ -148,19 +148,19 @@ async def test_one_that_fails_is_told_of_once_and_its_jobs_start_in_their_ordina
         jobs.add(input=number)
     async with start(queue, concurrency=1) as log:
         await until(lambda: len(seen) == 30, what="all of them")
-        told = log.of(SelectorFailed)
+        failures = log.of(SelectorFailed)
     assert seen == list(range(30))
-    assert len(told) == 1
+    assert len(failures) == 1
     assert calls <= 3  # left alone for a second, then for two
     expected = {"raises": LookupError, "exits": RuntimeError}.get(fault, InvalidSelectionError)
-    assert isinstance(told[0].error, expected)
-    assert told[0].selector.endswith("choose")
-    assert told[0].queue == "default"
+    assert isinstance(failures[0].error, expected)
+    assert failures[0].selector.endswith("choose")
+    assert failures[0].queue == "default"
 
 
-@pytest.mark.parametrize("colour", variants(["sync", "async"], default=["sync"]))
-async def test_one_that_never_answers_keeps_nothing_waiting_for_longer_than_its_timeout(
-    engine: Engine, jobs: Jobs, start: Start, colour: str
+@pytest.mark.parametrize("mode", variants(["sync", "async"], default=["sync"]))
+async def test_a_hanging_selector_delays_claims_no_longer_than_its_timeout(
+    engine: Engine, jobs: Jobs, start: Start, mode: str
 ) -> None:
     queue, seen = recorder()
     calls, released = 0, threading.Event()
@@ -179,20 +179,20 @@ async def test_one_that_never_answers_keeps_nothing_waiting_for_longer_than_its_
         await asyncio.to_thread(released.wait, PATIENCE)
         return candidates
 
-    queue.selector("default", timeout=timedelta(milliseconds=20))(block if colour == "sync" else wait)
+    queue.selector("default", timeout=timedelta(milliseconds=20))(block if mode == "sync" else wait)
     for number in range(20):
         jobs.add(input=number)
     try:
         async with start(queue, concurrency=1) as log:
             await until(lambda: len(seen) == 20, what="all of them")
-            assert [type(told.error) for told in log.of(SelectorFailed)] == [TimeoutError]
+            assert [type(failure.error) for failure in log.of(SelectorFailed)] == [TimeoutError]
             assert calls == 1  # while a call is under way there is no other
     finally:
         released.set()
     assert seen == list(range(20))
 
 
-async def test_what_it_leaves_out_waits_and_is_offered_again_until_it_is_overdue(
+async def test_jobs_a_selector_leaves_out_are_offered_again_until_max_wait(
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(arrivals, "SURVEY_EVERY", 0.3)
@@ -213,7 +213,7 @@ async def test_what_it_leaves_out_waits_and_is_offered_again_until_it_is_overdue
         jobs.add(input="open", priority=9)
         await until(lambda: seen == ["open"], what="what a full window hid goes first when it is read anew")
         is_open = True
-        # Nobody tells the worker: it asks again by itself.
+        # Without a notification: the worker polls again.
         await until(lambda: len(seen) == 6, what="the others")
 
     queue, seen = recorder()
@@ -228,7 +228,9 @@ async def test_what_it_leaves_out_waits_and_is_offered_again_until_it_is_overdue
 
 
 @pytest.mark.long
-async def test_one_that_leaves_out_a_full_window_is_asked_again_at_leisure(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_a_selector_that_leaves_out_a_full_window_is_not_called_in_a_tight_loop(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
     queue, _ = recorder()
     loop = asyncio.get_running_loop()
     calls: list[float] = []
@@ -249,7 +251,7 @@ async def test_one_that_leaves_out_a_full_window_is_asked_again_at_leisure(engin
     assert calls[9] - calls[7] > 0.8 * claimer._SELECT_AGAIN
 
 
-async def test_what_commits_late_or_comes_back_is_offered_too(engine: Engine, start: Start, jobs: Jobs) -> None:
+async def test_a_selector_is_offered_late_arrivals_and_retries(engine: Engine, start: Start, jobs: Jobs) -> None:
     queue, seen = JobQueue(), []
     queue.selector("default")(lambda candidates, free: candidates)
 
@@ -274,7 +276,7 @@ async def test_what_commits_late_or_comes_back_is_offered_too(engine: Engine, st
     assert Counter(seen) == {"fails once": 2, "late": 2, "a": 1, "b": 1}
 
 
-async def test_limits_and_pauses_hold_whatever_it_says(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_limits_and_pauses_apply_whatever_the_selector_returns(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue = JobQueue()
     queue.selector("default")(lambda candidates, free: sorted(candidates, key=lambda one: one.fairness_key, reverse=True))
     running: Counter[str] = Counter()
@@ -308,7 +310,7 @@ async def test_limits_and_pauses_hold_whatever_it_says(engine: Engine, jobs: Job
     assert max(most[key] for key in "abc") <= 2
 
 
-def test_other_queues_of_the_worker_are_claimed_as_ever_and_the_order_of_a_key_holds(engine: Engine, jobs: Jobs) -> None:
+def test_a_selector_affects_no_other_queue_and_ordering_keys_stay_in_order(engine: Engine, jobs: Jobs) -> None:
     queue, seen = recorder()
     queue.selector("default", inputs=True)(largest_first)
     for number in range(10):
@@ -330,14 +332,14 @@ def test_other_queues_of_the_worker_are_claimed_as_ever_and_the_order_of_a_key_h
         ("max_wait", {"max_wait": timedelta(-1)}),
     ],
 )
-def test_a_declaration_out_of_its_bounds_is_refused_by_its_field(field: str, options: dict[str, Any]) -> None:
+def test_a_selector_option_out_of_bounds_is_refused_by_name(field: str, options: dict[str, Any]) -> None:
     given = {"queue": "default"} | options
     with pytest.raises(InvalidOptionError) as caught:
         JobQueue().selector(**given)(largest_first)
     assert caught.value.option == field
 
 
-def test_a_queue_has_one_and_it_takes_two_arguments() -> None:
+def test_a_queue_has_one_selector_which_takes_two_arguments() -> None:
     queue, feature = JobQueue(), JobQueue()
     queue.selector("default")(largest_first)
     feature.selector("default")(largest_first)
@@ -361,7 +363,7 @@ SELECT max(total) FROM (SELECT (SELECT sum(other.rate_cost) FROM job AS other WH
 
 
 @pytest.mark.parametrize("algorithm", variants([None, "sliding_window"], default=["sliding_window"]))
-async def test_under_a_rate_with_weights_it_is_never_passed_and_each_job_starts_in_its_turn(
+async def test_a_selector_under_a_weighted_rate_limit_starts_jobs_in_order_within_it(
     engine: Engine, jobs: Jobs, start: Start, algorithm: str | None
 ) -> None:
     """Which fit is found by rolling claims back, and counted in the ordinary order: fewer may start than would fit."""
@@ -390,7 +392,7 @@ async def test_under_a_rate_with_weights_it_is_never_passed_and_each_job_starts_
 
 
 @pytest.mark.long
-async def test_workers_that_choose_under_a_rate_with_weights_lose_nothing_and_keep_within_it(
+async def test_workers_with_selectors_share_a_weighted_rate_limit_without_losing_jobs(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
     with engine.begin() as connection:

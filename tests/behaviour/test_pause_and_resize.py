@@ -36,7 +36,7 @@ from tests.fixtures.workers import PATIENCE, EventLog, quick, until, working
 pytestmark = one_server_swept
 
 
-def say(engine: Engine, operation: Callable[..., Any], *given: Any, **more: Any) -> Any:
+def run_operation(engine: Engine, operation: Callable[..., Any], *given: Any, **more: Any) -> Any:
     with Session(engine) as session, session.begin():
         return operation(session, *given, **more)
 
@@ -57,7 +57,7 @@ def counting() -> tuple[JobQueue[Any], Counter[int]]:
     return queue, ran
 
 
-async def told(log: EventLog, *, paused: tuple[str, ...]) -> None:
+async def until_paused(log: EventLog, *, paused: tuple[str, ...]) -> None:
     """Wait until the worker knows that just these are paused."""
     async with asyncio.timeout(PATIENCE):
         count = 1
@@ -75,7 +75,7 @@ async def told(log: EventLog, *, paused: tuple[str, ...]) -> None:
         pytest.param(pause_job_types, resume_job_types, "count", id="type", marks=pytest.mark.long),
     ],
 )
-async def test_pausing_while_claims_run_stops_them_and_resuming_starts_what_came_meanwhile(
+async def test_pausing_stops_claims_and_resuming_starts_jobs_enqueued_meanwhile(
     engine: Engine,
     jobs: Jobs,
     monkeypatch: pytest.MonkeyPatch,
@@ -84,7 +84,7 @@ async def test_pausing_while_claims_run_stops_them_and_resuming_starts_what_came
     name: str,
 ) -> None:
     for wait in ("READ_EVERY", "READ_EVERY_ALONE"):
-        monkeypatch.setattr(controls, wait, 3600.0)  # the notification tells it, and nothing else
+        monkeypatch.setattr(controls, wait, 3600.0)  # only the notification can cause it to read
     queue, ran = counting()
     first = enqueue(engine, *(queue.job("count", number) for number in range(300)))
     worker = Worker(queue, engine, options=quick(concurrency=4))
@@ -95,8 +95,8 @@ async def test_pausing_while_claims_run_stops_them_and_resuming_starts_what_came
 
     async with working(worker) as log:
         await log.until(JobCompleted)
-        await asyncio.to_thread(say, engine, pause, [name], by="ann")
-        await told(log, paused=(name,))
+        await asyncio.to_thread(run_operation, engine, pause, [name], by="ann")
+        await until_paused(log, paused=(name,))
         await another_runs(998)  # claims come one after the other: the one under way as it learnt of it is over
         await until(lambda: worker.running == 0, what="what ran has ended")
         waiting = {job_id for job_id, status in jobs.statuses().items() if status is JobStatus.PENDING}
@@ -104,12 +104,12 @@ async def test_pausing_while_claims_run_stops_them_and_resuming_starts_what_came
         await another_runs(999)
         statuses = jobs.statuses()
         assert {statuses[job_id] for job_id in (*waiting, *second)} == {JobStatus.PENDING}
-        await asyncio.to_thread(say, engine, resume, [name])
+        await asyncio.to_thread(run_operation, engine, resume, [name])
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="everything ran")
     assert len(first) + len(second) + 2 == len(ran) == ran.total()
 
 
-async def test_a_worker_that_starts_does_not_start_what_is_paused(
+async def test_a_starting_worker_does_not_claim_from_a_paused_queue(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(reader: controls.ControlReader) -> None:
@@ -118,13 +118,13 @@ async def test_a_worker_that_starts_does_not_start_what_is_paused(
     monkeypatch.setattr(controls.ControlReader, "run", never)  # what it knows, it knows before it claims
     queue, ran = counting()
     paused, free = enqueue(engine, queue.job("count", 1), queue.job("other", 2))
-    say(engine, pause_queues, ["default"])
+    run_operation(engine, pause_queues, ["default"])
     await asyncio.wait_for(Worker(queue, engine, options=quick()).run_until_idle(), PATIENCE)
     assert (jobs.status(paused), jobs.status(free), ran) == (JobStatus.PENDING, JobStatus.COMPLETED, {2: 1})
 
 
 @pytest.mark.parametrize("listen", [True, False])
-async def test_what_is_said_by_hand_or_to_workers_that_do_not_listen_is_read_all_the_same(
+async def test_settings_changed_in_sql_or_without_notification_are_polled(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, listen: bool
 ) -> None:
     monkeypatch.setattr(controls, "READ_EVERY" if listen else "READ_EVERY_ALONE", 0.05)
@@ -133,23 +133,23 @@ async def test_what_is_said_by_hand_or_to_workers_that_do_not_listen_is_read_all
         async with working(Worker(queue, engine, options=quick(listen=listen))) as log:
             await log.until(WorkerStarted)
             connection.execute(text("INSERT INTO queue (name, paused_at) VALUES ('default', now())"))
-            await told(log, paused=("default",))
+            await until_paused(log, paused=("default",))
             (job_id,) = enqueue(engine, queue.job("count", 1))
             connection.execute(text("DELETE FROM queue"))
             await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="it ran")
 
 
-async def test_a_worker_runs_more_jobs_at_once_or_fewer_while_it_runs(engine: Engine, jobs: Jobs) -> None:
+async def test_a_running_worker_changes_its_concurrency(engine: Engine, jobs: Jobs) -> None:
     queue: JobQueue[Any] = JobQueue()
-    running, let_go = threading.Semaphore(0), threading.Semaphore(0)
+    running, permits = threading.Semaphore(0), threading.Semaphore(0)
 
     @queue.handler("waits")
     def waits(payload: None) -> None:
         running.release()
-        assert let_go.acquire(timeout=PATIENCE)
+        assert permits.acquire(timeout=PATIENCE)
 
     def shown() -> list[int]:
-        return [one.concurrency for one in say(engine, list_workers)]
+        return [one.concurrency for one in run_operation(engine, list_workers)]
 
     async def has_begun(count: int) -> None:
         for _ in range(count):
@@ -159,20 +159,20 @@ async def test_a_worker_runs_more_jobs_at_once_or_fewer_while_it_runs(engine: En
     worker = Worker(queue, engine, options=quick(concurrency=1))
     async with working(worker):
         await has_begun(1)
-        assert say(engine, resize_workers, 3, where=WorkerFilter(ids=[worker.id])).ids == [worker.id]
+        assert run_operation(engine, resize_workers, 3, where=WorkerFilter(ids=[worker.id])).ids == [worker.id]
         await has_begun(2)  # in threads of their own
         await until(lambda: shown() == [3], what="it says so")
-        say(engine, resize_workers, 1, where=WorkerFilter())
+        run_operation(engine, resize_workers, 1, where=WorkerFilter())
         await until(lambda: shown() == [1], what="it says so")
-        let_go.release(2)
+        permits.release(2)
         await until(lambda: worker.running == 1, what="those above the number end, and none takes their places")
         assert not running.acquire(blocking=False)
-        say(engine, resize_workers, None, where=WorkerFilter())
-        let_go.release(4)
+        run_operation(engine, resize_workers, None, where=WorkerFilter())
+        permits.release(4)
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="everything ran")
 
 
-async def test_a_worker_runs_no_more_handlers_with_sessions_than_the_pool_has_connections(engine: Engine) -> None:
+async def test_requested_concurrency_is_capped_by_the_pool_for_session_handlers(engine: Engine) -> None:
     queue: JobQueue[Any] = JobQueue()
 
     @queue.handler("writes")
@@ -182,52 +182,52 @@ async def test_a_worker_runs_no_more_handlers_with_sessions_than_the_pool_has_co
     worker = Worker(queue, small, options=quick(concurrency=1))
     async with working(worker) as log:
         await log.until(WorkerStarted)
-        say(engine, resize_workers, 50, where=WorkerFilter(ids=[worker.id]))
+        run_operation(engine, resize_workers, 50, where=WorkerFilter(ids=[worker.id]))
         (changed,) = await log.until(SettingsChanged)
         assert changed.concurrency == 3
     small.dispose()
 
 
-async def test_what_a_queue_says_of_retries_holds_where_neither_handler_nor_error_says_it(
+async def test_a_queues_retry_policy_applies_only_without_one_from_handler_or_error(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for wait in ("READ_EVERY", "READ_EVERY_ALONE"):
-        monkeypatch.setattr(controls, wait, 3600.0)  # the notification tells it, and nothing else
+        monkeypatch.setattr(controls, wait, 3600.0)  # only the notification can cause it to read
     century, queue = timedelta(days=36_500), JobQueue()
 
-    @queue.handler("says_nothing")
-    async def says_nothing(payload: None) -> None:
+    @queue.handler("has_no_policy")
+    async def has_no_policy(payload: None) -> None:
         raise ValueError
 
     @queue.handler("has_a_policy", retry=immediately, max_attempts=2)
     async def has_a_policy(payload: None) -> None:
         raise ValueError
 
-    @queue.handler("is_told", max_attempts=2)
-    async def is_told(payload: None) -> None:
+    @queue.handler("raises_retry", max_attempts=2)
+    async def raises_retry(payload: None) -> None:
         raise Retry(timedelta(0))
 
     @queue.handler("other", queue="other", max_attempts=1)
     async def other(payload: None) -> None: ...
 
-    said = Backoff(base=century, cap=century)
-    say(engine, upsert_queue, QueueSettings(name="default", retry=said))
-    # What is said of a key goes before what its queue says.
-    say(
+    policy = Backoff(base=century, cap=century)
+    run_operation(engine, upsert_queue, QueueSettings(name="default", retry=policy))
+    # The settings of a fairness key take precedence over those of its queue.
+    run_operation(
         engine, upsert_queue, QueueSettings(name="default", fairness_key="42", retry=Backoff(base=timedelta(microseconds=1)))
     )
-    names = ("says_nothing", "has_a_policy", "is_told")
+    names = ("has_no_policy", "has_a_policy", "raises_retry")
     waits, *end = enqueue(engine, *(queue.job(name, None) for name in names))
-    (of_part,) = enqueue(engine, queue.job("says_nothing", None, fairness_key="42", max_attempts=2))
+    (of_key,) = enqueue(engine, queue.job("has_no_policy", None, fairness_key="42", max_attempts=2))
     worker = Worker(queue, engine, options=quick(queues=["default", "other"]))
     async with working(worker) as log:
-        await until(lambda: {jobs.status(job_id) for job_id in (*end, of_part)} == {JobStatus.DEAD}, what="they ended")
+        await until(lambda: {jobs.status(job_id) for job_id in (*end, of_key)} == {JobStatus.DEAD}, what="they ended")
         await until(lambda: jobs.status(waits) is JobStatus.PENDING and jobs.get(waits)["attempt"] == 1, what="it waits")
         row = jobs.get(waits)
         assert row["scheduled_at"] - row["started_at"] > timedelta(minutes=1)  # but for once in some millions of times
         before = len(log.of(SettingsChanged))
-        await asyncio.to_thread(say, engine, upsert_queue, QueueSettings(name="default"))
+        await asyncio.to_thread(run_operation, engine, upsert_queue, QueueSettings(name="default"))
         await log.until(SettingsChanged, before + 1)
-        (again,) = enqueue(engine, queue.job("says_nothing", None, max_attempts=2))
+        (again,) = enqueue(engine, queue.job("has_no_policy", None, max_attempts=2))
         await until(lambda: jobs.status(again) is JobStatus.DEAD, what="the library's own backoff is of a second")
         assert len([one for one in log.of(JobRescheduled) if one.job_id == again]) == 1

@@ -1,4 +1,4 @@
-"""Each sickness in turn: a queue that is ill in one way, and a report that names that and nothing else."""
+"""Each problem in turn: a queue with one problem, and a report that names that and nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WARNING, CRITICAL = Severity.WARNING, Severity.CRITICAL
 
 
 @dataclass
-class Patient:
+class UnhealthyQueue:
     """A queue that is to be made ill."""
 
     engine: Engine
@@ -44,57 +44,57 @@ class Patient:
                 connection.execute(text(statement))
 
 
-def no_worker(of: Patient) -> None:
+def no_worker(of: UnhealthyQueue) -> None:
     of.run("DELETE FROM worker")
     of.jobs.add()
 
 
-def queue_unserved(of: Patient) -> None:
+def queue_unserved(of: UnhealthyQueue) -> None:
     of.jobs.add(queue="mail")
 
 
-def workers_silent(of: Patient) -> None:
+def workers_silent(of: UnhealthyQueue) -> None:
     of.jobs.add_worker("quiet:1", silent_for=60)
 
 
-def paused_queue(of: Patient) -> None:
+def paused_queue(of: UnhealthyQueue) -> None:
     of.jobs.add(due_in=-1200)
     of.run("INSERT INTO queue (name, paused_at, paused_by) VALUES ('default', now() - interval '1 h', 'ann')")
 
 
-def paused_key(of: Patient) -> None:
+def paused_key(of: UnhealthyQueue) -> None:
     of.jobs.add(queue="default", fairness_key="13", due_in=-1200)
     of.jobs.add(queue="default", fairness_key="14")
     of.run("INSERT INTO queue (name, fairness_key, paused_at) VALUES ('default', '13', now() - interval '1 h')")
 
 
-def paused_type(of: Patient) -> None:
+def paused_type(of: UnhealthyQueue) -> None:
     of.run("INSERT INTO job_type (type_name, paused_at) VALUES ('test', now())")
 
 
-def schedule_late(of: Patient) -> None:
+def schedule_late(of: UnhealthyQueue) -> None:
     late = "now() - interval '2 min'"
     of.run(f"INSERT INTO schedule (name, type_name, cron, next_fire_at) VALUES ('n', 't', '@daily', {late})")
 
 
-def schedule_broken(of: Patient) -> None:
+def schedule_broken(of: UnhealthyQueue) -> None:
     of.run("INSERT INTO schedule (name, type_name, cron, error) VALUES ('n', 't', 'never', 'cron: is none')")
 
 
-def claim_age(of: Patient) -> None:
+def claim_age(of: UnhealthyQueue) -> None:
     of.jobs.add(due_in=-120)
 
 
-def claim_age_critical(of: Patient) -> None:
+def claim_age_critical(of: UnhealthyQueue) -> None:
     of.jobs.add(due_in=-1200)
 
 
-def falling_behind(of: Patient) -> None:
+def falling_behind(of: UnhealthyQueue) -> None:
     of.jobs.add(RUNNING)
     of.jobs.add_many(5)
 
 
-def retries(of: Patient) -> None:
+def retries(of: UnhealthyQueue) -> None:
     for status in (COMPLETED,) * 15:
         of.jobs.add(status)
     ended = (
@@ -103,25 +103,25 @@ def retries(of: Patient) -> None:
     of.run(ended.format("failed", 5), ended.format("snoozed", 50))
 
 
-def orphaned(of: Patient) -> None:
+def orphaned(of: UnhealthyQueue) -> None:
     of.jobs.add(RUNNING, worker_id="nobody:1")
 
 
-def overdue(of: Patient) -> None:
+def overdue(of: UnhealthyQueue) -> None:
     of.jobs.add(RUNNING)
     of.change(leased_until=func.now() - timedelta(seconds=1))
 
 
-def long_running(of: Patient) -> None:
+def long_running(of: UnhealthyQueue) -> None:
     of.jobs.add(RUNNING)
     of.change(started_at=func.now() - timedelta(hours=2))
 
 
-def dead_letters(of: Patient) -> None:
+def dead_letters(of: UnhealthyQueue) -> None:
     of.jobs.add(DEAD)
 
 
-def blocked_by_dead(of: Patient) -> None:
+def blocked_by_dead(of: UnhealthyQueue) -> None:
     with Session(of.engine, expire_on_commit=False) as session, session.begin():
         root = Job("test")
         session.add_all([root, Job("test", blockers=[root]), Job("test", blockers=[root])])
@@ -137,26 +137,26 @@ def blocked_by_dead(of: Patient) -> None:
         dismiss_dead_letters(session, by="somebody who forgot the two that wait")
 
 
-def chains_to_unblock(of: Patient) -> None:
+def chains_to_unblock(of: UnhealthyQueue) -> None:
     of.jobs.add(COMPLETED)
     of.change(has_waiters=True, chain_completed_at=func.now() - timedelta(minutes=2))
 
 
-def quarantined(of: Patient) -> None:
+def quarantined(of: UnhealthyQueue) -> None:
     of.run(
         "INSERT INTO quarantine (subject, statement, sqlstate, error, retry_at) "
         "VALUES ('a-job', 'complete', '23514', 'CheckViolation: no', now() + interval '1 minute')"
     )
 
 
-def staged(of: Patient, write_id: str, sequence: int, *, age: str) -> None:
+def staged(of: UnhealthyQueue, write_id: str, sequence: int, *, age: str) -> None:
     of.run(
         "INSERT INTO job_bulk_staging (write_id, sequence, task_id, row, staged_at) "
         f"SELECT '{write_id}', {sequence}, 7, n, now() - interval '{age}' FROM generate_series(1, 3) AS n"
     )
 
 
-def committed(of: Patient, write_id: str, *, rejected: int, age: str = "1 minute") -> None:
+def committed(of: UnhealthyQueue, write_id: str, *, rejected: int, age: str = "1 minute") -> None:
     of.run(
         "INSERT INTO job_bulk_write (write_id, sequence, staged, enqueued, duplicates, rejected, written_at) "
         f"VALUES ('{write_id}', 0, 3, {3 - rejected}, 0, {rejected}, now() - interval '{age}')",
@@ -165,34 +165,34 @@ def committed(of: Patient, write_id: str, *, rejected: int, age: str = "1 minute
     )
 
 
-def bulk_unfinished(of: Patient) -> None:
+def bulk_unfinished(of: UnhealthyQueue) -> None:
     staged(of, "nightly", 0, age="3 hours")
     staged(of, "stream", 7, age="1 second")
 
 
-def bulk_rejected(of: Patient) -> None:
+def bulk_rejected(of: UnhealthyQueue) -> None:
     committed(of, "nightly", rejected=2)
 
 
-def bulk_fine(of: Patient) -> None:
+def bulk_fine(of: UnhealthyQueue) -> None:
     committed(of, "nightly", rejected=0)
     staged(of, "nightly", 0, age="3 hours")  # of a task that ended after the commit
     staged(of, "stream", 7, age="1 second")
     committed(of, "old", rejected=2, age="2 days")
 
 
-def dead_tuples(of: Patient) -> None:
+def dead_tuples(of: UnhealthyQueue) -> None:
     of.run("ALTER TABLE job SET (autovacuum_vacuum_threshold = 1)")
     job = of.jobs.add(COMPLETED)
     of.run(*["UPDATE job SET output = 'null'"] * 20, "SELECT pg_stat_force_next_flush()")
     assert of.jobs.status(job) is COMPLETED
 
 
-def autovacuum_off(of: Patient) -> None:
+def autovacuum_off(of: UnhealthyQueue) -> None:
     of.run("ALTER TABLE job SET (autovacuum_enabled = off)")
 
 
-def bloat(of: Patient) -> None:
+def bloat(of: UnhealthyQueue) -> None:
     of.run(
         "INSERT INTO job (id, chain_id, type_name, chain_type_name, scheduled_at) SELECT id, id, 't', 't', now() + '1 day' "
         "FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 5000)) AS made",
@@ -201,18 +201,18 @@ def bloat(of: Patient) -> None:
     )
 
 
-def invalid_index(of: Patient) -> None:
+def invalid_index(of: UnhealthyQueue) -> None:
     of.run("CREATE INDEX ix_of_the_application ON job (type_name)")
     of.run("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_of_the_application'::regclass")
 
 
-def fine(of: Patient) -> None:
+def fine(of: UnhealthyQueue) -> None:
     of.jobs.add(COMPLETED)
     of.jobs.add(due_in=3600)
 
 
 QUICK = Thresholds(bloat_bytes=100_000)
-SICK: list[tuple[Callable[[Patient], None], set[tuple[Code, Severity]]]] = [
+PROBLEMS: list[tuple[Callable[[UnhealthyQueue], None], set[tuple[Code, Severity]]]] = [
     (fine, set()),
     (no_worker, {(Code.NO_WORKER, CRITICAL)}),
     (queue_unserved, {(Code.QUEUE_UNSERVED, CRITICAL)}),
@@ -244,33 +244,33 @@ SICK: list[tuple[Callable[[Patient], None], set[tuple[Code, Severity]]]] = [
 
 
 @both_servers
-@pytest.mark.parametrize(("sickness", "named"), SICK, ids=lambda given: getattr(given, "__name__", ""))
-def test_the_report_names_the_sickness_and_no_other(
-    sickness: Callable[[Patient], None],
+@pytest.mark.parametrize(("problem", "named"), PROBLEMS, ids=lambda given: getattr(given, "__name__", ""))
+def test_the_report_finds_exactly_the_injected_problem(
+    problem: Callable[[UnhealthyQueue], None],
     named: set[tuple[Code, Severity]],
     engine: Engine,
     jobs: Jobs,
     request: pytest.FixtureRequest,
 ) -> None:
     jobs.add_worker(WORKER)
-    sickness(Patient(engine, jobs))
+    problem(UnhealthyQueue(engine, jobs))
     report = health(engine, thresholds=QUICK)
     assert {(finding.code, finding.severity) for finding in report.findings} == named, report.findings
     assert report.severity == max((severity for _, severity in named), default=Severity.OK)
     for finding in report.findings:
         assert finding.summary.endswith(".")
         assert finding.advice.endswith(".")
-    tally(request.config, "sick queues were each told their sickness by sa-jobqueue health", len(named))
+    tally(request.config, "unhealthy queues each had their problem found by sa-jobqueue health", len(named))
 
 
 @both_servers_swept
 def test_bulk_writes_are_counted_with_their_age_and_rejected_rows(engine: Engine, jobs: Jobs) -> None:
-    patient = Patient(engine, jobs)
+    unhealthy = UnhealthyQueue(engine, jobs)
     assert health(engine).bulk_writes == BulkWrites()
     for sequence in range(5):
-        staged(patient, "stream", sequence, age=f"{sequence} hours")
-    committed(patient, "new", rejected=2)
-    committed(patient, "old", rejected=3, age="2 days")
+        staged(unhealthy, "stream", sequence, age=f"{sequence} hours")
+    committed(unhealthy, "new", rejected=2)
+    committed(unhealthy, "old", rejected=3, age="2 days")
     found = health(engine).bulk_writes
     assert (found.unfinished, found.oldest_write_id, found.rejected, found.rejected_last_day) == (5, "stream", 5, 2)
     assert found.oldest_for is not None
@@ -290,7 +290,7 @@ SERVERS: list[tuple[Callable[[Health], Health], set[tuple[Code, Severity]]]] = [
 ]
 
 
-def test_what_cannot_be_had_on_a_small_server_is_concluded_from_figures(engine: Engine, jobs: Jobs) -> None:
+def test_server_wide_problems_are_found_from_measurements(engine: Engine, jobs: Jobs) -> None:
     healthy = health(engine)
     assert healthy.findings == []
     for change, named in SERVERS:

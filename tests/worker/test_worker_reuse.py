@@ -27,7 +27,7 @@ def counted() -> tuple[JobQueue, Counter[str]]:
     return queue, calls
 
 
-async def test_a_worker_that_runs_is_not_run_again_and_goes_on(
+async def test_running_a_running_worker_raises_and_does_not_disturb_it(
     engine: Engine, jobs: Jobs, counted: tuple[JobQueue, Counter[str]]
 ) -> None:
     queue, calls = counted
@@ -47,7 +47,7 @@ async def test_a_worker_that_runs_is_not_run_again_and_goes_on(
     assert calls["test"] == 8
 
 
-async def test_a_worker_stopped_before_it_runs_ends_at_once_and_runs_the_next_time(
+async def test_a_worker_stopped_before_run_ends_at_once_and_can_run_again(
     engine: Engine, jobs: Jobs, counted: tuple[JobQueue, Counter[str]]
 ) -> None:
     queue, calls = counted
@@ -65,7 +65,7 @@ async def test_a_worker_stopped_before_it_runs_ends_at_once_and_runs_the_next_ti
     assert calls["test"] == 2
 
 
-async def test_a_run_that_could_not_start_does_not_keep_the_next_one_from_it(engine: Engine, jobs: Jobs) -> None:
+async def test_a_run_that_failed_to_start_does_not_prevent_the_next_run(engine: Engine, jobs: Jobs) -> None:
     from sqlalchemy import text
 
     from sa_jobqueue.errors import SchemaMissingError

@@ -60,7 +60,7 @@ class Driven:
 
     def __init__(self, connections: Connections) -> None:
         self.engine = connections.engine(2)
-        self.told = Controls()
+        self.settings = Controls()
         self.slots = Slots()
         self.connection: AsyncConnection
         unused: Any = None
@@ -79,12 +79,12 @@ class Driven:
             events=EventBus(),
             options=WorkerOptions(queues=["default", "other"]),
             may_start=lambda since: True,
-            controls=lambda: self.told,
+            controls=lambda: self.settings,
             quarantine=Quarantine(self.engine, Job, WORKER, EventBus()),
         )
 
-    def tell(self, *, queues: dict[str, Control] | None = None, types: dict[str, Control] | None = None) -> None:
-        self.told = Controls(version=self.told.version + 1, queues=queues or {}, types=types or {})
+    def apply(self, *, queues: dict[str, Control] | None = None, types: dict[str, Control] | None = None) -> None:
+        self.settings = Controls(version=self.settings.version + 1, queues=queues or {}, types=types or {})
 
     async def claim(self) -> set[Any]:
         await self._claimer.claim(self.connection)
@@ -100,7 +100,7 @@ async def driven(engine: Engine) -> AsyncIterator[Driven]:
     await made.engine.dispose()
 
 
-async def test_what_was_committed_late_to_a_paused_queue_is_found_as_soon_as_it_is_resumed(
+async def test_a_late_arrival_in_a_paused_queue_is_claimed_as_soon_as_it_is_resumed(
     driven: Driven, engine: Engine, jobs: Jobs
 ) -> None:
     job_id = uuid7()
@@ -110,28 +110,26 @@ async def test_what_was_committed_late_to_a_paused_queue_is_found_as_soon_as_it_
         )
         on_time, elsewhere = jobs.add(), jobs.add(queue="other")
         assert await driven.claim() == {on_time, elsewhere}  # both cursors are past the late job's time now
-        driven.tell(queues={"default": PAUSED})
+        driven.apply(queues={"default": PAUSED})
         assert await driven.claim() == set()
         slow.commit()
     waits, elsewhere = jobs.add(), jobs.add(queue="other")
     assert await driven.claim() == {elsewhere}
     assert await driven.claim() == set()  # caught up: the watermark has moved on
-    driven.tell()
+    driven.apply()
     assert await driven.claim() == {job_id, waits}
 
 
-async def test_jobs_of_a_paused_type_are_passed_by_the_cursors_and_found_when_it_is_resumed(
-    driven: Driven, jobs: Jobs
-) -> None:
-    driven.tell(types={"mail": PAUSED})
+async def test_jobs_of_a_paused_type_are_claimed_when_it_is_resumed(driven: Driven, jobs: Jobs) -> None:
+    driven.apply(types={"mail": PAUSED})
     waits, runs = jobs.add(type_name="mail"), jobs.add()
     assert await driven.claim() == {runs}
     assert await driven.claim() == set()
-    driven.tell(types={"mail": DEFAULTS})
+    driven.apply(types={"mail": DEFAULTS})
     assert await driven.claim() == {waits}
 
 
-async def test_a_limit_that_the_slots_of_a_worker_do_not_reach_holds_when_it_is_resized_during_a_claim(
+async def test_a_type_limit_above_concurrency_applies_when_resized_during_a_claim(
     driven: Driven, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a type shares its lanes with others. When there are more slots, it is claimed by itself."""
@@ -153,17 +151,17 @@ async def test_a_limit_that_the_slots_of_a_worker_do_not_reach_holds_when_it_is_
     assert len(claimed) == NARROW - 10 + 1
 
 
-async def test_with_everything_paused_nothing_is_claimed_and_everything_comes_back(driven: Driven, jobs: Jobs) -> None:
-    driven.tell(queues={"default": PAUSED, "other": PAUSED}, types={"test": PAUSED, "mail": PAUSED})
+async def test_nothing_is_claimed_while_all_is_paused_and_all_is_claimed_on_resume(driven: Driven, jobs: Jobs) -> None:
+    driven.apply(queues={"default": PAUSED, "other": PAUSED}, types={"test": PAUSED, "mail": PAUSED})
     ids = {jobs.add(), jobs.add(queue="other", type_name="mail")}
     assert await driven.claim() == set()
-    driven.tell(types={"test": PAUSED, "mail": PAUSED})
+    driven.apply(types={"test": PAUSED, "mail": PAUSED})
     assert await driven.claim() == set()
-    driven.tell()
+    driven.apply()
     assert await driven.claim() == ids
 
 
-async def test_a_reading_is_kept_until_something_that_concerns_the_worker_is_changed(
+async def test_runtime_settings_are_reread_only_when_the_workers_own_change(
     driven: Driven, engine: Engine, jobs: Jobs
 ) -> None:
     seen: list[Controls] = []
@@ -197,10 +195,10 @@ async def test_a_reading_is_kept_until_something_that_concerns_the_worker_is_cha
         session.commit()
     await reader.read()
     await reader.read()
-    (told,) = seen
-    assert told is reader.current
-    assert told.queue("mail") == Control(
+    (changed,) = seen
+    assert changed is reader.current
+    assert changed.queue("mail") == Control(
         is_paused=True, weight=3, global_concurrency=2, rate_limit=5, rate_period=minute, rate_burst=9
     )
-    assert (told.type("send"), told.concurrency, told.version) == (Control(global_concurrency=1), 4, 1)
-    assert (set(told.paused_queues), set(told.paused_types)) == ({"mail"}, set())
+    assert (changed.type("send"), changed.concurrency, changed.version) == (Control(global_concurrency=1), 4, 1)
+    assert (set(changed.paused_queues), set(changed.paused_types)) == ({"mail"}, set())

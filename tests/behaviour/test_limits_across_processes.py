@@ -22,7 +22,7 @@ INSERT INTO queue (name, global_concurrency, concurrency_per_key) VALUES ('defau
 """
 _BEGIN = "INSERT INTO run (pid, queue, job_id, attempt) VALUES (:pid, :queue, :job_id, :attempt) RETURNING id"
 _END = "UPDATE run SET ended = clock_timestamp() WHERE id = :id"
-# What was killed never said when it ended; its slot is taken until its job is taken back.
+# A killed process never records its end; its slot is in use until its job is rescued.
 _AT_ONCE = """
 WITH span AS (SELECT run.id, run.queue, run.began, coalesce(run.ended, job_attempt.ended_at) AS ended
   FROM run LEFT JOIN job_attempt USING (job_id, attempt))
@@ -57,9 +57,7 @@ asyncio.run(Worker(queue, engine, options=options).run())
 """
 
 
-def test_queues_and_keys_never_run_more_than_their_limits_across_processes_of_which_one_is_killed(
-    engine: Engine, jobs: Jobs, spawn: Spawn
-) -> None:
+def test_queue_and_key_limits_apply_across_processes_when_one_is_killed(engine: Engine, jobs: Jobs, spawn: Spawn) -> None:
     def ask(statement: str, **given: Any) -> Any:
         with engine.begin() as connection:
             return connection.execute(text(statement), given).all()

@@ -47,7 +47,7 @@ async def drain(queue: JobQueue[Any], engine: Engine, **options: Any) -> None:
     await asyncio.wait_for(Worker(queue, engine, options=quick(**options)).run_until_idle(), PATIENCE)
 
 
-async def test_ten_jobs_start_beside_a_flood_that_was_there_before(engine: Engine) -> None:
+async def test_a_small_queue_starts_its_jobs_beside_an_older_flood(engine: Engine) -> None:
     queue, seen = recorder()
     fill(engine, 1500, queue="flood", seconds_ago=3600, priority=9)
     fill(engine, 10, queue="few")
@@ -56,7 +56,7 @@ async def test_ten_jobs_start_beside_a_flood_that_was_there_before(engine: Engin
     assert len(seen) == 1510
 
 
-async def test_without_sharing_a_flood_of_higher_priority_goes_first(engine: Engine) -> None:
+async def test_without_fair_scheduling_a_flood_of_higher_priority_starts_first(engine: Engine) -> None:
     queue, seen = recorder()
     fill(engine, 300, queue="flood", priority=9)
     fill(engine, 10, queue="few")
@@ -65,7 +65,7 @@ async def test_without_sharing_a_flood_of_higher_priority_goes_first(engine: Eng
 
 
 @pytest.mark.parametrize("limits", [["a", "b", "c"], {"a": None, "b": 7, "c": 7}], ids=["one claim", "limits of their own"])
-async def test_queues_with_backlogs_start_alike_also_where_workers_come_and_go(engine: Engine, limits: Any) -> None:
+async def test_backlogged_queues_share_slots_evenly_as_workers_come_and_go(engine: Engine, limits: Any) -> None:
     queue, seen = recorder()
     for name in ("a", "b", "c"):
         fill(engine, 2000, queue=name)
@@ -93,7 +93,7 @@ async def test_queues_with_backlogs_start_alike_also_where_workers_come_and_go(e
     assert len(counts) == 3
 
 
-async def test_a_low_priority_starts_while_a_flood_of_a_high_one_lasts(
+async def test_low_priority_jobs_start_during_a_flood_of_high_priority(
     engine: Engine,
 ) -> None:
     queue, seen = recorder()
@@ -104,7 +104,7 @@ async def test_a_low_priority_starts_while_a_flood_of_a_high_one_lasts(
     assert max(place for place, (_, priority) in enumerate(seen) if priority == -9) < 200
 
 
-async def test_a_type_takes_no_more_slots_than_its_own(engine: Engine, jobs: Jobs) -> None:
+async def test_a_job_types_concurrency_leaves_slots_for_other_types(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
     running, most, others = 0, 0, []
     gate = asyncio.Event()
@@ -133,6 +133,6 @@ async def test_a_type_takes_no_more_slots_than_its_own(engine: Engine, jobs: Job
     assert len(others) == 20
 
 
-def test_types_are_refused_slots_that_make_no_sense() -> None:
+def test_a_job_type_concurrency_of_zero_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="concurrency"):
         JobQueue().handler("test", concurrency=0)(lambda: None)

@@ -127,7 +127,7 @@ WRONG: dict[str, tuple[Make, int | None, str, str]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_blockers_that_the_handler_does_not_declare_are_refused_when_the_job_is_made(wrong: str) -> None:
+def test_undeclared_blockers_are_refused_when_the_job_is_created(wrong: str) -> None:
     make, position, expected, given = WRONG[wrong]
     with pytest.raises(InvalidBlockersError) as refused:
         make()
@@ -140,7 +140,7 @@ def test_blockers_that_the_handler_does_not_declare_are_refused_when_the_job_is_
 
 @one_server_swept
 @pytest.mark.parametrize("way", ["add", "enqueue_many", "chain", "new id"])
-def test_blockers_given_by_their_ids_are_checked_when_the_job_is_written(engine: Engine, jobs: Jobs, way: str) -> None:
+def test_blockers_given_by_id_are_checked_at_flush(engine: Engine, jobs: Jobs, way: str) -> None:
     good, bad = enqueue(engine, number.job(1), text.job(2))
     another = text.job(3)
 
@@ -163,7 +163,7 @@ def test_blockers_given_by_their_ids_are_checked_when_the_job_is_written(engine:
 
 
 @one_server_swept
-async def test_blockers_that_may_fit_are_taken(engine: Engine, jobs: Jobs) -> None:
+async def test_blockers_of_matching_or_unknown_type_are_accepted(engine: Engine, jobs: Jobs) -> None:
     feature = JobQueue()
 
     @feature.handler("of_a_feature")
@@ -183,7 +183,7 @@ async def test_blockers_that_may_fit_are_taken(engine: Engine, jobs: Jobs) -> No
         fan_out.job(6),
     ]
     ids = enqueue(engine, *made)
-    enqueue(engine, add_up.job(blockers=[unknown]))  # of a type that is not known here nothing can be said
+    enqueue(engine, add_up.job(blockers=[unknown]))  # blockers of an unknown type are not checked
     with pytest.raises(InvalidBlockersError):  # what includes a registry knows the types of the others
         enqueue(engine, of_a_feature.job(blockers=[known]))
     await drain(both, engine)
@@ -191,7 +191,7 @@ async def test_blockers_that_may_fit_are_taken(engine: Engine, jobs: Jobs) -> No
         assert [get_chain(session, job_id).output for job_id in ids] == [0, 6, "45", 0, 2, 12]
 
 
-async def test_blockers_made_by_their_handlers_are_jobs_and_checked_as_such(engine: Engine, jobs: Jobs) -> None:
+async def test_blockers_created_by_handler_blocker_are_type_checked(engine: Engine, jobs: Jobs) -> None:
     seven = number.blocker(7, on_failure="fail", priority=3)
     assert (seven.chain.type_name, seven.chain.priority, seven.on_failure) == ("number", 3, "fail")
     with pytest.raises(InvalidBlockersError) as refused:
@@ -219,25 +219,25 @@ def test_a_job_with_checked_blockers_is_pickled_and_copied_as_data() -> None:
 
 
 @one_server_swept
-async def test_outputs_that_do_not_fit_are_a_dead_letter_at_once(engine: Engine, jobs: Jobs) -> None:
+async def test_a_blocker_output_of_the_wrong_type_is_a_dead_letter_at_once(engine: Engine, jobs: Jobs) -> None:
     wrong = untyped.job("seven")
     (job_id,) = enqueue(engine, add_up.job(blockers=[number.job(1), wrong]))
     await drain(queue, engine)
     assert (jobs.status(job_id), jobs.get(job_id)["attempt"]) == (DEAD, 1)
-    (letter,) = jobs.letters()
-    assert letter["reason"] == DeadReason.INVALID_INPUT
+    (dead_letter,) = jobs.dead_letters()
+    assert dead_letter["reason"] == DeadReason.INVALID_INPUT
     assert jobs.get(job_id)["last_error"]["message"].startswith("blockers[1]: ")
 
 
 @one_server_swept
-async def test_a_continuation_with_misfit_blockers_fails_its_attempt(engine: Engine, jobs: Jobs) -> None:
+async def test_a_continuation_with_blockers_of_the_wrong_type_fails_its_attempt(engine: Engine, jobs: Jobs) -> None:
     (job_id,) = enqueue(engine, fan_out_wrong.job(1))
     await drain(queue, engine)
     assert (jobs.status(job_id), jobs.get(job_id)["last_error"]["type"]) == (DEAD, "sa_jobqueue.errors.InvalidBlockersError")
     assert jobs.count() == 1
 
 
-# What a handler may go on with.
+# What a handler may continue with.
 
 
 @queue.handler("declares_none", retry=immediately, max_attempts=2)
@@ -273,19 +273,19 @@ async def unannotated(kind: str, ctx: AttemptContext):  # type: ignore[no-untype
 
 @one_server_swept
 @pytest.mark.parametrize("handler", [declares_none, declares_none_with_session, declares_another], ids=lambda it: it.name)
-async def test_a_continuation_that_is_not_declared_fails_its_attempt(engine: Engine, jobs: Jobs, handler: Any) -> None:
+async def test_an_undeclared_continuation_fails_its_attempt(engine: Engine, jobs: Jobs, handler: Any) -> None:
     (job_id,) = enqueue(engine, handler.job("x"))
     await drain(queue, engine)
     job = jobs.get(job_id)
     assert (job["status"], job["attempt"], jobs.count()) == (DEAD, 2, 1)
     assert job["last_error"]["type"] == f"sa_jobqueue.errors.{UndeclaredContinuationError.__name__}"
     assert "-> int" in job["last_error"]["message"]
-    assert [letter["reason"] for letter in jobs.letters()] == [DeadReason.EXHAUSTED]
+    assert [dead_letter["reason"] for dead_letter in jobs.dead_letters()] == [DeadReason.EXHAUSTED]
 
 
 @one_server_swept
 @pytest.mark.parametrize("handler", [declares_any, declares_bare, unannotated], ids=lambda it: it.name)
-async def test_a_handler_that_declares_nothing_in_particular_goes_on_with_anything(engine: Engine, handler: Any) -> None:
+async def test_a_handler_without_a_specific_return_type_may_continue_with_any_type(engine: Engine, handler: Any) -> None:
     (job_id,) = enqueue(engine, handler.job("x"))
     await drain(queue, engine)
     with Session(engine) as session:
@@ -301,7 +301,7 @@ def approve(n: int) -> Page | Continuation[int]:
 
 
 @one_server_swept
-def test_what_completes_a_job_is_checked_and_encoded_as_its_handler_would(engine: Engine, jobs: Jobs) -> None:
+def test_complete_job_checks_and_encodes_the_output_like_the_handler(engine: Engine, jobs: Jobs) -> None:
     ids = enqueue(engine, *(approve.job(n, delay=SECOND) for n in range(6)))
     with Session(engine) as session, session.begin():
         assert complete_job(session, ids[0], Page(7), handler=approve).output == {"number": 7}
@@ -314,14 +314,14 @@ def test_what_completes_a_job_is_checked_and_encoded_as_its_handler_would(engine
         with pytest.raises(UndeclaredContinuationError, match="'approve' returned a continuation with 'text'"):
             complete_job(session, ids[2], text.continuation(1), handler=approve)
         complete_job(session, ids[3], number.continuation(1), handler=approve)
-        # Without the handler, what says itself how it is written.
+        # Without the handler, objects that define their own serialization.
         assert complete_job(session, ids[4], Receipt(5)).output == {"cents": 5}
         assert complete_job(session, lock_chain(session, ids[5]).id, Note(text="yes")).output == {"text": "yes"}
     assert [jobs.status(one) for one in ids] == [DONE, DONE, PENDING, DONE, DONE, DONE]
 
 
 @one_server_swept
-async def test_an_async_completion_is_checked_as_well(async_engine: AsyncEngine) -> None:
+async def test_async_complete_job_checks_the_output(async_engine: AsyncEngine) -> None:
     async with AsyncSession(async_engine) as session, session.begin():
         job = approve.job(1)
         session.add(job)
@@ -335,7 +335,7 @@ async def test_an_async_completion_is_checked_as_well(async_engine: AsyncEngine)
 
 
 @one_server_swept
-async def test_an_output_is_not_read_as_another_handlers(engine: Engine, async_engine: AsyncEngine) -> None:
+async def test_an_output_is_not_decoded_as_another_handlers(engine: Engine, async_engine: AsyncEngine) -> None:
     alone, chain = enqueue(engine, number.job(7), declares_any.job("x"))
     await drain(queue, engine)
     with Session(engine) as session:

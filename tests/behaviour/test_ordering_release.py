@@ -1,4 +1,4 @@
-"""Whoever lets an ordering key go, and however late: workers that passed its next job over find it, without being told."""
+"""However an ordering key is released, and however late: workers whose cursors passed its next job find it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def execute(engine: Engine, statement: str, **given: Any) -> list[Any]:
 
 @both_servers
 @pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 40))])
-def test_whatever_ends_is_put_back_or_taken_out_the_next_of_its_key_is_found(
-    engine: Engine, jobs: Jobs, hands: Any, seed: int
+def test_the_next_job_of_an_ordering_key_is_found_after_any_random_change(
+    engine: Engine, jobs: Jobs, manual_worker: Any, seed: int
 ) -> None:
-    """Nothing here ever surveys again: what the cursors pass stays where it is."""
+    """There is no full scan here: what the cursors have passed is found by catch-up alone."""
     chance = random.Random(seed)
-    workers = [hands("one:1"), hands("other:1")]
+    workers = [manual_worker("one:1"), manual_worker("other:1")]
     running: dict[UUID, tuple[Any, Any]] = {}
     late = [engine.connect() for _ in range(3)]
 
@@ -59,7 +59,7 @@ def test_whatever_ends_is_put_back_or_taken_out_the_next_of_its_key_is_found(
             case 3:
                 execute(engine, END, id=job_id, status="cancelled")
             case _:
-                # It sees what was there at its end, and is seen only at its commit: others look meanwhile.
+                # It sees what was there at its end, and is seen only at its commit: others claim meanwhile.
                 chance.choice(late).execute(text(END), {"id": job_id, "status": "completed"})
 
     for _ in range(70):
@@ -72,12 +72,12 @@ def test_whatever_ends_is_put_back_or_taken_out_the_next_of_its_key_is_found(
         elif step < 0.4:
             chance.choice(late).commit()
         elif step < 0.45:
-            for gone in execute(engine, TAKE_OUT, place=chance.randrange(8)):
-                running.pop(gone, None)
+            for removed in execute(engine, TAKE_OUT, place=chance.randrange(8)):
+                running.pop(removed, None)
         elif step < 0.75 or not running:
             worker = chance.choice(workers)
-            taken = worker.claim(chance.randrange(1, 5), catch_up=chance.random() < 0.6)
-            running |= {job.id: (worker, job) for job in taken}
+            claimed = worker.claim(chance.randrange(1, 5), catch_up=chance.random() < 0.6)
+            running |= {job.id: (worker, job) for job in claimed}
         else:
             end(chance.choice(list(running)))
     for writer in late:
@@ -87,15 +87,15 @@ def test_whatever_ends_is_put_back_or_taken_out_the_next_of_its_key_is_found(
         worker.complete(job)
     execute(engine, "UPDATE job SET scheduled_at = now() WHERE status = 'pending' AND scheduled_at > now()")
     last = workers[seed % 2]  # alone: whatever it was that passed a job over finds it
-    while taken := last.claim(3):
-        last.complete(*taken)
+    while claimed := last.claim(3):
+        last.complete(*claimed)
     assert JobStatus.PENDING not in jobs.statuses().values()
 
 
 @both_servers
-def test_an_end_that_did_not_see_the_next_job_lets_it_be_found_all_the_same(engine: Engine, jobs: Jobs, hands: Any) -> None:
+def test_a_job_enqueued_during_its_predecessors_completion_is_found(engine: Engine, jobs: Jobs, manual_worker: Any) -> None:
     """A trigger that wrote to the next job would have had none to write to."""
-    other, worker = hands("other:1"), hands("worker:1")
+    other, worker = manual_worker("other:1"), manual_worker("worker:1")
     first = jobs.add(ordering_key="k", due_in=-9)
     (mine,) = other.claim()
     other.complete(mine, commit=False)
@@ -107,8 +107,8 @@ def test_an_end_that_did_not_see_the_next_job_lets_it_be_found_all_the_same(engi
 
 
 @both_servers
-def test_a_job_that_is_put_back_lets_an_earlier_one_go_first(jobs: Jobs, hands: Any) -> None:
-    other, worker = hands("other:1"), hands("worker:1")
+def test_an_earlier_job_of_the_key_runs_first_after_a_reschedule(jobs: Jobs, manual_worker: Any) -> None:
+    other, worker = manual_worker("other:1"), manual_worker("worker:1")
     jobs.add(ordering_key="k", due_in=-9)
     (mine,) = other.claim()
     earlier = jobs.add(ordering_key="k", due_in=-9, created_at=mine.created_at - timedelta(seconds=1))
@@ -118,10 +118,10 @@ def test_a_job_that_is_put_back_lets_an_earlier_one_go_first(jobs: Jobs, hands: 
 
 
 @both_servers
-def test_the_next_of_a_key_is_found_without_being_written(engine: Engine, jobs: Jobs, hands: Any) -> None:
+def test_the_next_job_of_an_ordering_key_is_found_without_an_update(engine: Engine, jobs: Jobs, manual_worker: Any) -> None:
     """A version of it for every end was a quarter of what such a job cost."""
     ids = [jobs.add(ordering_key="k", due_in=-9) for _ in range(4)]
-    other, worker = hands("other:1"), hands("worker:1")
+    other, worker = manual_worker("other:1"), manual_worker("worker:1")
     before = {job_id: jobs.get(job_id)["changed_xid"] for job_id in ids}
     other.complete(*other.claim())
     with Session(engine) as session, session.begin():
@@ -131,9 +131,11 @@ def test_the_next_of_a_key_is_found_without_being_written(engine: Engine, jobs: 
 
 
 @both_servers
-def test_one_that_is_pruned_as_soon_as_it_has_ended_has_let_its_key_go(engine: Engine, jobs: Jobs, hands: Any) -> None:
+def test_a_job_deleted_right_after_its_completion_releases_its_ordering_key(
+    engine: Engine, jobs: Jobs, manual_worker: Any
+) -> None:
     first, second = (jobs.add(ordering_key="k", due_in=-9) for _ in range(2))
-    other, worker = hands("other:1"), hands("worker:1")
+    other, worker = manual_worker("other:1"), manual_worker("worker:1")
     (mine,) = other.claim()
     assert mine.id == first
     assert worker.claim() == []  # it passes the second over
@@ -142,9 +144,9 @@ def test_one_that_is_pruned_as_soon_as_it_has_ended_has_let_its_key_go(engine: E
     assert [job.id for job in worker.claim()] == [second]
 
 
-def test_the_next_job_of_a_released_key_is_found_in_its_fairness_key(jobs: Jobs, hands: Any) -> None:
+def test_the_next_job_of_a_released_key_is_found_in_its_fairness_key(jobs: Jobs, manual_worker: Any) -> None:
     first, second = (jobs.add(queue="mail", fairness_key="1", ordering_key="k", due_in=-9) for _ in range(2))
-    other, worker = hands("other:1", queues=("mail",)), hands("worker:1", queues=("mail",))
+    other, worker = manual_worker("other:1", queues=("mail",)), manual_worker("worker:1", queues=("mail",))
     (mine,) = other.claim()
     assert mine.id == first
     assert worker.claim() == []  # its cursor has passed the second

@@ -1,4 +1,4 @@
-"""A slot that one worker frees under a limit is taken by another at once; without a waiting worker nothing is notified."""
+"""Capacity freed by one worker under a limit is used by another at once; nothing is notified if no worker waits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Gate:
         async with asyncio.timeout(PATIENCE):
             await self._begun.setdefault(payload, asyncio.Event()).wait()
 
-    def let_go(self, *payloads: str) -> None:
+    def release(self, *payloads: str) -> None:
         """Let jobs end."""
         for payload in payloads:
             self._open.setdefault(payload, asyncio.Event()).set()
@@ -97,7 +97,7 @@ async def at_work(engine: Engine, gate: Gate, queue: str = "default") -> AsyncIt
 
 
 @pytest.mark.parametrize("kind", LIMITS)
-async def test_a_slot_freed_by_a_worker_that_stops_is_taken_by_another_at_once(
+async def test_capacity_freed_by_a_stopping_worker_is_used_by_another_at_once(
     kind: str, engine: Engine, jobs: Jobs, asleep: Callable[[int], bool]
 ) -> None:
     run(engine, LIMITS[kind])
@@ -108,16 +108,16 @@ async def test_a_slot_freed_by_a_worker_that_stops_is_taken_by_another_at_once(
         await one.begins("first")
         jobs.add(input="second", fairness_key=key)
         async with at_work(engine, other):
-            await until(lambda: asleep(2), what="nobody finds room")
+            await until(lambda: asleep(2), what="no worker finds capacity")
             stopping.stop()
-            one.let_go("first")
+            one.release("first")
             # Without the notification it is started in five minutes.
             await other.begins("second")
-            other.let_go("second")
+            other.release("second")
 
 
 @pytest.mark.parametrize("end", ["completed", "discarded", "snoozed"])
-async def test_a_slot_that_a_worker_cannot_use_itself_is_taken_by_another_at_once(
+async def test_capacity_a_worker_cannot_use_itself_is_used_by_another_at_once(
     end: str, engine: Engine, jobs: Jobs, asleep: Callable[[int], bool]
 ) -> None:
     run(engine, LIMITS["type"])
@@ -127,13 +127,13 @@ async def test_a_slot_that_a_worker_cannot_use_itself_is_taken_by_another_at_onc
     async with at_work(engine, one, "here"):
         await one.begins(end)
         async with at_work(engine, other, "there"):
-            await until(lambda: asleep(2), what="nobody finds room")
-            one.let_go(end)
+            await until(lambda: asleep(2), what="no worker finds capacity")
+            one.release(end)
             await other.begins("second")
-            other.let_go("second")
+            other.release("second")
 
 
-async def test_a_slot_is_passed_on_whose_end_the_last_claim_counted_before_the_worker_knew_of_it(
+async def test_capacity_is_offered_even_if_a_claim_counted_the_end_before_the_worker(
     engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That claim found room, as if the limit had not been reached, and no other claim followed soon enough."""
@@ -177,27 +177,27 @@ async def test_a_slot_is_passed_on_whose_end_the_last_claim_counted_before_the_w
         await one.begins("snoozed")
         async with at_work(engine, other, "there"):
             await until(lambda: asleep(2), what="both rest")
-            one.let_go("snoozed")
+            one.release("snoozed")
             await other.begins("second")
-            other.let_go("second")
+            other.release("second")
 
 
-async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_at_once(
+async def test_capacity_freed_while_another_worker_counts_is_used_by_it_at_once(
     engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The notification arrives after its statement has counted, and before it knows that it has found no room."""
     is_armed, is_counted, is_notified = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    its_own: set[Any] = set()
+    counters_of_other: set[Any] = set()
     count, capacity_freed, claim_under = counting.Running.count, Claimer.capacity_freed, Claimer._claim_under
 
     async def claims(self: Claimer, connection: Any, partition: Any, *given: Any) -> Any:
         if "there" in self._options.limits:
-            its_own.add(partition.limits._running)
+            counters_of_other.add(partition.limits._running)
         return await claim_under(self, connection, partition, *given)
 
     async def count_late(self: counting.Running, *given: Any, **more: Any) -> Any:
         found = await count(self, *given, **more)
-        if self in its_own and is_armed.is_set() and not is_counted.is_set():
+        if self in counters_of_other and is_armed.is_set() and not is_counted.is_set():
             is_counted.set()
             async with asyncio.timeout(PATIENCE):
                 await is_notified.wait()
@@ -219,19 +219,19 @@ async def test_a_slot_freed_while_another_worker_counts_is_taken_by_that_worker_
     async with at_work(engine, one, "here"):
         await one.begins("first")
         async with at_work(engine, other, "there"):
-            await until(lambda: asleep(2), what="no worker finds room")
+            await until(lambda: asleep(2), what="no worker finds capacity")
             is_armed.set()
             run(engine, "SELECT pg_notify('.job:freed', 'type test')")  # so that it counts once more
             async with asyncio.timeout(PATIENCE):
                 await is_counted.wait()
-            one.let_go("first")
+            one.release("first")
             await until(lambda: JobStatus.COMPLETED in jobs.statuses().values(), what="the first ends")
             run(engine, "SELECT pg_notify('.job:freed', 'type test')")
             await other.begins("second")
-            other.let_go("second")
+            other.release("second")
 
 
-async def test_a_claim_that_met_another_is_tried_again_although_the_pause_ended_before_the_worker_rested(
+async def test_a_conflicting_claim_is_retried_even_if_its_pause_ends_before_the_worker_sleeps(
     engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On a loaded machine, the four milliseconds are over before it rests: it must not rest until the next poll."""
@@ -258,11 +258,11 @@ async def test_a_claim_that_met_another_is_tried_again_although_the_pause_ended_
             await until(lambda: asleep(1), what="it rests")
             other.rollback()
             await gate.begins("first")
-            gate.let_go("first")
+            gate.release("first")
 
 
 @pytest.mark.parametrize(("kind", "queue"), [("limit", "here"), ("limit", "there"), ("ordering key", "here")])
-async def test_a_job_cancelled_while_it_runs_lets_another_start_at_once(
+async def test_cancelling_a_running_job_frees_its_capacity_at_once(
     kind: str, queue: str, engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its worker went on counting it among what it runs: it asked for room ten times a second at most, until it ended."""
@@ -277,15 +277,15 @@ async def test_a_job_cancelled_while_it_runs_lets_another_start_at_once(
         async with at_work(engine, other, "there"):
             jobs.add(input="second", queue=queue, ordering_key=key)
             run(engine, f"SELECT pg_notify('.job:due', '{queue}')")
-            await until(lambda: asleep(2), what="nobody may start it")
+            await until(lambda: asleep(2), what="no worker may start it")
             with Session(engine) as session, session.begin():
                 cancel_jobs(session, [first])
             await (one if queue == "here" else other).begins("second")
-            one.let_go("second")
-            other.let_go("second")
+            one.release("second")
+            other.release("second")
 
 
-async def test_a_worker_forgets_jobs_that_ended_and_nobody_told_of(
+async def test_a_worker_stops_counting_jobs_whose_end_was_not_reported(
     engine: Engine, jobs: Jobs, asleep: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freed, "TRUSTED", NEVER.total_seconds())
@@ -296,14 +296,14 @@ async def test_a_worker_forgets_jobs_that_ended_and_nobody_told_of(
     jobs.add(input="first")
     async with at_work(engine, gate):
         await gate.begins("first")
-        gate.let_go("first", "second")
+        gate.release("first", "second")
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="the first ends")
         jobs.add(input="second")
         run(engine, "SELECT pg_notify('.job:due', 'default')")
         await gate.begins("second")
 
 
-async def test_a_worker_that_uses_its_slots_itself_tells_nobody(
+async def test_a_worker_that_reuses_its_own_capacity_notifies_no_other(
     engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freed, "OWN_TURN", NEVER.total_seconds())  # however slow the machine is
@@ -311,14 +311,14 @@ async def test_a_worker_that_uses_its_slots_itself_tells_nobody(
     gate = Gate()
     for number in range(20):
         jobs.add(input=str(number))
-        gate.let_go(str(number))
+        gate.release(str(number))
     async with at_work(engine, gate):
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
     # Of 20 slots the last is left to others.
     assert [payload for topic, payload in notifications.seen() if topic == "freed"] == ["queue default"]
 
 
-async def test_a_worker_notifies_others_only_where_they_may_find_no_room(
+async def test_capacity_is_notified_only_when_the_limit_was_reached(
     engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freed, "OWN_TURN", 0.0)  # so that it never waits for its own claim to count
@@ -326,13 +326,13 @@ async def test_a_worker_notifies_others_only_where_they_may_find_no_room(
         run(engine, f"INSERT INTO queue (name, global_concurrency) VALUES ('below-{most}', {most})")
         gate = Gate()
         jobs.add(input="only", queue=f"below-{most}")
-        gate.let_go("only")
+        gate.release("only")
         async with at_work(engine, gate, f"below-{most}"):
             await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="the job completes")
         assert [payload for topic, payload in notifications.seen() if topic == "freed"] == seen
 
 
-async def test_a_worker_that_runs_all_that_may_run_does_not_ask_for_more(
+async def test_a_worker_running_all_the_limit_allows_does_not_ask_for_more(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, asleep: Callable[[int], bool]
 ) -> None:
     monkeypatch.setattr(freed, "TRUSTED", NEVER.total_seconds())
@@ -355,12 +355,12 @@ async def test_a_worker_that_runs_all_that_may_run_does_not_ask_for_more(
             run(engine, "SELECT pg_notify('.job:due', 'default')")
             await until(lambda: asleep(1), what="it rests")
         assert len(asked) == before
-        gate.let_go("first", "second")
+        gate.release("first", "second")
         await gate.begins("second")
     assert len(asked) > before
 
 
-async def test_what_ends_while_a_claim_counts_is_left_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_capacity_freed_while_a_claim_counts_is_left_to_that_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(freed, "OWN_TURN", 0.0)
     notified: list[limits.Key] = []
     slots = freed.Freed(notified.extend)

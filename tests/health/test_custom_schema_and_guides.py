@@ -27,7 +27,7 @@ class Mail(JobMixin[str], Base, queue_schema="mail", queue_prefix="post_"):
     pass
 
 
-def test_a_queue_elsewhere_with_text_ids_has_the_same_report(engine: Engine, holders: Holders) -> None:
+def test_a_queue_in_another_schema_with_text_ids_has_the_same_report(engine: Engine, holders: Holders) -> None:
     Base.metadata.create_all(engine)
     with Session(engine) as session, session.begin():
         session.add(Mail("letter", id="order/7"))
@@ -41,7 +41,7 @@ def test_a_queue_elsewhere_with_text_ids_has_the_same_report(engine: Engine, hol
     assert {finding.code for finding in report.findings} == {Code.NO_WORKER}
 
 
-def test_the_guides_know_every_finding_threshold_and_metric(engine: Engine) -> None:
+def test_the_guides_document_every_finding_threshold_and_metric(engine: Engine) -> None:
     runbook, monitoring = (GUIDES / "on-call.md").read_text(), (GUIDES / "monitoring.md").read_text()
     assert [code for code in Code if f"| `{code}` |" not in runbook] == []
     for name in (option.name for option in fields(Thresholds)):

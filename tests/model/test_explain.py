@@ -1,4 +1,4 @@
-"""Whatever holds a due job back, alone or with others: `explain` names the first that does, by an oracle of its own."""
+"""Whatever keeps a due job from starting, alone or combined: `explain` names the first cause, by a separate oracle."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class World:
     """Whether a function chooses in the queue, in each of its workers."""
 
     def cause(self) -> Cause:
-        """Return what should be said, the first that holds."""
+        """Return the expected cause, the first that applies."""
         live = self.workers - {"silent"}
         serving = live - {"of another queue"}
         able = serving - {"of another type"}
@@ -163,10 +163,10 @@ def build(world: World, engine: Engine, jobs: Jobs) -> Any:
 
 @one_server_swept
 @pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.long)])
-def test_the_first_that_holds_a_job_back_is_named_whatever_else_does(engine: Engine, jobs: Jobs, examples: int) -> None:
+def test_explain_names_the_first_cause_in_any_combination_of_causes(engine: Engine, jobs: Jobs, examples: int) -> None:
     seen: set[Cause] = set()
 
-    def look(world: World) -> None:
+    def check(world: World) -> None:
         with engine.begin() as connection:
             connection.execute(text(SWEEP))
         job_id = build(world, engine, jobs)
@@ -179,10 +179,10 @@ def test_the_first_that_holds_a_job_back_is_named_whatever_else_does(engine: Eng
         seen.add(found.cause)
 
     for change in CHANGES:
-        look(replace(PLAIN, **change))
+        check(replace(PLAIN, **change))
     of_pending = set(Cause) - {Cause.COMPLETED, Cause.CANCELLED, Cause.DEAD, Cause.RUNNING, Cause.WORKER_SILENT}
     assert seen == of_pending - {Cause.BLOCKED, Cause.UNBLOCKING, Cause.QUARANTINED}  # others' tests
-    together = given(world=WORLDS)(look)
+    together = given(world=WORLDS)(check)
     settings(max_examples=examples, derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))(
         together
     )()

@@ -46,7 +46,7 @@ AT_ONCE = Backoff(base=Backoff().base / 1000, cap=Backoff().base / 1000)
 
 
 async def drain(jobs: JobQueue[Any], engine: Engine, **options: Any) -> EventLog:
-    """Run a worker until nothing is due; return what it told."""
+    """Run a worker until nothing is due; return its events."""
     worker = Worker(jobs, engine, options=quick(**options))
     log = EventLog(worker)
     await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
@@ -90,7 +90,7 @@ async def test_hundreds_of_fan_ins_under_load_strand_nothing(engine: Engine, job
 
     @queue.handler("merge")
     async def merge(_: None, parts: Blockers[tuple[int, int]]) -> int:
-        # Raises where a part is there too early: its output is None then.
+        # Raises if the job starts too early: the output of a blocker is None then.
         return parts.outputs[0] + parts.outputs[1]
 
     with Session(engine) as session, session.begin():
@@ -119,7 +119,7 @@ def _pairs(session: Session, leaf: Any, first: Any, count: int) -> list[list[Any
 
 
 @pytest.mark.long
-def test_fifty_keys_and_four_threads_each_make_fifty_jobs(sessions: sessionmaker[Session], jobs: Jobs) -> None:
+def test_four_threads_enqueueing_fifty_keys_create_fifty_jobs(sessions: sessionmaker[Session], jobs: Jobs) -> None:
     together = threading.Barrier(4)
 
     def one(_: int) -> list[Enqueued]:
@@ -136,7 +136,7 @@ def test_fifty_keys_and_four_threads_each_make_fifty_jobs(sessions: sessionmaker
     assert jobs.count() == 50
 
 
-def test_a_key_is_taken_while_its_chain_goes_on(session: Session, chains: Chains, jobs: Jobs) -> None:
+def test_a_deduplication_key_is_taken_until_its_chain_ends(session: Session, chains: Chains, jobs: Jobs) -> None:
     """Whatever has become of the root job: open is the chain."""
     root, _ = chains.add(JobStatus.COMPLETED, JobStatus.PENDING, deduplication_key="k")
     found, made = enqueue(session, Job("test"), deduplicate=Deduplicate("k"))
@@ -144,11 +144,11 @@ def test_a_key_is_taken_while_its_chain_goes_on(session: Session, chains: Chains
 
 
 async def test_lost_jobs_are_rescued_while_no_slot_is_free(engine: Engine, jobs: Jobs, start: Start) -> None:
-    queue, go_on = JobQueue(), asyncio.Event()
+    queue, release = JobQueue(), asyncio.Event()
 
     @queue.handler("waits")
     async def waits(_: None) -> None:
-        await go_on.wait()
+        await release.wait()
 
     with Session(engine) as session, session.begin():
         enqueue_many(session, [waits.job(None) for _ in range(50)])
@@ -159,10 +159,10 @@ async def test_lost_jobs_are_rescued_while_no_slot_is_free(engine: Engine, jobs:
         await until(
             lambda: {jobs.status(job_id) for job_id in lost} == {JobStatus.PENDING}, what="all of them are taken back"
         )
-        go_on.set()
+        release.set()
 
 
-async def test_a_claim_takes_many_and_knows_when_it_has_all(engine: Engine, jobs: Jobs) -> None:
+async def test_a_claim_takes_many_jobs_and_is_not_repeated_when_none_are_left(engine: Engine, jobs: Jobs) -> None:
     """No round trip for each job, and none to learn again that there is no other."""
     queue = JobQueue()
 
@@ -187,7 +187,7 @@ async def test_a_claim_takes_many_and_knows_when_it_has_all(engine: Engine, jobs
     assert statements.total() <= 200 / 2
 
 
-async def test_an_error_of_the_library_in_a_handler_is_the_attempts_own_failure(engine: Engine, jobs: Jobs) -> None:
+async def test_a_library_error_raised_in_a_handler_fails_the_attempt(engine: Engine, jobs: Jobs) -> None:
     """It is not mistaken for the loss of the attempt, and the job does not stay behind as running."""
     queue = JobQueue()
 
@@ -226,13 +226,15 @@ async def test_an_error_of_the_library_in_a_handler_is_the_attempts_own_failure(
         session.add_all(queue.job(name, max_attempts=1 if name == "waits_for_none" else None) for name in expected)
     await drain(queue, engine)
     assert standing(engine) == {(name, "dead"): 1 for name in expected}
-    errors = {letter["type_name"]: letter["error"]["type"].rpartition(".")[2] for letter in jobs.letters()}
+    errors = {
+        dead_letter["type_name"]: dead_letter["error"]["type"].rpartition(".")[2] for dead_letter in jobs.dead_letters()
+    }
     assert errors == expected
-    assert {letter["reason"] for letter in jobs.letters()} == {"exhausted"}
+    assert {dead_letter["reason"] for dead_letter in jobs.dead_letters()} == {"exhausted"}
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
-def test_pages_of_jobs_enqueued_at_the_same_instant_show_each_once(session: Session, newest_first: bool) -> None:
+def test_paging_jobs_enqueued_at_the_same_instant_returns_each_once(session: Session, newest_first: bool) -> None:
     ids = enqueue_many(session, [Job("test") for _ in range(10)])
     seen: list[Any] = []
     after = None
@@ -245,7 +247,7 @@ def test_pages_of_jobs_enqueued_at_the_same_instant_show_each_once(session: Sess
     assert seen == sorted(ids, reverse=newest_first)
 
 
-def test_looking_for_the_next_due_job_locks_nothing(engine: Engine, jobs: Jobs) -> None:
+def test_catching_up_and_finding_the_next_due_job_locks_no_row(engine: Engine, jobs: Jobs) -> None:
     job_id = jobs.add()
     ended: dict[str, Any] = {
         "ended_queues": ["default"],
@@ -260,7 +262,7 @@ def test_looking_for_the_next_due_job_locks_nothing(engine: Engine, jobs: Jobs) 
         assert other.scalars(held).all() == [job_id]
 
 
-def test_a_deletion_names_who_waits_also_those_in_the_middle_of_a_chain(
+def test_a_refused_deletion_names_blocked_continuations_too(
     session: Session, chains: Chains, jobs: Jobs, engine: Engine
 ) -> None:
     (blocker,) = chains.add(JobStatus.PENDING)
@@ -272,7 +274,7 @@ def test_a_deletion_names_who_waits_also_those_in_the_middle_of_a_chain(
     assert delete_chains(session, [root], cascade=True).ids == sorted([root, blocker])
 
 
-def test_a_chain_that_goes_on_is_not_taken_for_ended(session: Session, chains: Chains, jobs: Jobs) -> None:
+def test_a_locked_chain_is_completed_by_its_last_job(session: Session, chains: Chains, jobs: Jobs) -> None:
     """Who completes a chain by hand does so with its last job, under the chain's lock."""
     root, last = chains.add(JobStatus.COMPLETED, JobStatus.PENDING)
     current = lock_chain(session, root)
@@ -281,8 +283,8 @@ def test_a_chain_that_goes_on_is_not_taken_for_ended(session: Session, chains: C
     assert session.get_one(Job, root).chain_completed_at is not None
 
 
-async def test_a_chain_that_fails_tells_who_waits_for_it(engine: Engine, jobs: Jobs) -> None:
-    """Fail at once, go on without it, or wait for a redrive: whatever was asked for; nothing hangs unseen."""
+async def test_a_failed_chain_fails_continues_or_blocks_its_dependants_by_policy(engine: Engine, jobs: Jobs) -> None:
+    """Fail at once, continue without it, or wait for a redrive: whatever was asked for; nothing hangs unseen."""
     queue = JobQueue()
 
     @queue.handler("fails", max_attempts=1)

@@ -1,4 +1,4 @@
-"""A caller who waits for a chain learns of its end, in either colour, whatever gets lost meanwhile."""
+"""`wait_chain`, sync and async, returns when the chain ends, whatever is lost meanwhile."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.fixtures.workers import PATIENCE, Start, until
 pytestmark = both_servers_swept
 
 NEVER = timedelta(hours=1)
-"""A poll interval that no test lives to see: the end must be told."""
+"""A poll interval longer than any test: the end must be notified."""
 SOON = timedelta(milliseconds=50)
 BACKENDS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 LISTENING = f"SELECT pid {BACKENDS} AND application_name = 'sa_jobqueue waiting'"
@@ -57,10 +57,10 @@ class Receipt:
 
 @pytest.fixture(params=["sync", "async"])
 def wait(request: pytest.FixtureRequest, engine: Engine, async_engine: AsyncEngine) -> Waiting:
-    """Give a function that waits for a chain in one of the colours."""
+    """Give a function that waits for a chain, sync or async."""
 
     async def call(chain: Any, **options: Any) -> ChainResult[Any]:
-        # The last look is past the test's patience: it must not be what saves it.
+        # The last poll is after the test's timeout: the test must not depend on it.
         given: dict[str, Any] = {"timeout": timedelta(seconds=2 * PATIENCE), "poll_interval": NEVER} | options
         async with asyncio.timeout(PATIENCE):
             if request.param == "async":
@@ -71,9 +71,9 @@ def wait(request: pytest.FixtureRequest, engine: Engine, async_engine: AsyncEngi
 
 
 def end(
-    engine: Engine, chain_id: Any, status: JobStatus = JobStatus.COMPLETED, *, told: bool = True, **columns: Any
+    engine: Engine, chain_id: Any, status: JobStatus = JobStatus.COMPLETED, *, notify: bool = True, **columns: Any
 ) -> None:
-    """End a chain of one job as the library does: whoever awaits it is told when this commits."""
+    """End a chain of one job as the library does: callers that wait for it are notified when this commits."""
     job = Job.__table__.c
     ended = {"status": status, "completed_at": text("now()"), "chain_completed_at": text("now()"), "leased_by": None}
     with engine.begin() as connection:
@@ -82,7 +82,7 @@ def end(
         if status is JobStatus.DEAD:
             connection.execute(update(Job).where(job.id == chain_id).values(status=JobStatus.RUNNING, leased_by="w"))
         connection.execute(update(Job).where(job.id == chain_id).values(ended | columns | {"has_waiters": False}))
-        if has_waiters and told:
+        if has_waiters and notify:
             connection.execute(text("SELECT pg_notify('.job:ended', :id)"), {"id": str(chain_id)})
 
 
@@ -92,11 +92,11 @@ def listening(engine: Engine) -> list[int]:
 
 
 async def rests(jobs: Jobs, chain_id: Any) -> None:
-    """Wait until a caller has asked to be told of a chain's end."""
+    """Wait until a caller has marked the chain as waited for."""
     await until(lambda: bool(jobs.get(chain_id)["has_waiters"]), what="the mark")
 
 
-async def test_a_waiter_is_told_of_the_end_long_before_it_looks_again(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
+async def test_wait_chain_returns_on_notification_before_its_next_poll(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
     chain_id = jobs.add()
     other = jobs.add()
     result = asyncio.create_task(wait(chain_id))
@@ -119,7 +119,7 @@ async def test_a_waiter_is_told_of_the_end_long_before_it_looks_again(wait: Wait
     await until(lambda: not listening(engine), what="the end of the connection")
 
 
-async def test_a_chain_that_has_ended_is_not_waited_for(wait: Waiting, jobs: Jobs) -> None:
+async def test_wait_chain_returns_at_once_for_an_ended_chain(wait: Waiting, jobs: Jobs) -> None:
     chain_id = jobs.add(JobStatus.COMPLETED)
     assert (await wait(chain_id)).id == chain_id
     assert not jobs.get(chain_id)["has_waiters"]
@@ -147,16 +147,16 @@ def play(wait: Wait, engine: Engine, before: Callable[[int], None]) -> tuple[int
                     assert time.monotonic() - started < PATIENCE, "nobody told"
 
 
-# The steps: look, listen, mark, look, rest, look; as many as are needed.
+# The steps: poll, listen, mark, poll, sleep, poll; as many as are needed.
 @pytest.mark.parametrize(("moment", "needed"), [(0, 1), (1, 4), (2, 4), (3, 4), (4, 6)])
-def test_an_end_at_any_moment_is_seen_or_told(engine: Engine, jobs: Jobs, moment: int, needed: int) -> None:
+def test_a_chain_ending_at_any_step_of_the_wait_is_noticed(engine: Engine, jobs: Jobs, moment: int, needed: int) -> None:
     chain_id = jobs.add()
     options: Any = {"timeout": timedelta(minutes=5), "poll_interval": NEVER, "listen": True, "output": None, "model": None}
     done, result = play(Wait(chain_id, **options), engine, lambda step: end(engine, chain_id) if step == moment else None)
     assert (done, result.id) == (needed, chain_id)
 
 
-async def test_the_chain_has_ended_when_its_last_job_has(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
+async def test_wait_chain_returns_when_the_last_job_of_the_chain_ends(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
     root = jobs.add(JobStatus.COMPLETED)
     with engine.begin() as connection:
         connection.execute(update(Job).values(chain_completed_at=None, output="of the first"))
@@ -176,9 +176,11 @@ async def test_the_chain_has_ended_when_its_last_job_has(wait: Waiting, engine: 
     assert (ended_chain.last_job_id, ended_chain.last_type_name, ended_chain.type_name) == (continuation, "next", "test")
 
 
-async def test_a_worker_tells_callers_how_chains_end(wait: Waiting, engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_wait_chain_returns_what_a_worker_made_of_the_chain(
+    wait: Waiting, engine: Engine, jobs: Jobs, start: Start
+) -> None:
     queue = JobQueue()
-    go_on = asyncio.Event()
+    release = asyncio.Event()
 
     @queue.handler("first")
     async def first(n: int, ctx: AttemptContext) -> Continuation[Receipt]:
@@ -186,12 +188,12 @@ async def test_a_worker_tells_callers_how_chains_end(wait: Waiting, engine: Engi
 
     @queue.handler("second")
     async def second(n: int, session: AsyncSession) -> Receipt:
-        await go_on.wait()
+        await release.wait()
         return Receipt(n)
 
     @queue.handler("fails", max_attempts=1)
     async def fails() -> None:
-        await go_on.wait()
+        await release.wait()
         raise ValueError("no paper")
 
     @queue.handler("forever")
@@ -206,7 +208,7 @@ async def test_a_worker_tells_callers_how_chains_end(wait: Waiting, engine: Engi
         for chain_id in ids:
             await rests(jobs, chain_id)
         await log.until(JobStarted, 4)
-        go_on.set()
+        release.set()
         ended = await results[0]
         assert (ended.output, ended.length, ended.last_type_name) == (Receipt(2), 2, "second")
         with pytest.raises(ChainFailedError, match="is dead: ValueError: no paper"):
@@ -221,7 +223,7 @@ async def test_a_worker_tells_callers_how_chains_end(wait: Waiting, engine: Engi
             await wait(made[1])
 
 
-async def test_the_output_is_of_the_type_asked_for(wait: Waiting, jobs: Jobs, engine: Engine) -> None:
+async def test_wait_chain_decodes_the_output_to_the_requested_type(wait: Waiting, jobs: Jobs, engine: Engine) -> None:
     queue = JobQueue()
 
     @queue.handler("test")
@@ -238,7 +240,7 @@ async def test_the_output_is_of_the_type_asked_for(wait: Waiting, jobs: Jobs, en
         await wait(chain_id, output=Engine)
 
 
-async def test_death_and_cancellation_are_errors_that_tell_all(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
+async def test_wait_chain_raises_death_and_cancellation_with_details(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
     dying, cancelled = jobs.add(), jobs.add()
     results = [asyncio.create_task(wait(chain_id, output=Receipt)) for chain_id in (dying, cancelled)]
     await rests(jobs, dying)
@@ -250,12 +252,12 @@ async def test_death_and_cancellation_are_errors_that_tell_all(wait: Waiting, en
         await results[0]
     assert (died.value.chain_id, died.value.status, died.value.error) == (dying, JobStatus.DEAD, error)
     assert died.value.result.completed_at == jobs.get(dying)["completed_at"]
-    with pytest.raises(ChainFailedError, match="was cancelled") as gone:
+    with pytest.raises(ChainFailedError, match="was cancelled") as failed:
         await results[1]
-    assert (gone.value.status, gone.value.error, gone.value.result.output) == (JobStatus.CANCELLED, None, None)
+    assert (failed.value.status, failed.value.error, failed.value.result.output) == (JobStatus.CANCELLED, None, None)
 
 
-async def test_a_chain_that_nobody_committed_is_not_waited_for(wait: Waiting, session: Session) -> None:
+async def test_wait_chain_refuses_an_uncommitted_chain(wait: Waiting, session: Session) -> None:
     job = Job("test")
     session.add(job)
     session.flush()
@@ -264,7 +266,7 @@ async def test_a_chain_that_nobody_committed_is_not_waited_for(wait: Waiting, se
     assert missing.value.chain_ids == (job.id,)
 
 
-async def test_deletion_is_seen_while_waiting(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
+async def test_wait_chain_raises_when_the_chain_is_deleted(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
     chain_id = jobs.add()
     result = asyncio.create_task(wait(chain_id, poll_interval=SOON))
     await rests(jobs, chain_id)
@@ -274,7 +276,7 @@ async def test_deletion_is_seen_while_waiting(wait: Waiting, engine: Engine, job
         await result
 
 
-async def test_time_runs_out_for_the_waiter_alone(wait: Waiting, jobs: Jobs, engine: Engine) -> None:
+async def test_a_timeout_of_wait_chain_does_not_affect_the_chain(wait: Waiting, jobs: Jobs, engine: Engine) -> None:
     chain_id = jobs.add()
     with pytest.raises(ChainTimeoutError, match="it continues") as late:
         await wait(chain_id, timeout=SOON)
@@ -284,30 +286,30 @@ async def test_time_runs_out_for_the_waiter_alone(wait: Waiting, jobs: Jobs, eng
     await until(lambda: not listening(engine), what="the end of the connection")
 
 
-async def test_the_last_look_is_at_the_timeout(jobs: Jobs, engine: Engine) -> None:
+async def test_wait_chain_checks_once_more_at_its_timeout(jobs: Jobs, engine: Engine) -> None:
     chain_id = jobs.add()
     given: Any = {"timeout": timedelta(microseconds=1), "poll_interval": NEVER, "listen": False, "output": None}
     steps = Wait(chain_id, **given, model=None).steps()
-    look = next(steps)
-    assert isinstance(look, Ask)
-    mark = steps.send(_ask(engine, look))
+    first_poll = next(steps)
+    assert isinstance(first_poll, Ask)
+    mark = steps.send(_ask(engine, first_poll))
     assert isinstance(mark, Ask)
-    last_look = steps.send(_ask(engine, mark))
-    assert isinstance(last_look, Ask)
+    last_poll = steps.send(_ask(engine, mark))
+    assert isinstance(last_poll, Ask)
     end(engine, chain_id)
     with pytest.raises(StopIteration):  # although the time is over long since
-        steps.send(_ask(engine, last_look))
+        steps.send(_ask(engine, last_poll))
 
 
 @pytest.mark.parametrize("listen", [True, False], ids=["lost", "not listened for"])
-async def test_a_notification_that_does_not_arrive_costs_a_poll(
+async def test_a_missed_notification_delays_wait_chain_until_its_next_poll(
     wait: Waiting, engine: Engine, jobs: Jobs, listen: bool
 ) -> None:
     chain_id = jobs.add()
     result = asyncio.create_task(wait(chain_id, poll_interval=SOON, listen=listen))
     await rests(jobs, chain_id)
     assert bool(listening(engine)) is listen
-    end(engine, chain_id, told=False)
+    end(engine, chain_id, notify=False)
     assert (await result).status is JobStatus.COMPLETED
 
 
@@ -322,28 +324,28 @@ async def test_a_lost_listening_connection_is_replaced(
     with engine.begin() as connection:
         connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": first})
     await until(lambda: bool(listening(engine)) and listening(engine) != [first], what="another connection")
-    end(engine, chain_id)  # heard, or seen by the look after the reconnection
+    end(engine, chain_id)  # notified, or found by the poll after the reconnection
     assert (await result).status is JobStatus.COMPLETED
     assert "cannot listen for the ends of chains" in caplog.text
 
 
-async def test_an_end_that_nobody_heard_is_seen_when_the_connection_is_back(
+async def test_a_chain_that_ended_while_not_listening_is_noticed_on_reconnection(
     wait: Waiting, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ears, "_RETRY_SECONDS", 0.5)
     chain_id = jobs.add()
-    looks: list[str] = []
+    polls: list[str] = []
 
     def count(*given: Any) -> None:
-        looks.extend([given[2]] if "job_chain" in given[2] else [])
+        polls.extend([given[2]] if "job_chain" in given[2] else [])
 
     event.listen(Engine, "after_cursor_execute", count)
     try:
         result = asyncio.create_task(wait(chain_id))
-        await until(lambda: len(looks) >= 2, what="the look after the mark")
+        await until(lambda: len(polls) >= 2, what="the poll after the mark")
         with engine.begin() as connection:
             connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": listening(engine)[0]})
-        await until(lambda: len(looks) >= 3, what="the look after the loss")
+        await until(lambda: len(polls) >= 3, what="the poll after the loss")
         assert "cannot listen" in caplog.text
         end(engine, chain_id)
         assert (await result).status is JobStatus.COMPLETED
@@ -351,7 +353,9 @@ async def test_an_end_that_nobody_heard_is_seen_when_the_connection_is_back(
         event.remove(Engine, "after_cursor_execute", count)
 
 
-async def test_who_cannot_listen_looks(wait: Waiting, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wait_chain_polls_if_it_cannot_listen(
+    wait: Waiting, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = engine.url.set(host="/nowhere", port=1, query={})
     arguments = ears._arguments
     monkeypatch.setattr(ears, "_arguments", lambda _: arguments(url))
@@ -362,23 +366,23 @@ async def test_who_cannot_listen_looks(wait: Waiting, engine: Engine, jobs: Jobs
     assert (await result).status is JobStatus.COMPLETED
 
 
-async def test_an_outage_is_waited_through(
+async def test_wait_chain_survives_an_outage_of_the_database(
     wait: Waiting, engine: Engine, jobs: Jobs, caplog: pytest.LogCaptureFixture
 ) -> None:
     chain_id = jobs.add()
     result = asyncio.create_task(wait(chain_id, poll_interval=SOON))
     await rests(jobs, chain_id)
-    everybody = text(f"SELECT pg_terminate_backend(pid) {BACKENDS}")
+    terminate_all = text(f"SELECT pg_terminate_backend(pid) {BACKENDS}")
     other = create_engine(engine.url)
     with other.connect() as connection:
-        connection.execute(everybody)
-    await until(lambda: "cannot look at a chain" in caplog.text, what="a failed look")
+        connection.execute(terminate_all)
+    await until(lambda: "cannot look at a chain" in caplog.text, what="a failed poll")
     end(other, chain_id)
     other.dispose()
     assert (await result).status is JobStatus.COMPLETED
 
 
-async def test_a_root_that_somebody_holds_is_marked_once_it_is_free(
+async def test_wait_chain_marks_a_locked_root_once_its_lock_is_released(
     wait: Waiting, engine: Engine, jobs: Jobs, session: Session
 ) -> None:
     chain_id = jobs.add()
@@ -393,7 +397,9 @@ async def test_a_root_that_somebody_holds_is_marked_once_it_is_free(
     assert (await result).status is JobStatus.COMPLETED
 
 
-async def test_waiters_of_one_loop_share_a_connection(async_engine: AsyncEngine, engine: Engine, jobs: Jobs) -> None:
+async def test_waits_on_one_event_loop_share_a_listening_connection(
+    async_engine: AsyncEngine, engine: Engine, jobs: Jobs
+) -> None:
     chains = jobs.add_many(20)
     give: Any = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": NEVER}
     results = [asyncio.create_task(aio.wait_chain(async_engine, chain_id, **give)) for chain_id in [*chains, chains[0]]]
@@ -407,7 +413,9 @@ async def test_waiters_of_one_loop_share_a_connection(async_engine: AsyncEngine,
     await until(lambda: not listening(engine), what="the end of the connection")
 
 
-async def test_a_cancelled_wait_leaves_nothing_behind(async_engine: AsyncEngine, engine: Engine, jobs: Jobs) -> None:
+async def test_a_cancelled_wait_leaves_no_task_listener_or_connection(
+    async_engine: AsyncEngine, engine: Engine, jobs: Jobs
+) -> None:
     chain_id = jobs.add()
     before = asyncio.all_tasks()
     give: Any = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": NEVER}
@@ -428,15 +436,15 @@ async def test_a_cancelled_wait_leaves_nothing_behind(async_engine: AsyncEngine,
     assert async_engine.sync_engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
-async def test_a_connection_half_made_is_not_left_to_the_garbage_collector(engine: Engine) -> None:
-    async def hear() -> None:
-        async with ears.listening_for(engine.url, "any", "any") as told:
-            await told.wait()
+async def test_a_connection_cancelled_while_opening_is_closed(engine: Engine) -> None:
+    async def listen_once() -> None:
+        async with ears.listening_for(engine.url, "any", "any") as notified:
+            await notified.wait()
 
     gc.disable()
     try:
         for turns in range(0, 500, 10):  # of the loop: from before the connection is begun until after it is made
-            task = asyncio.create_task(hear())
+            task = asyncio.create_task(listen_once())
             for _ in range(turns):
                 await asyncio.sleep(0)
             task.cancel()
@@ -446,7 +454,9 @@ async def test_a_connection_half_made_is_not_left_to_the_garbage_collector(engin
         gc.enable()
 
 
-async def test_any_job_names_its_chain_even_one_no_longer_loaded(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
+async def test_wait_chain_accepts_any_job_of_the_chain_even_a_detached_one(
+    wait: Waiting, engine: Engine, jobs: Jobs
+) -> None:
     root = jobs.add(JobStatus.COMPLETED)
     continuation = jobs.add(JobStatus.COMPLETED, chain_id=root, chain_index=1)
     with engine.begin() as connection:
@@ -472,7 +482,7 @@ class TextJob(JobMixin[str], Base, queue_schema="elsewhere", queue_prefix="mail_
     """A queue with another schema, prefix and type of ids."""
 
 
-async def test_a_queue_of_the_applications_own_is_waited_for(wait: Waiting, engine: Engine) -> None:
+async def test_wait_chain_works_with_an_applications_own_job_model(wait: Waiting, engine: Engine) -> None:
     Base.metadata.create_all(engine)
     own = Jobs(engine, TextJob)
     try:
@@ -508,7 +518,9 @@ async def test_options_are_checked_before_anything_is_done(wait: Waiting, given:
         await wait(**{"chain": UUID(int=0)} | given)
 
 
-async def test_each_colour_names_the_other(engine: Engine, async_engine: AsyncEngine) -> None:
+async def test_wait_chain_with_the_wrong_kind_of_engine_names_the_other_function(
+    engine: Engine, async_engine: AsyncEngine
+) -> None:
     wrong: Any = async_engine
     with pytest.raises(InvalidOptionError, match=r"use sa_jobqueue\.aio\.wait_chain"):
         wait_chain(wrong, uuid7(), timeout=SOON)

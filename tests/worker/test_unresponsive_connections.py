@@ -1,4 +1,4 @@
-"""A connection that falls silent without ending: a caller that waits for an answer gives up, and reconnects."""
+"""A connection that stops responding without closing: a caller that waits for a reply times out, and reconnects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 
 from sa_jobqueue import JobQueue, JobStatus, Worker
 from sa_jobqueue.cli.worker import _engine as engine_of_the_command
-from sa_jobqueue.db import timeouts as silence
+from sa_jobqueue.db import timeouts as db_timeouts
 from sa_jobqueue.db.timeouts import AnsweredConnection
 from sa_jobqueue.events import HeartbeatFailing, JobStarted
 from sa_jobqueue.worker import WorkerOptions
@@ -47,20 +47,20 @@ def behind_proxy(database_url: str, proxy: Proxy) -> Iterator[Engine]:
 
 def two_kinds() -> tuple[JobQueue[Any], asyncio.Event]:
     """Return a queue with a handler that does nothing and one that waits for the event."""
-    queue, go_on = JobQueue(), asyncio.Event()
+    queue, release = JobQueue(), asyncio.Event()
 
     @queue.handler("nothing")
     async def nothing(payload: dict[str, Any]) -> None: ...
 
     @queue.handler("waits")
     async def waits(payload: dict[str, Any]) -> None:
-        await go_on.wait()
+        await release.wait()
 
-    return queue, go_on
+    return queue, release
 
 
 @pytest.mark.long
-async def test_a_worker_whose_connections_all_fall_silent_works_again(
+async def test_a_worker_recovers_when_all_its_connections_stop_responding(
     engine: Engine, jobs: Jobs, proxy: Proxy, behind_proxy: Engine
 ) -> None:
     queue, _ = two_kinds()
@@ -73,25 +73,27 @@ async def test_a_worker_whose_connections_all_fall_silent_works_again(
 
 
 @pytest.mark.long
-async def test_a_beat_that_is_not_answered_is_given_up_in_time_for_another(
+async def test_an_unanswered_heartbeat_is_abandoned_in_time_for_another(
     engine: Engine, jobs: Jobs, proxy: Proxy, behind_proxy: Engine
 ) -> None:
-    queue, go_on = two_kinds()
+    queue, release = two_kinds()
     (job_id,) = enqueue(engine, queue.job("waits", {}))
     options = quick(heartbeat_interval=timedelta(milliseconds=500), heartbeat_timeout=timedelta(seconds=8))
     async with working(Worker(queue, behind_proxy, options=options)) as log:
         await log.until(JobStarted)
-        before = _beat(engine)
+        before = _last_heartbeat(engine)
         proxy.half_open()
-        await until(lambda: _beat(engine) > before, what="it beats on another connection")
-        go_on.set()
+        await until(lambda: _last_heartbeat(engine) > before, what="a heartbeat on another connection")
+        release.set()
         await until(lambda: jobs.status(job_id) is JobStatus.COMPLETED, what="the completion is written")
     assert log.of(HeartbeatFailing) == []
     assert jobs.get(job_id)["attempt"] == 1
 
 
 @pytest.mark.long
-async def test_a_stop_is_bounded_while_nothing_is_answered(engine: Engine, proxy: Proxy, behind_proxy: Engine) -> None:
+async def test_shutdown_is_bounded_while_the_server_does_not_respond(
+    engine: Engine, proxy: Proxy, behind_proxy: Engine
+) -> None:
     queue, _ = two_kinds()
     enqueue(engine, queue.job("waits", {}))
     hasty = {"heartbeat_timeout": timedelta(seconds=2), "cancel_timeout": timedelta(milliseconds=200)}
@@ -106,10 +108,8 @@ async def test_a_stop_is_bounded_while_nothing_is_answered(engine: Engine, proxy
     proxy.resume()
 
 
-async def test_a_statement_that_is_given_up_does_not_go_on_in_the_server(
-    database_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(silence, "_CANCEL_SECONDS", PATIENCE)  # the server may take its time to obey
+async def test_an_abandoned_statement_is_cancelled_in_the_server(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(db_timeouts, "_CANCEL_SECONDS", PATIENCE)  # the server may take its time to obey
     conninfo = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
     connection = await AnsweredConnection.connect(conninfo, autocommit=True, application_name="impatient")
     connection.patience = 0.2
@@ -120,7 +120,7 @@ async def test_a_statement_that_is_given_up_does_not_go_on_in_the_server(
     await connection.close()
 
 
-def test_sessions_of_the_command_notice_a_machine_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_command_sets_tcp_keepalives_and_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     given: dict[str, Any] = {}
     monkeypatch.setattr("sa_jobqueue.cli.worker.create_engine", lambda url, **options: given.update(options))
     engine_of_the_command("postgresql://localhost/shop?keepalives_idle=60", WorkerOptions())
@@ -132,6 +132,6 @@ def test_sessions_of_the_command_notice_a_machine_that_is_gone(monkeypatch: pyte
     }
 
 
-def _beat(engine: Engine) -> Any:
+def _last_heartbeat(engine: Engine) -> Any:
     with engine.connect() as connection:
         return connection.execute(text("SELECT heartbeat_at FROM worker")).scalar_one()

@@ -38,7 +38,7 @@ ONLY_REFUSED = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_an_inconsistent_row_is_refused_with_a_sentence_or_made_whole(engine: Engine, case: Case) -> None:
+def test_an_inconsistent_row_is_refused_with_a_message_or_corrected(engine: Engine, case: Case) -> None:
     roles = f"t{secrets.token_hex(5)}"
     with engine.connect() as connection:
         given = set_up(connection, case)
@@ -57,7 +57,7 @@ def test_an_inconsistent_row_is_refused_with_a_sentence_or_made_whole(engine: En
 
 
 @pytest.mark.parametrize("forced", [False, True], ids=["as-roles-write-it", "from-before-the-checks"])
-async def test_rows_by_hand_hold_up_no_job_beside_them(engine: Engine, jobs: Jobs, forced: bool) -> None:
+async def test_inconsistent_rows_do_not_delay_other_jobs(engine: Engine, jobs: Jobs, forced: bool) -> None:
     """Jobs that wait for the same chains, ran on the same lost worker, or die in the same statement, all end."""
     queue = JobQueue()
     roots: set[Any] = set()
@@ -104,38 +104,38 @@ async def test_rows_by_hand_hold_up_no_job_beside_them(engine: Engine, jobs: Job
             ("bad", "dead", 3),
             ("good", "completed", 3 + len(waiting)),
         ]
-        # Each death has one unresolved letter, of that death.
-        letters = """SELECT count(*), count(*) FILTER (WHERE letter.attempts = job.attempt)
+        # Each dead job has one unresolved dead letter, of its last attempt.
+        counts = """SELECT count(*), count(*) FILTER (WHERE letter.attempts = job.attempt)
           FROM job LEFT JOIN dead_letter AS letter ON letter.job_id = job.id AND letter.resolution IS NULL
           WHERE job.status = 'dead'"""
-        dead, told = connection.execute(text(letters)).one()
-        assert dead == told > 6
+        dead, consistent = connection.execute(text(counts)).one()
+        assert dead == consistent > 6
 
 
-def test_a_job_released_by_hand_no_longer_waits(engine: Engine, jobs: Jobs) -> None:
+def test_a_blocked_job_set_to_pending_in_sql_has_no_open_blockers(engine: Engine, jobs: Jobs) -> None:
     given = _written(engine, "a job released by hand")
     assert jobs.get(given["job"])["open_blockers"] == 0
-    assert _edges(engine, given["job"]) == [False]
-    assert _edges(engine, given["job2"]) == [True, True]
+    assert _blockers_resolved(engine, given["job"]) == [False]
+    assert _blockers_resolved(engine, given["job2"]) == [True, True]
 
 
-def test_a_chain_ended_by_hand_has_ended_for_those_who_wait(engine: Engine, jobs: Jobs) -> None:
+def test_a_chain_ended_in_sql_unblocks_its_dependants(engine: Engine, jobs: Jobs) -> None:
     given = _written(engine, "a chain ended by hand")
     root = jobs.get(given["root"])
     assert root["chain_completed_at"] == root["completed_at"]
     with engine.begin() as connection:
-        settled = unblock(connection, Job, {given["root"]: None})
-    assert settled.settled == [given["root"]]
+        result = unblock(connection, Job, {given["root"]: None})
+    assert result.settled == [given["root"]]
 
 
-def test_a_death_undone_by_hand_is_a_redrive(engine: Engine, jobs: Jobs) -> None:
+def test_setting_a_dead_job_to_pending_in_sql_is_a_redrive(engine: Engine, jobs: Jobs) -> None:
     given = _written(engine, "a death undone")
-    job, (letter,) = jobs.get(given["job"]), jobs.letters(given["job"])
+    job, (dead_letter,) = jobs.get(given["job"]), jobs.dead_letters(given["job"])
     assert (job["status"], job["chain_completed_at"]) == (JobStatus.PENDING, None)
-    assert (letter["resolution"], letter["resolved_by"]) == ("redriven", "postgres")
+    assert (dead_letter["resolution"], dead_letter["resolved_by"]) == ("redriven", "postgres")
 
 
-def test_a_chain_that_others_wait_for_is_opened_again_with_its_last_job(engine: Engine, chains: Chains, jobs: Jobs) -> None:
+def test_reopening_the_last_job_in_sql_reopens_its_awaited_chain(engine: Engine, chains: Chains, jobs: Jobs) -> None:
     first, last = chains.add(JobStatus.COMPLETED, JobStatus.DEAD)
     waiting = jobs.add(JobStatus.BLOCKED)
     chains.block(waiting, first)
@@ -151,7 +151,7 @@ def test_a_chain_that_others_wait_for_is_opened_again_with_its_last_job(engine: 
     assert jobs.status(waiting) is JobStatus.PENDING
 
 
-async def test_schedules_and_rates_from_before_the_checks_hold_up_no_other(engine: Engine) -> None:
+async def test_invalid_schedule_and_rate_rows_do_not_delay_others(engine: Engine) -> None:
     """As many as there are, in one queue table and one schedule table; none of them fails what is read beside it."""
     queue = JobQueue()
 
@@ -185,7 +185,7 @@ async def test_schedules_and_rates_from_before_the_checks_hold_up_no_other(engin
     assert left == [f"q{n}" for n, case in enumerate(chosen) if case.refused == "ck_queue_times"]  # which is paused
 
 
-def test_the_size_of_a_payload_is_bounded_for_every_client(engine: Engine, session: Session) -> None:
+def test_payload_size_and_type_names_are_bounded_in_sql_too(engine: Engine, session: Session) -> None:
     view = text("INSERT INTO job_queue (type_name, input) VALUES (:type_name, CAST(:input AS jsonb))")
     longest = '"' + "x" * (1024 * 1024 - 2) + '"'
     session.execute(view, {"type_name": "a", "input": longest})
@@ -209,7 +209,7 @@ def _written(engine: Engine, name: str) -> dict[str, Any]:
     return given
 
 
-def _edges(engine: Engine, job_id: Any) -> list[bool]:
+def _blockers_resolved(engine: Engine, job_id: Any) -> list[bool]:
     with engine.connect() as connection:
         statement = text("SELECT NOT is_resolved FROM job_blocker WHERE job_id = :id ORDER BY index")
         return list(connection.scalars(statement, {"id": job_id}))

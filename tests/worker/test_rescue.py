@@ -1,4 +1,4 @@
-"""What a worker that is gone held goes to others in batches; what comes of it too late is fenced, at every try."""
+"""Jobs of a lost worker are rescued in batches; completions that arrive too late are fenced, at every retry."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sa_jobqueue.events import ComponentFailed, JobStarted
 from sa_jobqueue.worker.background.rescuer import BATCH
 from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import Hands, Start, until
+from tests.fixtures.workers import ManualWorker, Start, until
 
 _REFUSE_COMPLETIONS = """
 CREATE FUNCTION refuse_completion() RETURNS trigger LANGUAGE plpgsql AS
@@ -22,9 +22,7 @@ CREATE TRIGGER outage BEFORE UPDATE ON job FOR EACH ROW WHEN (NEW.status = 'comp
 """
 
 
-async def test_what_a_lost_worker_held_is_rescued_in_batches_with_no_rest_between(
-    engine: Engine, jobs: Jobs, start: Start
-) -> None:
+async def test_jobs_of_a_lost_worker_are_rescued_in_batches_without_pauses(engine: Engine, jobs: Jobs, start: Start) -> None:
     """Hundreds are due again after the first rescue run; the second one here would be ten minutes later."""
     lost = jobs.add_many(2 * BATCH + 50)
     jobs.add_worker("gone:1", silent_for=60)
@@ -37,17 +35,17 @@ async def test_what_a_lost_worker_held_is_rescued_in_batches_with_no_rest_betwee
     async def another() -> None: ...
 
     async with start(queue, rescue_interval=timedelta(minutes=10)):
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.PENDING}, what="all of them are taken back")
+        await until(lambda: set(jobs.statuses().values()) == {JobStatus.PENDING}, what="all of them are rescued")
 
 
-async def test_a_completion_that_met_an_outage_is_tried_again_and_fenced(
-    engine: Engine, jobs: Jobs, start: Start, hands: Callable[..., Hands]
+async def test_a_completion_that_failed_in_an_outage_is_retried_and_fenced(
+    engine: Engine, jobs: Jobs, start: Start, manual_worker: Callable[..., ManualWorker]
 ) -> None:
-    queue, go_on = JobQueue(), asyncio.Event()
+    queue, release = JobQueue(), asyncio.Event()
 
     @queue.handler("waits")
     async def waits() -> None:
-        await go_on.wait()
+        await release.wait()
 
     def run(ddl: str) -> None:
         with engine.begin() as connection:
@@ -58,8 +56,10 @@ async def test_a_completion_that_met_an_outage_is_tried_again_and_fenced(
         await log.until(JobStarted)
         # DDL in threads: it waits for the worker's open transactions, which this loop has to end.
         await asyncio.to_thread(run, _REFUSE_COMPLETIONS)
-        go_on.set()
-        await until(lambda: any(told.component == "completer" for told in log.of(ComponentFailed)), what="it is in vain")
+        release.set()
+        await until(
+            lambda: any(event.component == "completer" for event in log.of(ComponentFailed)), what="a failed completion"
+        )
         jobs.add_worker("other:1")
 
         def rescue_and_claim() -> None:  # as another worker would

@@ -1,4 +1,4 @@
-"""What an application provides is lent to the handlers that ask for it, for as long as they run, and closed at the end."""
+"""Dependencies are opened for the handlers that declare them, for as long as they run, and closed at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Client:
 
 
 class Clients:
-    """Lends clients and notes what becomes of them."""
+    """Provides clients and notes what becomes of them."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -46,13 +46,13 @@ class Clients:
     def open(self, attempt: AttemptContext) -> Iterator[Client]:
         self.may_open.wait(PATIENCE)
         self.threads.add(threading.current_thread())
-        self.notes.append("lent")
-        forget = attempt.on_stop(lambda: self.notes.append("told"))
+        self.notes.append("opened")
+        forget = attempt.on_stop(lambda: self.notes.append("stopping"))
         try:
             yield Client(attempt.attempt)
         finally:
             forget()
-            self.notes.append("back")
+            self.notes.append("closed")
             self.returned.set()
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ async def run_all(queue: JobQueue[Job], engine: Engine) -> EventLog:
     return log
 
 
-async def test_handlers_of_both_colours_are_lent_one_beside_all_else_they_ask_for(
+async def test_sync_and_async_handlers_receive_a_dependency_with_other_arguments(
     queue: JobQueue[Job], clients: Clients, engine: Engine, jobs: Jobs
 ) -> None:
     @queue.handler("sync")
@@ -102,11 +102,11 @@ async def test_handlers_of_both_colours_are_lent_one_beside_all_else_they_ask_fo
         await run_all(queue, engine)
         assert jobs.get(job_id)["output"] == 42
         assert threading.main_thread() not in clients.threads
-    assert clients.notes == ["lent", "run", "back"] * 2
+    assert clients.notes == ["opened", "run", "closed"] * 2
     assert clients.closed == 2  # with each worker that stopped
 
 
-async def test_a_handlers_error_stays_one_whatever_a_provider_makes_of_it(engine: Engine, jobs: Jobs) -> None:
+async def test_a_dependency_cannot_suppress_the_handlers_error(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
 
     @contextmanager
@@ -129,7 +129,7 @@ async def test_a_handlers_error_stays_one_whatever_a_provider_makes_of_it(engine
     assert [jobs.get(job_id)["last_error"]["message"] for job_id in ids] == ["sync", "asynchronous"]
 
 
-async def test_one_that_cannot_be_lent_fails_the_attempt_and_the_session_commits_nothing(engine: Engine, jobs: Jobs) -> None:
+async def test_a_dependency_that_fails_to_open_or_close_fails_and_rolls_back_the_attempt(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
 
     @contextmanager
@@ -153,11 +153,11 @@ async def test_one_that_cannot_be_lent_fails_the_attempt_and_the_session_commits
     assert jobs.count() == 1
 
 
-@pytest.mark.parametrize("colour", ["sync", "asynchronous"])
-async def test_it_is_told_when_the_attempt_is_to_stop(
-    queue: JobQueue[Job], clients: Clients, engine: Engine, jobs: Jobs, colour: str
+@pytest.mark.parametrize("mode", ["sync", "asynchronous"])
+async def test_a_dependency_is_notified_when_its_attempt_stops(
+    queue: JobQueue[Job], clients: Clients, engine: Engine, jobs: Jobs, mode: str
 ) -> None:
-    if colour == "sync":
+    if mode == "sync":
 
         @queue.handler("waits", timeout=timedelta(milliseconds=100), max_attempts=1)
         def waits(payload: None, client: Client, ctx: AttemptContext) -> None:
@@ -171,11 +171,11 @@ async def test_it_is_told_when_the_attempt_is_to_stop(
     (job_id,) = enqueue(engine, queue.job("waits"))
     await run_all(queue, engine)
     assert clients.returned.wait(PATIENCE)
-    assert clients.notes == ["lent", "told", "back"]
+    assert clients.notes == ["opened", "stopping", "closed"]
     assert [one["outcome"] for one in jobs.attempts(job_id)] == ["timed_out"]
 
 
-async def test_what_is_opened_for_a_handler_that_was_stopped_meanwhile_is_closed(
+async def test_a_dependency_opened_for_a_stopped_handler_is_closed(
     queue: JobQueue[Job], clients: Clients, engine: Engine, jobs: Jobs
 ) -> None:
     @queue.handler("never_begins", timeout=timedelta(milliseconds=50), max_attempts=1)
@@ -193,10 +193,10 @@ async def test_what_is_opened_for_a_handler_that_was_stopped_meanwhile_is_closed
     assert await asyncio.to_thread(clients.returned.wait, PATIENCE)
     worker.stop()
     await asyncio.wait_for(run, PATIENCE)
-    assert clients.notes == ["lent", "told", "back"]
+    assert clients.notes == ["opened", "stopping", "closed"]
 
 
-async def test_one_that_fails_to_close_is_told_of_and_stops_nothing(engine: Engine) -> None:
+async def test_a_dependency_that_fails_to_close_at_shutdown_is_reported(engine: Engine) -> None:
     class Stubborn(Clients):
         def close(self) -> None:
             raise OSError("stays")
@@ -208,10 +208,10 @@ async def test_one_that_fails_to_close_is_told_of_and_stops_nothing(engine: Engi
     def noop(payload: None, client: Client) -> None: ...
 
     log = await run_all(queue, engine)
-    assert [str(told.error) for told in log.of(ProviderFailed)] == ["stays"]
+    assert [str(event.error) for event in log.of(ProviderFailed)] == ["stays"]
 
 
-async def test_included_handlers_keep_their_own_providers(
+async def test_included_handlers_keep_their_own_dependencies(
     queue: JobQueue[Job], clients: Clients, engine: Engine, jobs: Jobs
 ) -> None:
     @queue.handler("asks")

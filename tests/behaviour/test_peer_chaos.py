@@ -26,7 +26,7 @@ def run_of(number: int, began: float, finished: float | None, *, pid: int = AWAK
     return Run(f"{number}-{began}", number, given["kind"], pid, began, finished, given["how"] if finished else None)
 
 
-def test_jobs_lost_stuck_and_run_twice_are_counted_and_no_others(database_url: str, tmp_path: Path) -> None:
+def test_lost_stuck_and_repeated_jobs_are_counted_exactly(database_url: str, tmp_path: Path) -> None:
     runs = [
         run_of(1, 0, 1),
         run_of(2, 0, None),  # its process was killed, and the job ran again
@@ -47,7 +47,7 @@ def test_jobs_lost_stuck_and_run_twice_are_counted_and_no_others(database_url: s
     ]
     journals = Journals(tmp_path, {one.run: one for one in runs})
     journals.enqueued = [(number, "poison" if number == 10 else "plain", True, 0.0) for number in range(1, 12)]
-    journals.enqueued.append((12, "plain", False, 0.0))  # never acknowledged: nobody was told that it is there
+    journals.enqueued.append((12, "plain", False, 0.0))  # never acknowledged: its producer does not know that it exists
     conninfo = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
     journals.copy(conninfo)
 
@@ -71,7 +71,7 @@ def test_jobs_lost_stuck_and_run_twice_are_counted_and_no_others(database_url: s
 
 @pytest.mark.long
 @pytest.mark.timeout(500)
-def test_this_queue_and_another_lose_nothing_with_a_worker_that_is_killed() -> None:
+def test_this_queue_and_procrastinate_lose_no_job_when_a_worker_is_killed() -> None:
     if not binary_dirs():
         pytest.skip("no PostgreSQL programs at hand to start a server of their own from")
     # As in the benchmarks, other queues are on few machines: what is missing is left out, there and here.
@@ -87,7 +87,7 @@ def test_this_queue_and_another_lose_nothing_with_a_worker_that_is_killed() -> N
     for system in found["systems"]:
         assert system["enqueued"] > 100
         assert (system["lost"], system["stuck"], system["overlapped"]) == (0, 0, 0)
-        # The job that killed its worker ran again, so dead workers' jobs are taken back.
+        # The job that killed its worker ran again, so dead workers' jobs are rescued.
         assert system["runs"] > system["ended"] == system["enqueued"]
         assert [one["fault"] for one in system["faults"]] != []
         assert system["never_recovered"] == 0
