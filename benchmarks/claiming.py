@@ -59,7 +59,7 @@ def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] 
             return took * len(taken)
 
         page = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 1000}
-        seen = connection.execute(arrivals.survey(Job), page).all()
+        seen = connection.execute(arrivals.full_scan(Job), page).all()
         lanes = [Lane(row.queue, row.fairness_key, row.priority) for row in reversed(seen)]  # by falling priority
         for lane in lanes:
             cursors.lower(lane, START)
@@ -71,7 +71,7 @@ def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] 
             waits = [claim() for _ in range(CLAIMS)]
         watch.figures["buffers"] = buffers(connection, claims.claim(Job), cursors.parameters(plan) | own)
         watch.figures["buffers_behind"] = buffers(connection, arrivals.catch_up(Job), catch_up_parameters(cursors, types))
-    return tell(watch, waits)
+    return report(watch, waits)
 
 
 def catch_up_parameters(cursors: Cursors, types: Sequence[str]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def connect(place: Place) -> Connection:
     return place.engine(isolation_level="AUTOCOMMIT", connect_args={"options": options}).connect()
 
 
-def tell(watch: Stopwatch, waits: Sequence[float]) -> int:
+def report(watch: Stopwatch, waits: Sequence[float]) -> int:
     """Note what the claims took, in ms; return how many they were."""
     watch.figures |= {f"p{percent}_ms": percentile(waits, percent) * 1000 for percent in (50, 99)}
     return len(waits)

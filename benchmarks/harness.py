@@ -204,9 +204,9 @@ def _by_the_job(place: Place, watch: Stopwatch, server: Counted, jobs: int) -> d
         "server_cpu_us": watch.server_cpu * 1e6 if place.server_pid is not None else None,
     }
     # PostgreSQL has no figures for jobs of another broker.
-    told = ("client_cpu_us", "server_cpu_us") if place.broker is not None else tuple(used)
+    per_job = ("client_cpu_us", "server_cpu_us") if place.broker is not None else tuple(used)
     return {
-        name: value / jobs if watch.is_divided and name in told and value is not None else None
+        name: value / jobs if watch.is_divided and name in per_job and value is not None else None
         for name, value in used.items()
     }
 

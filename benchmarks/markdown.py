@@ -146,8 +146,8 @@ def _promises(document: Mapping[str, Any]) -> str:
 
 
 def _targets(document: Mapping[str, Any]) -> str:
-    said = {True: "yes", False: "**no**", None: ""}
-    rows = [[one.what, one.wanted, one.measured, said[one.is_met]] for one in all_targets(document)]
+    words = {True: "yes", False: "**no**", None: ""}
+    rows = [[one.what, one.wanted, one.measured, words[one.is_met]] for one in all_targets(document)]
     return _table(["what", "target", "measured", "met"], rows, left=2)
 
 

@@ -167,11 +167,11 @@ class Meter:
     @contextmanager
     def reading(self, counted: list[Counted]) -> Iterator[None]:
         """Append what the server counted during the block, once every session of the case has ended."""
-        self._settle()
+        self._wait_for_statistics()
         before_tables = self._tables()
         before = self._database()
         yield
-        self._settle()
+        self._wait_for_statistics()
         after = self._database()
         after_tables = self._tables()
         change = [last - first for first, last in zip((*before, *before_tables), (*after, *after_tables), strict=True)]
@@ -182,7 +182,7 @@ class Meter:
         self._inside.close()
         self._outside.close()
 
-    def _settle(self) -> None:
+    def _wait_for_statistics(self) -> None:
         # A session hands its counters over at the latest when it ends, and leaves pg_stat_activity after that.
         others = "SELECT count(*) FROM pg_stat_activity WHERE datname = %s AND backend_type = 'client backend' AND pid <> %s"
         arguments = (self._inside.info.dbname, self._inside.info.backend_pid)

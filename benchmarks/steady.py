@@ -19,7 +19,7 @@ _HORIZON: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Observation:
     """What was seen at one moment."""
 
     at: float
@@ -30,7 +30,9 @@ class Look:
     """Seconds for which the oldest transaction that wrote has been open: so long ago died what vacuum cannot remove yet."""
 
 
-def watch(claim_like: str, statements: Statements | None, over: threading.Event, looks: list[Look], scale: float) -> None:
+def watch(
+    claim_like: str, statements: Statements | None, over: threading.Event, observations: list[Observation], scale: float
+) -> None:
     """Look once a second, and vacuum the database every other time, as an autovacuum would that keeps up; until it is over.
 
     `scale`: seconds that count as one.
@@ -45,12 +47,14 @@ def watch(claim_like: str, statements: Statements | None, over: threading.Event,
         calls = statements.read(claim_like)
         dead = statements.scalar("SELECT sum(n_dead_tup) FROM pg_stat_user_tables")
         horizon = statements.scalar(_HORIZON)
-        looks.append(Look(time.monotonic(), calls.count, calls.milliseconds, float(dead or 0), float(horizon or 0)))
+        observations.append(
+            Observation(time.monotonic(), calls.count, calls.milliseconds, float(dead or 0), float(horizon or 0))
+        )
 
 
 def series(
     began: float,
-    looks: list[Look],
+    observations: list[Observation],
     *,
     scale: float,
     seconds: int,
@@ -66,23 +70,23 @@ def series(
         ]
         enqueued = sum(at < last for at in committed.values())
         begun = sum(at < last for number, at in started.items() if number in committed)
-        next_look = next((look for look in looks if look.at >= last), None)
+        following = next((observation for observation in observations if observation.at >= last), None)
         found.append(
             {
                 "second": float(second),
                 "depth": float(max(0, enqueued - begun)),
                 "wait_ms": statistics.median(waits) if waits else None,
                 "started": float(len(waits)),
-                "claim_ms": _claim_ms(looks, first, last),
-                "dead": None if next_look is None else next_look.dead,
-                "horizon_seconds": None if next_look is None else next_look.horizon,
+                "claim_ms": _claim_ms(observations, first, last),
+                "dead": None if following is None else following.dead,
+                "horizon_seconds": None if following is None else following.horizon,
             }
         )
     return found
 
 
-def _claim_ms(looks: list[Look], first: float, last: float) -> float | None:
-    inside = [look for look in looks if first - 1.5 * (last - first) <= look.at < last]
+def _claim_ms(observations: list[Observation], first: float, last: float) -> float | None:
+    inside = [observation for observation in observations if first - 1.5 * (last - first) <= observation.at < last]
     if len(inside) < 2 or inside[-1].claims == inside[0].claims:
         return None
     return (inside[-1].claim_ms - inside[0].claim_ms) / (inside[-1].claims - inside[0].claims)

@@ -59,7 +59,7 @@ def fill(system: System, place: Place, jobs: int) -> None:
     """Enqueue a backlog by the system's own means, and leave it as after a vacuum; no page is logged whole after that."""
     with running.start(system, place, do="fill", jobs=jobs) as process:
         process.expect("ready")
-        process.tell("go")
+        process.send("go")
         process.expect("gone")
     _count_statements(place)
     place.run("VACUUM")

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.types import LONGEST, CancelReason, JobId, JobStatus, Json
 
 OutT = TypeVar("OutT", covariant=True)
@@ -113,7 +113,7 @@ class ClaimedJob(NamedTuple):
     @property
     def part(self) -> str:
         """The queue and the fairness key as one text, for use inside the worker."""
-        return part_of(self.queue, self.fairness_key)
+        return queue_key_of(self.queue, self.fairness_key)
 
 
 class AttemptContext:

@@ -32,21 +32,21 @@ class Inbox:
     """What one process said, or several that answer together; what is not expected yet is kept."""
 
     def __init__(self) -> None:
-        self._said: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
-        self._kept: list[dict[str, Any]] = []
-        self.put = self._said.put
+        self._messages: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
+        self._unexpected: list[dict[str, Any]] = []
+        self.put = self._messages.put
 
     def take(self, event: str, patience: float) -> dict[str, Any] | None:
         """Return the next event of a name; None when a process ended. Raises: Empty when it does not come in time."""
-        for said in self._kept:
-            if said["event"] == event:
-                self._kept.remove(said)
-                return said
+        for message in self._unexpected:
+            if message["event"] == event:
+                self._unexpected.remove(message)
+                return message
         until = time.monotonic() + patience
-        while (heard := self._said.get(timeout=max(0.0, until - time.monotonic()))) is not None:
-            if heard["event"] == event:
-                return heard
-            self._kept.append(heard)
+        while (answer := self._messages.get(timeout=max(0.0, until - time.monotonic()))) is not None:
+            if answer["event"] == event:
+                return answer
+            self._unexpected.append(answer)
         return None
 
 
@@ -68,9 +68,9 @@ class Running:
         )
         self.pid = self._process.pid
         threading.Thread(target=self._listen, daemon=True).start()
-        self.tell(json.dumps({"url": url, **system.orders, **orders}))
+        self.send(json.dumps({"url": url, **system.orders, **orders}))
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Write a line to it; one that is gone does not hear."""
         assert self._process.stdin is not None
         try:
@@ -82,12 +82,12 @@ class Running:
     def expect(self, event: str, patience: float = PATIENCE) -> dict[str, Any]:
         """Wait for an event; others stay for who expects them. Raises: AdapterError."""
         try:
-            said = self._inbox.take(event, patience)
+            message = self._inbox.take(event, patience)
         except Empty:
             raise AdapterError(f"{self._name} did not say {event} in {patience:.0f} s{self._log()}") from None
-        if said is None:
+        if message is None:
             raise AdapterError(f"{self._name} ended before it said {event}{self._log()}")
-        return said
+        return message
 
     def close(self) -> None:
         """Wait for its end, or kill it."""
@@ -135,9 +135,9 @@ def working(system: System, place: Place, **orders: Any) -> Iterator[Running]:
     """Yield a worker that has been started; it is stopped at the end, and waited for."""
     with start(system, place, do="work", **orders) as worker:
         worker.expect("ready")
-        worker.tell("go")
+        worker.send("go")
         yield worker
-        worker.tell("stop")
+        worker.send("stop")
         worker.expect("gone")
 
 

@@ -65,15 +65,15 @@ def _sustain(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
         watcher.start()
         began = time.monotonic()
         with watch:
-            producer.tell("go")
+            producer.send("go")
             time.sleep(_OFF_SECONDS * scale)
             with pins.writer(place):
                 time.sleep(_ON_SECONDS * scale)
             time.sleep(max(0.0, began + SECONDS * scale - time.monotonic()))
         over.set()
         watcher.join()
-        producer.tell("stop")
-        worker.tell("stop")
+        producer.send("stop")
+        worker.send("stop")
         committed, started = (stamps(process.expect("told")) for process in (producer, worker))
     watch.series = steady.series(began, looks, scale=scale, seconds=SECONDS, committed=committed, started=started)
     during = [one for one in watch.series if _is_pinned(one)]

@@ -73,10 +73,10 @@ def _drain(processes: int) -> systems.Run:
             for worker in workers:
                 worker.expect("ready")
             for worker in workers:
-                worker.tell("go")
+                worker.send("go")
             systems.clock(watch, workers)
             for worker in workers:
-                worker.tell("stop")
+                worker.send("stop")
             for worker in workers:
                 worker.expect("gone")
         return jobs

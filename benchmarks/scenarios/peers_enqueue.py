@@ -37,7 +37,7 @@ def _enqueue(verb: str) -> systems.Run:
             running.start(system, place, do=verb, jobs=jobs) as process,
         ):
             process.expect("ready")
-            process.tell("go")
+            process.send("go")
             systems.clock(watch, [process])
             process.expect("gone")
         return jobs

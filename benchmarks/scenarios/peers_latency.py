@@ -38,7 +38,7 @@ def _steady(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
         watch.beside = lambda: [worker.pid, producer.pid]
         watch.round_trips = None
         with watch:
-            producer.tell("go")
+            producer.send("go")
             worker.expect("end")
         started, committed = (stamps(process.expect("told")) for process in (worker, producer))
     first = min(RATE, jobs // 2)
@@ -47,6 +47,6 @@ def _steady(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
     return jobs
 
 
-def stamps(told: dict[str, Any]) -> dict[int, float]:
+def stamps(message: dict[str, Any]) -> dict[int, float]:
     """Return the moment of each job's number: of the first start, where one was started twice."""
-    return dict(reversed(told["stamps"]))
+    return dict(reversed(message["stamps"]))

@@ -46,10 +46,10 @@ def delete_archived(
     while left:
         stay: list[Any] = []
         for batch in _batches(left, contents, batch_jobs):
-            gone = _delete_batch(connection, model, run_id, batch, contents)
-            stay += [chain_id for chain_id in batch if chain_id not in gone]
-            deleted += len(gone)
-            on_progress(sum(contents.chains[str(chain_id)].jobs for chain_id in gone))
+            removed = _delete_batch(connection, model, run_id, batch, contents)
+            stay += [chain_id for chain_id in batch if chain_id not in removed]
+            deleted += len(removed)
+            on_progress(sum(contents.chains[str(chain_id)].jobs for chain_id in removed))
         if len(stay) == len(left):
             break
         left = stay
@@ -104,10 +104,10 @@ def _delete_unchanged(
     # nothing can be added to these chains any more.
     for row in connection.execute(archived.lock_others(model), {"ids": list(jobs)}):
         jobs[row.chain_id].append(row.id)
-    whole = {chain_id: ids for chain_id, ids in jobs.items() if len(ids) == contents.chains[str(chain_id)].jobs}
-    connection.execute(archived.lock_letters(model), {"job_ids": _all(whole.values())})
+    unchanged = {chain_id: ids for chain_id, ids in jobs.items() if len(ids) == contents.chains[str(chain_id)].jobs}
+    connection.execute(archived.lock_dead_letters(model), {"job_ids": _all(unchanged.values())})
     to_delete = set()
-    for row in connection.execute(archived.fingerprints(model), {"ids": list(whole)}):
+    for row in connection.execute(archived.fingerprints(model), {"ids": list(unchanged)}):
         in_files = contents.chains[str(row.chain_id)]
         if (row.rows, int(row.checksum)) == (in_files.rows, in_files.checksum):
             to_delete.add(row.chain_id)
@@ -118,10 +118,10 @@ def _delete_unchanged(
         to_delete -= referred
     if not to_delete:
         return to_delete
-    given = {"job_ids": _all(whole[chain_id] for chain_id in to_delete)}
+    given = {"job_ids": _all(unchanged[chain_id] for chain_id in to_delete)}
     connection.execute(deletion.delete_edges(model), given)
     connection.execute(deletion.delete_attempts(model), given)
-    connection.execute(archived.delete_letters(model), given)
+    connection.execute(archived.delete_dead_letters(model), given)
     connection.execute(archived.delete_jobs(model), given)
     connection.execute(archived.forget(model), {"run_id": run_id, "ids": list(to_delete)})
     written = {"statement": RefusedWrite.ARCHIVE.value, "subjects": [str(chain_id) for chain_id in to_delete]}

@@ -59,15 +59,15 @@ def _rewrite(location: Location, file: File, column: str, values: Any, on_progre
         return
     folder, _, name = file.path.rpartition("/")
     beside = f"{folder}/_rewriting-{name}"
-    kept = 0
+    rows_kept = 0
     with open_file(location, file.path) as opened, parquet_writer(location, beside, opened.schema_arrow) as writer:
         for group in range(opened.num_row_groups):
             rows = opened.read_row_group(group)
             stay = rows.filter(pc.invert(pc.is_in(rows[column], values)))
-            kept += stay.num_rows
+            rows_kept += stay.num_rows
             if stay.num_rows:
                 writer.write_table(stay)
-    if kept:
+    if rows_kept:
         location.sync(beside)
         location.files.move(beside, file.path)
     else:

@@ -155,7 +155,7 @@ class Archiver:
                 self._publish(run)
             if run.state is ArchiveState.DELETING:
                 self._delete(run)
-            return self._settle(run)
+            return self._reconcile(run)
 
     def _write(self, run: _Run) -> None:
         """Write the files where readers do not see them, read them back, and record that in the ledger."""
@@ -194,7 +194,7 @@ class Archiver:
         self._advance(run, ArchiveState.DELETED)
         self._report(run, Step.DELETED)
 
-    def _settle(self, run: _Run) -> int:
+    def _reconcile(self, run: _Run) -> int:
         """Take what stayed in the tables out of the files, and close the run."""
         with self._connection.begin():
             stayed = self._connection.execute(archived.remaining(self._model), {"run_id": run.id}).all()

@@ -22,10 +22,10 @@ from sa_jobqueue.cli._output import first_line, shown
 from sa_jobqueue.errors import InvalidOptionError, SchemaError
 from sa_jobqueue.observe.health import Health, Severity
 from sa_jobqueue.observe.health.overview import Overview
-from sa_jobqueue.policies.fairness import label_of, part_of
+from sa_jobqueue.policies.fairness import label_of, queue_key_of
 from sa_jobqueue.printable import span
 
-Look = Callable[[], Overview]
+ReadOverview = Callable[[], Overview]
 
 INTERVALS: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Refresh intervals in seconds that the keys choose from."""
@@ -59,7 +59,7 @@ class TopApp(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         ("q", "quit", "quit"),
-        ("r", "look", "refresh now"),
+        ("r", "read", "refresh now"),
         ("p", "pause", "pause"),
         ("s", "sort", "sort by the next column"),
         ("S", "reverse", "reverse"),
@@ -71,7 +71,7 @@ class TopApp(App[None]):
 
     def __init__(
         self,
-        connect: Callable[[], AbstractContextManager[Look]],
+        connect: Callable[[], AbstractContextManager[ReadOverview]],
         *,
         interval: timedelta = timedelta(seconds=2),
         screenshot: str | None = None,
@@ -87,10 +87,10 @@ class TopApp(App[None]):
         self._seen: Overview | None = None
         self._error = ""
         self._sorting = dict.fromkeys(_COLUMNS, _AS_READ)
-        self._look: Look | None = None
+        self._read_overview: ReadOverview | None = None
         self._connection = ExitStack()
         self._reading = threading.Lock()
-        self.looks = 0
+        self.reads = 0
         """Number of overviews shown."""
 
     def compose(self) -> ComposeResult:
@@ -107,14 +107,14 @@ class TopApp(App[None]):
     def on_mount(self) -> None:
         """Start to read."""
         self.query_one("#queues").focus()
-        self.action_look()
+        self.action_read()
 
     async def on_unmount(self) -> None:
         """Close the connection."""
         await asyncio.to_thread(self._disconnect)
 
     @work(exclusive=True)
-    async def action_look(self) -> None:
+    async def action_read(self) -> None:
         """Read and show an overview at every interval."""
         while True:
             try:
@@ -125,7 +125,7 @@ class TopApp(App[None]):
             except DBAPIError as error:
                 # Only the first line: the rest quotes the statement with its parameters.
                 self._error = str(error.orig).strip().partition("\n")[0]
-            self.looks += 1
+            self.reads += 1
             self._show()
             if self._screenshot is not None:
                 self.call_after_refresh(self._save, self._screenshot)
@@ -135,9 +135,9 @@ class TopApp(App[None]):
     def _read(self) -> Overview:
         with self._reading:
             try:
-                if self._look is None:
-                    self._look = self._connection.enter_context(self._connect())
-                return self._look()
+                if self._read_overview is None:
+                    self._read_overview = self._connection.enter_context(self._connect())
+                return self._read_overview()
             except (DBAPIError, SchemaError):
                 self._close()
                 raise
@@ -147,7 +147,7 @@ class TopApp(App[None]):
             self._close()
 
     def _close(self) -> None:
-        self._look = None
+        self._read_overview = None
         with suppress(DBAPIError):
             self._connection.close()
 
@@ -249,7 +249,7 @@ def summary(report: Health) -> Text:
 def rows_of(seen: Overview) -> dict[str, list[Cells]]:
     """Return the rows of each table. Pure."""
     report, window = seen.health, seen.health.rates
-    depths = {label_of(part_of(queue.queue, queue.fairness_key)): queue for queue in report.queues}
+    depths = {label_of(queue_key_of(queue.queue, queue.fairness_key)): queue for queue in report.queues}
     rates = {queue.queue: queue for queue in window.queues}
     queues: list[Cells] = []
     for name in sorted({*depths, *rates}):

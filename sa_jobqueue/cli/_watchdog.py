@@ -56,17 +56,17 @@ class Watchdog:
         self._clock = clock
         self.rest = limit.total_seconds() / 20
         """Seconds between two checks."""
-        self._looked = clock()
+        self._checked_at = clock()
         self._blind_until = 0.0
         self._reported = False
 
     def check(self) -> None:
         """Check once."""
         now = self._clock()
-        if now - self._looked > self.rest + self._limit.total_seconds() / 10:
+        if now - self._checked_at > self.rest + self._limit.total_seconds() / 10:
             # The process was stopped or the machine slept: all parts are overdue, and need time to move again.
             self._blind_until = now + self._limit.total_seconds() / 2
-        self._looked = now
+        self._checked_at = now
         vitals = self._read()
         stuck = vitals.stuck(self._limit / 2)
         if not stuck or now < self._blind_until:

@@ -79,10 +79,10 @@ def list_(
 @with_database
 def prune(database: Database, /, *, older_than: timedelta, as_json: bool) -> None:
     """Delete audit records older than a given age. Workers also do this, if their JobQueue sets a retention."""
-    total, gone = 0, 1
+    total, deleted = 0, 1
     with database.session() as session:
-        while gone:
-            gone = prune_audit(session, older_than, model=database.model)
+        while deleted:
+            deleted = prune_audit(session, older_than, model=database.model)
             session.commit()
-            total += gone
+            total += deleted
     print_json({"deleted": total}) if as_json else echo(f"{counted(total, 'record')} deleted")

@@ -25,7 +25,7 @@ from sa_jobqueue.cli._output import (
     row_of,
     shown,
 )
-from sa_jobqueue.cli.prune import prune_letters
+from sa_jobqueue.cli.prune import prune_all_dead_letters
 from sa_jobqueue.errors import ConflictError, JobQueueError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
@@ -141,7 +141,9 @@ def list_(
         )
     following = None if page.next is None else str(page.next)
     if as_json:
-        print_json({"dead_letters": [row_of(letter, without=["input"]) for letter in page], "next_after": following})
+        print_json(
+            {"dead_letters": [row_of(dead_letter, without=["input"]) for dead_letter in page], "next_after": following}
+        )
         return
     headings = ["id", "job", "type", "reason", "died", "resolution", "error"]
     rows = [
@@ -154,22 +156,22 @@ def list_(
 
 
 @dead_letters.command()
-@click.argument("letter_id", metavar="ID")
+@click.argument("dead_letter_id", metavar="ID")
 @json_option
 @with_database
-def show(database: Database, /, *, letter_id: str, as_json: bool) -> None:
+def show(database: Database, /, *, dead_letter_id: str, as_json: bool) -> None:
     """Show one dead letter: input, error with traceback, and resolution."""
-    where = DeadLetterFilter(ids=[database.job_id(letter_id)], resolved=None)
+    where = DeadLetterFilter(ids=[database.job_id(dead_letter_id)], resolved=None)
     with database.session() as session:
         found = list_dead_letters(session, where=where, limit=1, model=database.model).items
     if not found:
-        raise DeadLetterNotFoundError(f"dead letter {letter_id} not found (for the id of a job use `jobs show`)")
+        raise DeadLetterNotFoundError(f"dead letter {dead_letter_id} not found (for the id of a job use `jobs show`)")
     fields = row_of(found[0])
     if as_json:
         print_json({"dead_letter": fields})
         return
     traceback = (fields["error"] or {}).pop("traceback", None)
-    print_fields(f"dead letter {letter_id}", fields)
+    print_fields(f"dead letter {dead_letter_id}", fields)
     if traceback:
         echo_traceback(traceback)
 
@@ -226,10 +228,10 @@ def redrive(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
       sa-jobqueue dead-letters redrive --type charge --reason exhausted --dry-run
     """
 
-    def redrive_some(session: Session, letters: list[LetterIds]) -> list[LetterIds]:
-        where = DeadLetterFilter(ids=[letter_id for letter_id, _ in letters])
+    def redrive_some(session: Session, chunk: list[LetterIds]) -> list[LetterIds]:
+        where = DeadLetterFilter(ids=[dead_letter_id for dead_letter_id, _ in chunk])
         found = set(redrive_dead_letters(session, where=where, by=by or user_name(), limit=CHUNK, model=database.model))
-        return [letter for letter in letters if letter[1] in found]
+        return [dead_letter for dead_letter in chunk if dead_letter[1] in found]
 
     _resolve(database, "redriven", redrive_some, dry_run=dry_run, as_json=as_json, **chosen)
 
@@ -241,10 +243,10 @@ def redrive(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
 def dismiss(database: Database, /, *, by: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
     """Dismiss dead letters: mark them as resolved; their jobs stay dead. Select by id, by filters, or --all."""
 
-    def dismiss_some(session: Session, letters: list[LetterIds]) -> list[LetterIds]:
-        where = DeadLetterFilter(ids=[letter_id for letter_id, _ in letters])
+    def dismiss_some(session: Session, chunk: list[LetterIds]) -> list[LetterIds]:
+        where = DeadLetterFilter(ids=[dead_letter_id for dead_letter_id, _ in chunk])
         found = set(dismiss_dead_letters(session, where=where, by=by or user_name(), model=database.model))
-        return [letter for letter in letters if letter[0] in found]
+        return [dead_letter for dead_letter in chunk if dead_letter[0] in found]
 
     _resolve(database, "dismissed", dismiss_some, dry_run=dry_run, as_json=as_json, **chosen)
 
@@ -267,11 +269,11 @@ def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...
     rules = RetentionRules(types=dict.fromkeys(types, retention)) if types else RetentionRules(default=retention)
     with database.session() as session:
         session.rollback()
-        letters = prune_letters(session, rules, dry_run=dry_run, model=database.model)
+        deleted = prune_all_dead_letters(session, rules, dry_run=dry_run, model=database.model)
     if as_json:
-        print_json({"dry_run": dry_run, "dead_letters": letters})
+        print_json({"dry_run": dry_run, "dead_letters": deleted})
     else:
-        echo(f"{counted(letters, 'dead letter')} {'would be deleted' if dry_run else 'deleted'}")
+        echo(f"{counted(deleted, 'dead letter')} {'would be deleted' if dry_run else 'deleted'}")
 
 
 def _resolve(
@@ -297,7 +299,7 @@ def _resolve(
         meant = sum(group.count for group in group_dead_letters(session, where=where, model=database.model))
         session.rollback()
         if dry_run:
-            done = [letter for chunk in _chunks(session, database, where) for letter in chunk]
+            done = [dead_letter for chunk in _chunks(session, database, where) for dead_letter in chunk]
             verb = f"would be {verb}"
         with Progress(console=console(stderr=True), disable=dry_run or meant <= CHUNK, transient=True) as progress:
             task = progress.add_task(verb, total=meant)
@@ -308,13 +310,13 @@ def _resolve(
                 except ConflictError:
                     # One of them conflicts: resolve each in its own transaction.
                     session.rollback()
-                    for letter in chunk:
+                    for dead_letter in chunk:
                         try:
-                            done += resolve(session, [letter])
+                            done += resolve(session, [dead_letter])
                             session.commit()
                         except ConflictError as error:
                             session.rollback()
-                            conflicts.append((letter[0], str(error)))
+                            conflicts.append((dead_letter[0], str(error)))
                 progress.advance(task, len(chunk))
     if as_json:
         document: dict[str, Any] = {verb.replace(" ", "_"): [{"id": one, "job_id": job_id} for one, job_id in done]}
@@ -335,12 +337,12 @@ def _unfit(session: Session, database: Database, ids: Sequence[Any]) -> list[str
     unknown, lines = list(ids), []
     for start in range(0, len(ids), CHUNK):
         where = DeadLetterFilter(ids=ids[start : start + CHUNK], resolved=None)
-        for letter in list_dead_letters(session, where=where, limit=CHUNK, newest_first=False, model=database.model):
-            unknown.remove(letter.id)
-            if letter.resolution is not None:
-                by = f" by {letter.resolved_by}" if letter.resolved_by else ""
-                how = f"{shown(letter.resolution)}{by} at {shown(letter.resolved_at)}"
-                lines.append(f"dead letter {letter.id} is already resolved: {how}")
+        for dead_letter in list_dead_letters(session, where=where, limit=CHUNK, newest_first=False, model=database.model):
+            unknown.remove(dead_letter.id)
+            if dead_letter.resolution is not None:
+                by = f" by {dead_letter.resolved_by}" if dead_letter.resolved_by else ""
+                how = f"{shown(dead_letter.resolution)}{by} at {shown(dead_letter.resolved_at)}"
+                lines.append(f"dead letter {dead_letter.id} is already resolved: {how}")
     session.rollback()
     session.expunge_all()
     if unknown:
@@ -357,7 +359,7 @@ def _chunks(session: Session, database: Database, where: DeadLetterFilter) -> It
     after: Any = None
     while last is not None and (after is None or after < last):
         page = list_dead_letters(session, where=where, after=after, limit=CHUNK, newest_first=False, model=database.model)
-        chunk: list[LetterIds] = [(letter.id, letter.job_id) for letter in page if letter.id <= last]
+        chunk: list[LetterIds] = [(dead_letter.id, dead_letter.job_id) for dead_letter in page if dead_letter.id <= last]
         session.rollback()
         session.expunge_all()  # do not keep every row of a long run in memory
         if not chunk:

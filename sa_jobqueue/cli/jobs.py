@@ -132,7 +132,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
             ) from error
         attempts = list(every_item(lambda after: list_attempts(session, found, after=after, model=database.model)))
         where = DeadLetterFilter(job_ids=[found], resolved=None)
-        letters = list_dead_letters(session, where=where, limit=CHUNK, model=database.model).items
+        dead_letters = list_dead_letters(session, where=where, limit=CHUNK, model=database.model).items
         chain = get_chain(session, job.chain_id, model=database.model)
         blockers = blockers_of(session, database, job)
         progress = get_progress(session, found, model=database.model)
@@ -143,7 +143,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
             "chain": row_of(chain, without=[*_PAYLOADS, "error"]),
             "blockers": [blocker_row(blocker) for blocker in blockers],
             "attempts": [row_of(attempt, type_name=job.type_name) for attempt in attempts],
-            "dead_letters": [row_of(letter, without=["input"]) for letter in letters],
+            "dead_letters": [row_of(dead_letter, without=["input"]) for dead_letter in dead_letters],
         }
         print_json(document)
         return
@@ -163,8 +163,8 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
             for one in attempts
         ]
         print_table("unsuccessful attempts", ["attempt", "outcome", "started", "ended", "worker", "error"], rows)
-    if letters:
-        deaths = [(one.id, one.reason, one.died_at, one.resolution, one.resolved_by) for one in letters]
+    if dead_letters:
+        deaths = [(one.id, one.reason, one.died_at, one.resolution, one.resolved_by) for one in dead_letters]
         print_table("dead letters", ["id", "reason", "died", "resolution", "by"], deaths)
 
 
@@ -201,8 +201,8 @@ def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str
                 model=model,
             ).ids
         ]
-        if gone := [one for one in dead if one not in redriven]:
-            raise IllegalTransitionError(f"job {gone[0]} is no longer dead. No job was changed.")
+        if changed := [one for one in dead if one not in redriven]:
+            raise IllegalTransitionError(f"job {changed[0]} is no longer dead. No job was changed.")
     if as_json:
         would = "would_be_" if dry_run else ""
         print_json({f"{would}triggered": pending, f"{would}redriven": redriven})

@@ -34,7 +34,7 @@ class _Sum:
     jobs: int = 0
     kept: int = 0
     scanned: int = 0
-    letters: int = 0
+    dead_letters: int = 0
 
     def add(self, page: Pruned) -> None:
         """Add the counts of one page."""
@@ -113,19 +113,19 @@ def prune(
             cursor = page.next
             show(done, estimate)
         if older_than is None:
-            done.letters = prune_letters(session, rules, dry_run=dry_run, model=database.model)
+            done.dead_letters = prune_all_dead_letters(session, rules, dry_run=dry_run, model=database.model)
     _print(done, as_json=as_json, dry_run=dry_run)
 
 
-def prune_letters(session: Session, rules: RetentionRules, *, dry_run: bool, model: type[JobMixin[Any]]) -> int:
+def prune_all_dead_letters(session: Session, rules: RetentionRules, *, dry_run: bool, model: type[JobMixin[Any]]) -> int:
     """Delete resolved dead letters, one page per transaction; return how many."""
-    after, letters, is_last = None, 0, False
+    after, dead_letters, is_last = None, 0, False
     while not is_last:
         with session.begin():
             page = prune_dead_letters(session, rules, after=after, scan=MAX_SCAN, dry_run=dry_run, model=model)
-        letters, after = letters + page.dead_letters, page.next
+        dead_letters, after = dead_letters + page.dead_letters, page.next
         is_last = after is None
-    return letters
+    return dead_letters
 
 
 def _rules(older_than: timedelta, statuses: tuple[str, ...], types: tuple[str, ...]) -> RetentionRules:
@@ -156,13 +156,13 @@ def _print(done: _Sum, *, as_json: bool, dry_run: bool) -> None:
     if as_json:
         by_kind = [{"type_name": name, "status": outcome.value, "chains": n} for (name, outcome), n in kinds]
         totals = {"chains": sum(done.chains.values()), "jobs": done.jobs, "kept": done.kept, "scanned": done.scanned}
-        totals["dead_letters"] = done.letters
+        totals["dead_letters"] = done.dead_letters
         print_json({"dry_run": dry_run} | totals | {"by": by_kind})
         return
     chains, jobs = counted(sum(done.chains.values()), "chain"), counted(done.jobs, "job")
     title = f"{chains} of {jobs} {'would be deleted' if dry_run else 'deleted'}"
-    if done.letters:
-        title += f", and {counted(done.letters, 'dead letter')}"
+    if done.dead_letters:
+        title += f", and {counted(done.dead_letters, 'dead letter')}"
     if done.kept:
         title += f"; {counted(done.kept, 'chain')} kept for now: other chains refer to them, or their rows are locked"
     print_table(title, ["type", "status", "chains"], [(name, outcome, count) for (name, outcome), count in kinds])

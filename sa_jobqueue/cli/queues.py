@@ -32,7 +32,7 @@ from sa_jobqueue.operations import (
     upsert_queue,
 )
 from sa_jobqueue.operations.pages import every_item
-from sa_jobqueue.policies.fairness import label_of, part_of
+from sa_jobqueue.policies.fairness import label_of, queue_key_of
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.settings import RETRY
 
@@ -112,7 +112,7 @@ def show(database: Database, /, *, name: str, fairness_key: str, as_json: bool) 
     """Show the settings of one queue."""
     with database.session() as session:
         document = asdict(get_queue(session, name, fairness_key=fairness_key, model=database.model))
-    print_json(document) if as_json else print_fields(f"queue {label_of(part_of(name, fairness_key))}", document)
+    print_json(document) if as_json else print_fields(f"queue {label_of(queue_key_of(name, fairness_key))}", document)
 
 
 @queues.command("set")
@@ -166,7 +166,7 @@ def set_(
         upsert_queue(session, replace(current, **wanted), by=by, model=database.model)
         session.commit()
         document = asdict(get_queue(session, name, fairness_key=fairness_key, model=database.model))
-    print_json(document) if as_json else print_fields(f"queue {label_of(part_of(name, fairness_key))}", document)
+    print_json(document) if as_json else print_fields(f"queue {label_of(queue_key_of(name, fairness_key))}", document)
 
 
 @queues.command()

@@ -55,14 +55,14 @@ def top(database: Database, /, *, interval: timedelta, screenshot: str | None, *
     shown at the bottom; Tab moves between tables, s sorts the focused one. Requires "sa-jobqueue[top]".
     """
     try:
-        from sa_jobqueue.cli._top import Look, TopApp
+        from sa_jobqueue.cli._top import ReadOverview, TopApp
     except ModuleNotFoundError as error:
         raise MissingTopExtraError from error
     with database.session():
         pass  # reports an unreachable database or a wrong schema version
     engine = own_engine(database.url)
 
-    def connect() -> AbstractContextManager[Look]:
+    def connect() -> AbstractContextManager[ReadOverview]:
         return overviews(engine, model=database.model, **options)
 
     app = TopApp(connect, interval=interval, screenshot=screenshot)

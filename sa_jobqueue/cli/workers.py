@@ -15,7 +15,7 @@ from sa_jobqueue.cli._output import counted, echo, print_json, print_table
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 from sa_jobqueue.operations.pages import every_item
 
-GONE: Final = timedelta(minutes=1)
+DEAD_AFTER: Final = timedelta(minutes=1)
 """A worker without a heartbeat for this long counts as stopped: it was killed, and its row is removed later."""
 _POLL_SECONDS: Final = 0.25
 
@@ -148,9 +148,9 @@ def _wait(session: Session, database: Database, asked: list[str], limit: timedel
     """Wait up to `limit` until the workers have stopped; return those that have not."""
     deadline = time.monotonic() + limit.total_seconds()
     while True:
-        there = _every_worker(session, database, WorkerFilter(ids=asked))
+        workers = _every_worker(session, database, WorkerFilter(ids=asked))
         session.rollback()
-        left = [worker.id for worker in there if worker.silent_for < GONE]
+        left = [worker.id for worker in workers if worker.silent_for < DEAD_AFTER]
         if not left or time.monotonic() >= deadline:
             return left
         time.sleep(_POLL_SECONDS)

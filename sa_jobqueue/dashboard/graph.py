@@ -81,9 +81,9 @@ def fold(nodes: Sequence[Node], edges: Collection[Edge], *, keep: Collection[Has
                 key=key, title=f"{len(group):,} chains", status=JobStatus.COMPLETED, note="folded", folded=len(group)
             )
             stands |= dict.fromkeys((node.key for node in group), key)
-    kept = [node for node in nodes if node.key not in stands]
+    remaining = [node for node in nodes if node.key not in stands]
     moved = {(stands.get(start, start), stands.get(end, end)) for start, end in edges}
-    return [*kept, *made.values()], {edge for edge in moved if edge[0] != edge[1]}
+    return [*remaining, *made.values()], {edge for edge in moved if edge[0] != edge[1]}
 
 
 def draw(keys: Sequence[Hashable], edges: Iterable[Edge]) -> Drawing:

@@ -89,8 +89,8 @@ class Sampler(Generic[T]):
         return Sample(self._value, age, timedelta(seconds=self._took), self._error)
 
     def _is_due(self) -> bool:
-        keep = min(max(self._took * SHARE, AT_LEAST.total_seconds()), AT_MOST.total_seconds())
-        return self._clock() - self._tried_at >= keep
+        seconds = min(max(self._took * SHARE, AT_LEAST.total_seconds()), AT_MOST.total_seconds())
+        return self._clock() - self._tried_at >= seconds
 
     def _measure(self) -> None:
         began = self._clock()

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 from psycopg import capabilities
 
-_SELDOM = 60.0
+_LONG_INTERVAL = 60.0
 """Seconds between two wake-ups of a waiting connection: asyncio delivers signals without them. psycopg wakes up ten times a
 second on each waiting connection."""
 _CANCEL_SECONDS = 2.0
@@ -71,7 +71,7 @@ def _resumed(gen: Any, asked: Any) -> Generator[Any, Any, Any]:
 class QuietConnection(psycopg.AsyncConnection[Any]):
     """A connection that waits for the server without waking up in between."""
 
-    async def wait(self, gen: Any, interval: float = _SELDOM, *args: Any, **kwargs: Any) -> Any:
+    async def wait(self, gen: Any, interval: float = _LONG_INTERVAL, *args: Any, **kwargs: Any) -> Any:
         """Wait for the server, as psycopg does; if nothing has to be waited for, do not let another task run either.
 
         SQLAlchemy sets an engine's isolation level on a connection that has no owner yet, so that a cancellation meanwhile
@@ -89,7 +89,7 @@ class AnsweredConnection(QuietConnection):
 
     patience: float = 60.0
 
-    async def wait(self, gen: Any, interval: float = _SELDOM, *args: Any, **kwargs: Any) -> Any:
+    async def wait(self, gen: Any, interval: float = _LONG_INTERVAL, *args: Any, **kwargs: Any) -> Any:
         """Wait for the server, as psycopg does."""
         with answered_within(self, self.patience):
             return await super().wait(gen, interval, *args, **kwargs)

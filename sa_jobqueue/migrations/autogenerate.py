@@ -71,7 +71,7 @@ class _Queue:
         if self.version > 0 and any(isinstance(operation, ops.CreateTableOp) for operation in ours):
             # A queue that is there looks new where Alembic does not look at its schema (include_schemas).
             upgrade_ops.ops[:] = [operation for operation in upgrade_ops.ops if not self.is_about(operation)]
-            upgrade_ops.ops += [added for operation in self._look_again() for added in self._added(operation)]
+            upgrade_ops.ops += [added for operation in self._compare_again() for added in self._added(operation)]
             return
         in_place: _Ops = []
         late: _Ops = []  # columns of a new queue come after the application's tables, which they may refer to
@@ -130,7 +130,7 @@ class _Queue:
                 return self.names.has_rule(table, getattr(change, "constraint_name", None))
         return True  # comments, and what plugins that we do not know make of our tables
 
-    def _look_again(self) -> _Ops:
+    def _compare_again(self) -> _Ops:
         """Compare this queue's tables as Alembic compares those of the schemas it looks at."""
         context, schema = self.context, self.names.layout.schema
         include_object, include_name = context.opts.get("include_object"), context.opts.get("include_name")
@@ -140,11 +140,11 @@ class _Queue:
                 return False
             return include_name is None or bool(include_name(name, kind, parents))
 
-        def is_on_ours(thing: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
-            table = thing if isinstance(thing, Table) else thing.table
+        def is_on_ours(item: Any, name: Any, kind: str, reflected: bool, other: Any) -> bool:
+            table = item if isinstance(item, Table) else item.table
             if table.schema != schema or not self.names.has_table(table.name):
                 return False
-            return include_object is None or bool(include_object(thing, name, kind, reflected, other))
+            return include_object is None or bool(include_object(item, name, kind, reflected, other))
 
         opts = {**context.opts, "include_schemas": True, "include_name": is_ours, "include_object": is_on_ours}
         narrow = AutogenContext(context.migration_context, context.metadata, opts)

@@ -58,8 +58,8 @@ def check_deadline(value: object) -> None:
     if isinstance(value, ColumnElement):
         return
     if not isinstance(value, datetime) or value.utcoffset() is None:
-        said = f"must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), got {value!r}"
-        raise InvalidJobError("expires_at", said)
+        reason = f"must be an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), got {value!r}"
+        raise InvalidJobError("expires_at", reason)
     if value >= LATEST:
         raise InvalidJobError("expires_at", f"must be before the year 9000, or None for no deadline, got {value!r}")
 

@@ -149,8 +149,8 @@ def _plain(value: Any) -> Any:
         case datetime():
             return value.isoformat()
         case Mapping():
-            kept = ((str(name), _plain(one)) for name, one in value.items() if name not in _PAYLOADS)
-            return {name: one for name, one in kept if one not in (None, [], {})}
+            shown = ((str(name), _plain(one)) for name, one in value.items() if name not in _PAYLOADS)
+            return {name: one for name, one in shown if one not in (None, [], {})}
         case Collection():
             return [_plain(one) for one in list(value)[:RECORDED]]
     return str(value)

@@ -16,7 +16,7 @@ from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobErro
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.statements import blockers, bulk, chains, notifications
 from sa_jobqueue.types import JobStatus
 
@@ -152,9 +152,9 @@ def commit_write(
     if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
     if enqueued:
-        told = {part_of(row.queue or defaults.queue, row.fairness_key or "") for row in counted}
-        for part in sorted(told):
-            session.execute(notifications.notify_due(model), {"queue": part})
+        notified = {queue_key_of(row.queue or defaults.queue, row.fairness_key or "") for row in counted}
+        for queue_key in sorted(notified):
+            session.execute(notifications.notify_due(model), {"queue": queue_key})
     return WriteResult(write_id=write_id, sequence=sequence, **numbers)
 
 

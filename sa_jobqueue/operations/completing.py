@@ -178,7 +178,7 @@ def _complete_locked(
 ) -> JobId | None:
     following = result if isinstance(result, JobMixin) else None
     row = session.execute(
-        completions.complete_one(model, goes_on=following is not None),
+        completions.complete_one(model, continues=following is not None),
         {
             "job_id": job.id,
             "job_attempt": job.attempt,
@@ -249,7 +249,7 @@ def complete_job(
         if job.status is JobStatus.RUNNING:
             connection.execute(leases.supersede(model), {"job_id": job_id})
         row = connection.execute(
-            chains.complete_unclaimed(model, goes_on=following is not None),
+            chains.complete_unclaimed(model, continues=following is not None),
             {"job_id": job_id, "job_output": None if following is not None else json.dumps(output)},
         ).one()
         if following is not None:

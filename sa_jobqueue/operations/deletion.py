@@ -69,10 +69,10 @@ def delete_chains(
         savepoint = session.begin_nested()
         try:
             with savepoint:
-                gone, wanted = _try(session, model, given, wanted, cascade=cascade, by=by)
-                if gone:
-                    record(session, "delete_chains", by=by, ids=gone, model=model, chains=given, cascade=cascade)
-                    return BulkResult(gone, len(gone))
+                deleted, wanted = _try(session, model, given, wanted, cascade=cascade, by=by)
+                if deleted:
+                    record(session, "delete_chains", by=by, ids=deleted, model=model, chains=given, cascade=cascade)
+                    return BulkResult(deleted, len(deleted))
                 # The locks go with the savepoint: a chain more would have to be locked out of its turn.
                 savepoint.rollback()
         except DBAPIError as error:
@@ -115,8 +115,8 @@ def missing_chains(
 ) -> ChainNotFoundError | NotAChainError:
     """Return the error for ids that are not ids of chains: unknown ids, or ids of continuations."""
     belongs = {row.id: row.chain_id for row in session.execute(chains.chain_of(model), {"ids": list(missing)})}
-    gone = [chain_id for chain_id in missing if chain_id not in belongs]
-    return ChainNotFoundError(gone) if gone else NotAChainError(belongs)
+    unknown = [chain_id for chain_id in missing if chain_id not in belongs]
+    return ChainNotFoundError(unknown) if unknown else NotAChainError(belongs)
 
 
 def _connected(session: Session, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> set[Any]:
@@ -138,8 +138,8 @@ def _jobs_of(
 
 
 def _refuse_missing(session: Session, model: type[JobMixin[Any]], given: Sequence[JobId], roots: Iterable[JobId]) -> None:
-    there = set(roots)
-    if missing := [chain_id for chain_id in given if chain_id not in there]:
+    existing = set(roots)
+    if missing := [chain_id for chain_id in given if chain_id not in existing]:
         raise missing_chains(session, missing, model)
 
 
@@ -162,11 +162,11 @@ def delete_jobs(session: Session, model: type[JobMixin[Any]], job_ids: list[Any]
     fetch = {"synchronize_session": "fetch"}
     session.execute(deletion.delete_edges(model), given, execution_options=fetch)
     session.execute(deletion.delete_attempts(model), given, execution_options=fetch)
-    session.execute(deletion.dismiss_letters(model), given | {"by": by}, execution_options=fetch)
+    session.execute(deletion.dismiss_dead_letters(model), given | {"by": by}, execution_options=fetch)
     with translated():
-        gone = session.execute(deletion.delete_jobs(model), given, execution_options=fetch).all()
-    lost = [str(job_id) for job_id, status, _, _ in gone if status is JobStatus.RUNNING]
-    ended = [str(job_id) for job_id, _, chain_id, has_waiters in gone if job_id == chain_id and has_waiters]
+        deleted = session.execute(deletion.delete_jobs(model), given, execution_options=fetch).all()
+    lost = [str(job_id) for job_id, status, _, _ in deleted if status is JobStatus.RUNNING]
+    ended = [str(job_id) for job_id, _, chain_id, has_waiters in deleted if job_id == chain_id and has_waiters]
     if lost:
         session.execute(notifications.notify_each(model, "lost"), {"ids": lost})
     if ended:

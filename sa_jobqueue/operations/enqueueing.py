@@ -26,7 +26,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.operations.blocking import declare, write_edges
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.statements import jobs, notifications
 from sa_jobqueue.statements._parts import once_a_model
@@ -76,7 +76,7 @@ def _before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[An
     session, model = object_session(job), type(job)
     if session is not None and _is_to_notify(session, connection, model, job.queue, job.fairness_key):
         # Sent by the INSERT itself, so that a rollback, also to a savepoint, discards it.
-        job.__dict__["changed_xid"] = jobs.notifying_xid(model, part_of(job.queue, job.fairness_key))
+        job.__dict__["changed_xid"] = jobs.notifying_xid(model, queue_key_of(job.queue, job.fairness_key))
 
 
 def check_encodable(encoding: Encoding, job: JobMixin[Any], place: str = "") -> None:
@@ -96,7 +96,7 @@ def notify_workers(
 ) -> None:
     """Notify the workers of a queue when this transaction commits, unless this process has just notified them."""
     if _is_to_notify(session, connection, model, queue, fairness_key):
-        connection.execute(notifications.notify_due(model), {"queue": part_of(queue, fairness_key)})
+        connection.execute(notifications.notify_due(model), {"queue": queue_key_of(queue, fairness_key)})
 
 
 def _is_to_notify(
@@ -187,7 +187,7 @@ def enqueue_one(session: Session, job: JobMixin[Any]) -> Any:
             statement = statement.values(expressions)
             given = {name: value for name, value in given.items() if name not in expressions}
         if notifies:
-            given["due_lane"] = part_of(job.queue, job.fairness_key)
+            given["due_lane"] = queue_key_of(job.queue, job.fairness_key)
         if job._delay is not None:
             given["due_delay"] = job._delay
         if job._at is not None:

@@ -17,7 +17,7 @@ from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
-from sa_jobqueue.policies.fairness import as_arguments, named, part_of, split
+from sa_jobqueue.policies.fairness import as_arguments, named, queue_key_of, split
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.printable import span
 from sa_jobqueue.redaction import redacted_error
@@ -319,7 +319,7 @@ class _Explainer:
                 f"{since}, it is next and a worker has a free slot: it starts within 5 s.",
                 evidence,
             )
-        part = named(part_of(job.queue, job.fairness_key))
+        noun = named(queue_key_of(job.queue, job.fairness_key))
         if before == 0:
             return (
                 Cause.BUSY,
@@ -328,7 +328,7 @@ class _Explainer:
             )
         return (
             Cause.QUEUED,
-            f"{since}, behind {_many(before)} of {part}{self._expected(job, before, evidence)}.",
+            f"{since}, behind {_many(before)} of {noun}{self._expected(job, before, evidence)}.",
             evidence,
         )
 
@@ -337,7 +337,7 @@ class _Explainer:
         keys = dict.fromkeys(("", job.fairness_key))
         found = {key: list_queues(self.session, names=[job.queue], fairness_key=key, model=self.model) for key in keys}
         return (
-            *(("queue", part_of(job.queue, key), page.items) for key, page in found.items()),
+            *(("queue", queue_key_of(job.queue, key), page.items) for key, page in found.items()),
             ("type", job.type_name, list_job_types(self.session, names=[job.type_name], model=self.model).items),
         )
 
@@ -379,13 +379,13 @@ class _Explainer:
             names = {"queue": job.queue, "type_name": job.type_name}
             counts = list(self.session.execute(limits.running(self.model), names).one()[:2])
             if len(settings) > 2:
-                parts = self.session.execute(limits.running_by_part(self.model), names)
-                counts[1:1] = [sum(row.n for row in parts if row.fairness_key == job.fairness_key)]
+                rows = self.session.execute(limits.running_by_fairness_key(self.model), names)
+                counts[1:1] = [sum(row.n for row in rows if row.fairness_key == job.fairness_key)]
             for (what, name, _), limit, count in zip(settings, most, counts, strict=True):
                 if limit is not None and count >= limit:
                     evidence |= {"global_concurrency": limit, "running": count}
                     todo = f"sa-jobqueue {what}s set {as_arguments(name)} --global-concurrency"
-                    of: dict[str, Any] = {"type_name": name} if what == "type" else {"part": name}
+                    of: dict[str, Any] = {"type_name": name} if what == "type" else {"queue_key": name}
                     words, who = _longest_running(self.session, self.model, self.now, **of)
                     evidence |= who
                     sentence = (
@@ -460,13 +460,18 @@ def _error(type_name: str, error: Any) -> str:
 
 
 def _longest_running(
-    session: Session, model: type[JobMixin[Any]], now: datetime, *, part: str | None = None, type_name: str | None = None
+    session: Session,
+    model: type[JobMixin[Any]],
+    now: datetime,
+    *,
+    queue_key: str | None = None,
+    type_name: str | None = None,
 ) -> tuple[str, dict[str, Any]]:
     """Describe the longest running job of a queue, fairness key or type; the evidence has one job per worker.
 
     The description is empty if none is running.
     """
-    queue, fairness_key = split(part) if part is not None else (None, None)
+    queue, fairness_key = split(queue_key) if queue_key is not None else (None, None)
     # For a queue: the jobs of all of its keys.
     given = {"queue": queue, "fairness_key": fairness_key or None, "type_name": type_name}
     rows = session.execute(explaining.holders(model), given).all()
@@ -509,7 +514,7 @@ def _delayed_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> 
         what = "no more jobs by its rate limit" if weight == 1 else f"no jobs of rate_cost {weight:,} by its rate limit"
         if rate.algorithm is RateAlgorithm.SLIDING_WINDOW:
             what += f" of {rate.limit:,} in any {span(rate.period)}"
-        todo = f"sa-jobqueue {row.what}s set {as_arguments(part_of(row.name, row.fairness_key))} --rate-limit"
+        todo = f"sa-jobqueue {row.what}s set {as_arguments(queue_key_of(row.name, row.fairness_key))} --rate-limit"
         return f"its {_limit(row)} starts {what}; the next in {span(wait)}: {todo}", evidence
     return None
 
@@ -522,18 +527,18 @@ def _delayed_by_local_rate(
     for row in session.execute(explaining.rates(model), asked):
         rate = Rate.of(row)
         if rate is not None and rate.algorithm is RateAlgorithm.LOCAL_TOKEN_BUCKET:
-            part = rate.divided(workers)
-            each = timedelta(seconds=max(job.rate_cost or 1, 1) / part.per_second)
+            share = rate.divided(workers)
+            each = timedelta(seconds=max(job.rate_cost or 1, 1) / share.per_second)
             evidence = {"per_second": rate.per_second, "next_start": each, "algorithm": rate.algorithm, "workers": workers}
             limit = f"the rate limit of its {_limit(row)}"
             starts = f"{limit} lets each of {workers:,} workers start one every {span(each)}"
-            todo = f"sa-jobqueue {row.what}s set {as_arguments(part_of(row.name, row.fairness_key))} --rate-limit"
+            todo = f"sa-jobqueue {row.what}s set {as_arguments(queue_key_of(row.name, row.fairness_key))} --rate-limit"
             return f"{starts}: {todo}", evidence
     return None
 
 
 def _limit(row: Any) -> str:
-    return _what(row.what, part_of(row.name, row.fairness_key))
+    return _what(row.what, queue_key_of(row.name, row.fairness_key))
 
 
 def _delayed_by_selector(

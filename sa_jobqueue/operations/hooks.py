@@ -17,7 +17,7 @@ from sa_jobqueue.errors import InvalidOptionError
 P = ParamSpec("P")
 
 # In the session's own dict, not in a table of ours: a callback that holds its session would keep such an entry forever.
-_KEPT: Final = "sa_jobqueue.effects_by_transaction"
+_CALLBACKS: Final = "sa_jobqueue.effects_by_transaction"
 _COMMITTED: Final = "sa_jobqueue.committed"
 
 _log = logging.getLogger("sa_jobqueue.hooks")
@@ -47,7 +47,7 @@ def after_commit(
     target = _synchronous(session)
     _check(callback)
     transaction = target.get_nested_transaction() or target.get_transaction() or _begun(target)
-    target.info.setdefault(_KEPT, {}).setdefault(transaction, []).append(partial(callback, *args, **kwargs))
+    target.info.setdefault(_CALLBACKS, {}).setdefault(transaction, []).append(partial(callback, *args, **kwargs))
 
 
 def _synchronous(session: Any) -> Session:
@@ -83,10 +83,10 @@ def _hand_on(session: Session) -> None:
     if savepoint is None:
         session.info[_COMMITTED] = session.get_transaction()
         return
-    kept = session.info.get(_KEPT, {})
-    if savepoint in kept:
+    callbacks = session.info.get(_CALLBACKS, {})
+    if savepoint in callbacks:
         # Nothing could be registered around it while it was open, so the order stays.
-        kept.setdefault(_around(savepoint), []).extend(kept.pop(savepoint))
+        callbacks.setdefault(_around(savepoint), []).extend(callbacks.pop(savepoint))
 
 
 def _around(savepoint: SessionTransaction) -> SessionTransaction:
@@ -101,11 +101,11 @@ def _around(savepoint: SessionTransaction) -> SessionTransaction:
 def _run_or_forget(session: Session, transaction: SessionTransaction) -> None:
     # Not at the commit itself: only now is the connection back in its pool, and the session out of its transaction.
     if transaction.parent is not None:
-        session.info.get(_KEPT, {}).pop(transaction, None)
+        session.info.get(_CALLBACKS, {}).pop(transaction, None)
         return
-    kept = session.info.pop(_KEPT, {})
+    callbacks = session.info.pop(_CALLBACKS, {})
     if session.info.pop(_COMMITTED, None) is transaction:
-        for effect in kept.get(transaction, ()):
+        for effect in callbacks.get(transaction, ()):
             _run(effect)
 
 

@@ -85,7 +85,7 @@ def prune(
     _check_scan(scan)
     session.flush()
     if queue_rows:
-        rules = replace(rules, queues={**rules.queues, **_said(session, model)})
+        rules = replace(rules, queues={**rules.queues, **_rules_of_queues(session, model)})
     shortest = rules.shortest
     if shortest is None:
         return Pruned(chains={}, jobs=0, kept=0, scanned=0, is_young=True, next=None)
@@ -93,7 +93,7 @@ def prune(
     cursor = cursor or PruneCursor(None)
     ids, page = list(cursor.due), None
     if not ids:
-        page = _look(session, model, given, cursor, scan=scan, shortest=shortest)
+        page = _read_page(session, model, given, cursor, scan=scan, shortest=shortest)
         ids = list(page.ids or ())
     if excluded:
         ids = [chain_id for chain_id in ids if chain_id not in excluded]
@@ -103,12 +103,12 @@ def prune(
     after = page.last_id if page is not None and page.scanned else cursor.after
     is_last = page is not None and page.scanned < scan
     counts: dict[tuple[str, JobStatus], int] = {}
-    for kind in found.gone.values():
+    for kind in found.deleted.values():
         counts[kind] = counts.get(kind, 0) + 1
     return Pruned(
         chains=counts,
         jobs=found.jobs,
-        kept=(len(taken) if page is not None else found.expired) - len(found.gone),
+        kept=(len(taken) if page is not None else found.expired) - len(found.deleted),
         scanned=page.scanned if page is not None else 0,
         is_young=page is not None and bool(page.is_young),
         next=None if is_last and not due else PruneCursor(after, due),
@@ -193,7 +193,7 @@ def _prune_page(
 
 @dataclass(slots=True)
 class _Found:
-    gone: dict[Any, tuple[str, JobStatus]] = field(default_factory=dict)
+    deleted: dict[Any, tuple[str, JobStatus]] = field(default_factory=dict)
     jobs: int = 0
     freed: list[Any] = field(default_factory=list)
     expired: int = 0
@@ -206,12 +206,12 @@ def _check_scan(scan: int) -> None:
         raise InvalidOptionError("scan", f"must be from 1 to {MAX_SCAN:,}, got {scan}")
 
 
-def _said(session: Session, model: type[JobMixin[Any]]) -> dict[str, Retention]:
+def _rules_of_queues(session: Session, model: type[JobMixin[Any]]) -> dict[str, Retention]:
     rows = session.execute(retention.of_queues(model))
     return {name: Retention(**dict(zip(OUTCOMES, ages, strict=True))) for name, *ages in rows}
 
 
-def _look(
+def _read_page(
     session: Session,
     model: type[JobMixin[Any]],
     given: dict[str, Any],
@@ -271,7 +271,7 @@ def _remove(
     halves = (dict(both[: len(both) // 2]), dict(both[len(both) // 2 :]))
     one, other = (_remove(session, model, given, half, by=by, dry_run=dry_run) for half in halves)
     return _Found(
-        one.gone | other.gone,
+        one.deleted | other.deleted,
         one.jobs + other.jobs,
         one.freed + other.freed,
         one.expired + other.expired,

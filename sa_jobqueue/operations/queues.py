@@ -19,7 +19,7 @@ from sa_jobqueue.models import Job, JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
 from sa_jobqueue.operations.results import BulkResult
-from sa_jobqueue.policies.fairness import label_of, part_of
+from sa_jobqueue.policies.fairness import label_of, queue_key_of
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.registry.settings import LIMITS, QueueSettings, TypeSettings, check_fairness_key, check_names, retry_of
 from sa_jobqueue.statements import controls, queues
@@ -340,9 +340,9 @@ def sync_queues(
     """
     check_by(by)
     new = list(new)
-    declared = {part_of(one.name, one.fairness_key): one for one in new}
+    declared = {queue_key_of(one.name, one.fairness_key): one for one in new}
     if len(declared) < len(new):
-        twice = next(name for name, n in Counter(part_of(one.name, one.fairness_key) for one in new).items() if n > 1)
+        twice = next(name for name, n in Counter(queue_key_of(one.name, one.fairness_key) for one in new).items() if n > 1)
         raise InvalidOptionError("new", f"declares {label_of(twice)} twice")
     names = sorted(declared)
     given = {
@@ -350,7 +350,7 @@ def sync_queues(
         "fairness_keys": [declared[name].fairness_key for name in names],
     }
     rows = session.execute(queues.lock_declared(model), given).mappings()
-    before = {part_of(row["name"], row["fairness_key"]): row for row in rows}
+    before = {queue_key_of(row["name"], row["fairness_key"]): row for row in rows}
     written = {name: session.execute(queues.put(model.Queue), declared[name].row).first() for name in names}
     if any(row is not None for row in written.values()):
         session.execute(controls.notify_rules(model))
@@ -358,16 +358,16 @@ def sync_queues(
     record(session, "sync_queues", by=by, ids=done, matched=len(names), model=model)
     changed: dict[str, dict[str, tuple[Any, Any]]] = {}
     for name in names:
-        said = before.get(name)
-        if written[name] is not None and said is not None:
-            changed[name] = {key: (said[key], now) for key, now in declared[name].row.items() if said[key] != now}
+        stored = before.get(name)
+        if written[name] is not None and stored is not None:
+            changed[name] = {key: (stored[key], now) for key, now in declared[name].row.items() if stored[key] != now}
     listed = every_item(lambda after: list_queues(session, after=after, model=model))
-    there = [part_of(one.name, one.fairness_key) for one in listed if one.created_at is not None]
+    existing = [queue_key_of(one.name, one.fairness_key) for one in listed if one.created_at is not None]
     return SyncedQueues(
         created=tuple(label_of(name) for name in names if written[name] is not None and name not in changed),
         changed={label_of(name): what for name, what in changed.items()},
         unchanged=tuple(label_of(name) for name in names if written[name] is None),
-        undeclared=tuple(label_of(name) for name in there if name not in declared),
+        undeclared=tuple(label_of(name) for name in existing if name not in declared),
     )
 
 
@@ -379,22 +379,22 @@ def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model
     declared value.
     Changes: inserts the missing rows. Locks: these, in the order of their names, until the transaction ends.
     """
-    declared = {part_of(one.name, one.fairness_key): one.row for one in new}
+    declared = {queue_key_of(one.name, one.fairness_key): one.row for one in new}
     if not declared:
         return {}
     columns = {name: [row[name] for row in declared.values()] for name in next(iter(declared.values()))}
-    made = {part_of(*row) for row in session.execute(queues.add_missing(model), columns)}
+    made = {queue_key_of(*row) for row in session.execute(queues.add_missing(model), columns)}
     if made:
         session.execute(controls.notify_rules(model))
     found: Differences = {}
     names = sorted(set(columns["name"]))
     for status in every_item(lambda after: list_queues(session, names=names, after=after, model=model)):
-        part = part_of(status.name, status.fairness_key)
-        if status.created_at is None or part not in declared or part in made:
+        queue_key = queue_key_of(status.name, status.fairness_key)
+        if status.created_at is None or queue_key not in declared or queue_key in made:
             continue
-        compared = ((key, getattr(status, key), now) for key, now in declared[part].items())
-        if different := {key: (said, now) for key, said, now in compared if said != now}:
-            found[label_of(part)] = different
+        compared = ((key, getattr(status, key), now) for key, now in declared[queue_key].items())
+        if different := {key: (stored, now) for key, stored, now in compared if stored != now}:
+            found[label_of(queue_key)] = different
     return found
 
 

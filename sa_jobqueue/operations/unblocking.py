@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import JobId, JobStatus
@@ -29,8 +29,8 @@ class Moved:
 
     job_id: JobId
     status: JobStatus
-    part: str
-    """Its queue, or the part of it that its fairness key is."""
+    queue_key: str
+    """Its queue and fairness key as one text."""
     type_name: str
     attempt: int
 
@@ -40,12 +40,12 @@ class Unblocked:
     """Jobs that were unblocked, and the work that is left."""
 
     moved: list[Moved] = field(default_factory=list)
-    settled: list[JobId] = field(default_factory=list)
+    finished: list[JobId] = field(default_factory=list)
     """Chains whose waiters were all unblocked."""
     left: dict[JobId, JobId | None] = field(default_factory=dict)
     """Chains to continue with: those with many waiters, with the job after which to continue; those whose waiting jobs
     or roots were locked by another transaction; and those that ended because a job died of its blocker."""
-    kept: list[JobId] = field(default_factory=list)
+    retained: list[JobId] = field(default_factory=list)
     """Chains that only excluded jobs still wait for."""
 
 
@@ -77,7 +77,7 @@ def unblock(
             connection, model, outcomes=outcomes, afters=afters, held=held, result=result, excluded=excluded, only=only
         )
         if seen < BATCH:
-            result.settled = [chain_id for chain_id in afters if chain_id not in held]
+            result.finished = [chain_id for chain_id in afters if chain_id not in held]
             break
     else:
         result.left |= afters
@@ -85,15 +85,15 @@ def unblock(
     result.left |= held
     if only is not None:
         result.left |= chains
-        result.settled = []
-    elif excluded and result.settled:
-        given = {"chains": result.settled, "jobs": list(excluded)}
-        result.kept = list(connection.scalars(blockers.waiting_among(model), given))
-        result.settled = [chain_id for chain_id in result.settled if chain_id not in result.kept]
-    if result.settled:
-        connection.execute(blockers.clear_waiters(model), {"ids": result.settled})
-    for part in sorted({moved.part for moved in result.moved if moved.status is JobStatus.PENDING}):
-        connection.execute(notifications.notify_due(model), {"queue": part})
+        result.finished = []
+    elif excluded and result.finished:
+        given = {"chains": result.finished, "jobs": list(excluded)}
+        result.retained = list(connection.scalars(blockers.waiting_among(model), given))
+        result.finished = [chain_id for chain_id in result.finished if chain_id not in result.retained]
+    if result.finished:
+        connection.execute(blockers.clear_waiters(model), {"ids": result.finished})
+    for queue_key in sorted({moved.queue_key for moved in result.moved if moved.status is JobStatus.PENDING}):
+        connection.execute(notifications.notify_due(model), {"queue": queue_key})
     return result
 
 
@@ -116,7 +116,7 @@ def _unblock_batch(
             "outcomes": [outcomes[chain_id].value for chain_id in afters],
             "afters": list(afters.values()),
             "limit": BATCH,
-            "letter_ids": [model.__id_factory__() for _ in range(BATCH)],
+            "dead_letter_ids": [model.__id_factory__() for _ in range(BATCH)],
             "excluded": list(excluded),
         }
         | ({} if only is None else {"ids": list(only)}),
@@ -129,8 +129,8 @@ def _unblock_batch(
             if row.held:
                 held.setdefault(row.chain_id, before[row.chain_id])
         else:
-            part = part_of(row.queue, row.fairness_key)
-            result.moved.append(Moved(row.job_id, JobStatus(row.status), part, row.type_name, row.attempt))
+            queue_key = queue_key_of(row.queue, row.fairness_key)
+            result.moved.append(Moved(row.job_id, JobStatus(row.status), queue_key, row.type_name, row.attempt))
             if row.has_waiters and row.status == JobStatus.DEAD:
                 result.left[row.chain_id] = None
     return seen

@@ -170,7 +170,7 @@ def rescue_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] 
         "limit": MOST_LOST,
         "base": backoff.base.total_seconds(),
         "cap": backoff.cap.total_seconds(),
-        "letter_ids": [model.__id_factory__() for _ in range(MOST_LOST)],
+        "dead_letter_ids": [model.__id_factory__() for _ in range(MOST_LOST)],
     }
     return len(session.execute(leases.rescue(model, ended=True), given).all())
 

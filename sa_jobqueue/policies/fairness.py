@@ -1,8 +1,8 @@
 """Fairness keys: tenants that share a queue, so that the backlog of one does not delay the others. Pure.
 
-The jobs of one fairness key are a **part** of their queue, with its own lanes, limits and pauses. `job` and `queue` store
-the key in a column next to the queue's name. In a worker's memory and in notifications, a part is one text: see `part_of`. A
-worker that serves a queue serves all its parts.
+Each fairness key has lanes, limits and pauses of its own. `job` and `queue` store the key in a column next to the queue's
+name. In a worker's memory and in notifications, both are one text, the **queue key**: see `queue_key_of`. A worker that
+serves a queue serves all its fairness keys.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 
 SEPARATOR: Final = "\x1f"
-"""Between queue and fairness key in the name of a part: no queue that is served has it in its name."""
+"""Between queue and fairness key in a queue key: no queue that is served has it in its name."""
 LONGEST_KEY: Final = 100
 """Characters of a fairness key."""
 
@@ -22,37 +22,37 @@ FairnessBy: TypeAlias = "str | Callable[[Any], str | int | None]"
 """How to get the fairness key of a payload: the path of a field, or a function of the payload; None for no key."""
 
 
-def part_of(queue: str, fairness_key: str) -> str:
+def queue_key_of(queue: str, fairness_key: str) -> str:
     """Return the queue and the fairness key as one text; without a key, the queue."""
     return f"{queue}{SEPARATOR}{fairness_key}" if fairness_key else queue
 
 
-def split(part: str) -> tuple[str, str]:
-    """Return the queue and the fairness key of a part; the key is empty for a queue."""
-    queue, _, key = part.partition(SEPARATOR)
+def split(queue_key: str) -> tuple[str, str]:
+    """Return the queue and the fairness key of a queue key; the fairness key is empty for a queue."""
+    queue, _, key = queue_key.partition(SEPARATOR)
     return queue, key
 
 
-def whole(part: str) -> str:
-    """Return the queue of a part, or the queue itself."""
-    return part.partition(SEPARATOR)[0]
+def queue_of(queue_key: str) -> str:
+    """Return the queue of a queue key."""
+    return queue_key.partition(SEPARATOR)[0]
 
 
-def label_of(part: str) -> str:
-    """Return the name of a part for display."""
-    queue, key = split(part)
+def label_of(queue_key: str) -> str:
+    """Return the name of a queue key for display."""
+    queue, key = split(queue_key)
     return f"{queue} (fairness key {key!r})" if key else queue
 
 
-def named(part: str) -> str:
-    """Return the kind and name of a part for a sentence."""
-    queue, key = split(part)
+def named(queue_key: str) -> str:
+    """Return the kind and name of a queue key for a sentence."""
+    queue, key = split(queue_key)
     return f"fairness key {key!r} of queue {queue!r}" if key else f"queue {queue!r}"
 
 
-def as_arguments(part: str) -> str:
-    """Return a part as arguments of `sa-jobqueue queues`."""
-    queue, key = split(part)
+def as_arguments(queue_key: str) -> str:
+    """Return a queue key as arguments of `sa-jobqueue queues`."""
+    queue, key = split(queue_key)
     return f"{queue} --fairness-key {shlex.quote(key)}" if key else queue
 
 

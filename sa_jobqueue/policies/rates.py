@@ -139,7 +139,7 @@ class Rate:
             return timedelta(seconds=missing / self.per_second)
         # Until so much has left the window that there is room.
         leaving = accumulate(self.starts[1::2])
-        last = next(instant for instant, gone in zip(self.starts[::2], leaving, strict=True) if gone >= missing)
+        last = next(instant for instant, freed in zip(self.starts[::2], leaving, strict=True) if freed >= missing)
         return timedelta(microseconds=last) + self.period - ((self.at or _EPOCH) - _EPOCH)
 
     def spent(self, weight: int) -> Rate:

@@ -48,11 +48,11 @@ class Retention:
     @property
     def ages(self) -> list[timedelta]:
         """The ages at which chains are deleted."""
-        said = (self.completed, self.cancelled, self.dead)
-        return [age for age in said if age is not None and age < FOREVER]
+        given = (self.completed, self.cancelled, self.dead)
+        return [age for age in given if age is not None and age < FOREVER]
 
 
-NOTHING_SAID: Final = Retention()
+NO_RETENTION: Final = Retention()
 OUTCOMES: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.DEAD)
 """How a chain can end; each is a field of `Retention`."""
 
@@ -61,7 +61,7 @@ OUTCOMES: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.DEAD)
 class RetentionRules:
     """Retention of the chains in one queue's tables: by default, by queue, and by the type of a chain's first job."""
 
-    default: Retention = NOTHING_SAID
+    default: Retention = NO_RETENTION
     queues: Mapping[str, Retention] = field(default_factory=dict)
     types: Mapping[str, Retention] = field(default_factory=dict)
 
@@ -73,8 +73,8 @@ class RetentionRules:
     @property
     def shortest_of_dead_letters(self) -> timedelta | None:
         """The shortest age of resolved dead letters; None if they are never deleted."""
-        said = (rule.dead_letters for rule in self._every)
-        return min((age for age in said if age is not None and age < FOREVER), default=None)
+        ages = (rule.dead_letters for rule in self._every)
+        return min((age for age in ages if age is not None and age < FOREVER), default=None)
 
     @property
     def _every(self) -> tuple[Retention, ...]:

@@ -16,9 +16,9 @@ from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, NoOutputError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_defaults
-from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by, named, part_of
+from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by, named, queue_key_of
 from sa_jobqueue.policies.rates import RateAlgorithm
-from sa_jobqueue.policies.retention import NOTHING_SAID, Retention, RetentionRules
+from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRules
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.batches import BatchRule
 from sa_jobqueue.registry.codecs import Codecs, PayloadCodec
@@ -56,10 +56,10 @@ class JobQueue(Generic[JobT]):
     """
 
     @overload
-    def __init__(self: JobQueue[Job], *, retention: Retention = NOTHING_SAID) -> None: ...
+    def __init__(self: JobQueue[Job], *, retention: Retention = NO_RETENTION) -> None: ...
     @overload
-    def __init__(self, model: type[JobT], *, retention: Retention = NOTHING_SAID) -> None: ...
-    def __init__(self, model: Any = Job, *, retention: Retention = NOTHING_SAID) -> None:
+    def __init__(self, model: type[JobT], *, retention: Retention = NO_RETENTION) -> None: ...
+    def __init__(self, model: Any = Job, *, retention: Retention = NO_RETENTION) -> None:
         if not (isinstance(model, type) and issubclass(model, JobMixin) and hasattr(model, "__jobqueue__")):
             raise InvalidOptionError("model", f"must be a class such as `class Job(JobMixin, Base)`, got {model!r}")
         if not isinstance(retention, Retention):
@@ -261,7 +261,7 @@ class JobQueue(Generic[JobT]):
         rate_burst: int | None = None,
         rate_algorithm: RateAlgorithm | str | None = None,
         retry: Backoff | None = None,
-        retention: Retention = NOTHING_SAID,
+        retention: Retention = NO_RETENTION,
     ) -> QueueSettings:
         """Declare a queue's settings: a worker that starts writes them to the queue's row, unless it has one.
 
@@ -277,7 +277,7 @@ class JobQueue(Generic[JobT]):
         Raises: InvalidOptionError naming the field, or a name that is declared already. Nothing is declared then.
         """
         if (name, fairness_key) in self._queues:
-            raise InvalidOptionError("name", f"{named(part_of(name, fairness_key))} is declared already")
+            raise InvalidOptionError("name", f"{named(queue_key_of(name, fairness_key))} is declared already")
         declared = QueueSettings(
             name=name,
             fairness_key=fairness_key,
@@ -485,7 +485,7 @@ class JobQueue(Generic[JobT]):
     def _check_queues(self, other: JobQueue[JobT]) -> None:
         twice = self._queues.keys() & other._queues.keys()
         if twice:
-            what = named(part_of(*min(twice)))
+            what = named(queue_key_of(*min(twice)))
             raise InvalidOptionError("other", f"declares the {what}, which is declared here already")
         selected = self._selectors.keys() & other._selectors.keys()
         if selected:

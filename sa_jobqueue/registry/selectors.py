@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.registry.settings import check_names
 from sa_jobqueue.types import JobId, Json
 
@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
     @property
     def part(self) -> str:
         """The queue and the fairness key as one text, for use inside the worker."""
-        return part_of(self.queue, self.fairness_key)
+        return queue_key_of(self.queue, self.fairness_key)
 
 
 Choice: TypeAlias = "Iterable[Candidate] | Awaitable[Iterable[Candidate]]"

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.policies.fairness import LONGEST_KEY, is_fairness_key
 from sa_jobqueue.policies.rates import RateAlgorithm
-from sa_jobqueue.policies.retention import NOTHING_SAID, Retention
+from sa_jobqueue.policies.retention import NO_RETENTION, Retention
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
 
@@ -49,7 +49,7 @@ class QueueSettings:
     rate_burst: int | None = None
     rate_algorithm: RateAlgorithm | str | None = None
     retry: Backoff | None = None
-    retention: Retention = NOTHING_SAID
+    retention: Retention = NO_RETENTION
 
     def __post_init__(self) -> None:
         check_names("name", [self.name])
@@ -67,7 +67,7 @@ class QueueSettings:
             _check_retry(self.retry)
         if not isinstance(self.retention, Retention):
             raise InvalidOptionError("retention", f"must be a Retention, got {self.retention!r}")
-        if self.fairness_key and self.retention != NOTHING_SAID:
+        if self.fairness_key and self.retention != NO_RETENTION:
             raise InvalidOptionError(
                 "retention", "is a setting of a queue, a job type or the JobQueue, not of a fairness key"
             )
@@ -158,8 +158,8 @@ def _check_limits(settings: QueueSettings | TypeSettings) -> None:
     if settings.rate_algorithm is None:
         return
     if settings.rate_algorithm not in list(RateAlgorithm):  # a list: what cannot be hashed is refused as well
-        said = f"must be one of {', '.join(RateAlgorithm)}, or None for a bucket, got {settings.rate_algorithm!r}"
-        raise InvalidOptionError("rate_algorithm", said)
+        reason = f"must be one of {', '.join(RateAlgorithm)}, or None for a bucket, got {settings.rate_algorithm!r}"
+        raise InvalidOptionError("rate_algorithm", reason)
     if settings.rate_limit is None:
         raise InvalidOptionError("rate_algorithm", "needs rate_limit and rate_period")
     if settings.rate_algorithm == RateAlgorithm.SLIDING_WINDOW and settings.rate_burst is not None:

@@ -129,29 +129,29 @@ def collect(
             on_progress(done, _PARTS)
         return found
 
-    with part.cached() as kept:
-        computed(kept)
-        first, last = computed(_span(kept))
+    with part.cached() as cached:
+        computed(cached)
+        first, last = computed(_span(cached))
         common: Row = {"sources": tuple(sources), "generated_at": now, "since": since, "until": until}
         common |= {"queues": tuple(queues), "types": tuple(types), "first": first, "last": last, "target_wait": target_wait}
         every = _width(first, last)
         capacity_every = _capacity_width(every, first, last)
-        measured = computed(analytics.workflows(kept)).persist()
+        measured = computed(analytics.workflows(cached)).persist()
         try:
-            slowest = computed(_slowest(measured, kept))
+            slowest = computed(_slowest(measured, cached))
             workflow_count = measured.count()
         finally:
             measured.unpersist()
-        latency = computed(_rows(analytics.latency_percentiles(kept, ["type_name"])))
-        retries = computed(_rows(analytics.retry_rate(kept)))
-        letters = computed(_rows(analytics.dead_letter_ageing(kept, as_of=now)))
+        latency = computed(_rows(analytics.latency_percentiles(cached, ["type_name"])))
+        retries = computed(_rows(analytics.retry_rate(cached)))
+        dead_letters = computed(_rows(analytics.dead_letter_ageing(cached, as_of=now)))
         measured_load = analytics.capacity(
-            kept, every=capacity_every, target_wait=target_wait, slots=slots, as_of=min(now, until or now)
+            cached, every=capacity_every, target_wait=target_wait, slots=slots, as_of=min(now, until or now)
         )
         busy = computed(_with_needed(measured_load, target_wait))
-        summary = computed(_summary(kept, retries, letters, now))
-        throughput = computed(_filled(_rows(analytics.throughput(kept, every=every)), every))
-        errors = computed(_rows(analytics.error_groups(kept, every=max(every, timedelta(hours=1)))))
+        summary = computed(_summary(cached, retries, dead_letters, now))
+        throughput = computed(_filled(_rows(analytics.throughput(cached, every=every)), every))
+        errors = computed(_rows(analytics.error_groups(cached, every=max(every, timedelta(hours=1)))))
         return Contents(
             **common,
             every=every,
@@ -161,7 +161,9 @@ def collect(
             latency=_longest_first(latency),
             retries=sorted(retries, key=lambda row: (-row["retry_rate"], -row["jobs"], row["type_name"] or "")),
             errors=sorted(map(_as_shown, errors), key=lambda row: (-row["count"], row["fingerprint"])),
-            dead_letters=sorted(letters, key=lambda row: (-row["open"], -row["letters"], row["type_name"], row["reason"])),
+            dead_letters=sorted(
+                dead_letters, key=lambda row: (-row["open"], -row["letters"], row["type_name"], row["reason"])
+            ),
             workflows=slowest,
             workflow_count=workflow_count,
             busy=sorted(busy, key=lambda row: (row["bucket_start"], row["type_name"] or "")),
@@ -232,7 +234,7 @@ def _capacity_width(every: timedelta, first: datetime | None, last: datetime | N
     return hour if last - first <= _HOURLY else max(every, hour)
 
 
-def _summary(history: History, retries: list[Row], letters: list[Row], now: datetime) -> Row:
+def _summary(history: History, retries: list[Row], dead_letters: list[Row], now: datetime) -> Row:
     from sa_jobqueue.spark import analytics
 
     by_status = {row["status"]: row["count"] for row in _rows(history.jobs.groupBy("status").count())}
@@ -247,8 +249,8 @@ def _summary(history: History, retries: list[Row], letters: list[Row], now: date
         "attempts": attempts,
         "failure_rate": failures / attempts if attempts else None,
         "retry_rate": retried / claimed if claimed else None,
-        "open_dead_letters": sum(row["open"] for row in letters),
-        "oldest_open_seconds": max((row["oldest_open_seconds"] or 0 for row in letters), default=None) or None,
+        "open_dead_letters": sum(row["open"] for row in dead_letters),
+        "oldest_open_seconds": max((row["oldest_open_seconds"] or 0 for row in dead_letters), default=None) or None,
     }
     of_all = {row["measure"]: row for row in _rows(analytics.latency_percentiles(history, ()))}
     for measure in ("wait", "run", "total"):
@@ -261,11 +263,11 @@ def _filled(rows: list[Row], every: timedelta) -> list[Row]:
     """Return the buckets in order, including empty ones."""
     if not rows:
         return []
-    there = {row["bucket_start"]: row for row in rows}
+    by_start = {row["bucket_start"]: row for row in rows}
     nothing = dict.fromkeys((name for name in rows[0] if name != "bucket_start"), 0)
-    bucket, last, filled = min(there), max(there), []
+    bucket, last, filled = min(by_start), max(by_start), []
     while bucket <= last:
-        filled.append(there.get(bucket, {"bucket_start": bucket} | nothing))
+        filled.append(by_start.get(bucket, {"bucket_start": bucket} | nothing))
         bucket += every
     return filled
 

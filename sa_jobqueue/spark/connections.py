@@ -97,9 +97,9 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
     try:
         connection = engine.connect()
     except DBAPIError as error:
-        said = str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
+        reason = str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
         # Without its cause: the driver's error contains the connection parameters, including the password.
-        raise DatabaseUnavailableError(_clean(f"cannot use {shown_url(url)}: {said}", url)) from None
+        raise DatabaseUnavailableError(_clean(f"cannot use {shown_url(url)}: {reason}", url)) from None
     with connection:
         yield connection
 
@@ -214,5 +214,5 @@ def _clean(message: str, url: URL) -> str:
 
 def _raise(ours: JobQueueError, cause: BaseException, url: URL) -> NoReturn:
     """Raise an error with its cause, unless the cause's message contains a secret, which a traceback would show."""
-    told = str(cause)
-    raise ours from (None if any(secret in told for secret in secrets_of(url)) else cause)
+    text_of_cause = str(cause)
+    raise ours from (None if any(secret in text_of_cause for secret in secrets_of(url)) else cause)

@@ -181,10 +181,10 @@ def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> Writ
                 lines.begin("staging tasks", measure=stack.enter_context(counted_tasks(rows.sparkSession)))
             rows.write.format("jobqueue").mode("append").options(**given).save()
     except PySparkException as error:
-        said = _OUR_ERROR.search(str(error))
-        if said is None:
+        found = _OUR_ERROR.search(str(error))
+        if found is None:
             raise
-        raise WriteError(said[1]) from error
+        raise WriteError(found[1]) from error
     result = _written(options, write_id, 0)
     if result is None:  # a write without rows is not in the ledger
         return WriteResult(write_id=write_id, staged=0, enqueued=0, duplicates=0, rejected=0)
@@ -232,9 +232,9 @@ def _constant(name: str, value: Any) -> Any:
     if name == "scheduled_at":
         _check_due(at=value)
     elif name == "expires_at":
-        _told(check_deadline, value)
+        _check(check_deadline, value)
     elif name == "skip_while_retrying":
-        _told(check_flag, name, value)
+        _check(check_flag, name, value)
     elif isinstance(value, timedelta):
         _check_due(delay=value)
         return value.total_seconds()
@@ -244,10 +244,10 @@ def _constant(name: str, value: Any) -> Any:
 
 
 def _check_due(*, at: datetime | None = None, delay: timedelta | None = None) -> None:
-    _told(due_at, at=at, delay=delay)
+    _check(due_at, at=at, delay=delay)
 
 
-def _told(check: Callable[..., object], *value: Any, **named: Any) -> None:
+def _check(check: Callable[..., object], *value: Any, **named: Any) -> None:
     """Run a check of a job's field. Raises: InvalidOptionError, because here the value is an option."""
     try:
         check(*value, **named)

@@ -25,11 +25,11 @@ class Offset:
         return {"v": VERSION, "system": self.system, "xid": str(self.xid)}
 
     @classmethod
-    def of(cls, kept: dict[str, Any]) -> Offset:
+    def of(cls, stored: dict[str, Any]) -> Offset:
         """Read the result of `as_json`. Raises: OtherClusterError for a format of another version."""
-        if kept.get("v") != VERSION:
-            raise OtherClusterError(f"the checkpoint is of version {kept.get('v')!r}, this library writes {VERSION}")
-        return cls(kept["system"], int(kept["xid"]))
+        if stored.get("v") != VERSION:
+            raise OtherClusterError(f"the checkpoint is of version {stored.get('v')!r}, this library writes {VERSION}")
+        return cls(stored["system"], int(stored["xid"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,8 +248,8 @@ class Options(Mapping[str, Any]):
         return len(self._values)
 
     def __repr__(self) -> str:
-        told = (f"{name}={self._values[name]!r}" for name in sorted(self.given))
-        return f"<Options of {self.use}: {', '.join(told) or 'none'}>"
+        shown = (f"{name}={self._values[name]!r}" for name in sorted(self.given))
+        return f"<Options of {self.use}: {', '.join(shown) or 'none'}>"
 
 
 def plain(name: str) -> str:
@@ -261,22 +261,22 @@ def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...
     """Read the options of one use. Raises: InvalidOptionError for the first invalid option."""
     of_use = {plain(option.name): option for option in known if use in option.uses}
     values = {option.name: option.default for option in of_use.values()}
-    told: dict[str, str] = {}
+    named: dict[str, str] = {}
     for name, value in _with_dataset(given, of_use).items():
         key = plain(name)
         if key in IGNORED:
             continue
         if key not in of_use:
             _refuse_name(name, use, of_use, known)
-        if of_use[key].name in told:
+        if of_use[key].name in named:
             _refuse(of_use[key].name, "is given twice, in two spellings")
-        told[of_use[key].name] = value
+        named[of_use[key].name] = value
     # Only after all names are known: validation of a value depends on the use.
-    for name, value in told.items():
+    for name, value in named.items():
         values[name] = of_use[plain(name)].read(name, value)
-    if "app" in told and told.keys() & {"schema", "prefix"}:
+    if "app" in named and named.keys() & {"schema", "prefix"}:
         _refuse("app", "already identifies the queue; leave out schema and prefix")
-    return Options(use, values, frozenset(told))
+    return Options(use, values, frozenset(named))
 
 
 def check_options(given: Mapping[str, str], *, known: tuple[Option, ...]) -> None:

@@ -54,21 +54,21 @@ def check_payload(kind: JobType, schema: StructType, column: str | None = None) 
     nulls = {field.name: None if field.nullable else full[field.name] for field in schema.fields}
     faults = _faults(kind, full if column is None else full[column])
     other = _faults(kind, nulls if column is None else nulls[column])
-    for name, (fault, said) in faults.items():
+    for name, (fault, reason) in faults.items():
         if name not in other:
             continue
         if fault == "missing" and column is None and name not in full:
             raise InvalidColumnError(name, f"is missing: {_takes(kind)}, where it is required{_near(name, schema)}")
         if fault in _FORBIDDEN and column is None:
             raise InvalidColumnError(
-                name, f"is no field of what {kind.name!r} takes: {said}; drop it, or list the columns in payload"
+                name, f"is no field of what {kind.name!r} takes: {reason}; drop it, or list the columns in payload"
             )
         own = name if column is None else column if not name else None
         if own in full and fault.endswith("_type") and not isinstance(full[own], str):
             is_whole = f"; payload=[{own!r}] makes an object of it" if not name else ""
             raise InvalidColumnError(
                 own,
-                f"is {schema[own].dataType.simpleString().upper()[:100]}, but {_takes(kind)}: {said}; cast the column, or "
+                f"is {schema[own].dataType.simpleString().upper()[:100]}, but {_takes(kind)}: {reason}; cast the column, or "
                 f"change the handler's type{is_whole}",
             )
 

@@ -37,7 +37,7 @@ def _errors() -> tuple[type[Exception], ...]:
     return found
 
 
-_GONE: Final = _errors()
+_CONNECTION_ERRORS: Final = _errors()
 
 
 def default_session() -> SparkSession:
@@ -91,7 +91,7 @@ class SparkSessions:
             finally:
                 forget()
                 interrupter.finish()
-                with suppress(*_GONE):
+                with suppress(*_CONNECTION_ERRORS):
                     _describe(session, None)
                     session.removeTag(tag)
                     if session is not shared and _is_connect(session):
@@ -112,9 +112,9 @@ class SparkSessions:
             raise SparkOnExecutorError
         with self._lock:
             if self._session is None or _is_stopped(self._session):
-                there = _present()
+                existing = _present()
                 self._session = self._make()
-                self._is_ours = there is None
+                self._is_ours = existing is None
                 conf = self._session.conf
                 self._settings = {name: value for name, value in conf.getAll.items() if conf.isModifiable(name)}
             self._open_sessions += 1
@@ -130,7 +130,7 @@ class SparkSessions:
     def _stop(self) -> None:
         session, self._session, self._closing = self._session, None, False
         if session is not None and self._is_ours:
-            with suppress(*_GONE):
+            with suppress(*_CONNECTION_ERRORS):
                 session.stop()
 
     def _beside(self, shared: SparkSession) -> SparkSession:
@@ -170,7 +170,7 @@ class _Interrupter:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _interrupt(self) -> None:
-        with suppress(*_GONE):
+        with suppress(*_CONNECTION_ERRORS):
             if self._whole:
                 self._session.interruptAll()
             else:

@@ -38,7 +38,7 @@ from sa_jobqueue.worker import Worker, WorkerOptions
 
 REPORT_SECONDS: Final = 10.0
 """Seconds between two rows of a slot: well below any `idleTimeoutSeconds` after which Spark may kill silent tasks."""
-_LOOK_SECONDS: Final = 0.25
+_CHECK_SECONDS: Final = 0.25
 _CLOSE_SECONDS: Final = 15.0
 """Maximum time for a worker to release its jobs when Spark closes the task in an orderly way."""
 
@@ -217,9 +217,9 @@ class SlotRun:
         running = asyncio.create_task(self._worker.run())
         began = busy_at = loop.time()
         seen, stopping = 0, False
-        look = min(_LOOK_SECONDS, self._settings.idle_exit.total_seconds() / 2)
+        interval = min(_CHECK_SECONDS, self._settings.idle_exit.total_seconds() / 2)
         while not running.done():
-            await asyncio.wait({running}, timeout=look)
+            await asyncio.wait({running}, timeout=interval)
             now = loop.time()
             self._seconds = now - began
             # A worker that has not started yet is not idle: on a busy machine, starting takes a while.

@@ -107,11 +107,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the watermark, its lag behind the newest transaction, and the process that holds it back."""
         with sanitised(self.options), connect(self.options, read_only=True) as connection:
             found = lag.read_lag(connection)
-        told = Offset(found.system, found.xid).as_json() | {"transactions_behind": found.transactions_behind}
+        offset = Offset(found.system, found.xid).as_json() | {"transactions_behind": found.transactions_behind}
         if found.holder is not None:
             seconds = -1 if found.holder.open_for is None else int(found.holder.open_for.total_seconds())
-            told["held_by"] = {"pid": found.holder.pid or 0, "seconds": seconds}
-        return told
+            offset["held_by"] = {"pid": found.holder.pid or 0, "seconds": seconds}
+        return offset
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the partitions of a batch: `numPartitions` ranges of its transactions; default: one."""

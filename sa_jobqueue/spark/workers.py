@@ -326,27 +326,27 @@ class WorkerSet:
                 session.commit()
             if self._progress is None:
                 return
-            there = [
+            workers = [
                 one
                 for one in list_workers(session, where=where, model=self._model)
                 if one.silent_for < self._settings.options.heartbeat_timeout
             ]
             self._count_due(session)
-        self._report_progress(there)
+        self._report_progress(workers)
 
-    def _report_progress(self, there: Sequence[WorkerStatus]) -> None:
+    def _report_progress(self, workers: Sequence[WorkerStatus]) -> None:
         if self._progress is None:
             return
-        told = WorkersProgress(
+        progress = WorkersProgress(
             report=self.report,
             slots=self._slots,
-            workers=len(there),
-            running=sum(one.running for one in there),
+            workers=len(workers),
+            running=sum(one.running for one in workers),
             draining=self._draining.is_set(),
             due=None if self._counted is None else self._counted[1],
             is_capped=self._counted is not None and self._counted[2],
         )
-        self._progress(told)
+        self._progress(progress)
 
 
 def run_workers(spark: SparkSession, app: str, *, slots: int, **options: Any) -> WorkersReport:

@@ -123,15 +123,15 @@ def referred_to(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def lock_letters(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock_dead_letters(model: type[JobMixin[Any]]) -> Select[Any]:
     """Lock the dead letters of jobs. Parameters: `job_ids`. Shape: `(id,)`.
 
     Locks: the dead letters, in the order of their ids; waits for held ones. Obliges: the jobs are locked: a transaction that
     changes a dead letter and its job locks the job first. Index: `ix_dead_letter_job`.
     """
-    letter = table(model.DeadLetter)
-    of_jobs = letter.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__)))
-    return select(letter.c.id).where(of_jobs).order_by(letter.c.id).with_for_update()
+    dead_letter = table(model.DeadLetter)
+    of_jobs = dead_letter.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__)))
+    return select(dead_letter.c.id).where(of_jobs).order_by(dead_letter.c.id).with_for_update()
 
 
 @once_a_model
@@ -161,10 +161,10 @@ def fingerprints(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def delete_letters(model: type[JobMixin[Any]]) -> Delete:
+def delete_dead_letters(model: type[JobMixin[Any]]) -> Delete:
     """Delete the dead letters of jobs. Parameters: `job_ids`. Obliges: they are locked. Index: `ix_dead_letter_job`."""
-    letter = table(model.DeadLetter)
-    return delete(letter).where(letter.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    dead_letter = table(model.DeadLetter)
+    return delete(dead_letter).where(dead_letter.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
 
 
 @once_a_model
@@ -220,10 +220,10 @@ def _application(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
         objects.append(func.jsonb_build_object(*(one for pair in pairs for one in pair)))
     if not objects:
         return cast(null(), Text)
-    whole = objects[0]
+    merged = objects[0]
     for one in objects[1:]:
-        whole = whole.op("||")(one)
-    return cast(whole, Text)
+        merged = merged.op("||")(one)
+    return cast(merged, Text)
 
 
 def _checksum(model: type[JobMixin[Any]], dataset: Dataset) -> ColumnElement[int]:

@@ -127,7 +127,7 @@ def choose(model: type[JobMixin[Any]], *, include_dead: bool, first: bool) -> Se
     Changes: rows of the temporary table. Locks: none.
     Index: the primary key, `scan` entries; `uq_job_chain` and `uq_dead_letter_open` once a chain.
     """
-    job, letter, chosen_into = table(model), table(model.DeadLetter), candidates(model)
+    job, dead_letter, chosen_into = table(model), table(model.DeadLetter), candidates(model)
     other = job.alias("other")
     columns = (job.c.id, job.c.root_id, job.c.chain_completed_at, job.c.has_waiters)
     page = select(*columns).order_by(job.c.id).limit(bindparam("scan", type_=Integer))
@@ -142,10 +142,12 @@ def choose(model: type[JobMixin[Any]], *, include_dead: bool, first: bool) -> Se
         ~at.has_waiters,
     ]
     if not include_dead:
-        open_letter = letter.c.resolution.is_(None)
-        fits.append(~exists(select(letter.c.id).where(open_letter, letter.c.job_id == at.id).correlate(page_cte)))
-        of_others = select(letter.c.id).select_from(other.join(letter, letter.c.job_id == other.c.id))
-        fits.append(~exists(of_others.where(open_letter, other.c.root_id == at.id).correlate(page_cte)))
+        is_unresolved = dead_letter.c.resolution.is_(None)
+        fits.append(
+            ~exists(select(dead_letter.c.id).where(is_unresolved, dead_letter.c.job_id == at.id).correlate(page_cte))
+        )
+        of_others = select(dead_letter.c.id).select_from(other.join(dead_letter, dead_letter.c.job_id == other.c.id))
+        fits.append(~exists(of_others.where(is_unresolved, other.c.root_id == at.id).correlate(page_cte)))
     day = cast(func.timezone(literal_column("'UTC'"), at.chain_completed_at), Date)
     fitting = select(at.id, day.label("completed_on"), cast(length, BigInteger).label("jobs")).where(*fits).cte("fitting")
     before = func.sum(fitting.c.jobs).over(order_by=fitting.c.id) - fitting.c.jobs

@@ -108,7 +108,7 @@ def catch_up(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def survey(model: type[JobMixin[Any]]) -> Select[Any]:
+def full_scan(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the lanes that have pending jobs, each with its first job, a page at a time.
 
     Parameters: `after_queue`, `after_fairness_key`, `after_priority`: where the page before ended; `most` lanes to return.

@@ -187,8 +187,8 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     """Pass the end of chains on to jobs that wait for them, up to `limit` edges.
 
     Parameters: parallel arrays `chains`, `outcomes`, `afters` (of each chain only edges of jobs with a greater id);
-    `limit`; `letter_ids`, `limit` fresh ids; `excluded`, waiting jobs to leave out, none unless given. With `only` it looks
-    at none but edges of the jobs in `ids`.
+    `limit`; `dead_letter_ids`, `limit` fresh ids; `excluded`, waiting jobs to leave out, none unless given. With `only` it
+    looks at none but edges of the jobs in `ids`.
     Shape: `(chain_id, job_id, held, status, queue, fairness_key, type_name, attempt, has_waiters)` in two kinds of rows,
     unordered. One for each blocker examined, whose `status` is null; `held`: another transaction held the job, so it is
     still to be done. One for each job that changed, with its own chain: `status` is pending, or dead, and then
@@ -203,11 +203,11 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     """
     edge = table(model.Blocker)
     key = id_parameter(model.__jobqueue__)
-    looked_at = _looked_at(model, only=only)
-    locked = _lock_waiting(model, looked_at)
+    examined = _examined(model, only=only)
+    locked = _lock_waiting(model, examined)
     held_ids = _array(locked.c.id, key)
     ready = _array(locked.c.id, key, locked.c.root_id.is_(None) | (locked.c.root_id == any_(held_ids)))
-    usable = select(looked_at).where(looked_at.c.job_id == any_(ready)).cte("usable")
+    usable = select(examined).where(examined.c.job_id == any_(ready)).cte("usable")
     place: ColumnElement[Any] = literal_column(f"{edge.name}.ctid")
     closed = (
         update(edge)
@@ -230,22 +230,22 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     over = cast(changed.c.status, Text) != JobStatus.BLOCKED.value
     moved = select(changed, func.row_number().over().label("n")).where(was_blocked, over).cte("moved")
     died = cast(moved.c.status, Text) == JobStatus.DEAD.value
-    letters = buried(
+    dead_letters = buried(
         model,
         moved,
         reason=literal(DeadReason.BLOCKER_FAILED.value),
         error=moved.c.last_error,
         fingerprint=literal(DeadReason.BLOCKER_FAILED.value),
-        letter_id=element(bindparam("letter_ids", type_=ARRAY(key)), moved.c.n),
+        dead_letter_id=element(bindparam("dead_letter_ids", type_=ARRAY(key)), moved.c.n),
         died=died,
     )
     seen = select(
-        looked_at.c.chain_id,
-        looked_at.c.job_id,
-        (~(looked_at.c.job_id == any_(ready))).label("held"),
+        examined.c.chain_id,
+        examined.c.job_id,
+        (~(examined.c.job_id == any_(ready))).label("held"),
         *(cast(null(), kind) for kind in (Text, Text, Text, Text, Integer, Boolean)),
     )
-    told = select(
+    updated = select(
         moved.c.chain_id,
         moved.c.id.label("job_id"),
         literal_column("false", Boolean).label("held"),
@@ -256,8 +256,8 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
         moved.c.attempt,
         awaited(moved, changed),
     )
-    both = union_all(told, seen).subquery("both")
-    return select(both).add_cte(closed, letters)
+    both = union_all(updated, seen).subquery("both")
+    return select(both).add_cte(closed, dead_letters)
 
 
 @once_a_model
@@ -303,7 +303,7 @@ def _array(of: ColumnElement[Any], kind: Any, *conditions: ColumnElement[bool]) 
     return func.array(select(of).where(*conditions).scalar_subquery(), type_=ARRAY(kind))
 
 
-def _looked_at(model: type[JobMixin[Any]], *, only: bool) -> CTE:
+def _examined(model: type[JobMixin[Any]], *, only: bool) -> CTE:
     """Select the unresolved edges that the end of their chain decides, each with its place in the table."""
     edge = table(model.Blocker).alias("edge")
     key = id_parameter(model.__jobqueue__)
@@ -334,15 +334,15 @@ def _looked_at(model: type[JobMixin[Any]], *, only: bool) -> CTE:
         select(chain.c.id.label("chain_id"), reached.c.place, reached.c.job_id, fails)
         .select_from(chain.join(reached, true()))
         .limit(limit)
-        .cte("looked_at")
+        .cte("examined")
     )
 
 
-def _lock_waiting(model: type[JobMixin[Any]], looked_at: CTE) -> CTE:
+def _lock_waiting(model: type[JobMixin[Any]], examined: CTE) -> CTE:
     """Lock the waiting jobs, and the roots of those that are continuations; skip held rows."""
     job = table(model)
     key = id_parameter(model.__jobqueue__)
-    waiting = select(job.c.id, job.c.root_id).where(job.c.id == any_(_array(looked_at.c.job_id, key))).cte("waiting")
+    waiting = select(job.c.id, job.c.root_id).where(job.c.id == any_(_array(examined.c.job_id, key))).cte("waiting")
     row = job.alias("row")
     wanted = func.array_cat(
         _array(waiting.c.id, key), _array(waiting.c.root_id, key, waiting.c.root_id.is_not(None)), type_=ARRAY(key)

@@ -251,8 +251,8 @@ def chains_waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     edge = _once(_edges(model))
     new = table(model.Stage).alias("new")
-    there = select(new.c.id).where(*_of_write(new), new.c.rejected_reason.is_(None), new.c.id == edge.c.chain_id)
-    return select(edge.c.chain_id).where(~there.exists()).distinct()
+    own = select(new.c.id).where(*_of_write(new), new.c.rejected_reason.is_(None), new.c.id == edge.c.chain_id)
+    return select(edge.c.chain_id).where(~own.exists()).distinct()
 
 
 @once_a_model
@@ -306,8 +306,8 @@ def reject_taken_ids(model: type[JobMixin[Any]]) -> Update:
         .where(*_of_write(each, "of_"), each.c.rejected_reason.is_(None))
         .subquery("found")
     )
-    kept = [name for name in STAGED[STAGED.index("id") : STAGED.index("rejected_field")] if name != "input"]
-    pairs = chain.from_iterable((literal_column(f"'{name}'"), stage.c[name]) for name in kept)
+    names = [name for name in STAGED[STAGED.index("id") : STAGED.index("rejected_field")] if name != "input"]
+    pairs = chain.from_iterable((literal_column(f"'{name}'"), stage.c[name]) for name in names)
     # Nulls are left out of the row, but not of its input.
     record = func.jsonb_strip_nulls(func.jsonb_build_object(*pairs)).op("||")(
         func.jsonb_build_object(literal_column("'input'"), stage.c.input)

@@ -60,7 +60,7 @@ def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> Select[
     place = position(ids, job.c.id)
     worker = bindparam("worker_id", type_=Text)
     locked = free(job, array("locks", key))
-    goes_on = func.coalesce(job.c.id == any_(array("parents", key)), False) if columns else literal_column("false")
+    continues = func.coalesce(job.c.id == any_(array("parents", key)), False) if columns else literal_column("false")
     ended = (
         update(job)
         .where(
@@ -78,14 +78,14 @@ def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> Select[
             leased_by=null(),
             leased_until=null(),
             last_error=null(),
-            chain_completed_at=case(((job.c.chain_index == 0) & ~goes_on, func.now())),
+            chain_completed_at=case(((job.c.chain_index == 0) & ~continues, func.now())),
             changed_xid=XID,
         )
-        .returning(job.c.id, job.c.chain_id, job.c.status, job.c.has_waiters, goes_on.label("goes_on"))
+        .returning(job.c.id, job.c.chain_id, job.c.status, job.c.has_waiters, continues.label("continues"))
         .cte("ended")
     )
-    roots = end_chains(job, ended, ~ended.c.goes_on)
-    outcome = case((~ended.c.goes_on, ended.c.status)).label("status")
+    roots = end_chains(job, ended, ~ended.c.continues)
+    outcome = case((~ended.c.continues, ended.c.status)).label("status")
     chosen = select(ended.c.id, outcome, ended.c.chain_id, awaited(ended, roots))
     if columns:
         chosen = chosen.add_cte(_inserted(model, columns, ended).cte("inserted"))
@@ -191,7 +191,7 @@ def last_job(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def complete_unclaimed(model: type[JobMixin[Any]], *, goes_on: bool) -> Update:
+def complete_unclaimed(model: type[JobMixin[Any]], *, continues: bool) -> Update:
     """Complete a job that no worker completes: blocked, pending or running, from its application's own transaction.
 
     Parameters: `job_id`, `job_output` (JSON text; null when it goes on).
@@ -199,7 +199,7 @@ def complete_unclaimed(model: type[JobMixin[Any]], *, goes_on: bool) -> Update:
     unless it goes on. Obliges: the job and its root are locked by this transaction. Index: the primary key.
     """
     job = table(model)
-    chain_end: dict[str, Any] = {} if goes_on else {"chain_completed_at": case((job.c.chain_index == 0, func.now()))}
+    chain_end: dict[str, Any] = {} if continues else {"chain_completed_at": case((job.c.chain_index == 0, func.now()))}
     return (
         update(job)
         .where(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))

@@ -71,10 +71,10 @@ def complete(model: type[JobMixin[Any]], *, in_session: bool = False) -> Update:
 
 
 @once_a_model
-def complete_one(model: type[JobMixin[Any]], *, goes_on: bool = False) -> Update:
+def complete_one(model: type[JobMixin[Any]], *, continues: bool = False) -> Update:
     """Complete one attempt in the transaction that holds its handler's own writes; otherwise as `complete`.
 
-    With `goes_on` the chain does not end here. A continuation's root must be locked by `chains.lock` before, and ended
+    With `continues` the chain does not end here. A continuation's root must be locked by `chains.lock` before, and ended
     by `chains.end` after.
     Parameters: `job_id`, `job_attempt`, `job_output` (JSON text; null when it goes on), `worker_id`.
     Shape: one row `(id, has_waiters, session_name)`, the last telling in which transaction it ran; none for a lost one.
@@ -88,7 +88,7 @@ def complete_one(model: type[JobMixin[Any]], *, goes_on: bool = False) -> Update
         fence=(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
         & (job.c.attempt == bindparam("job_attempt", type_=Integer)),
         output=cast(bindparam("job_output", type_=Text), JSONB),
-        ends_chain=None if goes_on else job.c.chain_index == 0,
+        ends_chain=None if continues else job.c.chain_index == 0,
         in_session=True,
     )
 
@@ -156,8 +156,8 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: parallel arrays `ids`, `attempts`, `statuses`, `delays` (seconds until due again), `ats` (instants
     not to be due before, or null), `outcomes`, `errors` (JSON texts or null), `fingerprints`, `uncounted` (1 gives the
-    attempt back), `reasons` and `letter_ids` of those that die; at most `_parts.BATCH`; `locks`, the ids and those of the
-    roots of continuations; `worker_id`.
+    attempt back), `reasons` and `dead_letter_ids` of those that die; at most `_parts.BATCH`; `locks`, the ids and those of
+    the roots of continuations; `worker_id`.
     Shape: `(id, status, chain_id, has_waiters)` of each attempt that still was the worker's; for the others nothing is
     written. `has_waiters` is whether its chain has waiters.
     Changes: running -> pending, dead or cancelled; a `job_attempt` row each, a `dead_letter` for each that died. The
@@ -212,7 +212,7 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
         error=cast(element(array("errors", Text()), at), JSONB),
         fingerprint=element(array("fingerprints", Text()), at),
         reason=element(array("reasons", Text()), at),
-        letter_id=element(array("letter_ids", key), at),
+        dead_letter_id=element(array("dead_letter_ids", key), at),
         died=element(array("statuses", Text()), at) == JobStatus.DEAD.value,
     ).with_only_columns(ended.c.id, ended.c.status, ended.c.chain_id, awaited(ended, roots))
 
@@ -263,7 +263,7 @@ def recorded(
     error: ColumnElement[Any],
     fingerprint: ColumnElement[Any],
     reason: ColumnElement[Any],
-    letter_id: ColumnElement[Any],
+    dead_letter_id: ColumnElement[Any],
     died: ColumnElement[bool],
 ) -> Select[Any]:
     """Return a select over the CTE `ended` whose statement also writes its rows' history and dead letters.
@@ -281,8 +281,10 @@ def recorded(
         .on_conflict_do_nothing(index_elements=["job_id", "attempt"])
         .cte("history")
     )
-    letters = buried(model, ended, reason=reason, error=error, fingerprint=fingerprint, letter_id=letter_id, died=died)
-    return select(ended).add_cte(history, letters)
+    dead_letters = buried(
+        model, ended, reason=reason, error=error, fingerprint=fingerprint, dead_letter_id=dead_letter_id, died=died
+    )
+    return select(ended).add_cte(history, dead_letters)
 
 
 def buried(
@@ -292,22 +294,22 @@ def buried(
     reason: ColumnElement[Any],
     error: ColumnElement[Any],
     fingerprint: ColumnElement[Any],
-    letter_id: ColumnElement[Any],
+    dead_letter_id: ColumnElement[Any],
     died: ColumnElement[bool],
 ) -> CTE:
     """Return the CTE that writes a dead letter for each row of the CTE `ended` that died.
 
     An unresolved dead letter that the job already has, because the job was revived by hand, is updated with this death.
     """
-    letter = table(model.DeadLetter)
+    dead_letter = table(model.DeadLetter)
     names = ["id", "job_id", "chain_id", "queue", "fairness_key", "type_name", "input", "input_version"]
     names += ["reason", "error", "error_fingerprint", "attempts"]
-    statement = insert(letter)
+    statement = insert(dead_letter)
     return (
         statement.from_select(
             names,
             select(
-                letter_id,
+                dead_letter_id,
                 ended.c.id,
                 ended.c.chain_id,
                 ended.c.queue,
@@ -323,7 +325,7 @@ def buried(
         )
         .on_conflict_do_update(
             index_elements=["job_id"],
-            index_where=letter.c.resolution.is_(None),
+            index_where=dead_letter.c.resolution.is_(None),
             set_={name: statement.excluded[name] for name in names if name not in {"id", "job_id"}}
             | {"died_at": func.now(), "changed_xid": XID},
         )

@@ -61,7 +61,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
     no_key = literal_column("''", Text)
     one, nothing = literal_column("1", Integer), sql_cast(null(), Integer)
     no_retry = [sql_cast(null(), Interval), sql_cast(null(), Double), sql_cast(null(), Interval)]
-    told = union_all(
+    settings = union_all(
         rows(
             "queue",
             queue,
@@ -102,8 +102,8 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             nothing,
             *no_retry,
         ).where(worker.c.id == bindparam("worker_id", type_=Text)),
-    ).subquery("told")
-    return select(*told.c)
+    ).subquery("setting")
+    return select(*settings.c)
 
 
 @once_a_model

@@ -25,9 +25,9 @@ def page(
 
     Shape: up to `limit` `(DeadLetter,)`, those after the id `after`. Index: the primary key.
     """
-    letter = model.DeadLetter
-    key: Any = letter.id
-    chosen = select(letter).where(*conditions).order_by(key.desc() if newest_first else key.asc()).limit(limit)
+    dead_letter = model.DeadLetter
+    key: Any = dead_letter.id
+    chosen = select(dead_letter).where(*conditions).order_by(key.desc() if newest_first else key.asc()).limit(limit)
     return chosen if after is None else chosen.where(key < after if newest_first else key > after)
 
 
@@ -46,28 +46,28 @@ def matching(
     resolved: bool | None = False,
 ) -> list[ColumnElement[bool]]:
     """Return the conditions of a filter. An empty one means any; `resolved` None means both."""
-    letter = model.DeadLetter
+    dead_letter = model.DeadLetter
     key = ARRAY(id_parameter(model.__jobqueue__))
     found: list[ColumnElement[bool]] = []
     if ids:
-        found.append(letter.id == any_(literal(list(ids), key)))
+        found.append(dead_letter.id == any_(literal(list(ids), key)))
     if job_ids:
-        found.append(letter.job_id == any_(literal(list(job_ids), key)))
+        found.append(dead_letter.job_id == any_(literal(list(job_ids), key)))
     for attribute, values in (
-        (letter.type_name, types),
-        (letter.queue, queues),
-        (letter.fairness_key, fairness_keys),
-        (letter.reason, reasons),
-        (letter.error_fingerprint, fingerprints),
+        (dead_letter.type_name, types),
+        (dead_letter.queue, queues),
+        (dead_letter.fairness_key, fairness_keys),
+        (dead_letter.reason, reasons),
+        (dead_letter.error_fingerprint, fingerprints),
     ):
         if values:
             found.append(attribute.in_(list(values)))
     if died_after is not None:
-        found.append(letter.died_at >= died_after)
+        found.append(dead_letter.died_at >= died_after)
     if died_before is not None:
-        found.append(letter.died_at < died_before)
+        found.append(dead_letter.died_at < died_before)
     if resolved is not None:
-        found.append(letter.resolution.is_not(None) if resolved else letter.resolution.is_(None))
+        found.append(dead_letter.resolution.is_not(None) if resolved else dead_letter.resolution.is_(None))
     return found
 
 
@@ -77,22 +77,22 @@ def groups(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Sele
     Shape: `(type_name, reason, fingerprint, error_type, count, first_died_at, last_died_at, example_job_id)`, most
     frequent first.
     """
-    letter = model.DeadLetter
+    dead_letter = model.DeadLetter
     count = func.count()
     return (
         select(
-            letter.type_name,
-            letter.reason,
-            letter.error_fingerprint.label("fingerprint"),
-            func.min(letter.error["type"].as_string()).label("error_type"),
+            dead_letter.type_name,
+            dead_letter.reason,
+            dead_letter.error_fingerprint.label("fingerprint"),
+            func.min(dead_letter.error["type"].as_string()).label("error_type"),
             count.label("count"),
-            func.min(letter.died_at).label("first_died_at"),
-            func.max(letter.died_at).label("last_died_at"),
-            func.array_agg(letter.job_id)[1].label("example_job_id"),
+            func.min(dead_letter.died_at).label("first_died_at"),
+            func.max(dead_letter.died_at).label("last_died_at"),
+            func.array_agg(dead_letter.job_id)[1].label("example_job_id"),
         )
         .where(*conditions)
-        .group_by(letter.type_name, letter.reason, letter.error_fingerprint)
-        .order_by(count.desc(), letter.type_name, letter.reason, letter.error_fingerprint)
+        .group_by(dead_letter.type_name, dead_letter.reason, dead_letter.error_fingerprint)
+        .order_by(count.desc(), dead_letter.type_name, dead_letter.reason, dead_letter.error_fingerprint)
     )
 
 
@@ -116,12 +116,15 @@ def dismiss(model: type[JobMixin[Any]], ids: Sequence[JobId], *, by: str) -> Upd
 
     Shape: `(id,)` per dead letter. Clock: the database's. Locks: the dead letters. Index: the primary key.
     """
-    letter = model.DeadLetter
+    dead_letter = model.DeadLetter
     return (
-        update(letter)
-        .where(letter.resolution.is_(None), letter.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))))
+        update(dead_letter)
+        .where(
+            dead_letter.resolution.is_(None),
+            dead_letter.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))),
+        )
         .values(resolution=Resolution.DISMISSED, resolved_at=func.now(), resolved_by=by, changed_xid=CURRENT_XID)
-        .returning(letter.id)
+        .returning(dead_letter.id)
         .execution_options(synchronize_session=False)
     )
 

@@ -201,8 +201,8 @@ def put(
     statement: Any = upsert(job).from_select(names, chosen)
     arbiter = _arbiter(job)
     if not replaced and not held:
-        kept: Insert = statement.on_conflict_do_nothing(**arbiter).returning(job.c.id)
-        return kept
+        skipping: Insert = statement.on_conflict_do_nothing(**arbiter).returning(job.c.id)
+        return skipping
     new = statement.excluded
     values: dict[str, Any] = {name: new[name] for part in replaced for name in REPLACEABLE[part]} | {"changed_xid": XID}
     if "schedule" in replaced:  # LEAST passes over null

@@ -137,7 +137,7 @@ def delete_attempts(model: type[JobMixin[Any]]) -> Delete:
 
 
 @once_a_model
-def dismiss_letters(model: type[JobMixin[Any]]) -> Update:
+def dismiss_dead_letters(model: type[JobMixin[Any]]) -> Update:
     """Resolve the open dead letters of jobs that are deleted: their jobs can no longer be redriven.
 
     Parameters: `job_ids`; `by`, empty for whom a redrive through the view would name: the setting `sa_jobqueue.actor`, or
@@ -145,17 +145,17 @@ def dismiss_letters(model: type[JobMixin[Any]]) -> Update:
     Clock: the database's. Locks: the dead letters. Obliges: the jobs are locked. Index: `uq_dead_letter_open`
     or `ix_dead_letter_job`.
     """
-    letter: Any = model.DeadLetter
+    dead_letter: Any = model.DeadLetter
     setting = func.current_setting(literal_column("'sa_jobqueue.actor'"), true())
     none = literal_column("''", Text)
     actor = func.coalesce(
         func.nullif(bindparam("by", type_=Text), none), func.nullif(setting, none), cast(func.session_user(), Text)
     )
     return (
-        update(letter)
+        update(dead_letter)
         .where(
-            letter.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))),
-            letter.resolution.is_(None),
+            dead_letter.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))),
+            dead_letter.resolution.is_(None),
         )
         .values(resolution=Resolution.DISMISSED, resolved_at=func.now(), resolved_by=actor, changed_xid=CURRENT_XID)
     )

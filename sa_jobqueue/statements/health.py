@@ -91,7 +91,7 @@ def lately(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count recent events of jobs by queue.
 
     Parameters: `window`; `transactions`, how many transactions to look back; `limit`, the maximum number of jobs to read.
-    Shape: `(queue, looked_at, arrived, completed, died, cancelled)`, by queue. If the sum of `looked_at` reaches the limit,
+    Shape: `(queue, examined, arrived, completed, died, cancelled)`, by queue. If the sum of `examined` reaches the limit,
     all counts are lower bounds. Clock: the database's `now()`. Locks: none.
     Index: `ix_job_history`: only the pages that changed in the last `transactions` transactions.
     """
@@ -113,7 +113,7 @@ def lately(model: type[JobMixin[Any]]) -> Select[Any]:
     return (
         select(
             seen.c.queue,
-            func.count().label("looked_at"),
+            func.count().label("examined"),
             func.count().filter(seen.c.created_at > since).label("arrived"),
             ended(JobStatus.COMPLETED),
             ended(JobStatus.DEAD),
@@ -229,8 +229,8 @@ def unresolved(model: type[JobMixin[Any]]) -> Select[int, int, int, int, int, An
     Parameters: `limit`: it counts no further. Shape: one row `(unresolved, last_hour, last_day, last_week, last_month,
     oldest_at)`; a month has 30 days. Clock: the database's. Locks: none. Index: `uq_dead_letter_open`.
     """
-    letter = table(model.DeadLetter)
-    found = select(letter.c.died_at).where(letter.c.resolution.is_(None)).limit(_LIMIT).subquery("found")
+    dead_letter = table(model.DeadLetter)
+    found = select(dead_letter.c.died_at).where(dead_letter.c.resolution.is_(None)).limit(_LIMIT).subquery("found")
 
     def within(hours: str) -> ColumnElement[int]:
         return func.count().filter(found.c.died_at > func.now() - literal_column(f"interval '{hours} hours'"))
@@ -253,17 +253,17 @@ def behind_dead(model: type[JobMixin[Any]]) -> Select[Any]:
     Parameters: `limit`, also of what is counted. Shape: one row `(waiting, chains, chain_id)`.
     Locks: none. Index: the primary key of `dead_letter`, `ix_job_blocker_chain`, the primary key.
     """
-    letter, edge, job = table(model.DeadLetter), table(model.Blocker), table(model)
+    dead_letter, edge, job = table(model.DeadLetter), table(model.Blocker), table(model)
     key = id_parameter(model.__jobqueue__)
-    letters = (
-        select(letter.c.job_id)
-        .where(letter.c.resolution.is_distinct_from(literal_column(f"'{Resolution.REDRIVEN}'")))
-        .order_by(letter.c.id.desc())
+    dead_letters = (
+        select(dead_letter.c.job_id)
+        .where(dead_letter.c.resolution.is_distinct_from(literal_column(f"'{Resolution.REDRIVEN}'")))
+        .order_by(dead_letter.c.id.desc())
         .limit(_LIMIT)
     )
     # Arrays, not joins: a plan from the statistics of empty tables would read all blockers once per dead letter.
     dead = select(job.c.chain_id).where(
-        job.c.id == any_(_array_of(letters, key)), cast(job.c.status, Text) == literal_column("'dead'")
+        job.c.id == any_(_array_of(dead_letters, key)), cast(job.c.status, Text) == literal_column("'dead'")
     )
     waiting = (
         select(edge.c.job_id, edge.c.blocked_by_chain_id)

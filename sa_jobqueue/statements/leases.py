@@ -40,7 +40,7 @@ from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
 
 
 @once_a_model
-def beat(model: type[JobMixin[Any]]) -> Insert:
+def heartbeat(model: type[JobMixin[Any]]) -> Insert:
     """Write a worker's heartbeat; register the worker if its row does not exist (or was removed).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
@@ -182,7 +182,7 @@ def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = F
     """Take jobs from workers that stopped beating, and jobs whose own lease ran out; due again after a backoff, or dead.
 
     Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `base` and `cap` of the backoff in
-    seconds; `letter_ids`, `limit` fresh ids. With `orphans` instead the jobs whose worker has no row at all: done more
+    seconds; `dead_letter_ids`, `limit` fresh ids. With `orphans` instead the jobs whose worker has no row at all: done more
     rarely, for it reads every running job. With `ended` those of one worker, `worker_id` in the place of `ttl`, whose
     process is known to have ended, however fresh its last heartbeat is. `excluded`: ids to leave out, empty by default; with
     `only` it takes none but those in `ids`.
@@ -230,7 +230,7 @@ def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = F
     roots = end_chains(job, back, cast(back.c.status, Text) == JobStatus.DEAD.value)
     numbered = select(back, func.row_number().over().label("n")).cte("numbered")
     reason = of_lost("reason", numbered)
-    letter_ids = bindparam("letter_ids", type_=ARRAY(id_parameter(model.__jobqueue__)))
+    dead_letter_ids = bindparam("dead_letter_ids", type_=ARRAY(id_parameter(model.__jobqueue__)))
     return recorded(
         model,
         numbered,
@@ -239,7 +239,7 @@ def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = F
         error=numbered.c.last_error,
         fingerprint=reason,
         reason=reason,
-        letter_id=element(letter_ids, numbered.c.n),
+        dead_letter_id=element(dead_letter_ids, numbered.c.n),
         died=cast(numbered.c.status, Text) == JobStatus.DEAD.value,
     ).with_only_columns(
         numbered.c.id,
@@ -282,8 +282,10 @@ def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool)
         return chosen.with_for_update(key_share=True, skip_locked=True).lateral(name)
 
     if orphans:
-        nobody = ~exists(select(literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
-        orphan = running.where(nobody).limit(limit).with_for_update(key_share=True, skip_locked=True).subquery("orphan")
+        has_no_worker = ~exists(select(literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
+        orphan = (
+            running.where(has_no_worker).limit(limit).with_for_update(key_share=True, skip_locked=True).subquery("orphan")
+        )
         sources = [select(orphan.c.id, orphan.c.leased_by, orphan.c.root_id, lost_reason.label("reason"))]
     else:
         gone, expired = probe("gone"), probe("expired", job.c.leased_until < func.now())

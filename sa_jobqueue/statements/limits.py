@@ -144,7 +144,7 @@ def running(model: type[JobMixin[Any]]) -> Select[int, int, str]:
 
 
 @once_a_model
-def running_by_part(model: type[JobMixin[Any]]) -> Select[str, int, str]:
+def running_by_fairness_key(model: type[JobMixin[Any]]) -> Select[str, int, str]:
     """Count the running jobs of each fairness key of a queue, and those without one.
 
     Parameters: `queue`; `since`, as `running`. Shape: `(fairness_key, n, since)` of each that has any, unordered: the lowest

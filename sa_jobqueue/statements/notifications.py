@@ -15,7 +15,7 @@ from sa_jobqueue.statements._parts import once_a_model
 def notify_due(model: type[JobMixin[Any]]) -> Select[Any]:
     """Tell idle workers, when and if this transaction commits, that a queue has something new.
 
-    Parameters: `queue`, or a part of one as `fairness.part_of` names it. Locks: a commit that carries a notification takes
+    Parameters: `queue`, or a queue key (`fairness.queue_key_of`). Locks: a commit that carries a notification takes
     one lock a database for a moment; send few.
     """
     # Built once: for single jobs, building it each time costs more than the server takes.
@@ -31,8 +31,8 @@ def notify_unblock(model: type[JobMixin[Any]]) -> Select[Any]:
 def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended", "freed"]) -> Select[Any]:
     """Tell on commit that jobs were lost to their workers, that chains have ended, or that limits have room again.
 
-    Parameters: `ids`, as texts; of limits `queue mail`, `type report`, a queue's name as `fairness.part_of` has it. Locks:
+    Parameters: `ids`, as texts; of limits `queue mail`, `type report`, a queue key (`fairness.queue_key_of`). Locks:
     as `notify_due`.
     """
-    told = func.unnest(bindparam("ids", type_=ARRAY(Text))).column_valued("told")
-    return select(func.count(func.pg_notify(model.__jobqueue__.channel(topic), told)))
+    payload = func.unnest(bindparam("ids", type_=ARRAY(Text))).column_valued("payload")
+    return select(func.count(func.pg_notify(model.__jobqueue__.channel(topic), payload)))

@@ -1,4 +1,4 @@
-"""Progress that running attempts have reported, read from the rows of their workers. `leases.beat` writes it."""
+"""Progress that running attempts have reported, read from the rows of their workers. `leases.heartbeat` writes it."""
 
 from __future__ import annotations
 

@@ -46,15 +46,15 @@ def of_queues(model: type[JobMixin[Any]]) -> Select[Any]:
     Locks: none.
     """
     queue = table(model.Queue)
-    said = {outcome: queue.c[f"retain_{outcome}"] for outcome in OUTCOMES}
+    settings = {outcome: queue.c[f"retain_{outcome}"] for outcome in OUTCOMES}
     none: ColumnElement[Any] = literal_column("interval '0'")
     most: ColumnElement[Any] = literal_column(f"interval '{FOREVER.days} days'")
     ages = [
         case((age.is_not(None), func.least(func.greatest(age, none), most, type_=INTERVAL()))).label(outcome.value)
-        for outcome, age in said.items()
+        for outcome, age in settings.items()
     ]
     return select(queue.c.name, *ages).where(
-        queue.c.fairness_key == literal_column("''"), func.coalesce(*said.values()).is_not(None)
+        queue.c.fairness_key == literal_column("''"), func.coalesce(*settings.values()).is_not(None)
     )
 
 
@@ -104,27 +104,36 @@ def dead_letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Se
     """Read one page of dead letters, by id, and delete those that were resolved long enough ago.
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many to read; `shortest`, the shortest age of all;
-    `RetentionRules.letter_parameters`; `excluded`, ids of dead letters to keep, empty by default.
+    `RetentionRules.dead_letter_parameters`; `excluded`, ids of dead letters to keep, empty by default.
     Shape: one row `(scanned, last_id, is_young, gone)`, as in `expired_chains`; `gone` is
     how many were deleted, or without `remove` would be. The dead letter of a job that is still dead stays.
     Clock: the database's `now()`. Locks: the deleted rows, until the transaction ends; held ones are skipped.
     Index: the primary key, `scan` entries; that of the jobs, one probe per dead letter that is due.
     """
-    letter, job = table(model.DeadLetter), table(model)
+    dead_letter, job = table(model.DeadLetter), table(model)
     key = id_parameter(model.__jobqueue__)
     names = ("id", "job_id", "type_name", "queue", "died_at", "resolved_at")
-    page = select(*(letter.c[name] for name in names)).order_by(letter.c.id).limit(bindparam("scan", type_=Integer))
+    page = (
+        select(*(dead_letter.c[name] for name in names)).order_by(dead_letter.c.id).limit(bindparam("scan", type_=Integer))
+    )
     if not first:
-        page = page.where(letter.c.id > bindparam("after", type_=key))
+        page = page.where(dead_letter.c.id > bindparam("after", type_=key))
     seen = page.cte("page")
     # A value and arrays, not joins: a plan from the statistics of empty tables would read all of both.
     is_dead = select(cast(job.c.status, Text) == literal_column("'dead'")).where(job.c.id == seen.c.job_id).scalar_subquery()
-    is_over = seen.c.resolved_at < func.now() - _letter_age(seen)
+    is_over = seen.c.resolved_at < func.now() - _dead_letter_age(seen)
     due = select(seen.c.id).where(is_over, is_dead.is_not(true()), excluded(seen.c.id, key))
     if remove:
-        locked = select(letter.c.id).where(letter.c.id == any_(_array_of(due, key))).with_for_update(skip_locked=True)
+        locked = (
+            select(dead_letter.c.id).where(dead_letter.c.id == any_(_array_of(due, key))).with_for_update(skip_locked=True)
+        )
         chosen = select(locked.cte("chosen").c.id)
-        gone = delete(letter).where(letter.c.id == any_(_array_of(chosen, key))).returning(letter.c.id).cte("gone")
+        gone = (
+            delete(dead_letter)
+            .where(dead_letter.c.id == any_(_array_of(chosen, key)))
+            .returning(dead_letter.c.id)
+            .cte("gone")
+        )
     else:
         gone = due.cte("gone")
     return select(
@@ -174,11 +183,11 @@ def waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
     return select(edge.c.blocked_by_chain_id).where(of_them).distinct()
 
 
-def _letter_age(of: Any) -> ColumnElement[Any]:
-    said = []
+def _dead_letter_age(of: Any) -> ColumnElement[Any]:
+    ages = []
     for name, key in (("types", of.c.type_name), ("queues", of.c.queue)):
-        said.append(element(array(f"{name}_dead_letters", INTERVAL()), position(array(name, Text()), key)))
-    return func.coalesce(*said, bindparam("default_dead_letters", type_=INTERVAL), type_=INTERVAL())
+        ages.append(element(array(f"{name}_dead_letters", INTERVAL()), position(array(name, Text()), key)))
+    return func.coalesce(*ages, bindparam("default_dead_letters", type_=INTERVAL), type_=INTERVAL())
 
 
 def _array_of(chosen: Select[Any], of: Any) -> ColumnElement[Any]:
@@ -191,16 +200,16 @@ def _outcome(of: Any) -> ColumnElement[str]:
 
 def _expired(of: Any) -> list[ColumnElement[bool]]:
     """Return the conditions for a root to have expired. An age that is not set is null, so the comparison is: it stays."""
-    said = []
+    ages = []
     for name, key in (("types", of.c.type_name), ("queues", of.c.queue)):
         place = position(array(name, Text()), key)
-        said.append(_by_outcome(of, lambda outcome, n=name, at=place: element(array(f"{n}_{outcome}", INTERVAL()), at)))
-    said.append(_by_outcome(of, lambda outcome: bindparam(f"default_{outcome}", type_=INTERVAL)))
+        ages.append(_by_outcome(of, lambda outcome, n=name, at=place: element(array(f"{n}_{outcome}", INTERVAL()), at)))
+    ages.append(_by_outcome(of, lambda outcome: bindparam(f"default_{outcome}", type_=INTERVAL)))
     return [
         of.c.root_id.is_(None),
         of.c.chain_completed_at.is_not(None),
         ~of.c.has_waiters,
-        of.c.chain_completed_at < func.now() - func.coalesce(*said),
+        of.c.chain_completed_at < func.now() - func.coalesce(*ages),
     ]
 
 

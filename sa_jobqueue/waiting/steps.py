@@ -103,7 +103,7 @@ class Wait:
     def steps(self) -> Generator[Ask | Listen | Rest, Answer, ChainResult[Any]]:
         """Yield the next step and receive its result; return the result of the wait, or raise as `wait_chain`."""
         deadline = time.monotonic() + self._timeout.total_seconds()
-        seen = yield self._look(self._job_id)
+        seen = yield self._ask_state(self._job_id)
         if isinstance(seen, Exception):
             raise seen
         if seen is None:
@@ -119,7 +119,7 @@ class Wait:
             noted: Answer = None
             if not chain.has_waiters:
                 noted = yield Ask(waiting.mark_awaited(self._model), {"awaited_id": chain.id})
-            seen = yield self._look(chain.id)
+            seen = yield self._ask_state(chain.id)
             if seen is None:
                 raise ChainNotFoundError([chain.id], field="chain", reason="it was deleted while it was waited for")
             failure = next((answer for answer in (noted, seen) if isinstance(answer, Exception)), None)
@@ -141,7 +141,7 @@ class Wait:
                 least = _LEAST_SECONDS
         return self._result(chain)
 
-    def _look(self, job_id: JobId) -> Ask:
+    def _ask_state(self, job_id: JobId) -> Ask:
         return Ask(waiting.chain_state(self._model), {"job_id": job_id})
 
     def _ask_progress(self, job_id: JobId) -> Ask:

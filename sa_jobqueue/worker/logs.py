@@ -141,13 +141,13 @@ def describe(event: worker_events.Event) -> Record:
             return Record(logging.INFO, words, (*fields.values(), *paused), fields | more)
         case worker_events.SettingsDiffer():
             differences = {
-                queue: {setting: {"database": str(said), "declared": str(now)} for setting, (said, now) in of.items()}
+                queue: {setting: {"database": str(stored), "declared": str(now)} for setting, (stored, now) in of.items()}
                 for queue, of in event.differences.items()
             }
             lines = [
-                f"{queue} {setting}={said} (declared: {now})"
+                f"{queue} {setting}={stored} (declared: {now})"
                 for queue, of in event.differences.items()
-                for setting, (said, now) in of.items()
+                for setting, (stored, now) in of.items()
             ]
             words = (
                 "settings of queues differ from those declared in the code, and the database's apply until"

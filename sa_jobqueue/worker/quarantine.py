@@ -30,7 +30,7 @@ MOST: Final = 1000
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Entry:
     failures: int
     until: float
 
@@ -56,22 +56,22 @@ class Quarantine:
         self._worker_id = worker_id
         self._events = events
         self._clock = clock
-        self._kept: dict[tuple[RefusedWrite, Any], _Kept] = {}
+        self._entries: dict[tuple[RefusedWrite, Any], _Entry] = {}
 
     def quarantined(self, write: RefusedWrite) -> list[Any]:
         """Return the rows that this write must leave out for now, at most `MOST`."""
         now = self._clock()
-        return [subject for (of, subject), kept in self._kept.items() if of is write and kept.until > now]
+        return [subject for (of, subject), entry in self._entries.items() if of is write and entry.until > now]
 
     def lapsed(self, write: RefusedWrite) -> list[Any]:
         """Return the rows that are due to be tried again."""
         now = self._clock()
-        return [subject for (of, subject), kept in self._kept.items() if of is write and kept.until <= now]
+        return [subject for (of, subject), entry in self._entries.items() if of is write and entry.until <= now]
 
     def is_quarantined(self, write: RefusedWrite, subject: Any) -> bool:
         """Return whether a write must leave a row out for now."""
-        kept = self._kept.get((write, subject))
-        return kept is not None and kept.until > self._clock()
+        entry = self._entries.get((write, subject))
+        return entry is not None and entry.until > self._clock()
 
     def retry_in(self, write: RefusedWrite, since: float | None = None) -> float | None:
         """Return the seconds until the first row is tried again that rested at `since`, by the monotonic clock, or now.
@@ -79,7 +79,7 @@ class Quarantine:
         None if no row did; zero for one whose pause has ended since then, which the write before has left out.
         """
         now = self._clock()
-        ends = (kept.until for (of, _), kept in self._kept.items() if of is write and kept.until > (since or now))
+        ends = (entry.until for (of, _), entry in self._entries.items() if of is write and entry.until > (since or now))
         first = min(ends, default=None)
         return None if first is None else max(first - now, 0.0)
 
@@ -87,13 +87,13 @@ class Quarantine:
         """Quarantine rows, each longer than the last time; record and report them. Return their delays."""
         given, pauses = [], {}
         for subject, error in refused:
-            kept = self._kept.get((write, subject))
-            if kept is None and len(self._kept) >= MOST:
+            entry = self._entries.get((write, subject))
+            if entry is None and len(self._entries) >= MOST:
                 self._drop_old()
-            failures = 1 if kept is None else kept.failures + 1
+            failures = 1 if entry is None else entry.failures + 1
             pause = pauses[subject] = PAUSES(failures, error)
-            if kept is not None or len(self._kept) < MOST:
-                self._kept[write, subject] = _Kept(failures, self._clock() + pause.total_seconds())
+            if entry is not None or len(self._entries) < MOST:
+                self._entries[write, subject] = _Entry(failures, self._clock() + pause.total_seconds())
             state = sqlstate(error)
             given.append(
                 {
@@ -113,9 +113,9 @@ class Quarantine:
 
     async def written(self, write: RefusedWrite, subjects: Iterable[Any]) -> None:
         """Delete the records of rows that have been written, or that this worker no longer has to write."""
-        if not self._kept:
+        if not self._entries:
             return
-        found = [subject for subject in subjects if self._kept.pop((write, subject), None) is not None]
+        found = [subject for subject in subjects if self._entries.pop((write, subject), None) is not None]
         if found:
             await self._record(self._drop, {"statement": write.value, "subjects": sorted(map(str, found))})
 
@@ -146,7 +146,7 @@ class Quarantine:
 
     def _drop_old(self) -> None:
         old = self._clock() - FORGOTTEN.total_seconds()
-        self._kept = {key: kept for key, kept in self._kept.items() if kept.until > old}
+        self._entries = {key: entry for key, entry in self._entries.items() if entry.until > old}
 
     async def _record(self, statement: Any, given: Any) -> None:
         # The rows are already handled; those that cannot be recorded are still in the log and the metrics.

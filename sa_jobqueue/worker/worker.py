@@ -234,14 +234,14 @@ class Worker:
             listen_url=self._listen_url,
         )
         await connections.find_pooler()
-        hears = options.listen and not until_idle and connections.can_listen
+        can_listen = options.listen and not until_idle and connections.can_listen
         engine = connections.engine(7)
 
         # The claimer and the settings' reader are created last, because they use what calls these.
         def wake(queue: str | None) -> None:
             claimer.wake(queue)
 
-        def look() -> None:
+        def poll() -> None:
             claimer.poll_again()
 
         def ended(job_id: JobId) -> None:
@@ -264,7 +264,7 @@ class Worker:
             quarantine=quarantine,
             completion_batch_size=options.completion_batch_size,
             on_ended=ended,
-            on_rescheduled=look,  # it may be due before the claimer's next poll
+            on_rescheduled=poll,  # it may be due before the claimer's next poll
         )
         children = Children(self._jobs, app=self._app, worker_id=self.id, options=options)
         executor = self._executor = Executor(
@@ -350,7 +350,7 @@ class Worker:
             unblocker=unblocker,
             quarantine=quarantine,
             on_ended=ended,
-            on_rescued=look,
+            on_rescued=poll,
         )
         pruner = Pruner(
             engine,
@@ -403,7 +403,7 @@ class Worker:
             if isinstance(error, DBAPIError):
                 raise unavailable(error, self._url) from error
             raise
-        self._signs.watch(heartbeat, listener if hears else None)
+        self._signs.watch(heartbeat, listener if can_listen else None)
         loop_watch = LoopWatch(self._signs, executor.job_in)
         self.events.emit(
             WorkerStarted(
@@ -417,7 +417,7 @@ class Worker:
         )
         if connections.is_pooled:
             prepare_nothing_in(self._sessions)
-            self.events.emit(PoolerFound(self.id, listens=hears, poll_interval=options.poll_interval))
+            self.events.emit(PoolerFound(self.id, listens=can_listen, poll_interval=options.poll_interval))
         background = [
             LeaseGuard(heartbeat, interval=options.heartbeat_interval),
             self._signs,
@@ -428,7 +428,7 @@ class Worker:
             unblocker,
             *([MemoryGuard(options.max_memory, self._outgrown)] if options.max_memory else []),
             *([] if until_idle else [scheduler]),
-            *([listener, verifier] if hears else []),
+            *([listener, verifier] if can_listen else []),
         ]
         loop_watch.start()
         tasks = [asyncio.create_task(supervise(part, self.events), name=part.name) for part in background]

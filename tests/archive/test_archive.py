@@ -29,7 +29,7 @@ from sa_jobqueue.archive import (
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.history import DATASETS, SCHEMA_VERSION
 from sa_jobqueue.statements import archiving
-from tests.archive.worlds import chain, chains_in, fill, in_archive, in_tables, states, together
+from tests.archive.sample_data import chain, chains_in, fill, in_archive, in_tables, states, together
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.workers import PATIENCE, until
 
@@ -61,7 +61,7 @@ def edge(job: int, of: int) -> str:
 # What goes.
 
 
-def test_finished_chains_go_whole_and_every_column_is_kept(engine: Engine, tmp_path: Path) -> None:
+def test_finished_chains_are_archived_whole_with_every_column(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)
     report = run(engine, tmp_path)
@@ -82,7 +82,7 @@ def execute_one(engine: Engine, query: str) -> Any:
         return connection.execute(text(query)).scalar_one()
 
 
-def test_all_of_a_chain_lies_under_the_day_on_which_it_ended(engine: Engine, tmp_path: Path) -> None:
+def test_a_whole_chain_is_archived_under_the_day_it_ended(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     report = run(engine, tmp_path)
     jobs, attempts = read(tmp_path), read(tmp_path, "attempts")
@@ -101,7 +101,7 @@ def test_all_of_a_chain_lies_under_the_day_on_which_it_ended(engine: Engine, tmp
     assert set(chosen["id"].to_pylist()) == {job for job, on in day.items() if on == newest}
 
 
-def test_files_say_which_version_of_the_schema_they_have(engine: Engine, tmp_path: Path) -> None:
+def test_archive_files_record_their_schema_version(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     run(engine, tmp_path)
     for name, dataset in DATASETS.items():
@@ -111,7 +111,7 @@ def test_files_say_which_version_of_the_schema_they_have(engine: Engine, tmp_pat
             assert tuple(schema.names[: len(dataset.names)]) == dataset.names
 
 
-def test_several_runs_and_archives_add_up(engine: Engine, tmp_path: Path) -> None:
+def test_several_runs_and_archives_can_be_read_together(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)
     # 1 was waited for by 8, which belongs to a later run: it goes when that is gone.
@@ -140,7 +140,7 @@ def test_an_archive_without_rows_can_be_read(tmp_path: Path, engine: Engine) -> 
 
 
 @pytest.mark.parametrize(
-    "because",
+    "change",
     [
         f"UPDATE job SET has_waiters = true WHERE id = '{chain(1)}'",
         f"UPDATE job SET chain_completed_at = now() - interval '29 days' WHERE id = '{chain(1)}'",
@@ -150,16 +150,16 @@ def test_an_archive_without_rows_can_be_read(tmp_path: Path, engine: Engine) -> 
     ],
     ids=["awaited", "young", "open", "unresolved letter"],
 )
-def test_a_chain_stays_that_is(engine: Engine, tmp_path: Path, because: str) -> None:
+def test_a_chain_not_eligible_for_archiving_stays(engine: Engine, tmp_path: Path, change: str) -> None:
     fill(engine)
-    execute(engine, because)
+    execute(engine, change)
     before = in_tables(engine)
     run(engine, tmp_path)
     assert chains_in(in_archive(tmp_path)) == GO - {chain(1)}
     assert together(in_archive(tmp_path), in_tables(engine)) == before
 
 
-def test_a_letter_in_the_middle_of_a_chain_keeps_all_of_it(engine: Engine, tmp_path: Path) -> None:
+def test_an_unresolved_dead_letter_keeps_its_whole_chain_and_its_blockers(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     execute(
         engine,
@@ -171,13 +171,13 @@ def test_a_letter_in_the_middle_of_a_chain_keeps_all_of_it(engine: Engine, tmp_p
     assert chains_in(in_archive(tmp_path)) == GO - {chain(number) for number in (2, 3, 4, 5)}
 
 
-def test_unresolved_letters_go_where_that_is_asked_for(engine: Engine, tmp_path: Path) -> None:
+def test_include_dead_archives_unresolved_dead_letters(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     run(engine, tmp_path, include_dead=True)
     assert chains_in(in_archive(tmp_path)) == GO | {chain(7)}
 
 
-def test_what_an_open_chain_waited_for_is_held_and_all_below(engine: Engine, tmp_path: Path) -> None:
+def test_blockers_of_an_open_chain_are_held_transitively(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     execute(engine, edge(9, 2))  # pending, it refers to 2, and that to 3 and 4, and that to 5
     report = run(engine, tmp_path)
@@ -193,7 +193,7 @@ def test_what_an_open_chain_waited_for_is_held_and_all_below(engine: Engine, tmp
     assert chains_in(in_archive(tmp_path)) == GO
 
 
-def test_a_preview_says_what_would_go_and_writes_nothing(engine: Engine, tmp_path: Path) -> None:
+def test_a_preview_reports_what_would_be_archived_and_writes_nothing(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     execute(engine, edge(9, 4))
     before = in_tables(engine)
@@ -212,7 +212,7 @@ def test_a_preview_says_what_would_go_and_writes_nothing(engine: Engine, tmp_pat
 # Other queues, other archivers.
 
 
-async def test_the_session_of_an_archiver_that_has_just_ended_is_waited_for(engine: Engine, tmp_path: Path) -> None:
+async def test_an_archiver_waits_for_the_lock_of_a_session_that_is_ending(engine: Engine, tmp_path: Path) -> None:
     """A session ends a moment after its client: an archiver that was started at once again found it still there."""
     fill(engine)
     waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
@@ -225,7 +225,7 @@ async def test_the_session_of_an_archiver_that_has_just_ended_is_waited_for(engi
         assert report.result().jobs == 9
 
 
-def test_a_second_archiver_is_told_that_there_is_one(engine: Engine, tmp_path: Path) -> None:
+def test_a_second_archiver_raises_archive_busy_error(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
 
     def disturb(progress: Progress) -> None:
@@ -237,7 +237,7 @@ def test_a_second_archiver_is_told_that_there_is_one(engine: Engine, tmp_path: P
     assert together(in_archive(tmp_path), in_tables(engine)) == before
 
 
-def test_a_run_is_taken_up_where_it_writes_to_and_nowhere_else(engine: Engine, tmp_path: Path) -> None:
+def test_an_unfinished_run_is_resumed_only_at_its_own_path(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
 
     def stop(progress: Progress) -> None:
@@ -251,17 +251,17 @@ def test_a_run_is_taken_up_where_it_writes_to_and_nowhere_else(engine: Engine, t
     assert archive(engine, tmp_path / "one", before=timedelta(days=1000)).taken_up == 1
 
 
-def test_no_transaction_is_open_between_two_steps(engine: Engine, tmp_path: Path, database_url: str) -> None:
+def test_no_transaction_is_open_between_archive_steps(engine: Engine, tmp_path: Path, database_url: str) -> None:
     fill(engine)
     found: list[Any] = []
     activity = "SELECT state, backend_xmin, backend_xid FROM pg_stat_activity WHERE application_name = 'sa_jobqueue archive'"
     with psycopg.connect(engine.url.set(drivername="postgresql").render_as_string(hide_password=False)) as watcher:
 
-        def look(progress: Progress) -> None:
+        def read_activity(progress: Progress) -> None:
             found.extend(watcher.execute(activity).fetchall())
             watcher.rollback()
 
-        archive(engine, tmp_path, before=MONTH, on_progress=look)
+        archive(engine, tmp_path, before=MONTH, on_progress=read_activity)
     assert set(found) == {("idle", None, None)}
 
 
@@ -292,7 +292,7 @@ def test_a_password_is_in_no_error(tmp_path: Path, database_url: str) -> None:
 
 
 @pytest.mark.long
-def test_a_chain_that_cannot_be_deleted_stays_in_the_tables_and_is_named(engine: Engine, tmp_path: Path) -> None:
+def test_a_chain_that_cannot_be_deleted_stays_in_the_tables_and_is_reported(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     refuse = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''kept''; END'"
     execute(

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 
 from sa_jobqueue.archive import read
 from sa_jobqueue.cli import main
-from tests.archive.worlds import chain, fill, in_archive, in_tables, together
+from tests.archive.sample_data import chain, fill, in_archive, in_tables, together
 
 pytestmark = pytest.mark.parametrize("database_url", ["oldest swept"], indirect=True)
 Run = Callable[..., Result]
@@ -32,7 +32,7 @@ def run(database_url: str) -> Run:
     return run_archive
 
 
-def test_it_moves_reports_and_lists(run: Run, engine: Engine, tmp_path: Path) -> None:
+def test_the_archive_command_archives_reports_and_lists_runs(run: Run, engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)
     done = run("--before", "30d", "--to", tmp_path, "--json", "--max-jobs", 4)
@@ -50,7 +50,7 @@ def test_it_moves_reports_and_lists(run: Run, engine: Engine, tmp_path: Path) ->
     assert "0 chains archived" in run("--before", "30d", "--to", tmp_path).stdout
 
 
-def test_a_dry_run_tells_what_would_go_by_type_and_month_and_what_is_held(run: Run, engine: Engine, tmp_path: Path) -> None:
+def test_a_dry_run_reports_chains_by_type_and_month_and_those_held(run: Run, engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET changed_xid = pg_current_xact_id() WHERE id = :job"), {"job": chain(9)})
@@ -71,7 +71,7 @@ def test_a_dry_run_tells_what_would_go_by_type_and_month_and_what_is_held(run: R
     assert "1 chain kept" in run("--before", "30d", "--to", tmp_path).stdout
 
 
-def test_a_dry_run_tells_how_many_dead_letters_keep_their_chains(run: Run, engine: Engine) -> None:
+def test_a_dry_run_counts_unresolved_dead_letters_that_keep_chains(run: Run, engine: Engine) -> None:
     fill(engine)
     with engine.begin() as connection:
         connection.execute(text("UPDATE dead_letter SET died_at = now() - interval '40 days'"))
@@ -82,7 +82,7 @@ def test_a_dry_run_tells_how_many_dead_letters_keep_their_chains(run: Run, engin
     assert "are kept" not in run("--before", "30d", "--dry-run", "--include-dead").stdout
 
 
-def test_it_says_in_a_line_what_is_wrong(run: Run, tmp_path: Path) -> None:
+def test_archive_command_errors_are_one_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "--before 30d --to PATH" in run("--before", "30d", status=2).stderr
     assert "neither an age" in run("--before", "soon", "--to", tmp_path, status=2).stderr

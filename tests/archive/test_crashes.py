@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from sa_jobqueue.archive import ArchiveOptions, Progress, Step, archive
-from tests.archive.worlds import chain, fill, in_archive, in_tables, states, together
+from tests.archive.sample_data import chain, fill, in_archive, in_tables, states, together
 from tests.fixtures.variants import variants
 
 pytestmark = pytest.mark.parametrize("database_url", ["oldest swept"], indirect=True)
@@ -58,7 +58,7 @@ UNDISTURBED = [step for step in Step if not step.name.startswith("ABANDONED")]
     "step", variants(UNDISTURBED, default=[Step.PLANNED, Step.FILES, Step.PUBLISHED, Step.DELETED_BATCH])
 )
 @pytest.mark.parametrize("times", [(1,), pytest.param((2, 3), marks=pytest.mark.long)], ids=["first", "later"])
-def test_a_run_killed_after_a_step_is_brought_to_its_end(
+def test_a_run_killed_after_a_step_is_resumed_and_finished(
     engine: Engine, tmp_path: Path, step: Step, times: tuple[int, ...]
 ) -> None:
     killed = 0
@@ -89,7 +89,7 @@ def test_a_run_killed_after_a_step_is_brought_to_its_end(
 
 @pytest.mark.long
 @pytest.mark.parametrize("step", [Step.ABANDONED_FILES, Step.ABANDONED])
-def test_the_clearing_away_of_a_run_can_be_killed_as_well(engine: Engine, tmp_path: Path, step: Step) -> None:
+def test_a_run_killed_during_its_cleanup_is_finished(engine: Engine, tmp_path: Path, step: Step) -> None:
     fill(engine)
     before = in_tables(engine)
     for point in (Step.FILES, step):
@@ -115,7 +115,7 @@ archive(sys.argv[1], sys.argv[2], before=timedelta(days=30), on_progress=kill,
 """
 
 
-def test_a_process_that_is_gone_leaves_nothing_undone(engine: Engine, tmp_path: Path) -> None:
+def test_a_run_of_a_killed_process_is_finished_by_the_next(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)
     arguments: list[Any] = [engine.url.render_as_string(hide_password=False), tmp_path, Step.DELETED_BATCH.value]

@@ -10,7 +10,7 @@ import pytest
 from sa_jobqueue.cli._options import age_or_instant
 
 
-def test_ages_and_times_are_understood() -> None:
+def test_ages_and_dates_are_parsed() -> None:
     assert age_or_instant("30d") == timedelta(days=30)
     assert age_or_instant("12h") == timedelta(hours=12)
     assert age_or_instant("2026-01-31") == datetime(2026, 1, 31, tzinfo=UTC)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sa_jobqueue import JobMixin, JobStatus
 from sa_jobqueue.archive import archive, read
 from sa_jobqueue.history import DATASETS
-from tests.archive.worlds import in_archive, in_tables, states
+from tests.archive.sample_data import in_archive, in_tables, states
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers
 
@@ -28,7 +28,7 @@ class Mail(JobMixin[str], Base, queue_schema="mails", queue_prefix="m_"):
 
 
 @both_servers
-def test_text_ids_a_schema_a_prefix_and_columns_of_the_application(engine: Engine, tmp_path: Path) -> None:
+def test_archiving_supports_text_ids_schema_prefix_and_application_columns(engine: Engine, tmp_path: Path) -> None:
     Base.metadata.create_all(engine)
     chains = Chains(engine, Mail)
     old = datetime.now(UTC) - timedelta(days=40)

@@ -12,7 +12,7 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli import main
 from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
-from tests.operations.test_pruning import CANCELLED, DAY, DEAD, ended, letters_of, resolved
+from tests.operations.test_pruning import CANCELLED, DAY, DEAD, dead_letters_of, ended, resolved
 
 pytestmark = one_server_swept
 
@@ -87,8 +87,8 @@ def test_dead_letters_prune_deletes_resolved_ones_by_age_and_type(database_url: 
 
     assert prune("--older-than", "30d", "--dry-run").output == "2 dead letters would be deleted\n"
     assert prune("--older-than", "30d", "--type", "mail").output == "1 dead letter deleted\n"
-    assert letters_of(jobs) == {other, young, opened}
+    assert dead_letters_of(jobs) == {other, young, opened}
     assert json.loads(prune("--older-than", "1d", "--json").output) == {"dry_run": False, "dead_letters": 2}
-    assert letters_of(jobs) == {opened}
+    assert dead_letters_of(jobs) == {opened}
     assert prune().exit_code == 2
     assert mail

@@ -56,8 +56,8 @@ def recorder() -> tuple[JobQueue[Any], list[str]]:
 @pytest.fixture
 def no_full_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable full scans after the first: fairness keys are found by catch-up alone."""
-    monkeypatch.setattr(arrivals, "SURVEY_EVERY", 1e6)
-    monkeypatch.setattr(arrivals, "SURVEY_IDLE", 1e6)
+    monkeypatch.setattr(arrivals, "FULL_SCAN_EVERY", 1e6)
+    monkeypatch.setattr(arrivals, "FULL_SCAN_IDLE", 1e6)
 
 
 @both_servers

@@ -192,7 +192,7 @@ async def test_top_shows_no_raw_control_characters(engine: Engine, ids: dict[str
 
     app = TopApp(lambda: overviews(engine, model=HostileJob), interval=timedelta(seconds=60))
     async with app.run_test(size=(150, 45)):
-        await until(lambda: app.looks == 1, what="the first look")
+        await until(lambda: app.reads == 1, what="the first look")
         tables = [app.query_one(f"#{name}", DataTable) for name in ("queues", "workers", "longest", "failures")]
         cells = [str(cell) for table in tables for row in range(table.row_count) for cell in table.get_row_at(row)]
         summary = str(app.query_one("#summary", Static).render())

@@ -125,7 +125,7 @@ def test_a_chain_ended_in_sql_unblocks_its_dependants(engine: Engine, jobs: Jobs
     assert root["chain_completed_at"] == root["completed_at"]
     with engine.begin() as connection:
         result = unblock(connection, Job, {given["root"]: None})
-    assert result.settled == [given["root"]]
+    assert result.finished == [given["root"]]
 
 
 def test_setting_a_dead_job_to_pending_in_sql_is_a_redrive(engine: Engine, jobs: Jobs) -> None:

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import JobStatus
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Spawn, wait_until
 
@@ -91,5 +91,5 @@ def test_queue_and_key_limits_apply_across_processes_when_one_is_killed(engine: 
     most = {row.queue: row.max for row in ask(_AT_ONCE)}
     # Without the lock of the queue's row two claims count the same room.
     assert most.pop("default") == 4
-    assert most == {part_of("keyed", str(key)): 1 for key in range(5) if part_of("keyed", str(key)) in most}
+    assert most == {queue_key_of("keyed", str(key)): 1 for key in range(5) if queue_key_of("keyed", str(key)) in most}
     assert len(most) == 5

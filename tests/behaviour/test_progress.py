@@ -29,7 +29,7 @@ from sa_jobqueue.worker.run.isolation.reports import Reports
 from tests.fixtures import isolated
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import PATIENCE, ManualWorker, Spawn, Start, quick, until, wait_until, working
-from tests.statements.cases import beat_parameters
+from tests.statements.cases import heartbeat_parameters
 from tests.unit.test_attempt_context import attempt_context
 
 REPORTING = """
@@ -177,7 +177,7 @@ def test_the_last_report_of_a_killed_worker_is_shown_until_the_rescue(
 def test_reports_of_an_attempt_that_lost_its_lease_are_never_shown(engine: Engine, jobs: Jobs, manual_worker: Any) -> None:
     job_id = jobs.add(JobStatus.RUNNING, attempt=1, started_at=text("now()"))
     with engine.begin() as connection:
-        connection.execute(leases.beat(Job), beat_parameters(progress={str(job_id): report(5)}))
+        connection.execute(leases.heartbeat(Job), heartbeat_parameters(progress={str(job_id): report(5)}))
     found = progress_of(engine, job_id)
     assert found is not None
     assert found.done == 5
@@ -191,14 +191,14 @@ def test_reports_of_an_attempt_that_lost_its_lease_are_never_shown(engine: Engin
     assert [row.id for row in other.claim()] == [job_id]
     for attempt in (1, 2):
         with engine.begin() as connection:
-            connection.execute(leases.beat(Job), beat_parameters(progress={str(job_id): report(6, attempt)}))
+            connection.execute(leases.heartbeat(Job), heartbeat_parameters(progress={str(job_id): report(6, attempt)}))
         assert progress_of(engine, job_id) is None
     # Nor does the worker that has it now speak for its earlier attempt.
     with engine.begin() as connection:
-        connection.execute(leases.beat(Job), beat_parameters("other:1", progress={str(job_id): report(7, 1)}))
+        connection.execute(leases.heartbeat(Job), heartbeat_parameters("other:1", progress={str(job_id): report(7, 1)}))
     assert progress_of(engine, job_id) is None
     with engine.begin() as connection:
-        connection.execute(leases.beat(Job), beat_parameters("other:1", progress={str(job_id): report(8, 2)}))
+        connection.execute(leases.heartbeat(Job), heartbeat_parameters("other:1", progress={str(job_id): report(8, 2)}))
     assert progress_of(engine, job_id) is not None
 
 
@@ -216,7 +216,7 @@ def test_a_thousand_reports_cost_no_statement_and_no_row_version(engine: Engine,
         clock=lambda: now[0],
     )
     statements: list[str] = []
-    heartbeat.beat()
+    heartbeat.send()
     event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     with engine.connect() as connection:
         version = connection.execute(text("SELECT xmin, ctid FROM job")).one()
@@ -224,7 +224,7 @@ def test_a_thousand_reports_cost_no_statement_and_no_row_version(engine: Engine,
         now[0] = 5.0 * second
         for _ in context.track(range(100)):
             pass
-        heartbeat.beat()
+        heartbeat.send()
     assert len([one for one in statements if one.startswith("INSERT INTO worker")]) == 10
     with engine.connect() as connection:
         assert connection.execute(text("SELECT xmin, ctid FROM job")).one() == version

@@ -195,8 +195,8 @@ async def test_a_hanging_selector_delays_claims_no_longer_than_its_timeout(
 async def test_jobs_a_selector_leaves_out_are_offered_again_until_max_wait(
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals, "SURVEY_EVERY", 0.3)
-    monkeypatch.setattr(arrivals, "_SHARE_OF_SURVEYS", 1)
+    monkeypatch.setattr(arrivals, "FULL_SCAN_EVERY", 0.3)
+    monkeypatch.setattr(arrivals, "_SHARE_OF_FULL_SCANS", 1)
     queue, seen = recorder()
     is_open = False
     asked = asyncio.Event()

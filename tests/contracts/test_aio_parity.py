@@ -18,20 +18,20 @@ WITHOUT_IO = {"after_commit"}
 NAMES = [name for name in operations.__all__ if inspect.isfunction(getattr(operations, name)) and name not in WITHOUT_IO]
 
 
-def test_there_are_operations_to_compare() -> None:
+def test_aio_parity_compares_at_least_ten_operations() -> None:
     assert len(NAMES) >= 10
 
 
 @pytest.mark.parametrize("name", WITHOUT_IO)
-def test_an_operation_without_io_is_the_same_in_both(name: str) -> None:
+def test_an_operation_without_io_is_the_same_object_in_aio(name: str) -> None:
     assert getattr(aio, name) is getattr(operations, name)
 
 
-def test_aio_has_the_operations_and_nothing_else() -> None:
+def test_aio_exports_exactly_the_operations() -> None:
     assert aio.__all__ == sorted([*NAMES, *WITHOUT_IO, "wait_chain"])
 
 
-def test_waiting_differs_in_its_engine_alone() -> None:
+def test_wait_chain_differs_between_sync_and_async_only_in_its_engine() -> None:
     first, *parameters = inspect.signature(wait_chain).parameters.values()
     other, *others = inspect.signature(aio.wait_chain).parameters.values()
     assert (first.annotation, other.annotation, parameters) == ("Engine", "AsyncEngine", others)
@@ -39,7 +39,7 @@ def test_waiting_differs_in_its_engine_alone() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_operation_differs_in_its_session_alone(name: str) -> None:
+def test_an_operation_differs_between_sync_and_async_only_in_its_session(name: str) -> None:
     one, other = getattr(operations, name), getattr(aio, name)
     assert inspect.iscoroutinefunction(other)
     signature, awaited = inspect.signature(one), inspect.signature(other)

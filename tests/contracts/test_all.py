@@ -15,7 +15,7 @@ LISTED = [module for module in modules() if hasattr(module, "__all__")]
 
 
 @pytest.mark.parametrize("module", LISTED, ids=lambda module: module.__name__)
-def test_it_is_sorted_and_everything_in_it_is_there(module: ModuleType) -> None:
+def test_all_is_sorted_and_every_name_in_it_exists(module: ModuleType) -> None:
     listed = list(module.__all__)
     assert listed == sorted(set(listed))
     for name in listed:
@@ -24,19 +24,19 @@ def test_it_is_sorted_and_everything_in_it_is_there(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", ["sa_jobqueue", "sa_jobqueue.models", "sa_jobqueue.operations", "sa_jobqueue.worker"])
-def test_the_packages_users_import_from_have_one(name: str) -> None:
+def test_every_public_package_has_an_all_list(name: str) -> None:
     assert name in {module.__name__ for module in LISTED}
 
 
-def test_the_top_level_shows_what_nearly_every_application_needs() -> None:
+def test_the_top_level_package_exports_a_small_set_of_names() -> None:
     assert 20 <= len(sa_jobqueue.__all__) <= 30
     assert {name for name in sa_jobqueue.__all__ if name in vars(operations)} <= set(operations.__all__)
 
 
-def test_every_operation_is_tried_with_each_driver() -> None:
+def test_every_operation_is_tested_with_each_driver() -> None:
     assert set(calls({}, [])) == {name for name in operations.__all__ if name[0].islower()}
 
 
-def test_operations_and_aio_show_the_same_names() -> None:
+def test_operations_and_aio_export_the_same_names() -> None:
     functions = {name for name in operations.__all__ if name[0].islower()}
     assert functions <= set(vars(aio))

@@ -45,7 +45,7 @@ def run_benchmarks(url: str, *arguments: str) -> dict[str, Any]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("is_spark", [False, True], ids=["queue", "pipeline"])
-def test_every_scenario_tells_what_it_measured(is_spark: bool, jobqueue_database_url: str) -> None:
+def test_every_benchmark_scenario_reports_its_measurements(is_spark: bool, jobqueue_database_url: str) -> None:
     from benchmarks.scenarios import all_scenarios, beside_peers
 
     beside = {one.name for one in beside_peers()}
@@ -75,7 +75,7 @@ def test_every_scenario_tells_what_it_measured(is_spark: bool, jobqueue_database
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_one_command_writes_the_table_of_every_system_at_hand(tmp_path: Path) -> None:
+def test_one_command_benchmarks_every_installed_system(tmp_path: Path) -> None:
     from benchmarks.peers.catalogue import OURS
     from benchmarks.scenarios.degradation import SECONDS
     from benchmarks.table import PARTS
@@ -100,7 +100,7 @@ def test_one_command_writes_the_table_of_every_system_at_hand(tmp_path: Path) ->
         assert system["missing"] is None or system["missing"] in page
 
 
-def test_a_system_that_fails_is_named_and_the_others_go_on() -> None:
+def test_a_failing_system_is_reported_and_the_others_are_measured() -> None:
     from benchmarks import harness
 
     class Broken:
@@ -122,7 +122,7 @@ def test_a_system_that_fails_is_named_and_the_others_go_on() -> None:
 
 
 @pytest.mark.long
-def test_drain_keeps_to_its_budget_of_round_trips_commits_and_row_versions(jobqueue_database_url: str) -> None:
+def test_drain_stays_within_its_budget_of_round_trips_commits_and_row_versions(jobqueue_database_url: str) -> None:
     found = run_benchmarks(jobqueue_database_url, "--jobs", "2000", "--scenario", "drain")
 
     [drained] = [one for one in found["results"] if one["case"] == "async handler"]
@@ -134,7 +134,7 @@ def test_drain_keeps_to_its_budget_of_round_trips_commits_and_row_versions(jobqu
     assert drained["per_job"]["dead_tuples"] <= 2.05
 
 
-def test_the_table_of_a_run_takes_the_place_of_the_one_before_it_in_the_page() -> None:
+def test_a_benchmark_run_replaces_the_previous_results_in_the_page() -> None:
     from benchmarks import markdown
 
     page = (ROOT / "docs/benchmarks.md").read_text()
@@ -146,7 +146,7 @@ def test_the_table_of_a_run_takes_the_place_of_the_one_before_it_in_the_page() -
         markdown.into_page("a page without a place for it", "| run 1 |")
 
 
-def test_percentile_is_a_value_that_was_seen() -> None:
+def test_a_percentile_is_one_of_the_observed_values() -> None:
     from benchmarks.harness import percentile
 
     assert percentile([3.0, 1.0, 2.0], 50) == 2.0
@@ -155,13 +155,13 @@ def test_percentile_is_a_value_that_was_seen() -> None:
 
 
 @pytest.mark.long
-def test_the_clients_cost_of_claims_and_of_starts_is_told(jobqueue_database_url: str) -> None:
+def test_the_client_benchmark_reports_the_cost_of_claims_and_starts(jobqueue_database_url: str) -> None:
     command = [sys.executable, "-m", "benchmarks", "client", "--url", jobqueue_database_url, "--claims", "5"]
-    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=290).stdout.splitlines()
-    assert len(told) == 3
-    assert told[0].startswith("worker's start, ms: ")
-    assert all(line.startswith("claim, ") for line in told[1:])
-    figures = [float(figure.replace(",", "")) for line in told for figure in line.rpartition(": ")[2].split(", ")]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=290).stdout.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("worker's start, ms: ")
+    assert all(line.startswith("claim, ") for line in lines[1:])
+    figures = [float(figure.replace(",", "")) for line in lines for figure in line.rpartition(": ")[2].split(", ")]
     assert len(figures) == 5
     assert min(figures) > 0
 
@@ -175,7 +175,7 @@ def test_the_clients_cost_of_claims_and_of_starts_is_told(jobqueue_database_url:
         (1.0, 4.5, {"busy": 1.0, "wake": 2.0, "claim": 0.5, "start": 0.0}),  # started before the last lane was claimed
     ],
 )
-def test_what_a_job_waited_for_adds_up(committed: float, started: float, expected: dict[str, float]) -> None:
+def test_latency_phases_of_a_job_add_up(committed: float, started: float, expected: dict[str, float]) -> None:
     from benchmarks.scenarios.latency import phases
 
     found = phases(committed, started, [(0.0, 2.0), (4.0, 5.0)])

@@ -38,6 +38,6 @@ def test_no_wall_clock_is_read_where_jobs_are_enqueued_claimed_run_and_ended() -
     assert not found.keys() - MAY, found
 
 
-def test_a_read_of_the_wall_clock_is_seen() -> None:
+def test_a_read_of_the_wall_clock_is_detected() -> None:
     code = "import time, datetime\nfrom datetime import date\na = time.time\nb = datetime.datetime.now()\nc = date.today()\n"
     assert wall_clocks(ast.parse(code + "d = func.now()\ne = time.monotonic()\nf = loop.time()\n")) == [3, 4, 5]

@@ -112,7 +112,7 @@ def shutdown_timeout(command: list[str]) -> timedelta:
     return found
 
 
-def test_commands_are_understood() -> None:
+def test_deployment_commands_parse() -> None:
     seen = set()
     for name, command in commands():
         if command[0] != "sa-jobqueue":
@@ -226,7 +226,7 @@ def test_keda_knows_every_field(kind: str) -> None:
     assert read.model_dump(mode="json", by_alias=True, exclude_unset=True)["spec"] == given["spec"]
 
 
-def test_the_query_that_scales_is_right_and_cheap(engine: Engine) -> None:
+def test_the_autoscaling_query_is_correct_and_cheap(engine: Engine) -> None:
     query = resource("ScaledObject")["spec"]["triggers"][0]["metadata"]["query"]
 
     def age() -> int:
@@ -287,7 +287,7 @@ def test_prometheus_reads_its_configuration_and_rules(tmp_path: Path) -> None:
     assert re.search(r"1 rule files found", promtool("check", "config", "prometheus.yml", within=tmp_path))
 
 
-def test_systemd_reads_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     if (analyze := shutil.which("systemd-analyze")) is None:
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "shop-worker.service"

@@ -116,7 +116,7 @@ def program_of(page: str) -> str:
     ],
     ids=relative,
 )
-def test_code_of_a_page_runs(page: Path, tmp_path: Path, empty_database_url: str, programs: Programs) -> None:
+def test_code_blocks_of_a_page_run(page: Path, tmp_path: Path, empty_database_url: str, programs: Programs) -> None:
     program = tmp_path / page.name.replace(".md", "_page.py")
     (tmp_path / "doc_steps.py").write_text(STEPS)
     program.write_text(program_of(page.read_text()))
@@ -133,7 +133,7 @@ def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_a_block_that_is_not_run_says_why(page: Path) -> None:
+def test_a_code_block_that_is_not_run_gives_a_reason(page: Path) -> None:
     for before, language, text in blocks(page):
         if language in RUN_LANGUAGES and before.startswith("<!-- not run"):
             assert re.fullmatch(r"<!-- not run: .{10,} -->", before), text
@@ -151,14 +151,14 @@ def test_every_block_is_found_by_the_tests_or_only_shown(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_an_excerpt_of_an_example_is_in_it(page: Path) -> None:
+def test_an_excerpt_of_an_example_matches_the_example(page: Path) -> None:
     for before, _, text in blocks(page):
         if source := re.fullmatch(r"<!-- not run: from (examples/\S+) -->", before):
             assert f"\n{text}\n" in (ROOT / source[1]).read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_in_the_docs_resolve(page: Path) -> None:
     text = re.sub(r"```.*?\n```", "", page.read_text(), flags=re.DOTALL)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" in target:
@@ -178,12 +178,12 @@ def functions(path: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative)
-def test_tests_that_a_page_names_exist(page: Path) -> None:
+def test_tests_named_in_the_docs_exist(page: Path) -> None:
     for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page.read_text()):
         assert not name or name in functions(path), f"{path}::{name}"
 
 
-def test_each_defect_has_its_mechanism_and_its_tests() -> None:
+def test_each_listed_defect_names_a_mechanism_and_tests() -> None:
     rows = re.findall(r"^\| (\d+) \|(.+)\|(.+)\|(.+)\|$", (ROOT / "docs/defects.md").read_text(), re.MULTILINE)
     assert [int(number) for number, *_ in rows] == list(range(1, 18))
     for number, defect, mechanism, tests in rows:
@@ -193,7 +193,7 @@ def test_each_defect_has_its_mechanism_and_its_tests() -> None:
 
 
 @pytest.mark.parametrize("page", OWN_PAGES, ids=relative)
-def test_commands_that_a_page_shows_are_understood(page: Path) -> None:
+def test_commands_shown_in_the_docs_parse(page: Path) -> None:
     from sa_jobqueue.cli import main
 
     for _, language, text in blocks(page):
@@ -241,7 +241,7 @@ def test_files_that_the_architecture_names_exist() -> None:
     assert [path for path in named if not (ROOT / "sa_jobqueue" / path).exists()] == []
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_every_page_is_reachable_from_the_readme() -> None:
     reached, left = {ROOT / "README.md"}, [ROOT / "README.md"]
     while left:
         page = left.pop()
@@ -252,7 +252,7 @@ def test_every_page_is_reached_from_the_readme() -> None:
     assert set(PAGES) - fragments - reached == set()
 
 
-def test_reference_is_what_the_docstrings_say() -> None:
+def test_the_reference_is_generated_from_the_docstrings() -> None:
     check("reference")
 
 
@@ -263,7 +263,7 @@ def check(script: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_guide_says_how_long_a_worker_goes_by_what_it_has_read() -> None:
+def test_the_guide_states_how_long_settings_are_cached() -> None:
     page = (ROOT / "docs/guides/queues.md").read_text()
     assert f"; {controls.READ_EVERY:g} s where the notification was lost" in page
     assert f"(`listen=False`, a pooler) | within {controls.READ_EVERY_ALONE:g} s |" in page

@@ -28,19 +28,19 @@ def rendered(version: int) -> str:
     return "\n".join(statement for place in PLACES for run in (step.upgrade, step.downgrade) for statement in run(**place))
 
 
-def test_every_version_is_pinned() -> None:
+def test_every_schema_version_has_a_recorded_digest() -> None:
     assert [step.VERSION for step in versions.ALL] == list(range(1, versions.LATEST + 1))
     assert list(DIGESTS) == [step.VERSION for step in versions.ALL]
 
 
 @pytest.mark.parametrize("version", DIGESTS)
-def test_a_version_renders_to_the_same_sql_for_ever(version: int) -> None:
+def test_a_released_schema_version_renders_to_the_same_sql(version: int) -> None:
     digest = hashlib.sha256(rendered(version).encode()).hexdigest()
     assert digest == DIGESTS[version], "a released version never changes; one that is not released takes its new digest"
 
 
 @pytest.mark.parametrize("version", DIGESTS)
-def test_a_version_stamps_where_it_leads(version: int) -> None:
+def test_a_migration_stamps_the_version_it_migrates_to(version: int) -> None:
     step = versions.ALL[version - 1]
     assert step.upgrade(schema=None, prefix="", id_type="uuid")[-1] == (
         f"COMMENT ON TABLE job IS 'sa_jobqueue version={version}'"
@@ -52,7 +52,7 @@ def test_a_version_stamps_where_it_leads(version: int) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("v[0-9]*.py")), ids=lambda path: path.stem)
-def test_a_version_imports_nothing_of_ours(path: Path) -> None:
+def test_a_migration_imports_no_library_code(path: Path) -> None:
     imported: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -32,20 +32,20 @@ def folder_cycle(graph: grimp.ImportGraph) -> list[str]:
     return _cycle(imported)
 
 
-def test_no_module_imports_itself_through_others(graph: grimp.ImportGraph) -> None:
+def test_modules_have_no_import_cycle(graph: grimp.ImportGraph) -> None:
     assert module_cycle(graph) == []
 
 
-def test_no_folder_imports_itself_through_others(graph: grimp.ImportGraph) -> None:
+def test_folders_have_no_import_cycle(graph: grimp.ImportGraph) -> None:
     assert folder_cycle(graph) == []
 
 
-def test_a_cycle_would_be_found(graph: grimp.ImportGraph) -> None:
+def test_an_import_cycle_of_modules_is_detected(graph: grimp.ImportGraph) -> None:
     graph.add_import(importer="sa_jobqueue.types", imported="sa_jobqueue.worker.worker")
     assert {"sa_jobqueue.types", "sa_jobqueue.worker.worker"} <= set(module_cycle(graph))
 
 
-def test_a_cycle_of_folders_would_be_found(graph: grimp.ImportGraph) -> None:
+def test_an_import_cycle_of_folders_is_detected(graph: grimp.ImportGraph) -> None:
     graph.add_import(importer="sa_jobqueue.db.encodings", imported="sa_jobqueue.statements.jobs")
     assert module_cycle(graph) == []
     assert {"sa_jobqueue.db", "sa_jobqueue.statements"} <= set(folder_cycle(graph))

@@ -71,7 +71,7 @@ def metadata(folder: Path) -> Message:
 
 
 @pytest.mark.long
-def test_the_wheel_has_the_packages_and_their_licences(wheel: set[str], tracked: set[str], metadata: Message) -> None:
+def test_the_wheel_contains_the_packages_and_their_licences(wheel: set[str], tracked: set[str], metadata: Message) -> None:
     packages = {name for name in tracked if name.startswith(("sa_jobqueue/", "pyspark_sa_jobqueue/"))}
     assert {name for name in wheel if ".dist-info/" not in name} == packages
     licences = {"LICENSE", *(name for name in packages if name.endswith(".LICENSE"))}
@@ -80,7 +80,7 @@ def test_the_wheel_has_the_packages_and_their_licences(wheel: set[str], tracked:
 
 
 @pytest.mark.long
-def test_the_sdist_has_all_that_is_tracked(folder: Path, tracked: set[str]) -> None:
+def test_the_sdist_contains_all_tracked_files(folder: Path, tracked: set[str]) -> None:
     (path,) = folder.glob("*.tar.gz")
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -88,7 +88,7 @@ def test_the_sdist_has_all_that_is_tracked(folder: Path, tracked: set[str]) -> N
 
 
 @pytest.mark.long
-def test_the_licence_names_what_is_vendored(metadata: Message) -> None:
+def test_the_licence_covers_the_vendored_files(metadata: Message) -> None:
     pinned = tomllib.loads((ROOT / "scripts/vendor.toml").read_text(encoding="utf-8"))["package"]
     shipped = {one["licence"] for one in pinned if any("sa_jobqueue/" in file["path"] for file in one["files"].values())}
     assert set(metadata["License-Expression"].split(" AND ")) == {"MIT", *shipped}
@@ -105,7 +105,7 @@ def test_the_readme_on_the_index_links_to_the_release(metadata: Message) -> None
     assert not re.search(r"(?:src|href)=\"(?!https:)", text)
 
 
-def test_addresses_of_the_repository_agree(tracked: set[str]) -> None:
+def test_all_repository_urls_agree(tracked: set[str]) -> None:
     owner, name = PROJECT["project"]["urls"]["Source"].split("/")[-2:]
     for file in ("pyproject.toml", *(one for one in tracked if one.startswith(".github/ISSUE_TEMPLATE"))):
         found = set(re.findall(r"github(?:usercontent)?\.com/([\w-]+/[\w-]+)", (ROOT / file).read_text(encoding="utf-8")))
@@ -155,7 +155,7 @@ def test_the_audit_fails_for_a_known_vulnerability(vulnerable: str) -> None:
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
-def test_files_of_the_forge_match_their_schema(schema: str) -> None:
+def test_github_files_match_their_schema(schema: str) -> None:
     files = SCHEMAS[schema]
     assert files
     import check_jsonschema  # type: ignore[import-untyped] # takes two seconds: not for each process that collects tests

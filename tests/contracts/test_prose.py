@@ -27,7 +27,7 @@ def check(*arguments: str) -> subprocess.CompletedProcess[str]:
     ],
     ids=["page", "docstring", "comment", "message"],
 )
-def test_a_banned_phrase_is_named_with_its_place(tmp_path: Path, name: str, text: str) -> None:
+def test_a_banned_phrase_is_reported_with_file_and_line(tmp_path: Path, name: str, text: str) -> None:
     planted = tmp_path / name
     planted.write_text(text)
     found = check(str(planted))
@@ -35,7 +35,7 @@ def test_a_banned_phrase_is_named_with_its_place(tmp_path: Path, name: str, text
     assert f"{planted}:1: " in found.stdout
 
 
-def test_code_is_not_prose(tmp_path: Path) -> None:
+def test_code_is_not_checked_as_prose(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("Call `told()`.\n\n```python\nnobody = 1\n```\n")
     assert check(str(page)).returncode == 0
@@ -49,7 +49,7 @@ def test_words_with_an_ordinary_meaning_are_allowed(tmp_path: Path) -> None:
     assert check(str(page)).returncode == 0
 
 
-def test_a_directory_is_checked_whole(tmp_path: Path) -> None:
+def test_a_directory_is_checked_recursively(tmp_path: Path) -> None:
     planted = tmp_path / "deep" / "module.py"
     planted.parent.mkdir()
     planted.write_text("x = 1  # come what may\n")

@@ -137,7 +137,7 @@ class OldRelease:
             fingerprints=["f"],
             uncounted=[0],
             reasons=["exhausted" if dead else None],
-            letter_ids=[uuid7()],
+            dead_letter_ids=[uuid7()],
             locks=[job["id"]],
             worker_id=self.worker_id,
         )
@@ -150,12 +150,12 @@ class OldRelease:
 
     def rescue(self, name: str = "rescue", **given: Any) -> list[UUID]:
         ids = [uuid7() for _ in range(10)]
-        return [row["id"] for row in self.run(name, limit=10, base=0.001, cap=0.001, letter_ids=ids, **given)]
+        return [row["id"] for row in self.run(name, limit=10, base=0.001, cap=0.001, dead_letter_ids=ids, **given)]
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         mine = {"id": self.worker_id, "name": "old", "host": "h", "pid": 1, "version": "old", "queues": ["default"]}
-        told = dict.fromkeys(("selectors", "type_slots", "progress"))
-        self.run("beat", **mine, job_types=["test"], concurrency=1, state="running", **told)
+        nulls = dict.fromkeys(("selectors", "type_slots", "progress"))
+        self.run("beat", **mine, job_types=["test"], concurrency=1, state="running", **nulls)
 
     def change(self, job_id: UUID, status: str) -> None:
         """Cancel or redrive: what `cancel_jobs` and `redrive_dead_letters` ran, through the view."""
@@ -174,13 +174,13 @@ def status(url: str, job_id: UUID) -> str:
         return str(connection.scalar(text("SELECT status FROM job WHERE id = :id"), {"id": job_id}))
 
 
-def test_every_version_is_frozen() -> None:
+def test_every_schema_version_has_frozen_statements() -> None:
     """The statements of every version are written by `python -m tests.contracts.frozen`, until it is released."""
-    kept = {int(path.stem[1:]) for path in FOLDER.glob("v*.sql")}
-    assert kept == set(range(1, versions.LATEST + 1))
+    frozen = {int(path.stem[1:]) for path in FOLDER.glob("v*.sql")}
+    assert frozen == set(range(1, versions.LATEST + 1))
 
 
-def test_every_statement_of_the_release_before_is_understood(old: OldRelease) -> None:
+def test_every_statement_of_the_previous_release_still_prepares(old: OldRelease) -> None:
     """No column, type, function or constraint that any of them names has gone or changed its type."""
     assert len(old.statements) > 100
     for statement in old.statements.values():
@@ -195,11 +195,11 @@ def _prepare(connection: psycopg.Connection[Any], statement: Frozen) -> None:
         connection.execute("DEALLOCATE frozen")
 
 
-def test_the_release_before_runs_jobs_on_the_newest_tables(old: OldRelease, url: str) -> None:
+def test_statements_of_the_previous_release_run_jobs_on_the_newest_tables(old: OldRelease, url: str) -> None:
     """Enqueue in both ways, claim in both, complete in both, fail, die, cancel, redrive, heartbeat, extend, rescue."""
     first = old.add()
     many = old.enqueue_many(3)
-    old.beat()
+    old.heartbeat()
     claimed = old.claim(limit=3)
     assert [job["attempt"] for job in claimed] == [1, 1, 1]
     assert {job["id"] for job in claimed} <= {first, *many}
@@ -236,7 +236,7 @@ def test_workers_of_both_releases_share_a_queue(old: OldRelease, url: str) -> No
     new = ManualWorker(url, "new")
     try:
         jobs = set(old.enqueue_many(4))
-        old.beat()
+        old.heartbeat()
         by_old = old.claim(limit=2)
         by_new = new.claim(limit=4)
         assert len(by_old) == len(by_new) == 2
@@ -255,14 +255,14 @@ def test_workers_of_both_releases_share_a_queue(old: OldRelease, url: str) -> No
         new.close()
 
 
-def test_a_model_of_this_release_reads_what_the_release_before_wrote(old: OldRelease, url: str) -> None:
+def test_this_release_reads_rows_written_by_the_previous_one(old: OldRelease, url: str) -> None:
     job_id = old.add(priority=3)
     with Session(_engine(url)) as session:
         job = session.get_one(Job, job_id)
         assert (job.priority, job.input, job.status) == (3, {"n": 1}, "pending")
 
 
-async def test_a_worker_of_the_release_before_works_and_says_that_it_is(url: str) -> None:
+async def test_a_worker_older_than_the_schema_runs_jobs_and_logs_a_warning(url: str) -> None:
     """What it will meet in the next deploy: tables one version ahead of it."""
     queue = JobQueue()
 
@@ -280,8 +280,8 @@ async def test_a_worker_of_the_release_before_works_and_says_that_it_is(url: str
     log = EventLog(worker)
     await worker.run_until_idle()
     assert status(url, job_id) == "completed"
-    (told,) = log.of(SchemaAhead)
-    assert (told.version, told.known) == (ahead, versions.LATEST)
-    record = describe(told)
+    (event,) = log.of(SchemaAhead)
+    assert (event.version, event.known) == (ahead, versions.LATEST)
+    record = describe(event)
     assert f"found schema version {ahead}, newer than its own ({versions.LATEST})" in record.message % record.arguments
     engine.dispose()

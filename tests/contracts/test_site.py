@@ -109,14 +109,14 @@ def test_a_page_is_described_by_how_it_begins(script: Any, text: str, shown: str
         ('<a href="other/#here">x</a><a href="https://example.org">y</a><a href="../0.1/">z</a>', None),
     ],
 )
-def test_a_link_that_leads_nowhere_is_found(script: Any, tmp_path: Path, html: str, fault: str | None) -> None:
+def test_a_broken_link_is_detected(script: Any, tmp_path: Path, html: str, fault: str | None) -> None:
     (tmp_path / "dev/other").mkdir(parents=True)
     (tmp_path / "dev/other/index.html").write_text('<h2 id="here">x</h2>', encoding="utf-8")
     (tmp_path / "dev/index.html").write_text(html, encoding="utf-8")
     assert script.faults(tmp_path / "dev") == ([f"index.html: {fault}"] if fault else [])
 
 
-def test_the_newest_release_is_the_one_at_the_root(script: Any, tmp_path: Path) -> None:
+def test_the_site_root_redirects_to_the_newest_release(script: Any, tmp_path: Path) -> None:
     for version in ("dev", "0.9", "0.10"):
         (tmp_path / version).mkdir()
         for name in ("sitemap.xml", "404.html", "llms.txt"):
@@ -178,7 +178,7 @@ def test_llms_txt_describes_every_page(script: Any, built: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_site_in_a_browser(site: str) -> None:
+def test_the_site_works_in_a_browser(site: str) -> None:
     if CHROMIUM is None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(SKIPPED)
     from playwright.sync_api import expect, sync_playwright

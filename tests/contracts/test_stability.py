@@ -15,7 +15,7 @@ SCRIPT = ROOT / "scripts" / "api"
 POLICY = (ROOT / "docs/explanation/stability.md").read_text(encoding="utf-8")
 
 
-def test_the_policy_lists_the_modules_that_are_compared() -> None:
+def test_the_stability_policy_lists_the_compared_modules() -> None:
     script = SCRIPT.read_text(encoding="utf-8")
     compared = set(re.findall(r'"([a-z_.]+)"', script[script.index("PUBLIC = (") : script.index('"""The modules')]))
     listed = {name.partition(".")[2] for name in re.findall(r"`(sa_jobqueue\.[a-z_.]+)`", POLICY)}
@@ -38,7 +38,7 @@ def api(checkout: Path, status: int) -> str:
 
 
 @pytest.mark.long
-def test_a_change_that_breaks_programs_is_found(tmp_path: Path) -> None:
+def test_a_breaking_api_change_is_detected(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("compares revisions of a repository")
     checkout = tmp_path / "checkout"

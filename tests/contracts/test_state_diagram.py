@@ -19,7 +19,7 @@ def test_diagram_shows_exactly_the_legal_transitions() -> None:
     assert {new for old, new in arrows if old == "[*]"} == INITIAL
 
 
-def test_page_is_what_the_script_writes() -> None:
+def test_the_state_diagram_page_is_generated_by_its_script() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "state_diagram"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr

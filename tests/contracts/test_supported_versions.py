@@ -16,7 +16,7 @@ BOUNDS = dict(re.findall(r"^([a-z]+)[^>]*>=([\d.]+)", one)[0] for one in PROJECT
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/add-to-your-application.md"])
-def test_a_page_states_the_bounds_that_the_package_declares(page: str) -> None:
+def test_docs_state_the_version_bounds_of_the_package(page: str) -> None:
     text = (ROOT / page).read_text()
     for version in (PYTHONS[0], PYTHONS[-1], BOUNDS["sqlalchemy"], "15 to 18"):
         assert version in text, version
@@ -26,7 +26,7 @@ def test_a_page_states_the_bounds_that_the_package_declares(page: str) -> None:
         assert f"{BOUNDS['psycopg']} and newer" in text
 
 
-def test_every_supported_python_is_tried() -> None:
+def test_every_supported_python_is_tested() -> None:
     assert f">={PYTHONS[0]}" == PROJECT["requires-python"]
     script = (ROOT / "scripts/matrix").read_text()
     (versions,) = re.findall(r"set -- (.+)", script)

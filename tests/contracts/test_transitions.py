@@ -37,7 +37,7 @@ def sqlstate(error: pytest.ExceptionInfo[DBAPIError]) -> Any:
 
 @pytest.mark.parametrize("new", JobStatus)
 @pytest.mark.parametrize("old", JobStatus)
-def test_the_database_lets_through_what_python_calls_legal(
+def test_the_database_allows_exactly_the_legal_transitions(
     engine: Engine, jobs: Jobs, old: JobStatus, new: JobStatus
 ) -> None:
     job_id = jobs.add(old)
@@ -68,7 +68,7 @@ def test_a_row_starts_in_an_initial_state(engine: Engine, jobs: Jobs, status: Jo
             assert sqlstate(caught) == "SJ001"
 
 
-def test_the_view_shows_the_same_table(engine: Engine) -> None:
+def test_the_job_transition_view_lists_the_legal_transitions(engine: Engine) -> None:
     with engine.connect() as connection:
         shown = {tuple(row) for row in connection.execute(text("SELECT from_status, to_status FROM job_transition"))}
     assert {(JobStatus(old), JobStatus(new)) for old, new in shown if old is not None} == TRANSITIONS
@@ -96,7 +96,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("constraint", BROKEN)
-def test_a_row_that_contradicts_itself_is_refused(engine: Engine, constraint: str) -> None:
+def test_an_inconsistent_row_is_refused(engine: Engine, constraint: str) -> None:
     job_id = uuid7()
     row: dict[str, Any] = {"id": job_id, "chain_id": job_id, "type_name": "a", "chain_type_name": "a"}
     row |= BROKEN[constraint]
@@ -123,7 +123,7 @@ def stamped(engine: Engine, jobs: Jobs) -> Callable[..., tuple[bool, bool]]:
 
 
 @pytest.mark.parametrize(("old", "new"), sorted(TRANSITIONS))
-def test_every_change_of_status_by_hand_is_stamped(
+def test_every_manual_status_change_is_stamped(
     jobs: Jobs, stamped: Callable[..., Any], old: JobStatus, new: JobStatus
 ) -> None:
     assert stamped(jobs.add(old), **consistent(new)) == (True, True)
@@ -132,7 +132,7 @@ def test_every_change_of_status_by_hand_is_stamped(
 @pytest.mark.parametrize(
     "change", [{"queue": "other"}, {"priority": 3}, {"scheduled_at": text("now() + interval '1 hour'")}], ids=" ".join
 )
-def test_whatever_moves_a_pending_job_to_another_place_is_stamped(
+def test_every_change_that_moves_a_pending_job_to_another_lane_is_stamped(
     jobs: Jobs, stamped: Callable[..., Any], change: dict[str, Any]
 ) -> None:
     assert stamped(jobs.add(), **change) == (True, True)
@@ -141,7 +141,7 @@ def test_whatever_moves_a_pending_job_to_another_place_is_stamped(
     assert stamped(jobs.add(JobStatus.RUNNING), **change) == (is_counted_elsewhere, is_counted_elsewhere)
 
 
-def test_what_does_not_concern_the_claim_is_not_stamped(jobs: Jobs, stamped: Callable[..., Any]) -> None:
+def test_changes_irrelevant_to_the_claim_are_not_stamped(jobs: Jobs, stamped: Callable[..., Any]) -> None:
     job_id = jobs.add()
     unmoved: dict[str, Any] = {
         "queue": "default",

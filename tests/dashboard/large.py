@@ -26,7 +26,7 @@ FROM (SELECT job_uuid7() AS id, n, now() - (:jobs - n) * interval '10 ms' AS at 
      LATERAL (SELECT CASE WHEN n % 1000 = 999 THEN 'dead' WHEN n % 1000 >= 990 THEN 'pending'
                      ELSE 'completed' END AS status) AS s
 """
-_LETTERS = """
+_DEAD_LETTERS = """
 INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error,
                          error_fingerprint, attempts, died_at)
 SELECT job_uuid7(), id, id, queue, fairness_key, type_name, input, 1, 'exhausted',
@@ -83,7 +83,7 @@ def fill(engine: Engine, jobs: int) -> None:
     with engine.begin() as connection:
         connection.execute(text("SET LOCAL session_replication_role = replica"))
         connection.execute(text(_FILL), {"jobs": jobs})
-        connection.execute(text(_LETTERS))
+        connection.execute(text(_DEAD_LETTERS))
         connection.execute(text(_CHAIN), {"length": max(jobs // 2000, 10)})
 
 

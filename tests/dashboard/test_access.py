@@ -40,7 +40,7 @@ def routes() -> Iterator[tuple[str, str, bool]]:
             yield method, path, path in {"/livez", "/readyz"}
 
 
-def test_there_are_routes_of_every_screen_and_act_and_no_others() -> None:
+def test_routes_are_exactly_the_screens_and_actions() -> None:
     found = {(method, path) for method, path, is_public in routes() if not is_public and method != "HEAD"}
     pages = {("GET", f"/queue/{screen.name}") for screen in SCREENS}
     pages |= {("GET", f"/queue/{name}") for screen in SCREENS for name in screen.downloads}
@@ -71,7 +71,7 @@ def test_every_route_is_refused_without_credentials(authorize: Any, status: int)
     assert "authorize" in client.get("/").text or status == 401
 
 
-def test_a_user_without_permissions_can_do_nothing(engine: Engine, jobs: Jobs) -> None:
+def test_a_user_without_permissions_cannot_run_any_action(engine: Engine, jobs: Jobs) -> None:
     job_id = jobs.add()
     client = Client(dashboard(engine, operator=engine, authorize=lambda request: Access(user="eve")))
     assert "selected…" not in client.page("/queue/jobs")
@@ -84,7 +84,7 @@ def test_a_user_without_permissions_can_do_nothing(engine: Engine, jobs: Jobs) -
 
 
 @pytest.mark.parametrize("name", ACTS)
-def test_every_act_needs_exactly_its_permission(name: str) -> None:
+def test_every_action_needs_exactly_its_permission(name: str) -> None:
     act = ACTS[name]
     access = Access(user="eve", permissions=ALL_PERMISSIONS - {act.permission})
     client = Client(dashboard(UNREACHABLE, operator=UNREACHABLE, authorize=lambda request: access))
@@ -96,11 +96,11 @@ def test_every_act_needs_exactly_its_permission(name: str) -> None:
     assert f"permission {act.permission}" in response.text
 
 
-def test_each_permission_is_that_of_an_act() -> None:
+def test_each_permission_belongs_to_an_action() -> None:
     assert {act.permission for act in ACTS.values()} == set(Permission)
 
 
-def test_read_only_there_is_no_connection_that_could_write(engine: Engine, jobs: Jobs) -> None:
+def test_a_read_only_dashboard_has_no_writable_connection(engine: Engine, jobs: Jobs) -> None:
     job_id = jobs.add()
     client = Client(dashboard(engine, authorize=everyone))
     page = client.page("/queue/jobs")
@@ -133,7 +133,7 @@ def test_read_only_there_is_no_connection_that_could_write(engine: Engine, jobs:
         ({}, 403),
     ],
 )
-def test_a_form_of_another_origin_changes_nothing(client: Client, jobs: Jobs, headers: dict[str, str], status: int) -> None:
+def test_a_cross_origin_form_is_refused(client: Client, jobs: Jobs, headers: dict[str, str], status: int) -> None:
     job_id = jobs.add()
     given = {"csrf_token": client.token(), "what": f'{{"id": "{job_id}"}}', "confirmed": "1"}
     response = client.request("POST", "/queue/acts/cancel-jobs", data=given, headers=headers)
@@ -141,7 +141,7 @@ def test_a_form_of_another_origin_changes_nothing(client: Client, jobs: Jobs, he
     assert jobs.status(job_id) is (JobStatus.CANCELLED if status == 200 else JobStatus.PENDING)
 
 
-def test_a_form_needs_the_token_of_its_browser_and_a_post(client: Client, jobs: Jobs) -> None:
+def test_a_form_requires_post_and_the_csrf_token_of_its_browser(client: Client, jobs: Jobs) -> None:
     job_id = jobs.add()
     what = {"id": str(job_id)}
     other = Client(client.app, prefix="")
@@ -169,13 +169,13 @@ def test_an_unknown_host_is_refused(host: str) -> None:
     assert "hosts" in response.text
 
 
-def test_accepted_hosts() -> None:
+def test_allowed_hosts_are_accepted() -> None:
     for hosts, host in ((["jobs.example"], "JOBS.example:8443"), (["*"], "anything"), (["[::1]"], "[::1]:80")):
         client = Client(dashboard(UNREACHABLE, authorize=everyone, hosts=hosts))
         assert client.get("/", headers={"Host": host}).status_code == 303
 
 
-def test_headers_of_every_response(client: Client) -> None:
+def test_every_response_has_the_security_headers(client: Client) -> None:
     for path in ("/queue/jobs", "/nowhere", "/queue/acts/cancel-jobs"):
         headers = client.get(path).headers
         policy = headers["content-security-policy"]
@@ -187,7 +187,7 @@ def test_headers_of_every_response(client: Client) -> None:
     assert framed.get("/").headers["content-security-policy"].endswith("frame-ancestors https://intranet.example")
 
 
-def test_authorize_may_be_async_redirect_or_be_wrong(engine: Engine) -> None:
+def test_authorize_may_be_async_or_redirect_and_a_wrong_result_is_an_error(engine: Engine) -> None:
     async def slowly(request: Request) -> Access | None:
         return everyone(request)
 
@@ -201,7 +201,7 @@ def test_authorize_may_be_async_redirect_or_be_wrong(engine: Engine) -> None:
     assert Client(dashboard(engine, authorize=wrong)).get("/queue/jobs").status_code == 500
 
 
-def test_a_user_opens_only_the_queues_that_were_granted(engine: Engine) -> None:
+def test_a_user_sees_only_granted_queues(engine: Engine) -> None:
     sources = [Source(name="mail", engine=engine), Source(name="secret", engine=UNREACHABLE)]
     access = Access(user="eve", sources=["mail"], permissions=ALL_PERMISSIONS)
     client = Client(dashboard(sources, authorize=lambda request: access))
@@ -212,7 +212,7 @@ def test_a_user_opens_only_the_queues_that_were_granted(engine: Engine) -> None:
     assert nothing.get("/").status_code == 403
 
 
-def test_payloads_of_types_that_a_user_may_not_see_are_redacted(engine: Engine, jobs: Jobs) -> None:
+def test_payloads_of_types_without_permission_are_redacted(engine: Engine, jobs: Jobs) -> None:
     error = {"type": "ValueError", "message": "card 4111", "traceback": "card 4111"}
     jobs.add(JobStatus.DEAD, type_name="pay", last_error=error, error=error, input={"card": "4111"})
     access = Access(user="eve", payload_types=["mail*"])
@@ -222,7 +222,7 @@ def test_payloads_of_types_that_a_user_may_not_see_are_redacted(engine: Engine, 
     assert "card 4111" in Client(dashboard(engine, authorize=everyone)).page("/queue/jobs")
 
 
-def test_a_token_works_once_for_one_browser() -> None:
+def test_a_one_time_token_works_once_in_one_browser() -> None:
     tokens = OneTimeToken(Access(user="ann"))
     app = tokens.wrap(dashboard(UNREACHABLE, authorize=tokens.authorize))
     first, second = Client(app, prefix=""), Client(app, prefix="")
@@ -246,13 +246,13 @@ def test_a_token_works_once_for_one_browser() -> None:
         ({"user": "a", "sources": "mail"}, "sources"),
     ],
 )
-def test_an_access_is_checked(options: Any, name: str) -> None:
+def test_access_arguments_are_validated(options: Any, name: str) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         Access(**options)
     assert caught.value.option == name
 
 
-def test_options_are_checked() -> None:
+def test_dashboard_options_are_validated() -> None:
     source = Source(name="mail", engine=UNREACHABLE)
     wrong: list[dict[str, Any]] = [
         {"engine": []},

@@ -16,7 +16,7 @@ from tests.dashboard.conftest import PREFIX, Client
 TEMPLATES = ROOT / "sa_jobqueue" / "dashboard" / "templates"
 
 
-def test_vendored_files_are_as_pinned_and_have_their_licences() -> None:
+def test_vendored_files_match_their_pins_and_include_licences() -> None:
     found = set()
     for package in tomllib.loads((ROOT / "scripts" / "vendor.toml").read_text(encoding="utf-8"))["package"]:
         assert len(package["sha512"]) == 88
@@ -31,7 +31,7 @@ def test_vendored_files_are_as_pinned_and_have_their_licences() -> None:
     assert {path for folder in folders for path in folder.iterdir()} == found
 
 
-def test_scripts_and_styles_are_small() -> None:
+def test_scripts_and_styles_stay_below_their_size_limits() -> None:
     size = {"js": 0, "css": 0, "svg": 0}
     for name, (content, _) in assets().contents.items():
         size[name.rpartition(".")[2]] += len(gzip.compress(content))
@@ -39,7 +39,7 @@ def test_scripts_and_styles_are_small() -> None:
     assert size["css"] <= 20_000
 
 
-def test_a_file_is_served_forever_under_its_hash(client: Client) -> None:
+def test_a_static_file_is_cached_forever_under_its_hash(client: Client) -> None:
     page = client.page("/queue/overview")
     links = re.findall(r'(?:src|href)="([^"]*/static/[^"]+)"', page)
     assert len(links) == len(assets().contents)
@@ -57,17 +57,17 @@ def test_a_file_is_served_forever_under_its_hash(client: Client) -> None:
     assert client.get("/static/dashboard.js").status_code == 404
 
 
-def test_pages_are_not_compressed_beside_the_token_of_their_forms(client: Client) -> None:
+def test_pages_with_csrf_tokens_are_not_compressed(client: Client) -> None:
     assert "content-encoding" not in client.get("/queue/jobs?type=" + "a" * 900).headers
 
 
-def test_templates_have_nothing_inline_and_escape_everything() -> None:
+def test_templates_use_no_inline_code_and_escape_everything() -> None:
     for path in TEMPLATES.iterdir():
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"\sstyle=|<style|<script(?![^>]*\ssrc=)|\son[a-z]+=|javascript:|https?:", text), path
         assert not re.search(r"\|\s*safe\b|autoescape|Markup", text), path
 
 
-def test_no_page_asks_another_host(client: Client, engine: Engine) -> None:
+def test_no_page_refers_to_another_host(client: Client, engine: Engine) -> None:
     for path in ("/queue/overview", "/queue/jobs"):
         assert not re.findall(r'(?:src|href|action)="(?:https?:)?//[^"]*"', client.page(path))

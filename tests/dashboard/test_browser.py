@@ -138,7 +138,9 @@ def fill(engine: Engine) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-def test_every_screen_is_accessible_and_keeps_its_policy(browser: Browser, engine: Engine, scheme: str) -> None:
+def test_every_screen_is_accessible_and_obeys_the_content_security_policy(
+    browser: Browser, engine: Engine, scheme: str
+) -> None:
     full = fill(engine)
     hostile = write_hostile(engine)
     sources = [Source(name=name, engine=engine, operator=engine, jobs=model) for name, model in _models()]
@@ -194,7 +196,7 @@ def test_empty_and_failing_screens_are_accessible_too(browser: Browser, engine: 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_charts_and_states_are_told_apart_without_their_hue(browser: Browser, engine: Engine, scheme: str) -> None:
+def test_charts_and_states_are_distinguishable_without_colour(browser: Browser, engine: Engine, scheme: str) -> None:
     """WCAG 2.2, 1.4.1 and 1.4.11: lines have a contrast of 3 and different dashes, states have words."""
     fill(engine)
     source = Source(name="queue", engine=engine)
@@ -220,7 +222,7 @@ def _models() -> list[tuple[str, Any]]:
     return [("full", Job), ("hostile", HostileJob)]
 
 
-def test_a_live_update_keeps_selection_and_focus_and_costs_304(browser: Browser, engine: Engine) -> None:
+def test_a_live_update_keeps_selection_and_focus_and_an_unchanged_one_returns_304(browser: Browser, engine: Engine) -> None:
     jobs = Jobs(engine)
     jobs.add()
     opened = Opened(browser)
@@ -245,7 +247,7 @@ def test_a_live_update_keeps_selection_and_focus_and_costs_304(browser: Browser,
     assert sorted(jobs.statuses().values()) == sorted([JobStatus.CANCELLED, JobStatus.PENDING])
 
 
-def test_updates_move_no_selection_focus_or_scroll_to_another_row(browser: Browser, engine: Engine) -> None:
+def test_live_updates_keep_selection_focus_and_scroll_on_their_row(browser: Browser, engine: Engine) -> None:
     jobs = Jobs(engine)
     ids = [str(one) for one in jobs.add_many(40)]
     opened = Opened(browser, viewport={"width": 1000, "height": 500})
@@ -266,7 +268,7 @@ def test_updates_move_no_selection_focus_or_scroll_to_another_row(browser: Brows
         opened.context.close()
 
 
-def test_updates_are_announced_at_most_every_ten_seconds(browser: Browser, engine: Engine) -> None:
+def test_live_updates_are_announced_at_most_every_ten_seconds(browser: Browser, engine: Engine) -> None:
     measured = health(engine)
     given = [measured]
     source = Source(name="queue", engine=engine)
@@ -302,7 +304,7 @@ def test_updates_are_announced_at_most_every_ten_seconds(browser: Browser, engin
         opened.context.close()
 
 
-def test_charts_times_keys_and_details_survive_updates(browser: Browser, engine: Engine) -> None:
+def test_charts_times_keyboard_shortcuts_and_details_survive_updates(browser: Browser, engine: Engine) -> None:
     ids = fill(engine)
     opened = Opened(browser, timezone_id="Asia/Kolkata", locale="en-GB")
     page = opened.page
@@ -340,7 +342,7 @@ def test_charts_times_keys_and_details_survive_updates(browser: Browser, engine:
         opened.context.close()
 
 
-def test_times_agree_with_the_database_in_any_zone_and_copies_are_exact(browser: Browser, engine: Engine) -> None:
+def test_times_match_the_database_in_any_time_zone_and_copies_are_exact(browser: Browser, engine: Engine) -> None:
     jobs = Jobs(engine)
     document = {"big": 2**80, "": {"": [None, {"a": None}]}, "nan": "NaN", "smile": "\U0001f600", "esc": "\x1b[0m\u202e\n"}
     # The hour that clocks in Berlin show twice.
@@ -375,7 +377,7 @@ def test_times_agree_with_the_database_in_any_zone_and_copies_are_exact(browser:
         opened.context.close()
 
 
-def test_it_works_by_keyboard_with_visible_focus_and_without_motion(browser: Browser, engine: Engine) -> None:
+def test_the_dashboard_works_by_keyboard_with_visible_focus_and_reduced_motion(browser: Browser, engine: Engine) -> None:
     jobs = Jobs(engine)
     jobs.add()
     # 1280 pixels at a zoom of 400 %.
@@ -418,7 +420,7 @@ def test_it_works_by_keyboard_with_visible_focus_and_without_motion(browser: Bro
     assert set(jobs.statuses().values()) == {JobStatus.CANCELLED}
 
 
-def test_a_page_of_another_release_keeps_its_files_and_reloads_once(
+def test_a_page_of_another_release_keeps_its_assets_and_reloads_once(
     browser: Browser, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = Opened(browser)
@@ -441,7 +443,7 @@ def test_a_page_of_another_release_keeps_its_files_and_reloads_once(
         opened.context.close()
 
 
-def test_without_scripts_it_reads_filters_and_acts(browser: Browser, engine: Engine) -> None:
+def test_the_dashboard_works_without_javascript(browser: Browser, engine: Engine) -> None:
     jobs = Jobs(engine)
     jobs.add(type_name="mail")
     jobs.add(type_name="pay")

@@ -49,7 +49,7 @@ def stop(process: Process, number: signal.Signals = signal.SIGTERM) -> int:
     return status
 
 
-def test_one_command_prints_a_link_that_works_once(start: Start, jobs: Jobs) -> None:
+def test_the_dashboard_command_prints_a_one_time_link(start: Start, jobs: Jobs) -> None:
     job_id = str(jobs.add())
     process, link = start("dashboard", "--port", "0", "--read-only")
     try:
@@ -67,7 +67,9 @@ def test_one_command_prints_a_link_that_works_once(start: Start, jobs: Jobs) -> 
         assert stop(process) == 0
 
 
-def test_with_an_authorize_of_the_application_under_a_prefix(start: Start, tmp_path: Path, jobs: Jobs) -> None:
+def test_the_dashboard_command_accepts_an_authorize_function_and_a_root_path(
+    start: Start, tmp_path: Path, jobs: Jobs
+) -> None:
     jobs.add()
     (tmp_path / "admin.py").write_text(APP)
     options = ("--authorize", "admin:authorize", "--root-path", "/jobs", "--host", "shop.example")
@@ -85,7 +87,7 @@ def test_with_an_authorize_of_the_application_under_a_prefix(start: Start, tmp_p
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::", "192.0.2.1", "example.com"])
-def test_it_does_not_listen_beyond_loopback_without_authorize(address: str) -> None:
+def test_the_dashboard_command_refuses_public_addresses_without_authorize(address: str) -> None:
     result = CliRunner().invoke(main, ["dashboard", "--url", "postgresql://127.0.0.1:1/none", "--address", address])
     assert result.exit_code == 2
     assert "--authorize" in result.output
@@ -98,7 +100,7 @@ def test_a_database_that_does_not_answer_is_an_error() -> None:
 
 
 @pytest.mark.long
-def test_the_demo_serves_it_while_it_runs_and_afterwards(start: Start) -> None:
+def test_the_demo_serves_the_dashboard_during_and_after_its_run(start: Start) -> None:
     process, link = start("demo", "--files", "50", "--dashboard")
     try:
         with httpx.Client(follow_redirects=True) as browser:

@@ -37,7 +37,7 @@ def buffers(engine: Engine, statements: list[tuple[str, Any]]) -> int:
     return found
 
 
-def test_no_page_reads_more_than_its_bound(engine: Engine) -> None:
+def test_no_page_reads_more_buffers_than_its_bound(engine: Engine) -> None:
     fill(engine, JOBS)
     with engine.connect() as connection:
         job = Job.__table__.c
@@ -93,7 +93,7 @@ def test_no_page_reads_more_than_its_bound(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("order", ["newest", "oldest"])
-def test_paging_while_jobs_are_written_repeats_and_misses_none(client: Client, engine: Engine, order: str) -> None:
+def test_paging_during_writes_neither_repeats_nor_misses_jobs(client: Client, engine: Engine, order: str) -> None:
     import html
     import json
     import re
@@ -101,7 +101,7 @@ def test_paging_while_jobs_are_written_repeats_and_misses_none(client: Client, e
     from tests.fixtures.jobs import Jobs
 
     jobs = Jobs(engine)
-    there = {str(one) for one in jobs.add_many(60)}
+    before = {str(one) for one in jobs.add_many(60)}
     seen: list[str] = []
     deleted: set[str] = set()
     url: str | None = f"/queue/jobs?limit=10&order={order}"
@@ -112,10 +112,10 @@ def test_paging_while_jobs_are_written_repeats_and_misses_none(client: Client, e
         url = html.unescape(following[1]) if following and len(seen) < 120 else None
         jobs.add_many(5)
         # The last row of this page, after which the next one begins, and one that was not shown yet.
-        gone = {seen[-1], *sorted(there - set(seen))[:1]}
+        removed = {seen[-1], *sorted(before - set(seen))[:1]}
         with engine.begin() as connection:
-            connection.execute(delete(Job).where(Job.id.in_(gone)))
-        deleted |= gone
+            connection.execute(delete(Job).where(Job.id.in_(removed)))
+        deleted |= removed
     assert len(seen) == len(set(seen))
     assert len(deleted) > 6
-    assert there - deleted <= set(seen)
+    assert before - deleted <= set(seen)

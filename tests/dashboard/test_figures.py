@@ -37,7 +37,7 @@ def cells(page: str, queue: str) -> list[str]:
     return [words(f"<h1>{cell}").strip() for cell in re.findall("(?s)<td[^>]*>(.*?)</td>", row)]
 
 
-def test_a_figure_that_was_not_measured_is_not_zero(engine: Engine, jobs: Jobs) -> None:
+def test_an_unmeasured_figure_is_not_shown_as_zero(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, queues=["mail"])
     given: list[Any] = [JobQueueError("it is down")]
 
@@ -75,11 +75,11 @@ def test_a_figure_that_was_not_measured_is_not_zero(engine: Engine, jobs: Jobs) 
     assert "Due 0" in shown
 
 
-def test_counts_that_stopped_are_lower_bounds_and_all_have_their_time(
+def test_truncated_counts_are_shown_as_lower_bounds_with_their_time(
     engine: Engine, database_url: str, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measuring, "COUNTED", 5)
-    monkeypatch.setattr(measuring, "LOOKED_AT", 8)
+    monkeypatch.setattr(measuring, "MAX_EXAMINED", 8)
     jobs.add_worker(WORKER, queues=["default"])
     jobs.add_many(12)
     for _ in range(6):
@@ -99,8 +99,8 @@ def test_counts_that_stopped_are_lower_bounds_and_all_have_their_time(
     assert re.search(r"Measured .+ ago, in ", words(client.page("/queue/limits")))
     for page in ("jobs", "chains", "workers", "dead-letters", "schedules", "audit", "job-types"):
         assert re.search(rf"Rendered {TIME}, by the database's clock", words(client.page(f"/queue/{page}"))), page
-    told = CliRunner().invoke(main, ["health", "--url", database_url])
-    assert "5 or more unresolved" in told.output, told.output
+    result = CliRunner().invoke(main, ["health", "--url", database_url])
+    assert "5 or more unresolved" in result.output, result.output
 
 
 def _is_vacuuming(engine: Engine) -> bool:
@@ -109,7 +109,7 @@ def _is_vacuuming(engine: Engine) -> bool:
         return bool(connection.scalar(phases))
 
 
-def test_storage_has_the_numbers_of_the_report_and_a_vacuum_under_way(engine: Engine, jobs: Jobs) -> None:
+def test_storage_shows_the_report_and_a_running_vacuum(engine: Engine, jobs: Jobs) -> None:
     jobs.add_many(2000)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("UPDATE job SET priority = 1"))

@@ -15,7 +15,7 @@ def node(key: object, status: JobStatus = JobStatus.COMPLETED) -> Node:
     return Node(key=str(key), title=f"chain {key}", status=status, href=f"/chain?id={key}")
 
 
-def test_a_chain_is_drawn_to_the_right_of_all_that_it_waits_for() -> None:
+def test_a_chain_is_drawn_to_the_right_of_its_blockers() -> None:
     edges = [("a", "b"), ("b", "d"), ("a", "d"), ("c", "d")]
     drawing = draw(["a", "b", "c", "d"], edges)
     for start, end in edges:
@@ -29,7 +29,7 @@ def test_a_chain_is_drawn_to_the_right_of_all_that_it_waits_for() -> None:
     assert max(y for _, y in drawing.places.values()) < drawing.height
 
 
-def test_edges_that_need_not_cross_do_not() -> None:
+def test_avoidable_edge_crossings_are_avoided() -> None:
     keys = [f"l{index}" for index in range(6)] + [f"r{index}" for index in (3, 1, 5, 0, 4, 2)]
     drawing = draw(keys, [(f"l{index}", f"r{index}") for index in range(6)])
     left = sorted(range(6), key=lambda index: drawing.places[f"l{index}"][1])
@@ -37,7 +37,7 @@ def test_edges_that_need_not_cross_do_not() -> None:
 
 
 @pytest.mark.parametrize("edges", [[("a", "a")], [("a", "b"), ("b", "a")], [("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")]])
-def test_a_circle_is_drawn_all_the_same(edges: list[tuple[str, str]]) -> None:
+def test_a_cyclic_graph_is_drawn(edges: list[tuple[str, str]]) -> None:
     drawing = draw(["a", "b", "c", "d"], edges)
     assert len(set(drawing.places.values())) == 4
     assert set(drawing.lines) == {edge for edge in edges if edge[0] != edge[1]}
@@ -45,7 +45,7 @@ def test_a_circle_is_drawn_all_the_same(edges: list[tuple[str, str]]) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "edges"), [(300, 450), (500, 755), (1000, 1500)])
-def test_its_cost_is_bounded_by_a_count_of_steps(nodes: int, edges: int) -> None:
+def test_the_cost_of_drawing_is_bounded_by_a_number_of_steps(nodes: int, edges: int) -> None:
     rng = random.Random(7)
     keys = [str(index) for index in range(nodes)]
     found = {tuple(map(str, sorted(rng.sample(range(nodes), 2)))) for _ in range(edges)}
@@ -54,7 +54,7 @@ def test_its_cost_is_bounded_by_a_count_of_steps(nodes: int, edges: int) -> None
     assert len(set(drawing.places.values())) == nodes
 
 
-def test_a_line_of_chains_as_long_as_any_costs_as_little() -> None:
+def test_the_longest_line_of_chains_is_drawn_at_low_cost() -> None:
     keys = [str(index) for index in range(5000)]
     line = list(itertools.pairwise(keys))
     # Deeper than Python's recursion; and one edge over all layers, which has too many bends to be drawn with them.
@@ -63,17 +63,17 @@ def test_a_line_of_chains_as_long_as_any_costs_as_little() -> None:
     assert len(outline([node(key) for key in keys], line)) >= 1
 
 
-def test_above_three_hundred_finished_chains_that_the_same_one_waits_for_are_one() -> None:
+def test_more_than_three_hundred_finished_blockers_of_a_chain_are_folded() -> None:
     finished = [node(index) for index in range(FOLD_ABOVE)]
     last = node("last", JobStatus.PENDING)
     edges = {(one.key, last.key) for one in finished}
-    nodes, kept = fold([*finished, last], edges, keep=["0"])
+    nodes, drawn = fold([*finished, last], edges, keep=["0"])
     assert [(one.title, one.folded) for one in nodes] == [("chain 0", 0), ("chain last", 0), ("299 chains", 299)]
-    assert kept == {("0", "last"), (("folded", 0), "last")}
+    assert drawn == {("0", "last"), (("folded", 0), "last")}
     assert fold(finished, edges) == (finished, edges)
 
 
-def test_what_waits_for_a_dead_chain_or_for_itself_is_stuck() -> None:
+def test_chains_that_wait_for_a_dead_chain_or_a_cycle_are_stuck() -> None:
     states = {"dead": JobStatus.DEAD, "done": JobStatus.COMPLETED, "runs": JobStatus.RUNNING}
     names = ("dead", "done", "runs", "after dead", "later", "after done", "after runs", "one", "other", "after one")
     nodes = [node(name, states.get(name, JobStatus.BLOCKED)) for name in names]
@@ -90,7 +90,7 @@ def test_what_waits_for_a_dead_chain_or_for_itself_is_stuck() -> None:
     assert stuck == {"dead", "after dead", "later", "one", "other", "after one"}
 
 
-def test_the_nested_list_has_each_chain_in_full_once() -> None:
+def test_the_outline_expands_each_chain_only_once() -> None:
     edges = [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")]
     (root,) = outline([node(key) for key in "abcd"], edges)
 
@@ -100,7 +100,7 @@ def test_the_nested_list_has_each_chain_in_full_once() -> None:
     assert names(root) == ["d", False, [["b", False, [["a", False, []]]], ["c", False, [["a", True, []]]]]]
 
 
-def test_the_drawing_escapes_what_it_shows_and_links_its_nodes() -> None:
+def test_the_drawing_escapes_text_and_links_its_nodes() -> None:
     hostile = Node(key="x", title='<script>"\x1b[2J', status=JobStatus.DEAD, href='/chain?id="><b>', is_stuck=True)
     shown = svg([hostile, node("y")], {("y", "x"): False}, current="x", label="Chains")
     assert "<script>" not in shown

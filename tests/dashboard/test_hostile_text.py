@@ -19,7 +19,7 @@ MARKUP = '"><script>alert(1)</script><img src=x onerror=alert(1)>{{ 7 * 7 }}'
 
 
 @pytest.mark.parametrize("corpus", ["control", "markup"])
-def test_no_screen_lets_any_text_through(engine: Engine, monkeypatch: pytest.MonkeyPatch, corpus: str) -> None:
+def test_every_screen_escapes_hostile_text(engine: Engine, monkeypatch: pytest.MonkeyPatch, corpus: str) -> None:
     if corpus == "markup":
         for name in ("tests.fixtures.hostile.HOSTILE",):
             monkeypatch.setattr(name, MARKUP)

@@ -19,7 +19,7 @@ from sa_jobqueue.dashboard.screens.base import Context
 from sa_jobqueue.migrations.grants import apply_grants
 from sa_jobqueue.observe.health import Code, Finding, Severity
 from tests.dashboard.conftest import Client, everyone
-from tests.dashboard.test_acts import confirmed
+from tests.dashboard.test_actions import confirmed
 from tests.fixtures.jobs import Jobs
 
 
@@ -30,7 +30,7 @@ def links(page: str) -> set[str]:
 @pytest.mark.parametrize(
     "prefix", ["/a/b%20c/queue", *(pytest.param(one, marks=pytest.mark.long) for one in ("", "/jobs", "/static", "/queue"))]
 )
-def test_links_keep_the_prefix(engine: Engine, prefix: str) -> None:
+def test_links_keep_the_mount_prefix(engine: Engine, prefix: str) -> None:
     app = dashboard(engine, operator=engine, authorize=everyone)
     client = Client(app, prefix=prefix.replace("%20", " ")) if prefix else Client(app, prefix="")
     client.prefix = prefix
@@ -48,7 +48,7 @@ def test_links_keep_the_prefix(engine: Engine, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("strips", [True, False])
-def test_behind_a_proxy_that_strips_its_prefix_or_keeps_it(engine: Engine, strips: bool) -> None:
+def test_links_work_behind_a_proxy_that_strips_or_keeps_its_prefix(engine: Engine, strips: bool) -> None:
     app = dashboard(engine, operator=engine, authorize=everyone)
 
     async def proxied(scope: Any, receive: Any, send: Any) -> None:
@@ -61,7 +61,7 @@ def test_behind_a_proxy_that_strips_its_prefix_or_keeps_it(engine: Engine, strip
     assert all(one.startswith("/proxy/") for one in links(page))
 
 
-def test_several_mounts_and_queues_in_one_process(engine: Engine, jobs: Jobs) -> None:
+def test_several_dashboards_and_queues_run_in_one_process(engine: Engine, jobs: Jobs) -> None:
     jobs.add(type_name="mine")
     one = dashboard(engine, JobQueue(), authorize=everyone, title="one")
     two = dashboard([Source(name="a", engine=engine), Source(name="b", engine=engine, jobs=Job)], authorize=everyone)
@@ -74,7 +74,7 @@ def test_several_mounts_and_queues_in_one_process(engine: Engine, jobs: Jobs) ->
     assert client.get("/two/queue/jobs").status_code == 404
 
 
-def test_in_litestar(engine: Engine, jobs: Jobs) -> None:
+def test_the_dashboard_can_be_mounted_in_litestar(engine: Engine, jobs: Jobs) -> None:
     from litestar import Litestar, asgi
 
     job_id = jobs.add()
@@ -90,7 +90,7 @@ def test_in_litestar(engine: Engine, jobs: Jobs) -> None:
     assert jobs.status(job_id) is JobStatus.CANCELLED
 
 
-def test_with_an_async_engine(async_engine: AsyncEngine, jobs: Jobs) -> None:
+def test_the_dashboard_accepts_an_async_engine(async_engine: AsyncEngine, jobs: Jobs) -> None:
     job_id = jobs.add()
     source = Source(name="queue", engine=async_engine, operator=async_engine)
     client = Client(dashboard([source], authorize=everyone))
@@ -100,7 +100,7 @@ def test_with_an_async_engine(async_engine: AsyncEngine, jobs: Jobs) -> None:
     source.dispose()
 
 
-def test_with_the_roles_of_an_observer_and_an_operator(engine: Engine, jobs: Jobs) -> None:
+def test_the_dashboard_works_with_observer_and_operator_roles(engine: Engine, jobs: Jobs) -> None:
     with engine.begin() as connection:
         apply_grants(connection, Job.__jobqueue__)
 
@@ -142,7 +142,7 @@ def test_with_the_roles_of_an_observer_and_an_operator(engine: Engine, jobs: Job
     writer.dispose()
 
 
-def test_liveness_asks_nothing_and_readiness_the_database(engine: Engine) -> None:
+def test_liveness_runs_no_query_and_readiness_checks_the_database(engine: Engine) -> None:
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
     client = Client(dashboard(engine, authorize=lambda request: None))
@@ -161,7 +161,7 @@ def test_liveness_asks_nothing_and_readiness_the_database(engine: Engine) -> Non
 
 
 @pytest.mark.parametrize("code", Code)
-def test_every_finding_leads_to_a_page(client: Client, engine: Engine, jobs: Jobs, code: Code) -> None:
+def test_every_health_finding_links_to_an_existing_page(client: Client, engine: Engine, jobs: Jobs, code: Code) -> None:
     job_id = jobs.add()
     source = Source(name="queue", engine=engine)
     from sa_jobqueue.dashboard.parameters import Params

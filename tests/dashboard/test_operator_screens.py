@@ -39,7 +39,7 @@ from tests.fixtures.jobs import WORKER, Jobs
 NIGHTLY = Schedule(name="nightly", type_name="report", cron="0 3 * * *", time_zone="Europe/Berlin")
 
 
-def test_the_graph_of_a_chain_opens_from_any_job_and_names_what_is_stuck(client: Client, engine: Engine, jobs: Jobs) -> None:
+def test_the_chain_graph_opens_from_any_job_and_marks_stuck_chains(client: Client, engine: Engine, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD, type_name="dies")
     with Session(engine) as session, session.begin():
         first = Job(type_name="first")
@@ -64,7 +64,7 @@ def test_the_graph_of_a_chain_opens_from_any_job_and_names_what_is_stuck(client:
     assert client.get("/queue/chain?id=00000000-0000-0000-0000-000000000000").status_code == 404
 
 
-def test_chains_are_listed_by_filters_and_cancelled(client: Client, jobs: Jobs) -> None:
+def test_chains_can_be_filtered_and_cancelled(client: Client, jobs: Jobs) -> None:
     one, other = jobs.add(type_name="mail"), jobs.add(JobStatus.COMPLETED, type_name="pay")
     page = client.page("/queue/chains?status=pending")
     assert str(one) in page
@@ -75,7 +75,7 @@ def test_chains_are_listed_by_filters_and_cancelled(client: Client, jobs: Jobs) 
     assert jobs.status(one) is JobStatus.CANCELLED
 
 
-def test_a_schedule_shows_its_next_times_in_its_own_zone_and_is_paused_resumed_and_run(
+def test_a_schedule_shows_its_next_times_in_its_time_zone_and_can_be_paused_and_run(
     client: Client, engine: Engine, session: Session
 ) -> None:
     sync_schedules(session, [NIGHTLY])
@@ -113,7 +113,7 @@ def test_a_schedule_shows_its_next_times_in_its_own_zone_and_is_paused_resumed_a
     assert "none that could be computed" in page
 
 
-def test_a_worker_shows_its_heartbeat_and_is_drained_and_resized(client: Client, session: Session, jobs: Jobs) -> None:
+def test_a_worker_shows_its_heartbeat_and_can_be_drained_and_resized(client: Client, session: Session, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, silent_for=60, queues=["mail"])
     page = client.page("/queue/workers")
     assert "silent" in page
@@ -131,7 +131,7 @@ def test_a_worker_shows_its_heartbeat_and_is_drained_and_resized(client: Client,
         assert client.post(act, {}, confirmed="1").status_code == 400  # an empty filter would mean every worker
 
 
-def test_limits_show_what_a_rate_has_left_and_shares_what_queues_got(
+def test_limits_show_the_remaining_rate_and_shares_of_queues(
     client: Client, engine: Engine, session: Session, jobs: Jobs
 ) -> None:
     upsert_queue(session, QueueSettings(name="mail", weight=3, rate_limit=4, rate_period=timedelta(days=1)))
@@ -149,7 +149,7 @@ def test_limits_show_what_a_rate_has_left_and_shares_what_queues_got(
     assert re.findall(r'/job\?id=([^"]+)">', page) == [str(held)]  # has held a slot of the limit longest
 
 
-def test_limits_show_what_a_window_has_left_and_when_it_moves_on(client: Client, session: Session) -> None:
+def test_limits_show_the_remaining_capacity_of_a_sliding_window(client: Client, session: Session) -> None:
     window = QueueSettings(name="mail", rate_limit=4, rate_period=timedelta(hours=2), rate_algorithm="sliding_window")
     upsert_queue(session, window)
     started = "ARRAY[(extract(epoch FROM now()) * 1000000)::bigint, 4]"
@@ -161,7 +161,9 @@ def test_limits_show_what_a_window_has_left_and_when_it_moves_on(client: Client,
     assert re.search(r"0\.0 of 4, 4\.0 used in (2|1\.9\d*) h", page), page
 
 
-def test_shares_compare_what_queues_and_keys_got_with_what_is_due(client: Client, session: Session, jobs: Jobs) -> None:
+def test_shares_compare_started_jobs_of_queues_and_fairness_keys_with_their_weights(
+    client: Client, session: Session, jobs: Jobs
+) -> None:
     upsert_queue(session, QueueSettings(name="mail", weight=3))
     upsert_queue(session, QueueSettings(name="mail", fairness_key="7", weight=4))
     session.commit()
@@ -184,7 +186,7 @@ def test_shares_compare_what_queues_and_keys_got_with_what_is_due(client: Client
     assert re.search("mail 7 4 1 25% 80% 3[0-9] s less than half mail 8 1 3 75% 20%", page), page
 
 
-def test_a_schedule_is_deleted_and_a_later_operator_is_told_that_it_is_gone(
+def test_deleting_a_schedule_twice_reports_that_it_was_deleted(
     client: Client, engine: Engine, session: Session, jobs: Jobs
 ) -> None:
     sync_schedules(session, [NIGHTLY])
@@ -211,7 +213,7 @@ def test_a_schedule_is_deleted_and_a_later_operator_is_told_that_it_is_gone(
     assert jobs.status(made) is JobStatus.PENDING
 
 
-def test_overview_and_storage_name_the_job_that_holds_back_vacuum(client: Client, engine: Engine, jobs: Jobs) -> None:
+def test_overview_and_storage_name_the_job_holding_back_the_xmin_horizon(client: Client, engine: Engine, jobs: Jobs) -> None:
     other, job_id = (jobs.add(JobStatus.RUNNING, type_name="slow") for _ in range(2))
     with engine.connect() as holder:
         holder.execute(text("SELECT set_config('application_name', :name, false)"), {"name": session_name(job_id)})
@@ -231,7 +233,7 @@ def test_overview_and_storage_name_the_job_that_holds_back_vacuum(client: Client
     assert re.search(r"handler of slow.*, for [\d.]+ s", re.sub("<[^>]*>", "", figure)), figure
 
 
-def test_attempts_show_what_changed_and_link_their_traces(engine: Engine, jobs: Jobs) -> None:
+def test_attempts_show_changes_between_them_and_link_their_traces(engine: Engine, jobs: Jobs) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
     job_id = jobs.add(trace_context=f"00-{trace}-b7ad6b7169203331-01")
     at = datetime.now(UTC)
@@ -253,7 +255,7 @@ def test_attempts_show_what_changed_and_link_their_traces(engine: Engine, jobs: 
             dashboard(engine, trace_url=wrong)
 
 
-def test_the_url_of_a_list_has_its_columns_and_its_page(client: Client, jobs: Jobs) -> None:
+def test_the_url_of_a_list_contains_its_columns_and_page(client: Client, jobs: Jobs) -> None:
     jobs.add_many(3)
     page = client.page("/queue/jobs?column=started_at&column=worker&column=chain&limit=2")
     headings = re.findall('<th scope="col">([^<]*)</th>', page)
@@ -264,7 +266,7 @@ def test_the_url_of_a_list_has_its_columns_and_its_page(client: Client, jobs: Jo
     assert client.get("/queue/jobs?column=input").status_code == 400
 
 
-def test_the_audit_shows_who_did_what(client: Client, session: Session, jobs: Jobs) -> None:
+def test_the_audit_screen_lists_operations_by_actor(client: Client, session: Session, jobs: Jobs) -> None:
     pause_queues(session, ["mail"], by="bob")
     session.commit()
     job_id = jobs.add()
@@ -305,7 +307,7 @@ ASKED: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_each_act_leaves_one_record_of_its_user_and_a_preview_none(
+def test_each_action_writes_one_audit_record_and_a_preview_none(
     client: Client, session: Session, jobs: Jobs, act: str
 ) -> None:
     jobs.add_worker(WORKER)

@@ -45,7 +45,7 @@ VALUES = (
 
 @pytest.mark.parametrize("values", [1, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("screen", [screen.name for screen in SCREENS])
-def test_fuzzed_queries(client: Client, jobs: Jobs, screen: str, values: int) -> None:
+def test_fuzzed_query_strings_cause_no_server_error(client: Client, jobs: Jobs, screen: str, values: int) -> None:
     jobs.add(JobStatus.DEAD)
     rng = random.Random(screen)
     found = set()
@@ -64,7 +64,7 @@ def test_fuzzed_queries(client: Client, jobs: Jobs, screen: str, values: int) ->
 
 @pytest.mark.parametrize("values", [10, pytest.param(len(VALUES), marks=pytest.mark.long)])
 @pytest.mark.parametrize("act", ACTS)
-def test_fuzzed_forms(client: Client, jobs: Jobs, act: str, values: int) -> None:
+def test_fuzzed_forms_cause_no_server_error(client: Client, jobs: Jobs, act: str, values: int) -> None:
     jobs.add(JobStatus.DEAD)
     rng = random.Random(act)
     token = client.token()
@@ -74,7 +74,7 @@ def test_fuzzed_forms(client: Client, jobs: Jobs, act: str, values: int) -> None
         assert response.status_code in {200, 400, 404, 409}, (value, response.text)
 
 
-def test_forms_that_are_too_large_or_not_forms(client: Client) -> None:
+def test_oversized_and_malformed_forms_are_refused(client: Client) -> None:
     token = client.token()
     same = {"Sec-Fetch-Site": "same-origin"}
     form = same | {"Content-Type": "application/x-www-form-urlencoded"}
@@ -92,7 +92,7 @@ def test_forms_that_are_too_large_or_not_forms(client: Client) -> None:
     assert "at most 1000" in response.text
 
 
-def test_names_that_urls_could_misread_keep_their_meaning(client: Client, jobs: Jobs) -> None:
+def test_names_with_special_characters_survive_in_urls(client: Client, jobs: Jobs) -> None:
     names = ["mail/42", "a b", "ü", "../x", "a&type=b", "a%2Fb", "#", "?", "+", '"><i>']
     for name in names:
         jobs.add(queue=name, type_name=name)
@@ -101,7 +101,7 @@ def test_names_that_urls_could_misread_keep_their_meaning(client: Client, jobs: 
         assert page.count('name="ids"') == 1, name
 
 
-def test_filters_are_in_the_url_and_pages_repeat_and_miss_nothing(client: Client, jobs: Jobs) -> None:
+def test_filters_are_in_the_url_and_pages_list_each_job_once(client: Client, jobs: Jobs) -> None:
     import html
     import re
 

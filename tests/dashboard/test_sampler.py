@@ -37,7 +37,7 @@ def overview(engine: Engine) -> Overview:
     return Overview(health=health(engine), longest=[], failures=[])
 
 
-def test_a_report_is_kept_for_a_multiple_of_its_cost(engine: Engine) -> None:
+def test_a_report_is_cached_for_a_multiple_of_its_cost(engine: Engine) -> None:
     clock, calls, report = Clock(), [], overview(engine)
 
     def read() -> Overview:
@@ -62,7 +62,7 @@ def test_a_report_is_kept_for_a_multiple_of_its_cost(engine: Engine) -> None:
     assert len(sampler.points) == 3
 
 
-def test_a_failure_keeps_the_last_report_and_is_one_sentence(engine: Engine) -> None:
+def test_a_failed_report_keeps_the_last_one_and_shows_one_sentence(engine: Engine) -> None:
     clock, report = Clock(), overview(engine)
     answers: list[Any] = [report, JobQueueError("it is down\nwith details")]
 
@@ -81,7 +81,7 @@ def test_a_failure_keeps_the_last_report_and_is_one_sentence(engine: Engine) -> 
     assert sampler.sample().error == "it is down"  # not tried again at once
 
 
-def test_viewers_get_the_last_report_while_one_is_measured(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_viewers_get_the_last_report_while_a_new_one_is_measured(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, report = Clock(), overview(engine)
     began, may_end = threading.Event(), threading.Event()
     calls = []
@@ -124,7 +124,7 @@ def test_a_page_does_not_wait_for_the_first_report(engine: Engine, monkeypatch: 
     assert "Findings" in client.page("/queue/overview")
 
 
-def test_fifty_viewers_cost_what_one_costs(engine: Engine, jobs: Jobs) -> None:
+def test_fifty_viewers_cause_no_more_queries_than_one(engine: Engine, jobs: Jobs) -> None:
     jobs.add()
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
@@ -141,7 +141,7 @@ def test_fifty_viewers_cost_what_one_costs(engine: Engine, jobs: Jobs) -> None:
     assert again.status_code in {200, 304}
 
 
-def test_the_shares_are_counted_once_for_all_viewers_and_without_them_the_limits_are_shown(
+def test_shares_are_measured_once_for_all_viewers_and_their_failure_leaves_limits_shown(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.add()
@@ -165,7 +165,7 @@ def test_the_shares_are_counted_once_for_all_viewers_and_without_them_the_limits
     assert "Concurrency and rates of queues" in page
 
 
-def test_a_look_at_a_measured_report_reads_little_and_no_viewer_costs_nothing(engine: Engine, jobs: Jobs) -> None:
+def test_showing_a_cached_report_reads_little_and_no_viewer_costs_nothing(engine: Engine, jobs: Jobs) -> None:
     """A page's own statements read at most 5,000 buffers, and nothing is read that nobody looks at."""
     jobs.add()
     source, clock = Source(name="queue", engine=engine), Clock()
@@ -185,7 +185,7 @@ def test_a_look_at_a_measured_report_reads_little_and_no_viewer_costs_nothing(en
     assert len(statements) > len(looked_at)  # a whole report, since the last one is old
 
 
-def test_statements_that_do_not_end_leave_each_page_usable(engine: Engine, jobs: Jobs) -> None:
+def test_statement_timeouts_leave_each_page_usable(engine: Engine, jobs: Jobs) -> None:
     """Nobody can read the jobs: each page answers soon, says why, and leads to the others."""
     job_id = jobs.add()
     source = Source(name="queue", engine=engine, timeout=timedelta(milliseconds=100))
@@ -241,7 +241,7 @@ def test_a_replica_is_read_and_never_written(engine: Engine, as_replica: Engine,
     assert "is a replica, which accepts no writes" in refused.text
 
 
-def test_tables_that_were_migrated_meanwhile_are_a_sentence(engine: Engine, client: Client) -> None:
+def test_tables_of_another_schema_version_are_reported_in_a_sentence(engine: Engine, client: Client) -> None:
     client.page("/queue/jobs")
     for version, sentence in ((LATEST + 2, "upgrade sa-jobqueue here"), (LATEST - 1, "this library needs")):
         with engine.begin() as connection:
@@ -256,7 +256,7 @@ def test_tables_that_were_migrated_meanwhile_are_a_sentence(engine: Engine, clie
             connection.execute(text("ALTER TABLE job RENAME COLUMN renamed TO fairness_key"))
 
 
-def test_a_database_that_is_down_or_has_no_queue_is_a_sentence(engine: Engine) -> None:
+def test_an_unavailable_or_empty_database_is_reported_in_a_sentence(engine: Engine) -> None:
     down = create_engine("postgresql+psycopg://app:secret@127.0.0.1:1/none")
     client = Client(dashboard(down, authorize=everyone))
     page = client.page("/queue/overview")
@@ -273,7 +273,7 @@ def test_a_database_that_is_down_or_has_no_queue_is_a_sentence(engine: Engine) -
     assert client.get("/queue/jobs").status_code == 503
 
 
-def test_a_role_without_pg_monitor_sees_the_queue_and_is_told_what_it_cannot_see(engine: Engine, jobs: Jobs) -> None:
+def test_a_role_without_pg_monitor_sees_the_queue_and_a_note_on_what_is_hidden(engine: Engine, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.RUNNING)
     role = f"plain_{engine.url.database}"
     with engine.begin() as connection:
@@ -299,7 +299,7 @@ def test_a_role_without_pg_monitor_sees_the_queue_and_is_told_what_it_cannot_see
 
 
 @pytest.mark.long
-def test_updates_leave_no_memory_and_no_thread_behind(engine: Engine, jobs: Jobs) -> None:
+def test_updates_leak_neither_memory_nor_threads(engine: Engine, jobs: Jobs) -> None:
     jobs.add_many(60)
     source = Source(name="queue", engine=engine)
     client = Client(dashboard([source], authorize=everyone))

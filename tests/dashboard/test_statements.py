@@ -30,7 +30,9 @@ WITHOUT_LINK = {
 }
 
 
-def test_a_list_shows_how_far_it_searched(client: Client, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_that_reached_its_scan_limit_shows_how_far_it_searched(
+    client: Client, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     screen = "sa_jobqueue.dashboard.screens.jobs"
     monkeypatch.setattr(f"{screen}.SCAN_LIMIT", 4)
     monkeypatch.setattr(f"{screen}.list_jobs", partial(list_jobs, scan_limit=4))
@@ -46,7 +48,7 @@ def test_a_list_shows_how_far_it_searched(client: Client, jobs: Jobs, monkeypatc
     assert re.findall('<th scope="col">([^<]*)</th>', page) == ["Select", "Job", "Type"]
 
 
-def test_attempts_name_another_outcome_and_another_error(client: Client, engine: Engine, jobs: Jobs) -> None:
+def test_attempts_mark_a_changed_outcome_and_a_changed_error(client: Client, engine: Engine, jobs: Jobs) -> None:
     job_id = jobs.add()
     at = datetime.now(UTC)
     for number, (outcome, fingerprint) in enumerate([("failed", "a"), ("failed", "b"), ("timed_out", "b")], 1):
@@ -59,7 +61,7 @@ def test_attempts_name_another_outcome_and_another_error(client: Client, engine:
     assert re.search("Attempt 2 failed [^A]*another error than before", page), page
 
 
-def test_workers_show_versions_handlers_and_the_queues_that_none_serves(engine: Engine, jobs: Jobs) -> None:
+def test_workers_show_versions_handlers_and_unserved_queues(engine: Engine, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, queues=["mail", "pay"], job_types=["send", "charge"], version="1.0", concurrency=9)
     page = Client(dashboard(engine, authorize=everyone)).page("/queue/workers")
     assert "several versions" not in page
@@ -76,7 +78,7 @@ def test_workers_show_versions_handlers_and_the_queues_that_none_serves(engine: 
 
 
 @pytest.mark.parametrize("cause", Cause)
-def test_each_cause_links_what_ends_it(client: Client, engine: Engine, jobs: Jobs, cause: Cause) -> None:
+def test_each_explanation_links_to_its_remedy(client: Client, engine: Engine, jobs: Jobs, cause: Cause) -> None:
     job_id = jobs.add(JobStatus.DEAD) if cause is Cause.DEAD else jobs.add()
     source = Source(name="queue", engine=engine)
     context = Context(source=source, access=everyone(None), params=Params([]), root=PREFIX)  # type: ignore[arg-type]
@@ -98,7 +100,7 @@ def test_each_cause_links_what_ends_it(client: Client, engine: Engine, jobs: Job
         assert not anchor or f'id="{anchor}"' in page
 
 
-def test_a_late_schedule_is_marked_with_how_late_it_is(client: Client, engine: Engine, session: Session) -> None:
+def test_a_late_schedule_shows_its_delay(client: Client, engine: Engine, session: Session) -> None:
     upsert_schedule(session, Schedule(name="hourly", type_name="report", cron="0 * * * *"))
     session.commit()
     page = words(client.page("/queue/schedules"))

@@ -21,7 +21,7 @@ from sa_jobqueue.types import ENDED
 from tests.explorer.scenario import Operation, Outcomes, Steps
 from tests.explorer.statements import by_locks
 from tests.explorer.workers import SessionWorker
-from tests.statements.cases import beat_parameters
+from tests.statements.cases import heartbeat_parameters
 
 WORKERS = 3
 _SILENT = timedelta(hours=1)
@@ -79,7 +79,7 @@ class SimulatedWorker:
         self._note("claim", claimed[0].attempt if claimed else None)
 
     def heartbeat(self) -> None:
-        self.session.execute(leases.beat(Job), beat_parameters(self.manual_worker.worker_id))
+        self.session.execute(leases.heartbeat(Job), heartbeat_parameters(self.manual_worker.worker_id))
         self._note("heartbeat")
 
     def fall_silent(self) -> None:
@@ -120,7 +120,7 @@ def fall_silent(session: Session, *worker_ids: str) -> None:
 
 def rescue(session: Session, most: int) -> list[Any]:
     """Rescue, as a worker does whose heartbeat timeout is a minute; what it takes is due at once."""
-    given = {"ttl": _PATIENCE, "limit": 10, "base": 0.0, "cap": 0.0, "letter_ids": [uuid7() for _ in range(10)]}
+    given = {"ttl": _PATIENCE, "limit": 10, "base": 0.0, "cap": 0.0, "dead_letter_ids": [uuid7() for _ in range(10)]}
     return list(session.execute(leases.rescue(Job), given).all())
 
 
@@ -133,7 +133,7 @@ def one_job(session: Session, *, most: int = 2, held: bool = False) -> Given:
     job = {"id": job_id, "chain_id": job_id, "queue": given.queue, "type_name": "test", "chain_type_name": "test"}
     session.execute(insert(table(Job)).values(**job, input=None, max_attempts=most))
     for number in range(WORKERS):
-        session.execute(leases.beat(Job), beat_parameters(given.worker(number)))
+        session.execute(leases.heartbeat(Job), heartbeat_parameters(given.worker(number)))
     if held:
         first = SimulatedWorker(session, given, 0)
         first.claim()

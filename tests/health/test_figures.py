@@ -126,7 +126,7 @@ def test_measurements_of_queues_equal_plain_counts(jobs: Jobs, engine: Engine) -
 @both_servers
 def test_counts_stop_at_their_limits_and_are_marked_as_capped(jobs: Jobs, engine: Engine, monkeypatch: Any) -> None:
     monkeypatch.setattr(measuring, "COUNTED", 5)
-    monkeypatch.setattr(measuring, "LOOKED_AT", 8)
+    monkeypatch.setattr(measuring, "MAX_EXAMINED", 8)
     jobs.add_worker("live:1")
     jobs.add_many(12)
     jobs.add_many(3, priority=4)

@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Static
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli import main
-from sa_jobqueue.cli._top import Look, TopApp
+from sa_jobqueue.cli._top import ReadOverview, TopApp
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health.overview import overviews
 from tests.fixtures.jobs import WORKER, Jobs
@@ -65,7 +65,7 @@ async def test_top_shows_problems_to_a_read_only_role_and_obeys_its_keys(
     event.listen(observer, "connect", lambda *given: connections.append(given[0]))
     app = TopApp(lambda: overviews(observer), interval=timedelta(seconds=60))
     async with app.run_test(size=SIZE) as pilot:
-        await until(lambda: app.looks == 1, what="the first refresh")
+        await until(lambda: app.reads == 1, what="the first refresh")
         assert words(app).startswith("CRITICAL")
         assert "queue_unserved" in words(app)
         assert "every 60 s" in words(app)
@@ -82,7 +82,7 @@ async def test_top_shows_problems_to_a_read_only_role_and_obeys_its_keys(
 
         each = len(statements)
         await pilot.press("r")
-        await until(lambda: app.looks == 2, what="another refresh")
+        await until(lambda: app.reads == 2, what="another refresh")
         assert len(statements) <= 2 * each
         assert each < 25
         assert len(connections) == 1
@@ -111,14 +111,14 @@ async def test_top_reports_a_failed_refresh_and_reconnects(engine: Engine, jobs:
     entered: list[int] = []
 
     @contextmanager
-    def connect() -> Iterator[Look]:
+    def connect() -> Iterator[ReadOverview]:
         entered.append(1)
         with overviews(engine) as overview:
             yield overview
 
     app = TopApp(connect, interval=timedelta(milliseconds=100))
     async with app.run_test(size=SIZE):
-        await until(lambda: app.looks >= 2, what="refreshes")
+        await until(lambda: app.reads >= 2, what="refreshes")
         assert len(entered) == 1
         with engine.begin() as connection:
             others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
@@ -141,7 +141,7 @@ def test_top_writes_a_screenshot_and_names_its_missing_extra(
     svg = path.read_text()
     assert svg.startswith("<svg")
     assert all(word in svg for word in ("CRITICAL", "mail", "hangs"))
-    connect: Callable[[], AbstractContextManager[Look]] = lambda: overviews(create_engine(database_url))  # noqa: E731
+    connect: Callable[[], AbstractContextManager[ReadOverview]] = lambda: overviews(create_engine(database_url))  # noqa: E731
     with pytest.raises(InvalidOptionError, match=r"interval: must be at least 0\.1 s, got 0 s"):
         TopApp(connect, interval=timedelta(0))
     monkeypatch.setitem(__import__("sys").modules, "sa_jobqueue.cli._top", None)

@@ -96,10 +96,10 @@ both_scopes = pytest.mark.parametrize(
         id=lambda one: "all schemas" if one else "default schema only",
     ),
 )
-"""The default schema alone in the long run: `test_up_check_down_and_up_again` has it by default."""
+"""The default schema alone in the long run: `test_upgrade_check_downgrade_and_upgrade_again` has it by default."""
 
 
-def test_the_first_revision_has_one_line_a_queue_before_what_refers_to_it(make_application: MakeApplication) -> None:
+def test_the_first_revision_creates_queues_before_tables_that_reference_them(make_application: MakeApplication) -> None:
     assert make_application(MODELS).autogenerate() == FIRST_REVISION
 
 
@@ -112,7 +112,7 @@ def test_the_first_revision_has_one_line_a_queue_before_what_refers_to_it(make_a
         pytest.param(NAMED_MODELS, "include_schemas=True", id="naming convention-all schemas", marks=pytest.mark.long),
     ],
 )
-def test_up_check_down_and_up_again(make_application: MakeApplication, models: str, configure: str) -> None:
+def test_upgrade_check_downgrade_and_upgrade_again(make_application: MakeApplication, models: str, configure: str) -> None:
     application = make_application(models, configure=configure)
     with application.engine.connect() as connection:
         nothing = catalog(connection)
@@ -131,7 +131,9 @@ def test_up_check_down_and_up_again(make_application: MakeApplication, models: s
         assert catalog(connection) == everything
 
 
-def test_migrations_make_what_create_all_makes(make_application: MakeApplication, make_engine: Callable[[], Engine]) -> None:
+def test_migrations_create_the_same_tables_as_create_all(
+    make_application: MakeApplication, make_engine: Callable[[], Engine]
+) -> None:
     application = make_application(NAMED_MODELS)
     application.autogenerate()
     application.upgrade()
@@ -145,7 +147,7 @@ def test_migrations_make_what_create_all_makes(make_application: MakeApplication
         assert [row[:cut] for row in migrated[kind]] == [row[:cut] for row in made[kind]], kind
 
 
-def test_rows_are_written_and_read_through_the_orm(make_application: MakeApplication) -> None:
+def test_rows_round_trip_through_the_orm_after_a_migration(make_application: MakeApplication) -> None:
     application = make_application(MODELS)
     application.autogenerate()
     application.upgrade()
@@ -164,7 +166,7 @@ def test_rows_are_written_and_read_through_the_orm(make_application: MakeApplica
         assert models.MailJob.__mapper__ is not models.Job.__mapper__
 
 
-def test_sql_mode_prints_what_makes_the_same_database(
+def test_offline_mode_prints_sql_that_creates_the_same_database(
     make_application: MakeApplication, make_engine: Callable[[], Engine]
 ) -> None:
     application = make_application(MODELS)
@@ -213,7 +215,7 @@ def test_a_new_version_of_the_library_is_pending_until_it_is_migrated(
     application.downgrade("base")
 
 
-def test_a_database_ahead_of_the_library_is_refused(make_application: MakeApplication) -> None:
+def test_alembic_refuses_a_database_newer_than_the_library(make_application: MakeApplication) -> None:
     application = make_application(PLAIN_MODELS)
     application.autogenerate()
     application.upgrade()
@@ -224,7 +226,7 @@ def test_a_database_ahead_of_the_library_is_refused(make_application: MakeApplic
             run()
 
 
-def test_a_table_of_the_same_name_that_is_not_ours_is_refused(make_application: MakeApplication) -> None:
+def test_a_foreign_table_named_job_is_refused(make_application: MakeApplication) -> None:
     application = make_application(PLAIN_MODELS)
     with application.engine.begin() as connection:
         connection.execute(text("CREATE TABLE job (id int)"))
@@ -233,7 +235,9 @@ def test_a_table_of_the_same_name_that_is_not_ours_is_refused(make_application: 
 
 
 @both_scopes
-def test_what_the_application_changes_on_a_queue_later_is_its_own(make_application: MakeApplication, configure: str) -> None:
+def test_application_changes_to_a_queue_table_are_migrated_by_the_application(
+    make_application: MakeApplication, configure: str
+) -> None:
     application = make_application(NAMED_MODELS, configure=configure)
     application.autogenerate()
     application.upgrade()
@@ -254,7 +258,7 @@ def test_what_the_application_changes_on_a_queue_later_is_its_own(make_applicati
 
 
 @both_scopes
-def test_a_queue_without_a_model_is_left_whole_and_named(
+def test_a_queue_without_a_model_is_kept_and_reported(
     make_application: MakeApplication, caplog: pytest.LogCaptureFixture, configure: str
 ) -> None:
     application = make_application(
@@ -281,13 +285,13 @@ class Pretender:
         return ModuleType
 
 
-def test_what_only_pretends_to_be_a_module_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_in_sys_modules_that_are_not_modules_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pretender", cast("ModuleType", Pretender()))
     assert autogenerate._used_models() is not None
 
 
 @pytest.mark.parametrize("use", ["jobs = JobQueue()", "from sa_jobqueue import Job"], ids=["a queue", "the class"])
-def test_a_metadata_without_the_queue_that_is_used_is_told_with_the_recipe(
+def test_a_metadata_without_the_queue_in_use_logs_a_warning_with_the_fix(
     make_application: MakeApplication, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, use: str
 ) -> None:
     """The quickstart's ready-made `Job` and the stock `target_metadata = Base.metadata`."""
@@ -296,9 +300,9 @@ def test_a_metadata_without_the_queue_that_is_used_is_told_with_the_recipe(
     monkeypatch.setattr(autogenerate, "_modules", lambda: [application.models])  # the tests' own use many queues
     with caplog.at_level(logging.WARNING, "sa_jobqueue"):
         application.check()
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "sa_jobqueue.Job" in said
-    assert said.endswith("Set in env.py: target_metadata = [Base.metadata, Job.metadata]")
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "sa_jobqueue.Job" in message
+    assert message.endswith("Set in env.py: target_metadata = [Base.metadata, Job.metadata]")
     caplog.clear()
     with application.engine.begin() as connection:
         Job.metadata.create_all(connection)
@@ -306,7 +310,7 @@ def test_a_metadata_without_the_queue_that_is_used_is_told_with_the_recipe(
     assert not [record for record in caplog.records if "target_metadata" in record.getMessage()]
 
 
-def test_drift_of_the_librarys_own_is_told_and_not_written(
+def test_drift_of_library_tables_is_reported_and_not_migrated(
     make_application: MakeApplication, caplog: pytest.LogCaptureFixture
 ) -> None:
     application = make_application(MODELS)
@@ -318,13 +322,13 @@ def test_drift_of_the_librarys_own_is_told_and_not_written(
         connection.execute(text("DROP TABLE jobs.mail_worker"))
     with caplog.at_level(logging.WARNING, "sa_jobqueue"):
         application.check()
-    told = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     drifts = [
         ("job", "CreateIndexOp of ix_job_claim"),
         ('"jobs".mail_job', "CreateTableOp of mail_worker"),
         ('"jobs".mail_job', "AlterColumnOp of type_name"),
     ]
-    for message, (table, change) in zip(told, drifts, strict=True):
+    for message, (table, change) in zip(messages, drifts, strict=True):
         assert message.startswith(f"{table} differs from version {LATEST}")
         assert message.endswith(change)
     assert commands(application.autogenerate()) == []
@@ -332,7 +336,7 @@ def test_drift_of_the_librarys_own_is_told_and_not_written(
 
 @pytest.mark.long
 @both_scopes
-def test_the_default_schema_may_be_spelled_out(
+def test_the_default_schema_may_be_given_explicitly(
     make_application: MakeApplication, caplog: pytest.LogCaptureFixture, configure: str
 ) -> None:
     spelled_out = PLAIN_MODELS.replace("JobMixin, Base", "JobMixin, Base, queue_schema='public'")
@@ -347,7 +351,7 @@ def test_the_default_schema_may_be_spelled_out(
     application.downgrade("base")
 
 
-def test_the_plugin_can_be_named(make_application: MakeApplication) -> None:
+def test_the_alembic_plugin_can_be_given_by_name(make_application: MakeApplication) -> None:
     named = 'autogenerate_plugins=["alembic.autogenerate.*", "alembic.autogenerate.sa_jobqueue"]'
     application = make_application(PLAIN_MODELS, configure=named)
     assert commands(application.autogenerate()) == [f"op.migrate_job_queue(from_version=0, to_version={LATEST})"]

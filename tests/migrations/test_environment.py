@@ -65,7 +65,7 @@ for module in sys.argv[1:]:
 
 
 @pytest.mark.long
-def test_alembic_is_whole_whatever_is_imported_first() -> None:
+def test_alembic_imports_work_in_any_order() -> None:
     command = [sys.executable, "-W", "error", "-c", IMPORTER, *FIRST_IMPORTS]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -82,7 +82,7 @@ def alembic(*arguments: str, url: str | None) -> subprocess.CompletedProcess[str
 
 @pytest.mark.long
 @one_server
-def test_a_checkout_is_migrated_by_its_url(engine: Engine) -> None:
+def test_a_checkout_is_migrated_with_the_url_option(engine: Engine) -> None:
     url = engine.url.render_as_string(hide_password=False)
     with engine.connect() as connection:
         nothing = catalog(connection)
@@ -104,13 +104,13 @@ def test_a_checkout_prints_its_sql_without_a_database() -> None:
         position = done.stdout.index(f"{statement};", position)
 
 
-def test_a_missing_url_is_named() -> None:
+def test_a_missing_url_raises_a_clear_error() -> None:
     done = alembic("upgrade", "head", url=None)
     assert done.returncode != 0
     assert "set SA_JOBQUEUE_URL to the database" in done.stdout + done.stderr
 
 
-def test_a_connection_is_taken_from_the_program(engine: Engine) -> None:
+def test_a_connection_passed_by_the_program_is_used(engine: Engine) -> None:
     config = Config(ROOT / "alembic.ini")
     with engine.begin() as connection:
         config.attributes["connection"] = connection
@@ -119,5 +119,5 @@ def test_a_connection_is_taken_from_the_program(engine: Engine) -> None:
     assert "dead_letter" in inspect(engine).get_table_names()
 
 
-def test_the_folder_does_not_take_alembics_place() -> None:
+def test_the_alembic_folder_does_not_shadow_the_package() -> None:
     assert not (ROOT / "alembic" / "__init__.py").exists()

@@ -43,7 +43,7 @@ def model_of(layout: Layout, metadata: MetaData | None = None) -> type[Any]:
     return new_class("Job", (mixin, base), place)
 
 
-def look(engine: Engine) -> Catalog:
+def catalog_of(engine: Engine) -> Catalog:
     with engine.connect() as connection:
         return catalog(connection)
 
@@ -59,68 +59,68 @@ def downgrade(engine: Engine, layout: Layout, to_version: int) -> int:
 
 
 @layouts
-def test_create_all_makes_what_the_versions_make(make_engine: Callable[[], Engine], layout: Layout) -> None:
+def test_create_all_creates_what_the_migrations_create(make_engine: Callable[[], Engine], layout: Layout) -> None:
     created, migrated = make_engine(), make_engine()
     model_of(layout).metadata.create_all(created)
     upgrade(migrated, layout)
-    by_models, by_versions = look(created), look(migrated)
+    by_models, by_versions = catalog_of(created), catalog_of(migrated)
     for kind in by_versions:
         assert by_models[kind] == by_versions[kind], kind
         assert by_versions[kind], f"no {kind} were compared"
 
 
 @layouts
-def test_down_to_nothing_leaves_nothing_whoever_made_it(make_engine: Callable[[], Engine], layout: Layout) -> None:
+def test_downgrading_to_zero_removes_everything(make_engine: Callable[[], Engine], layout: Layout) -> None:
     created, migrated = make_engine(), make_engine()
-    before = look(created)
+    before = catalog_of(created)
     model_of(layout).metadata.create_all(created)
     upgrade(migrated, layout)
     for engine in (created, migrated):
         assert downgrade(engine, layout, 0) == versions.LATEST
-        assert look(engine) == before
+        assert catalog_of(engine) == before
 
 
 @layouts
-def test_drop_all_leaves_at_most_the_schema(engine: Engine, layout: Layout) -> None:
-    before = look(engine)
+def test_drop_all_leaves_only_the_schema(engine: Engine, layout: Layout) -> None:
+    before = catalog_of(engine)
     model = model_of(layout)
     model.metadata.create_all(engine)
     model.metadata.drop_all(engine)
-    assert {**look(engine), "schemas": []} == {**before, "schemas": []}
+    assert {**catalog_of(engine), "schemas": []} == {**before, "schemas": []}
     model.metadata.create_all(engine)
 
 
 @layouts
-def test_every_version_undoes_itself_and_can_be_done_again(engine: Engine, layout: Layout, next_version: int) -> None:
-    seen = {0: look(engine)}
+def test_every_version_can_be_downgraded_and_upgraded_again(engine: Engine, layout: Layout, next_version: int) -> None:
+    seen = {0: catalog_of(engine)}
     for version in range(1, next_version + 1):
         assert upgrade(engine, layout, version) == version - 1
-        seen[version] = look(engine)
+        seen[version] = catalog_of(engine)
         with engine.connect() as connection:
             assert runner.current_version(connection, layout) == version
     for version in reversed(range(next_version)):
         downgrade(engine, layout, version)
-        assert look(engine) == seen[version]
+        assert catalog_of(engine) == seen[version]
     upgrade(engine, layout)
-    assert look(engine) == seen[next_version]
+    assert catalog_of(engine) == seen[next_version]
 
 
 @pytest.mark.long
-def test_tables_may_be_made_and_dropped_in_several_steps(make_engine: Callable[[], Engine]) -> None:
+def test_tables_may_be_created_and_dropped_in_several_steps(make_engine: Callable[[], Engine]) -> None:
     migrated, engine = make_engine(), make_engine()
-    nothing = look(engine)
+    nothing = catalog_of(engine)
     upgrade(migrated, Layout())
     metadata = model_of(Layout()).metadata
     for nouns in (["job"], ["dead_letter"], ["job", "job_bulk_staging"]):
         first = [metadata.tables[noun] for noun in nouns]
         metadata.create_all(engine, tables=first)
         metadata.create_all(engine)
-        assert look(engine) == look(migrated), nouns
+        assert catalog_of(engine) == catalog_of(migrated), nouns
         metadata.drop_all(engine, tables=[metadata.tables[noun] for noun in ("job", "job_blocker")])
         metadata.create_all(engine)
-        assert look(engine) == look(migrated), nouns
+        assert catalog_of(engine) == catalog_of(migrated), nouns
         metadata.drop_all(engine)
-        assert look(engine) == nothing, nouns
+        assert catalog_of(engine) == nothing, nouns
 
 
 def write_rows(session: Session, model: type[Any]) -> None:
@@ -206,7 +206,7 @@ def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, 
     assert rows() == first
 
 
-def test_a_change_of_a_dead_letter_is_stamped(engine: Engine) -> None:
+def test_a_dead_letter_update_sets_changed_xid(engine: Engine) -> None:
     model = model_of(Layout())
     upgrade(engine, Layout())
     with Session(engine) as session, session.begin():
@@ -216,16 +216,16 @@ def test_a_change_of_a_dead_letter_is_stamped(engine: Engine) -> None:
         assert str(session.scalar(select(model.DeadLetter.changed_xid))) == session.scalar(select(CURRENT_XID))
 
 
-def test_a_queue_without_a_schema_lies_in_that_of_the_metadata(make_engine: Callable[[], Engine]) -> None:
+def test_a_queue_without_a_schema_uses_the_schema_of_its_metadata(make_engine: Callable[[], Engine]) -> None:
     model = model_of(Layout(), MetaData(schema="app"))
     assert model.__jobqueue__ == Layout("app")
     created, migrated = make_engine(), make_engine()
     model.metadata.create_all(created)
     upgrade(migrated, model.__jobqueue__)
-    assert look(created) == look(migrated)
+    assert catalog_of(created) == catalog_of(migrated)
 
 
-def test_names_of_ours_escape_a_naming_convention(make_engine: Callable[[], Engine]) -> None:
+def test_a_naming_convention_does_not_rename_library_constraints(make_engine: Callable[[], Engine]) -> None:
     convention = {
         "ix": "ix_%(column_0_label)s",
         "uq": "uq_%(table_name)s_%(column_0_name)s",
@@ -237,4 +237,4 @@ def test_names_of_ours_escape_a_naming_convention(make_engine: Callable[[], Engi
     created, migrated = make_engine(), make_engine()
     model.metadata.create_all(created)
     upgrade(migrated, Layout())
-    assert look(created) == look(migrated)
+    assert catalog_of(created) == catalog_of(migrated)

@@ -17,7 +17,7 @@ from tests.migrations.catalogs import catalog
 JOBS = Layout("jobs", "mail_")
 
 
-def test_statements_walk_up_and_down_in_order(next_version: int) -> None:
+def test_migration_statements_run_in_order_up_and_down(next_version: int) -> None:
     names = {"schema": "jobs", "prefix": "mail_", "id_type": "uuid"}
     up = [step.upgrade(**names) for step in versions.ALL]
     down = [step.downgrade(**names) for step in versions.ALL]
@@ -29,7 +29,7 @@ def test_statements_walk_up_and_down_in_order(next_version: int) -> None:
     assert runner.statements(JOBS, from_version=2, to_version=2) == []
 
 
-def test_statements_refuse_versions_that_are_not_there() -> None:
+def test_unknown_schema_versions_are_refused() -> None:
     beyond = versions.LATEST + 1
     for arguments in ({"from_version": 0, "to_version": beyond}, {"from_version": beyond, "to_version": 0}):
         with pytest.raises(SchemaTooNewError, match=rf"version {beyond}, this library knows up to {versions.LATEST}"):
@@ -38,7 +38,7 @@ def test_statements_refuse_versions_that_are_not_there() -> None:
         runner.statements(Layout(), from_version=1, to_version=-1)
 
 
-def test_upgrade_is_done_once(engine: Engine) -> None:
+def test_upgrade_is_idempotent(engine: Engine) -> None:
     for found in (0, versions.LATEST, versions.LATEST):
         with engine.begin() as connection:
             assert runner.upgrade(connection) == found
@@ -47,7 +47,7 @@ def test_upgrade_is_done_once(engine: Engine) -> None:
         assert runner.upgrade(connection, JOBS) == 0  # another queue beside it
 
 
-def test_a_migration_rolled_back_has_changed_nothing(engine: Engine) -> None:
+def test_a_rolled_back_migration_changes_nothing(engine: Engine) -> None:
     with engine.connect() as connection:
         before = catalog(connection)
         runner.upgrade(connection, JOBS)
@@ -56,7 +56,7 @@ def test_a_migration_rolled_back_has_changed_nothing(engine: Engine) -> None:
         assert catalog(connection) == before
 
 
-def test_a_database_ahead_of_the_library_is_left_alone(engine: Engine) -> None:
+def test_a_database_newer_than_the_library_is_left_unchanged(engine: Engine) -> None:
     with engine.begin() as connection:
         runner.upgrade(connection)
         connection.execute(text("COMMENT ON TABLE job IS 'sa_jobqueue version=99'"))
@@ -68,7 +68,7 @@ def test_a_database_ahead_of_the_library_is_left_alone(engine: Engine) -> None:
             runner.downgrade(connection, to_version=0)
 
 
-def test_a_table_that_is_not_ours_is_named(engine: Engine) -> None:
+def test_a_foreign_table_named_job_raises_schema_error(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE job (id int)"))
         with pytest.raises(SchemaError, match=r"table job exists, .* queue_prefix=.* COMMENT ON TABLE job IS") as raised:
@@ -76,7 +76,7 @@ def test_a_table_that_is_not_ours_is_named(engine: Engine) -> None:
     assert type(raised.value) is SchemaError
 
 
-def test_a_migration_starts_only_where_it_says(engine: Engine, next_version: int) -> None:
+def test_a_migration_starts_only_at_its_from_version(engine: Engine, next_version: int) -> None:
     with engine.begin() as connection:
         with pytest.raises(SchemaMissingError, match="table job is not there; this migration starts at version 1"):
             runner.migrate(connection, Layout(), from_version=1, to_version=next_version)
@@ -85,7 +85,7 @@ def test_a_migration_starts_only_where_it_says(engine: Engine, next_version: int
             runner.migrate(connection, Layout(), from_version=0, to_version=next_version)
 
 
-def test_of_two_that_start_together_one_migrates(engine: Engine) -> None:
+def test_of_two_concurrent_upgrades_one_migrates(engine: Engine) -> None:
     found: list[int] = []
 
     def start(entered: threading.Event) -> None:
@@ -109,7 +109,7 @@ def test_of_two_that_start_together_one_migrates(engine: Engine) -> None:
     assert found == [versions.LATEST]
 
 
-def test_a_role_that_may_not_create_schemas_uses_one_it_was_given(engine: Engine) -> None:
+def test_a_role_without_create_schema_rights_can_use_an_existing_schema(engine: Engine) -> None:
     with engine.connect() as connection:
         connection.execute(text("CREATE SCHEMA jobs"))
         connection.execute(text("CREATE ROLE migrator_without_rights"))
@@ -121,7 +121,7 @@ def test_a_role_that_may_not_create_schemas_uses_one_it_was_given(engine: Engine
         connection.rollback()
 
 
-def test_a_schema_goes_only_when_it_is_empty(engine: Engine) -> None:
+def test_a_schema_is_dropped_only_when_it_is_empty(engine: Engine) -> None:
     with engine.begin() as connection:
         runner.upgrade(connection, JOBS)
         connection.execute(text("CREATE TABLE jobs.other (id int)"))

@@ -482,7 +482,7 @@ class QueueMachine(RuleBasedStateMachine):
             got = self.system.manual_worker[worker].unblock(*self.system.id_list(sorted(chains)), commit=commit)
         moved = {self.system.numbers[one.job_id]: one.status.value for one in got.moved}
         same(moved, expected.moved)
-        same(set(self.system.numbered(got.settled)), expected.unblocked)
+        same(set(self.system.numbered(got.finished)), expected.unblocked)
         same(set(self.system.numbered(got.left)), expected.left)
         self._end(worker, trial, commit=commit)
 

@@ -135,7 +135,7 @@ class System:
     def heartbeat(self, worker: str) -> None:
         given = {"id": worker, "name": worker, "host": "here", "pid": 1, "version": "0", "queues": list(QUEUES)}
         given |= {"job_types": list(TYPES), "concurrency": 1, "state": "running"}
-        self._reader.execute(leases.beat(Job), given)
+        self._reader.execute(leases.heartbeat(Job), given)
 
     def forget(self, worker: str) -> None:
         self._reader.execute(text("DELETE FROM worker WHERE id = :id"), {"id": worker})
@@ -161,7 +161,7 @@ class System:
             "limit": 100,
             "base": 0.0,
             "cap": 0.0,
-            "letter_ids": [Job.__id_factory__() for _ in range(100)],
+            "dead_letter_ids": [Job.__id_factory__() for _ in range(100)],
         }
         if not orphans:
             given["ttl"] = HALF

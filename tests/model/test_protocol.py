@@ -20,7 +20,7 @@ from tests.fixtures.jobs import Jobs
 from tests.fixtures.tallies import tally
 from tests.fixtures.workers import ManualWorker
 from tests.model.protocol import Held, State, Step, explore
-from tests.statements.cases import beat_parameters
+from tests.statements.cases import heartbeat_parameters
 
 ENDED = {JobStatus.COMPLETED, JobStatus.DEAD}
 
@@ -122,7 +122,7 @@ def _done(engine: Engine, jobs: Jobs, workers: list[ManualWorker], state: State,
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM job_attempt; DELETE FROM dead_letter; DELETE FROM job; DELETE FROM worker"))
         for number, fresh in enumerate(state.fresh):
-            connection.execute(leases.beat(jobs.model), beat_parameters(f"w:{number}"))
+            connection.execute(leases.heartbeat(jobs.model), heartbeat_parameters(f"w:{number}"))
             if not fresh:
                 silence_worker = text("UPDATE worker SET heartbeat_at = now() - interval '1 hour' WHERE id = :id")
                 connection.execute(silence_worker, {"id": f"w:{number}"})
@@ -135,7 +135,7 @@ def _done(engine: Engine, jobs: Jobs, workers: list[ManualWorker], state: State,
             worker.claim()
         case "heartbeat":
             with engine.begin() as connection:
-                connection.execute(leases.beat(jobs.model), beat_parameters(worker.worker_id))
+                connection.execute(leases.heartbeat(jobs.model), heartbeat_parameters(worker.worker_id))
         case "rescue":
             worker.rescue()
         case "give back":

@@ -83,7 +83,7 @@ def made() -> list[TenantJob]:
     ]
 
 
-def test_many_at_once_are_stored_as_one_by_one(session: Session) -> None:
+def test_enqueue_many_stores_application_columns_like_add(session: Session) -> None:
     session.add_all(made())
     session.commit()
     one_by_one = columns_of(session)
@@ -103,13 +103,13 @@ def test_many_at_once_are_stored_as_one_by_one(session: Session) -> None:
     ]
 
 
-def test_a_default_made_in_python_is_made_for_each_job(session: Session) -> None:
+def test_a_python_default_is_evaluated_for_each_job(session: Session) -> None:
     enqueue_many(session, [TenantJob("send") for _ in range(5)])
     session.commit()
     assert len(set(session.scalars(select(TenantJob.token)))) == 5
 
 
-def test_jobs_alike_share_one_statement(session: Session, engine: Engine) -> None:
+def test_jobs_with_equal_columns_share_one_statement(session: Session, engine: Engine) -> None:
     seen: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *args: seen.append(args[2]))
     enqueue_many(session, [TenantJob("send", tenant_id=1, priority=n) for n in range(5)])
@@ -118,7 +118,7 @@ def test_jobs_alike_share_one_statement(session: Session, engine: Engine) -> Non
     assert len([sql for sql in seen if sql.startswith("INSERT")]) == 3
 
 
-def test_an_array_is_refused_before_anything_is_written(session: Session) -> None:
+def test_enqueue_many_refuses_an_array_before_writing(session: Session) -> None:
     with pytest.raises(InvalidJobError, match=r"new\[1\]\.tags: is an array, .*; use session.add_all"):
         enqueue_many(session, [TenantJob("send"), TenantJob("send", tags=["a"])])
     session.add_all([TenantJob("send", tags=["a", "b"])])
@@ -126,7 +126,7 @@ def test_an_array_is_refused_before_anything_is_written(session: Session) -> Non
     assert session.scalars(select(TenantJob.tags)).all() == [["a", "b"]]
 
 
-def test_operations_work_on_the_class_they_are_given(session: Session) -> None:
+def test_operations_work_on_the_given_job_class(session: Session) -> None:
     ids = enqueue_many(session, [TenantJob("send"), TenantJob("send")])
     session.commit()
     assert all(job_id.startswith("job-") for job_id in ids)
@@ -137,7 +137,7 @@ def test_operations_work_on_the_class_they_are_given(session: Session) -> None:
     assert {found.id for found in list_jobs(session, model=TenantJob)} == set(ids)
 
 
-def test_each_queue_has_channels_of_its_own(session: Session, database_url: str, notifications: Notifications) -> None:
+def test_each_job_class_has_its_own_channels(session: Session, database_url: str, notifications: Notifications) -> None:
     own = Notifications(database_url, TenantJob.__jobqueue__)
     session.add(TenantJob("send", queue="q"))
     session.commit()
@@ -146,7 +146,7 @@ def test_each_queue_has_channels_of_its_own(session: Session, database_url: str,
     assert notifications.seen() == []
 
 
-def test_a_relationship_leads_from_a_job_to_the_application(session: Session) -> None:
+def test_a_job_may_have_relationships_to_application_models(session: Session) -> None:
     jobs = JobQueue(TenantJob)
 
     @jobs.handler("send")
@@ -157,7 +157,7 @@ def test_a_relationship_leads_from_a_job_to_the_application(session: Session) ->
     assert session.scalars(select(TenantJob.tenant_id)).all() == [1]
 
 
-def test_a_uuid7_of_the_database_is_text_where_ids_are_text(session: Session) -> None:
+def test_a_database_generated_uuid7_is_text_where_ids_are_text(session: Session) -> None:
     session.execute(text("INSERT INTO text_job_queue (type_name) VALUES ('send')"))
     session.commit()
     (job,) = list_jobs(session, model=TextJob)

@@ -97,7 +97,7 @@ def found(jobs: Jobs, session: Session) -> dict[str, Any]:
     return {status.value: jobs.add(status) for status in states}
 
 
-def test_every_operation_that_takes_an_actor_is_tested_here() -> None:
+def test_every_operation_with_an_actor_is_audited() -> None:
     takes = {name for name in operations.__all__ if "by" in _parameters(getattr(operations, name))}
     assert takes - {"prune"} == set(acts())
 
@@ -107,7 +107,7 @@ def _parameters(operation: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("operation", acts())
-def test_an_act_writes_one_record_and_without_an_actor_none(
+def test_an_operation_with_an_actor_writes_one_audit_record(
     session: Session, found: dict[str, Any], operation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     act, changed = acts()[operation]
@@ -131,9 +131,7 @@ def test_an_act_writes_one_record_and_without_an_actor_none(
 @pytest.mark.parametrize(
     "operation", sorted(set(acts()) - {"dismiss_dead_letters", "redrive_dead_letters", "delete_chains"})
 )
-def test_a_name_that_cannot_be_shown_is_refused_before_anything_is_written(
-    session: Session, found: dict[str, Any], operation: str
-) -> None:
+def test_an_unprintable_actor_is_refused_before_writing(session: Session, found: dict[str, Any], operation: str) -> None:
     for wrong in ("", "a\x1b[2J", "x" * 201):
         with pytest.raises(InvalidOptionError, match="by"):
             acts()[operation][0](session, found, by=wrong)
@@ -141,14 +139,14 @@ def test_a_name_that_cannot_be_shown_is_refused_before_anything_is_written(
     assert session.query(Job.Audit).count() == 0
 
 
-def test_a_call_that_finds_nothing_leaves_none(session: Session) -> None:
+def test_an_operation_that_matches_nothing_writes_no_audit_record(session: Session) -> None:
     operations.drain_workers(session, where=EVERY, by="ann")
     operations.redrive_dead_letters(session, by="ann")
     operations.set_priority(session, 5, by="ann")
     assert list_audit(session).items == []
 
 
-def test_the_record_goes_with_its_transaction(
+def test_an_audit_record_is_rolled_back_with_its_transaction(
     session: Session, found: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "sa_jobqueue.audit"):
@@ -158,7 +156,7 @@ def test_the_record_goes_with_its_transaction(
     assert not caplog.messages
 
 
-def test_what_it_was_about_is_recorded_in_full_to_a_hundred_ids(session: Session, jobs: Jobs) -> None:
+def test_an_audit_record_keeps_at_most_a_hundred_ids(session: Session, jobs: Jobs) -> None:
     ids = jobs.add_many(150)
     jobs.add()
     operations.cancel_jobs(session, ids, by="ann")
@@ -193,7 +191,7 @@ def test_the_audit_is_listed_by_actor_operation_and_time_a_page_at_a_time(sessio
         AuditFilter(done_by="ann")
 
 
-def test_records_past_their_retention_are_deleted_oldest_first(session: Session) -> None:
+def test_audit_records_past_retention_are_deleted_oldest_first(session: Session) -> None:
     for _ in range(3):
         operations.pause_queues(session, ["mail"], by="ann")
     oldest = list_audit(session, newest_first=False).items[0].id
@@ -218,9 +216,7 @@ DRY: dict[str, Act] = {
 
 
 @pytest.mark.parametrize("operation", DRY)
-def test_a_dry_run_tells_what_would_change_and_only_reads(
-    session: Session, engine: Engine, jobs: Jobs, operation: str
-) -> None:
+def test_a_dry_run_reports_the_changes_and_only_reads(session: Session, engine: Engine, jobs: Jobs, operation: str) -> None:
     jobs.add_worker(WORKER)
     ids = [jobs.add(), jobs.add()]
     written: list[str] = []
@@ -239,14 +235,14 @@ def test_a_dry_run_tells_what_would_change_and_only_reads(
     assert (would.ids, would.matched) == (did.ids, did.matched)
 
 
-def test_a_dry_run_refuses_what_the_act_would_refuse(session: Session) -> None:
+def test_a_dry_run_raises_for_unknown_ids_like_the_operation(session: Session) -> None:
     with pytest.raises(JobNotFoundError):
         operations.cancel_jobs(session, [uuid4()], dry_run=True)
     with pytest.raises(ChainNotFoundError):
         operations.cancel_chains(session, [uuid4()], dry_run=True)
 
 
-async def test_aio_records_too(async_engine: AsyncEngine) -> None:
+async def test_async_operations_are_audited(async_engine: AsyncEngine) -> None:
     async with AsyncSession(async_engine) as session, session.begin():
         await aio.pause_queues(session, ["mail"], by="ann")
         (record,) = await aio.list_audit(session)
@@ -254,6 +250,6 @@ async def test_aio_records_too(async_engine: AsyncEngine) -> None:
         await session.execute(delete(Job.Audit))
 
 
-def test_workers_delete_records_by_the_retention_of_their_registry() -> None:
+def test_audit_retention_is_configured_on_the_registry() -> None:
     jobs = JobQueue(retention=Retention(audit=timedelta(days=365)))
     assert jobs.retention_rules.default.audit == timedelta(days=365)

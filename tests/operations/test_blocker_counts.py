@@ -21,7 +21,9 @@ from tests.fixtures.jobs import Jobs
 pytestmark = both_servers_swept
 
 
-def test_a_set_is_counted_by_how_its_chains_stand(sessions: sessionmaker[Session], jobs: Jobs, database_url: str) -> None:
+def test_blockers_are_counted_by_the_state_of_their_chains(
+    sessions: sessionmaker[Session], jobs: Jobs, database_url: str
+) -> None:
     statuses = [JobStatus.PENDING, JobStatus.RUNNING, JobStatus.COMPLETED, JobStatus.COMPLETED, JobStatus.DEAD]
     ids: list[Any] = [jobs.add(status) for status in statuses]
     with sessions.begin() as session:
@@ -40,6 +42,6 @@ def test_a_set_is_counted_by_how_its_chains_stand(sessions: sessionmaker[Session
     with sessions() as session:
         assert count_blockers(session, job_id) == BlockerCounts(open=1, completed=2, dead=1, cancelled=1)
     environment = {"SA_JOBQUEUE_URL": database_url}
-    told = CliRunner().invoke(main, ["chains", "progress", str(job_id), "--json"], env=environment)
-    assert json.loads(told.stdout) == {"open": 1, "completed": 2, "dead": 1, "cancelled": 1, "total": 5}
+    result = CliRunner().invoke(main, ["chains", "progress", str(job_id), "--json"], env=environment)
+    assert json.loads(result.stdout) == {"open": 1, "completed": 2, "dead": 1, "cancelled": 1, "total": 5}
     assert "4 of 5 chains ended" in CliRunner().invoke(main, ["chains", "progress", str(job_id)], env=environment).stdout

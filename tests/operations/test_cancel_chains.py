@@ -37,7 +37,7 @@ def reopen(engine: Engine) -> None:
         connection.execute(text("UPDATE job SET chain_completed_at = NULL WHERE id IN (SELECT root_id FROM job)"))
 
 
-def test_of_each_open_chain_the_current_job_is_cancelled(session: Session, jobs: Jobs, engine: Engine) -> None:
+def test_cancel_chains_cancels_the_current_job_of_each_open_chain(session: Session, jobs: Jobs, engine: Engine) -> None:
     alone = {status: jobs.add(status) for status in JobStatus}
     chains = [grown(jobs, status) for status in (JobStatus.BLOCKED, JobStatus.PENDING, JobStatus.RUNNING)]
     reopen(engine)
@@ -56,7 +56,7 @@ def test_of_each_open_chain_the_current_job_is_cancelled(session: Session, jobs:
     assert cancel_chains(session, meant).ids == []
 
 
-def test_the_worker_of_a_running_job_is_told_and_fenced_off(
+def test_cancelling_a_chain_notifies_and_fences_off_the_worker_of_its_running_job(
     session: Session, jobs: Jobs, manual_worker: Callable[..., ManualWorker], notifications: Notifications
 ) -> None:
     chain_id = jobs.add()
@@ -70,7 +70,7 @@ def test_the_worker_of_a_running_job_is_told_and_fenced_off(
 
 
 @pytest.mark.parametrize("cancel", [cancel_chains, cancel_jobs])
-def test_those_who_wait_for_it_go_on_die_or_wait_as_they_say(session: Session, jobs: Jobs, cancel: Any) -> None:
+def test_dependants_of_a_cancelled_chain_follow_their_failure_policy(session: Session, jobs: Jobs, cancel: Any) -> None:
     blocker = Job("test")
     waiting = {policy: Job("test", blockers=[WaitFor(blocker, policy)]) for policy in ("wait", "fail", "continue")}
     session.add_all(waiting.values())
@@ -85,12 +85,12 @@ def test_those_who_wait_for_it_go_on_die_or_wait_as_they_say(session: Session, j
     }
 
 
-def test_ids_of_no_chain_are_all_named_and_nothing_is_changed(session: Session, jobs: Jobs, engine: Engine) -> None:
-    (chain_id, last_id), gone = grown(jobs, JobStatus.PENDING), [uuid7(), uuid7()]
+def test_cancel_chains_names_all_unknown_ids_and_changes_nothing(session: Session, jobs: Jobs, engine: Engine) -> None:
+    (chain_id, last_id), unknown = grown(jobs, JobStatus.PENDING), [uuid7(), uuid7()]
     reopen(engine)
     with pytest.raises(ChainNotFoundError) as caught:
-        cancel_chains(session, [gone[0], chain_id, last_id, gone[1]])
-    assert caught.value.chain_ids == tuple(gone)
+        cancel_chains(session, [unknown[0], chain_id, last_id, unknown[1]])
+    assert caught.value.chain_ids == tuple(unknown)
     with pytest.raises(NotAChainError) as refused:
         cancel_chains(session, [chain_id, last_id])
     assert refused.value.chains == {last_id: chain_id}
@@ -101,7 +101,7 @@ def test_ids_of_no_chain_are_all_named_and_nothing_is_changed(session: Session, 
     assert cancel_chains(session, []).ids == []
 
 
-def test_what_the_session_holds_of_a_cancelled_job_is_read_anew(session: Session, jobs: Jobs) -> None:
+def test_cancel_chains_refreshes_jobs_loaded_in_the_session(session: Session, jobs: Jobs) -> None:
     job = session.scalars(select(Job).where(Job.id == jobs.add())).one()
     cancel_chains(session, [job.id])
     assert job.status is JobStatus.CANCELLED

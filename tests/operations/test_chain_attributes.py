@@ -43,7 +43,7 @@ class Special(OtherJob):
 
 
 @both_servers_swept
-def test_a_job_leads_to_its_chain_and_the_chain_to_its_jobs(session: Session, chains: Chains) -> None:
+def test_job_chain_and_chain_jobs_are_related_both_ways(session: Session, chains: Chains) -> None:
     root, middle, last = chains.add(DONE, DONE, DONE, input={"n": 1}, queue="q", deduplication_key="k")
     job = session.get_one(Job, middle)
     chain = job.chain
@@ -58,7 +58,7 @@ def test_a_job_leads_to_its_chain_and_the_chain_to_its_jobs(session: Session, ch
 
 
 @both_servers_swept
-def test_a_chains_state_is_that_of_its_last_job(session: Session, engine: Engine, chains: Chains) -> None:
+def test_the_state_of_a_chain_is_that_of_its_last_job(session: Session, engine: Engine, chains: Chains) -> None:
     finished, _ = chains.add(DONE, DONE)
     died = chains.add(DONE, DEAD)[0]
     alone, open_one = chains.add(DEAD)[0], chains.add(DONE, PENDING)[0]
@@ -76,7 +76,7 @@ def test_a_chains_state_is_that_of_its_last_job(session: Session, engine: Engine
 
 
 @both_servers_swept
-def test_edges_lead_both_ways_in_the_order_of_the_blockers(session: Session, chains: Chains) -> None:
+def test_blockers_are_related_both_ways_in_their_order(session: Session, chains: Chains) -> None:
     waited = [chains.add(DONE, DONE)[0], *(chains.add(PENDING)[0] for _ in range(2))]
     waiting = chains.add(BLOCKED)[0]
     chains.block(waiting, *reversed(waited), on_failure="fail")
@@ -89,7 +89,7 @@ def test_edges_lead_both_ways_in_the_order_of_the_blockers(session: Session, cha
 
 
 @both_servers_swept
-def test_a_chain_that_goes_on_in_the_same_session_is_told_after_a_refresh(session: Session, chains: Chains) -> None:
+def test_a_changed_chain_shows_its_new_state_after_a_refresh(session: Session, chains: Chains) -> None:
     (root,) = chains.add(PENDING)
     job = session.get_one(Job, root)
     assert job.chain.status is PENDING
@@ -99,7 +99,7 @@ def test_a_chain_that_goes_on_in_the_same_session_is_told_after_a_refresh(sessio
 
 
 @both_servers_swept
-def test_a_job_just_added_has_its_chain_after_the_flush(session: Session) -> None:
+def test_a_new_job_has_its_chain_after_the_flush(session: Session) -> None:
     job = Job("test")
     session.add(job)
     session.flush()
@@ -126,7 +126,7 @@ def test_a_query_loads_chains_and_jobs_with_as_many_statements_as_steps(
 
 
 @both_servers_swept
-def test_jobs_are_found_by_what_their_chain_is(session: Session, chains: Chains) -> None:
+def test_jobs_can_be_filtered_by_attributes_of_their_chain(session: Session, chains: Chains) -> None:
     chains.add(DONE, DEAD)
     (pending,) = chains.add(PENDING)
     found = session.scalars(select(Job.id).join(Job.chain).where(Job.Chain.status == PENDING))
@@ -134,7 +134,7 @@ def test_jobs_are_found_by_what_their_chain_is(session: Session, chains: Chains)
 
 
 @both_servers_swept
-async def test_an_async_session_refreshes_or_asks_for_it(
+async def test_an_async_session_loads_chains_by_refresh_or_selectinload(
     async_sessions: async_sessionmaker[AsyncSession], chains: Chains
 ) -> None:
     root, last = chains.add(DONE, PENDING)
@@ -151,7 +151,7 @@ async def test_an_async_session_refreshes_or_asks_for_it(
 
 
 @both_servers_swept
-def test_a_chain_cannot_be_made_changed_or_deleted(session: Session, chains: Chains) -> None:
+def test_chain_objects_are_read_only(session: Session, chains: Chains) -> None:
     (root,) = chains.add(PENDING)
     with pytest.raises(ReadOnlyError, match="add its first job"):
         Job.Chain(id=root)
@@ -169,7 +169,7 @@ def test_a_chain_cannot_be_made_changed_or_deleted(session: Session, chains: Cha
 
 
 @both_servers_swept
-def test_what_leads_from_a_job_bulk_writes_nothing(session: Session, engine: Engine, chains: Chains) -> None:
+def test_changing_the_relationships_of_a_job_writes_nothing(session: Session, engine: Engine, chains: Chains) -> None:
     """Taken out of a collection, an edge stays; a job that is deleted takes nothing with it."""
     (waited,), (waiting,), (lonely,) = chains.add(PENDING), chains.add(BLOCKED), chains.add(DONE)
     chains.block(waiting, waited)
@@ -184,7 +184,7 @@ def test_what_leads_from_a_job_bulk_writes_nothing(session: Session, engine: Eng
 
 
 @both_servers
-def test_schema_prefix_text_ids_and_two_queues_are_no_matter(
+def test_chain_relationships_work_with_schema_prefix_text_ids_and_two_job_classes(
     session: Session, engine: Engine, make_chains: Callable[[type[Any]], Chains]
 ) -> None:
     Base.metadata.create_all(engine)
@@ -201,7 +201,7 @@ def test_schema_prefix_text_ids_and_two_queues_are_no_matter(
 
 
 @pytest.mark.filterwarnings("error")
-def test_no_metadata_knows_of_the_view() -> None:
+def test_the_chain_view_is_in_no_metadata() -> None:
     configure_mappers()
     assert not [name for name in (*Job.metadata.tables, *Base.metadata.tables) if "job_chain" in name]
     assert Special.Chain is OtherJob.Chain
@@ -209,7 +209,7 @@ def test_no_metadata_knows_of_the_view() -> None:
 
 
 @both_servers
-def test_a_chain_and_its_jobs_are_read_by_index(session: Session, engine: Engine, chains: Chains) -> None:
+def test_loading_a_chain_and_its_jobs_uses_an_index(session: Session, engine: Engine, chains: Chains) -> None:
     """Among many, whatever the table's statistics say: the root by its key, the others by their place in the chain."""
     root, *_ = chains.add(DONE, DONE, PENDING)
     many = "SELECT job_uuid7() AS id FROM generate_series(1, 30000)"
@@ -227,6 +227,8 @@ def test_a_chain_and_its_jobs_are_read_by_index(session: Session, engine: Engine
         if analysed:
             session.execute(text("ANALYZE job"))
         for statement, parameters in reads:
-            told = session.connection().exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters)
-            plan = Plan(told.scalar_one()[0]["Plan"])
+            explained = session.connection().exec_driver_sql(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters
+            )
+            plan = Plan(explained.scalar_one()[0]["Plan"])
             assert plan.buffers < 60, f"{statement}\n{plan.shape}"

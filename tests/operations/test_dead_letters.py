@@ -69,7 +69,7 @@ class Life:
 
 
 @pytest.fixture
-def letters(jobs: Jobs) -> dict[str, UUID]:
+def dead_letters(jobs: Jobs) -> dict[str, UUID]:
     """Give dead jobs by a word for each."""
     return {
         "mail": jobs.add(DEAD, type_name="mail", fingerprint="aa", error={"type": "ValueError"}),
@@ -83,35 +83,35 @@ def letters(jobs: Jobs) -> dict[str, UUID]:
 # Looking.
 
 
-def test_a_filter_means_what_it_says(session: Session, jobs: Jobs, letters: dict[str, UUID]) -> None:
-    by_job = {letter.job_id: letter for letter in list_dead_letters(session)}
+def test_a_dead_letter_filter_selects_by_each_field(session: Session, jobs: Jobs, dead_letters: dict[str, UUID]) -> None:
+    by_job = {dead_letter.job_id: dead_letter for dead_letter in list_dead_letters(session)}
 
     def found(**where: Any) -> set[str]:
-        ids = {letter.job_id for letter in list_dead_letters(session, where=DeadLetterFilter(**where))}
-        return {word for word, job_id in letters.items() if job_id in ids}
+        ids = {dead_letter.job_id for dead_letter in list_dead_letters(session, where=DeadLetterFilter(**where))}
+        return {word for word, job_id in dead_letters.items() if job_id in ids}
 
-    assert found() == set(letters)
+    assert found() == set(dead_letters)
     assert found(types=["report"]) == {"report"}
     assert found(queues=["q"]) == {"lost", "report"}
     assert found(reasons=[DeadReason.LOST, DeadReason.DISCARDED]) == {"lost", "report"}
     assert found(fingerprints=["aa"]) == {"mail", "mail 2", "report"}
     assert found(types=["mail"], fingerprints=["aa"]) == {"mail", "mail 2"}
-    assert found(job_ids=[letters["lost"], letters["mail"]]) == {"lost", "mail"}
-    assert found(ids=[by_job[letters["report"]].id]) == {"report"}
+    assert found(job_ids=[dead_letters["lost"], dead_letters["mail"]]) == {"lost", "mail"}
+    assert found(ids=[by_job[dead_letters["report"]].id]) == {"report"}
     now = session.execute(select(func.now())).scalar_one()
-    assert found(died_before=now + timedelta(hours=1)) == set(letters)
+    assert found(died_before=now + timedelta(hours=1)) == set(dead_letters)
     assert found(died_before=now - timedelta(hours=1)) == set()
     assert found(resolved=True) == set()
     dismiss_dead_letters(session, where=DeadLetterFilter(types=["report"]), by="me")
-    assert found() == set(letters) - {"report"}
+    assert found() == set(dead_letters) - {"report"}
     assert found(resolved=True) == {"report"}
-    assert found(resolved=None) == set(letters)
+    assert found(resolved=None) == set(dead_letters)
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("limit", [1, 2, 5, 6])
-def test_pages_show_each_letter_once(
-    session: Session, jobs: Jobs, letters: dict[str, UUID], limit: int, newest_first: bool
+def test_pages_list_each_dead_letter_once(
+    session: Session, jobs: Jobs, dead_letters: dict[str, UUID], limit: int, newest_first: bool
 ) -> None:
     found: list[Any] = []
     after, ended = None, False
@@ -120,19 +120,21 @@ def test_pages_show_each_letter_once(
         assert 0 < len(page.items) <= limit
         found += page
         after, ended = page.next, page.next is None
-    ids = [letter.id for letter in found]
+    ids = [dead_letter.id for dead_letter in found]
     assert ids == sorted(ids, reverse=newest_first)
-    assert len(set(ids)) == len(letters)
+    assert len(set(ids)) == len(dead_letters)
 
 
-def test_a_page_has_a_size(session: Session, jobs: Jobs) -> None:
+def test_the_page_limit_of_dead_letters_is_bounded(session: Session, jobs: Jobs) -> None:
     with pytest.raises(InvalidOptionError, match="limit"):
         list_dead_letters(session, limit=0)
     with pytest.raises(InvalidOptionError, match="limit"):
         redrive_dead_letters(session, limit=0)
 
 
-def test_groups_count_by_type_reason_and_error(session: Session, jobs: Jobs, letters: dict[str, UUID]) -> None:
+def test_dead_letters_are_grouped_by_type_reason_and_error(
+    session: Session, jobs: Jobs, dead_letters: dict[str, UUID]
+) -> None:
     groups = group_dead_letters(session)
     assert [(group.type_name, group.reason, group.fingerprint, group.error_type, group.count) for group in groups] == [
         ("mail", "exhausted", "aa", "ValueError", 2),
@@ -142,7 +144,7 @@ def test_groups_count_by_type_reason_and_error(session: Session, jobs: Jobs, let
     ]
     first = groups[0]
     assert first.first_died_at <= first.last_died_at
-    assert first.example_job_id in {letters["mail"], letters["mail 2"]}
+    assert first.example_job_id in {dead_letters["mail"], dead_letters["mail 2"]}
     assert group_dead_letters(session, where=DeadLetterFilter(types=["report"]))[0].count == 1
     assert group_dead_letters(session, where=DeadLetterFilter(types=["none"])) == []
 
@@ -151,25 +153,25 @@ def test_groups_count_by_type_reason_and_error(session: Session, jobs: Jobs, let
 
 
 def test_redriven_jobs_are_pending_again(
-    session: Session, jobs: Jobs, letters: dict[str, UUID], notifications: Notifications
+    session: Session, jobs: Jobs, dead_letters: dict[str, UUID], notifications: Notifications
 ) -> None:
     meant = DeadLetterFilter(types=["mail"])
-    expected = sorted(job_id for word, job_id in letters.items() if word != "report")
+    expected = sorted(job_id for word, job_id in dead_letters.items() if word != "report")
     assert redrive_dead_letters(session, where=meant, by="me", dry_run=True).ids == expected
     assert set(jobs.statuses().values()) == {DEAD}
     assert redrive_dead_letters(session, where=meant, by="me").ids == expected
     assert notifications.seen() == []
     session.commit()
-    for word, job_id in letters.items():
-        (letter,) = jobs.dead_letters(job_id)
+    for word, job_id in dead_letters.items():
+        (dead_letter,) = jobs.dead_letters(job_id)
         assert jobs.status(job_id) is (DEAD if word == "report" else PENDING)
-        assert letter["resolution"] == (None if word == "report" else Resolution.REDRIVEN)
-        assert letter["resolved_by"] == (None if word == "report" else "me")
+        assert dead_letter["resolution"] == (None if word == "report" else Resolution.REDRIVEN)
+        assert dead_letter["resolved_by"] == (None if word == "report" else "me")
     assert sorted(notifications.seen()) == [("due", "default"), ("due", "q")]
     assert redrive_dead_letters(session, where=meant).ids == []
 
 
-def test_a_redrive_rolled_back_has_not_happened(session: Session, jobs: Jobs, notifications: Notifications) -> None:
+def test_a_rolled_back_redrive_changes_nothing(session: Session, jobs: Jobs, notifications: Notifications) -> None:
     job_id = jobs.add(DEAD)
     redrive_dead_letters(session)
     session.rollback()
@@ -178,7 +180,7 @@ def test_a_redrive_rolled_back_has_not_happened(session: Session, jobs: Jobs, no
     assert notifications.seen() == []
 
 
-def test_who_redrives_is_the_databases_user_unless_said(session: Session, jobs: Jobs) -> None:
+def test_the_actor_of_a_redrive_defaults_to_the_database_user(session: Session, jobs: Jobs) -> None:
     named, unnamed = jobs.add(DEAD), jobs.add(DEAD)
     redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[named]), by="somebody; DROP TABLE 'x")
     redrive_dead_letters(session, where=DeadLetterFilter(job_ids=[unnamed]))
@@ -187,7 +189,7 @@ def test_who_redrives_is_the_databases_user_unless_said(session: Session, jobs: 
     assert jobs.dead_letters(unnamed)[0]["resolved_by"] == "postgres"
 
 
-def test_no_more_than_the_limit_are_redriven_a_call(session: Session, jobs: Jobs) -> None:
+def test_a_redrive_call_changes_at_most_its_limit(session: Session, jobs: Jobs) -> None:
     ids = sorted(jobs.add(DEAD) for _ in range(5))
     taken = [redrive_dead_letters(session, limit=2).ids for _ in range(4)]
     assert taken == [ids[:2], ids[2:4], ids[4:], []]
@@ -196,12 +198,12 @@ def test_no_more_than_the_limit_are_redriven_a_call(session: Session, jobs: Jobs
 @pytest.mark.parametrize("limit", [1, 2, 5, 6])
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("resolve", [redrive_dead_letters, dismiss_dead_letters])
-def test_each_letter_is_resolved_once_by_calls_that_go_on_where_the_last_one_ended(
+def test_successive_calls_resolve_each_dead_letter_once(
     session: Session, jobs: Jobs, resolve: Callable[..., BulkResult[Any]], dry_run: bool, limit: int
 ) -> None:
     for _ in range(5):
         jobs.add(DEAD)
-    meant = sorted(letter["job_id" if resolve is redrive_dead_letters else "id"] for letter in jobs.dead_letters())
+    meant = sorted(dead_letter["job_id" if resolve is redrive_dead_letters else "id"] for dead_letter in jobs.dead_letters())
     found: list[Any] = []
     result = resolve(session, by="me", limit=limit, dry_run=dry_run)
     while True:
@@ -212,10 +214,10 @@ def test_each_letter_is_resolved_once_by_calls_that_go_on_where_the_last_one_end
         result = resolve(session, by="me", after=result.next, limit=limit, dry_run=dry_run)
     assert found == meant
     session.commit()
-    assert {letter["resolution"] is None for letter in jobs.dead_letters()} == {dry_run}
+    assert {dead_letter["resolution"] is None for dead_letter in jobs.dead_letters()} == {dry_run}
 
 
-def test_the_bounds_of_a_call_are_checked(session: Session) -> None:
+def test_limit_and_after_of_redrive_and_dismiss_are_checked(session: Session) -> None:
     for resolve in (redrive_dead_letters, dismiss_dead_letters):
         with pytest.raises(InvalidOptionError, match="limit"):
             resolve(session, by="me", limit=0)
@@ -223,20 +225,20 @@ def test_the_bounds_of_a_call_are_checked(session: Session) -> None:
             resolve(session, by="me", after="no id")
 
 
-def test_letters_without_a_dead_job_are_passed_over(session: Session, jobs: Jobs, engine: Engine) -> None:
+def test_dead_letters_without_a_dead_job_are_skipped(session: Session, jobs: Jobs, engine: Engine) -> None:
     """A dead letter outlives its job's retention, and must not delay the others."""
-    gone, alive, dead = (jobs.add(DEAD) for _ in range(3))
+    deleted, alive, dead = (jobs.add(DEAD) for _ in range(3))
     with engine.begin() as connection:
-        connection.execute(delete(Job.__table__).where(Job.id == gone))  # type: ignore[arg-type]
+        connection.execute(delete(Job.__table__).where(Job.id == deleted))  # type: ignore[arg-type]
         again = {"status": PENDING, "completed_at": None, "chain_completed_at": None}
         connection.execute(update(Job.__table__).where(Job.id == alive).values(again))  # type: ignore[arg-type]
     assert redrive_dead_letters(session, dry_run=True).ids == [dead]
     assert redrive_dead_letters(session, limit=1).ids == [dead]
     session.commit()
-    assert jobs.dead_letters(gone)[0]["resolution"] is None
+    assert jobs.dead_letters(deleted)[0]["resolution"] is None
 
 
-def test_a_job_with_several_letters_is_redriven_once(session: Session, jobs: Jobs, engine: Engine) -> None:
+def test_a_job_with_several_dead_letters_is_redriven_once(session: Session, jobs: Jobs, engine: Engine) -> None:
     life = Life(engine, session, jobs, max_attempts=1)
     life.attempt("dead")
     life.redrive()
@@ -244,7 +246,7 @@ def test_a_job_with_several_letters_is_redriven_once(session: Session, jobs: Job
     assert len(jobs.dead_letters(life.id)) == 2
     assert redrive_dead_letters(session, where=DeadLetterFilter(resolved=None)).ids == [life.id]
     session.commit()
-    assert [letter["resolution"] for letter in jobs.dead_letters(life.id)] == ["redriven", "redriven"]
+    assert [dead_letter["resolution"] for dead_letter in jobs.dead_letters(life.id)] == ["redriven", "redriven"]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +259,7 @@ def test_a_job_with_several_letters_is_redriven_once(session: Session, jobs: Job
         (["snoozed", "dead"], 2),
     ],
 )
-def test_a_redriven_job_has_as_many_attempts_as_it_once_had(
+def test_a_redriven_job_gets_its_original_number_of_attempts(
     session: Session, jobs: Jobs, engine: Engine, endings: list[str], attempts: int
 ) -> None:
     """However it came to die, and how often."""
@@ -268,7 +270,7 @@ def test_a_redriven_job_has_as_many_attempts_as_it_once_had(
         assert life.redrive() == (attempts * death, 3)
 
 
-def test_a_job_redriven_after_its_letter_was_dismissed_has_no_more_attempts(
+def test_a_job_redriven_after_a_dismissal_gets_its_original_number_of_attempts(
     session: Session, jobs: Jobs, engine: Engine
 ) -> None:
     life = Life(engine, session, jobs, max_attempts=2)
@@ -280,7 +282,7 @@ def test_a_job_redriven_after_its_letter_was_dismissed_has_no_more_attempts(
         assert life.redrive()[1] == 2
 
 
-def test_history_and_last_error_stay_with_a_redriven_job(session: Session, jobs: Jobs, engine: Engine) -> None:
+def test_a_redriven_job_keeps_its_history_and_last_error(session: Session, jobs: Jobs, engine: Engine) -> None:
     life = Life(engine, session, jobs, max_attempts=1, input={"n": 1})
     created = jobs.get(life.id)["created_at"]
     life.attempt("dead")
@@ -290,7 +292,7 @@ def test_history_and_last_error_stay_with_a_redriven_job(session: Session, jobs:
     assert len(jobs.attempts(life.id)) == 1
 
 
-def test_a_key_that_another_chain_holds_by_now_is_a_conflict(session: Session, jobs: Jobs) -> None:
+def test_redriving_a_chain_whose_deduplication_key_is_taken_raises_conflict(session: Session, jobs: Jobs) -> None:
     dead, other = jobs.add(DEAD, deduplication_key="k"), jobs.add(DEAD)
     jobs.add(deduplication_key="k")
     with pytest.raises(ConflictError) as caught:
@@ -300,7 +302,7 @@ def test_a_key_that_another_chain_holds_by_now_is_a_conflict(session: Session, j
     assert jobs.status(dead) is jobs.status(other) is DEAD
 
 
-def test_what_a_session_holds_is_read_again(session: Session, jobs: Jobs) -> None:
+def test_a_redrive_refreshes_jobs_loaded_in_the_session(session: Session, jobs: Jobs) -> None:
     job = session.get_one(Job, jobs.add(DEAD))
     redrive_dead_letters(session)
     assert job.status is PENDING
@@ -309,24 +311,24 @@ def test_what_a_session_holds_is_read_again(session: Session, jobs: Jobs) -> Non
 # Dismissing.
 
 
-def test_dismissed_letters_are_resolved_and_their_jobs_stay_dead(
-    session: Session, jobs: Jobs, letters: dict[str, UUID]
+def test_dismissed_dead_letters_are_resolved_and_their_jobs_stay_dead(
+    session: Session, jobs: Jobs, dead_letters: dict[str, UUID]
 ) -> None:
     meant = DeadLetterFilter(reasons=[DeadReason.LOST, DeadReason.DISCARDED])
-    expected = {jobs.dead_letters(letters[word])[0]["id"] for word in ("lost", "report")}
+    expected = {jobs.dead_letters(dead_letters[word])[0]["id"] for word in ("lost", "report")}
     assert set(dismiss_dead_letters(session, where=meant, by="me", dry_run=True).ids) == expected
-    assert all(letter["resolution"] is None for letter in jobs.dead_letters())
+    assert all(dead_letter["resolution"] is None for dead_letter in jobs.dead_letters())
     assert set(dismiss_dead_letters(session, where=meant, by="me").ids) == expected
     session.commit()
-    for letter in jobs.dead_letters():
-        chosen = letter["id"] in expected
-        assert letter["resolution"] == (Resolution.DISMISSED if chosen else None)
-        assert letter["resolved_by"] == ("me" if chosen else None)
-        assert (letter["resolved_at"] is not None) is chosen
+    for dead_letter in jobs.dead_letters():
+        chosen = dead_letter["id"] in expected
+        assert dead_letter["resolution"] == (Resolution.DISMISSED if chosen else None)
+        assert dead_letter["resolved_by"] == ("me" if chosen else None)
+        assert (dead_letter["resolved_at"] is not None) is chosen
     assert set(jobs.statuses().values()) == {DEAD}
 
 
-def test_letters_resolved_already_are_left_as_they_are(session: Session, jobs: Jobs) -> None:
+def test_resolved_dead_letters_are_not_changed(session: Session, jobs: Jobs) -> None:
     first = jobs.add(DEAD)
     dismiss_dead_letters(session, by="first")
     second = jobs.add(DEAD)
@@ -337,7 +339,7 @@ def test_letters_resolved_already_are_left_as_they_are(session: Session, jobs: J
     assert jobs.dead_letters(first)[0]["resolved_by"] == "first"
 
 
-def test_one_that_somebody_else_dismisses_meanwhile_is_left_to_them(engine: Engine, jobs: Jobs) -> None:
+def test_a_dead_letter_dismissed_concurrently_keeps_its_first_actor(engine: Engine, jobs: Jobs) -> None:
     first, second = sorted(jobs.dead_letters(jobs.add(DEAD))[0]["id"] for _ in range(2))
     found: list[Any] = []
 
@@ -353,7 +355,10 @@ def test_one_that_somebody_else_dismisses_meanwhile_is_left_to_them(engine: Engi
         session.commit()
     thread.join(PATIENCE)
     assert found == [BulkResult([second], 1)]
-    assert {letter["id"]: letter["resolved_by"] for letter in jobs.dead_letters()} == {first: "first", second: "second"}
+    assert {dead_letter["id"]: dead_letter["resolved_by"] for dead_letter in jobs.dead_letters()} == {
+        first: "first",
+        second: "second",
+    }
 
 
 def test_a_dismissed_job_can_still_be_redriven(session: Session, jobs: Jobs) -> None:
@@ -366,7 +371,7 @@ def test_a_dismissed_job_can_still_be_redriven(session: Session, jobs: Jobs) -> 
     assert jobs.dead_letters(job_id)[0]["resolution"] == Resolution.DISMISSED
 
 
-def test_a_job_has_one_unresolved_letter_at_most(engine: Engine, jobs: Jobs) -> None:
+def test_a_job_has_at_most_one_unresolved_dead_letter(engine: Engine, jobs: Jobs) -> None:
     from sqlalchemy.exc import IntegrityError
 
     job_id = jobs.add(DEAD)

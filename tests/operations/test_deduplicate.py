@@ -33,7 +33,7 @@ def _waiting(engine: Engine) -> int:
         return count
 
 
-def test_a_key_finds_the_job_it_made_and_the_session_lives_on(sessions: Sessions, jobs: Jobs) -> None:
+def test_a_duplicate_enqueue_returns_the_existing_job_and_keeps_the_session_usable(sessions: Sessions, jobs: Jobs) -> None:
     with sessions.begin() as session:
         first, made = enqueue(session, Job("test", {"n": 1}), deduplicate=KEY)
         again, made_again = enqueue(session, Job("test", {"n": 2}), deduplicate=KEY)
@@ -45,7 +45,7 @@ def test_a_key_finds_the_job_it_made_and_the_session_lives_on(sessions: Sessions
     assert jobs.count() == 3
 
 
-def test_a_plain_add_of_a_taken_key_is_refused_by_the_database(sessions: Sessions) -> None:
+def test_adding_a_job_with_a_taken_key_raises_integrity_error(sessions: Sessions) -> None:
     with sessions.begin() as session:
         session.add(Job("test", deduplication_key="k"))
     with pytest.raises(IntegrityError, match="uq_job_deduplication"), sessions.begin() as session:
@@ -53,7 +53,7 @@ def test_a_plain_add_of_a_taken_key_is_refused_by_the_database(sessions: Session
 
 
 @pytest.mark.parametrize("scope", variants(["open", "any"], default=["open"]))
-def test_of_many_who_enqueue_at_once_one_makes_it_and_all_others_find_it(sessions: Sessions, jobs: Jobs, scope: Any) -> None:
+def test_of_concurrent_enqueues_of_a_key_exactly_one_creates_the_job(sessions: Sessions, jobs: Jobs, scope: Any) -> None:
     together = threading.Barrier(8)
 
     def one(key: int) -> tuple[Any, Enqueued]:
@@ -71,7 +71,7 @@ def test_of_many_who_enqueue_at_once_one_makes_it_and_all_others_find_it(session
 
 
 @pytest.mark.parametrize("commits", [True, False], ids=["commits", "rolls back"])
-def test_who_comes_second_waits_for_the_first_to_decide(
+def test_a_second_enqueue_of_a_key_waits_for_the_first_transaction(
     engine: Engine, sessions: Sessions, jobs: Jobs, commits: bool
 ) -> None:
     made_by_second: list[Enqueued] = []
@@ -91,28 +91,28 @@ def test_who_comes_second_waits_for_the_first_to_decide(
     assert jobs.count() == 1
 
 
-def test_a_bypass_of_the_lock_is_found_not_stumbled_over(engine: Engine, sessions: Sessions) -> None:
+def test_a_job_added_without_the_lock_is_found_as_existing(engine: Engine, sessions: Sessions) -> None:
     found: list[tuple[Any, Enqueued]] = []
 
-    def polite() -> None:
+    def enqueue_with_the_lock() -> None:
         with sessions.begin() as session:
             job, made = enqueue(session, Job("test"), deduplicate=KEY)
             found.append((job.id, made))
             session.add(Job("test"))  # the session is not poisoned
 
-    with sessions() as rude:
+    with sessions() as without_lock:
         bypass = Job("test", deduplication_key="k")
-        rude.add(bypass)
-        rude.flush()
-        waiting = threading.Thread(target=polite)
+        without_lock.add(bypass)
+        without_lock.flush()
+        waiting = threading.Thread(target=enqueue_with_the_lock)
         waiting.start()
         wait_until(lambda: _waiting(engine) == 1, what="the polite one waits at the index")
-        rude.commit()
+        without_lock.commit()
         waiting.join(PATIENCE)
         assert found == [(bypass.id, Enqueued.EXISTING)]
 
 
-def test_an_ended_chain_counts_by_scope_and_window(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
+def test_scope_and_window_decide_whether_an_ended_chain_counts(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
     old = jobs.add(JobStatus.COMPLETED, deduplication_key="k")
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET created_at = now() - interval '1 hour'"))
@@ -128,7 +128,7 @@ def test_an_ended_chain_counts_by_scope_and_window(engine: Engine, sessions: Ses
         assert enqueue(session, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED  # open ones only
 
 
-def test_many_at_once_find_each_other_and_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
+def test_concurrent_enqueue_unique_calls_in_opposite_orders_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
     together = threading.Barrier(2)
 
     def enqueue_in(order: list[int]) -> list[Enqueued]:
@@ -145,7 +145,7 @@ def test_many_at_once_find_each_other_and_never_deadlock(sessions: Sessions, job
     assert len(down) == 20
 
 
-def test_a_redrive_of_a_chain_whose_key_is_taken_is_a_conflict(sessions: Sessions, jobs: Jobs) -> None:
+def test_a_redrive_conflicts_with_a_chain_enqueued_under_its_key(sessions: Sessions, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD, deduplication_key="k")
     with sessions.begin() as session:
         assert enqueue(session, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED
@@ -175,7 +175,7 @@ async def test_a_recurring_job_enqueues_its_successor_from_its_own_completion(en
         assert session.scalar(held) == 1
 
 
-async def test_both_colours_deduplicate(async_sessions: async_sessionmaker[AsyncSession]) -> None:
+async def test_async_sessions_deduplicate(async_sessions: async_sessionmaker[AsyncSession]) -> None:
     async with async_sessions.begin() as session:
         first, made = await aio.enqueue(session, Job("test"), deduplicate=KEY)
         results = await aio.enqueue_unique(session, [(Job("test"), KEY), (Job("test"), Deduplicate("other"))])
@@ -184,7 +184,7 @@ async def test_both_colours_deduplicate(async_sessions: async_sessionmaker[Async
     assert results[0][0] is first
 
 
-def test_a_job_that_is_in_a_session_already_is_refused(sessions: Sessions, jobs: Jobs) -> None:
+def test_a_job_already_in_a_session_is_refused(sessions: Sessions, jobs: Jobs) -> None:
     with sessions() as session:
         job = Job("test")
         session.add(job)
@@ -193,7 +193,7 @@ def test_a_job_that_is_in_a_session_already_is_refused(sessions: Sessions, jobs:
     assert jobs.count() == 0
 
 
-def test_a_key_is_handed_over_to_a_successor_alone(sessions: Sessions, jobs: Jobs) -> None:
+def test_a_deduplication_key_is_handed_over_only_to_a_created_successor(sessions: Sessions, jobs: Jobs) -> None:
     """Where a chain that has ended counts, none is made, and the job that would hand the key over keeps it."""
     jobs.add(JobStatus.COMPLETED, deduplication_key="k", chain_completed_at=func.now())
     mine = jobs.add(JobStatus.RUNNING, deduplication_key="k")
@@ -207,7 +207,7 @@ def test_a_key_is_handed_over_to_a_successor_alone(sessions: Sessions, jobs: Job
 
 @pytest.mark.parametrize("isolation_level", ["REPEATABLE READ", "SERIALIZABLE"])
 @pytest.mark.parametrize("many", [False, True])
-def test_a_snapshot_too_old_to_show_who_has_a_key_is_named(
+def test_a_snapshot_older_than_the_key_holder_raises_a_clear_error(
     engine: Engine, sessions: Sessions, jobs: Jobs, isolation_level: Any, many: bool
 ) -> None:
     def enqueue_one(session: Session) -> object:

@@ -55,7 +55,7 @@ def edges(engine: Engine) -> set[tuple[UUID, UUID]]:
 # What goes.
 
 
-def test_a_chain_goes_with_all_its_jobs_whatever_they_are_doing(session: Session, jobs: Jobs) -> None:
+def test_a_chain_is_deleted_with_all_its_jobs_in_any_status(session: Session, jobs: Jobs) -> None:
     chains = [jobs.add(status) for status in JobStatus]
     continuation(jobs, chains[0])
     continuation(jobs, chains[0], 2, JobStatus.RUNNING)
@@ -66,7 +66,7 @@ def test_a_chain_goes_with_all_its_jobs_whatever_they_are_doing(session: Session
     assert set(jobs.statuses()) == {stays}
 
 
-def test_a_deletion_rolled_back_has_not_happened(session: Session, jobs: Jobs, engine: Engine) -> None:
+def test_a_rolled_back_deletion_changes_nothing(session: Session, jobs: Jobs, engine: Engine) -> None:
     blocker, job_id = jobs.add(), jobs.add(JobStatus.BLOCKED)
     wait_for(engine, job_id, blocker)
     before = jobs.statuses()
@@ -78,7 +78,7 @@ def test_a_deletion_rolled_back_has_not_happened(session: Session, jobs: Jobs, e
     assert edges(engine) == {(job_id, blocker)}
 
 
-def test_history_goes_with_its_job_and_dead_letters_stay_dismissed(session: Session, jobs: Jobs) -> None:
+def test_deletion_removes_attempts_and_dismisses_dead_letters(session: Session, jobs: Jobs) -> None:
     chain_id = jobs.add(JobStatus.DEAD)
     other = jobs.add(JobStatus.DEAD)
     with session.begin():
@@ -88,14 +88,14 @@ def test_history_goes_with_its_job_and_dead_letters_stay_dismissed(session: Sess
     delete_chains(session, [chain_id])
     session.commit()
     assert (jobs.attempts(chain_id), len(jobs.attempts(other))) == ([], 1)
-    (letter,), (open_letter,) = jobs.dead_letters(chain_id), jobs.dead_letters(other)
-    assert (letter["resolution"], letter["resolved_by"]) == ("dismissed", "ann")
-    assert letter["resolved_at"] is not None
-    assert open_letter["resolution"] is None
+    (dead_letter,), (other_dead_letter,) = jobs.dead_letters(chain_id), jobs.dead_letters(other)
+    assert (dead_letter["resolution"], dead_letter["resolved_by"]) == ("dismissed", "ann")
+    assert dead_letter["resolved_at"] is not None
+    assert other_dead_letter["resolution"] is None
     assert redrive_dead_letters(session).ids == [other]
 
 
-def test_a_letter_is_dismissed_by_whoever_is_said_to_delete(session: Session, jobs: Jobs) -> None:
+def test_a_deletion_dismisses_dead_letters_in_the_name_of_its_actor(session: Session, jobs: Jobs) -> None:
     chain_id = jobs.add(JobStatus.DEAD)
     delete_chains(session, [chain_id], by="bob")
     session.commit()
@@ -105,7 +105,7 @@ def test_a_letter_is_dismissed_by_whoever_is_said_to_delete(session: Session, jo
     assert [row["resolved_by"] for row in (*jobs.dead_letters(chain_id), *jobs.dead_letters(other))] == ["bob", "postgres"]
 
 
-def test_a_letter_that_was_resolved_keeps_its_resolution(session: Session, jobs: Jobs) -> None:
+def test_a_deletion_keeps_the_resolution_of_resolved_dead_letters(session: Session, jobs: Jobs) -> None:
     chain_id = jobs.add(JobStatus.DEAD)
     redrive_dead_letters(session, by="bob")
     session.commit()
@@ -114,7 +114,7 @@ def test_a_letter_that_was_resolved_keeps_its_resolution(session: Session, jobs:
     assert [(row["resolution"], row["resolved_by"]) for row in jobs.dead_letters(chain_id)] == [("redriven", "bob")]
 
 
-def test_what_the_session_holds_leaves_it_with_its_row(session: Session, jobs: Jobs) -> None:
+def test_deleted_jobs_are_detached_from_the_session(session: Session, jobs: Jobs) -> None:
     job = get_job(session, jobs.add())
     with session.begin_nested() as savepoint:
         delete_chains(session, [job.id])
@@ -126,7 +126,7 @@ def test_what_the_session_holds_leaves_it_with_its_row(session: Session, jobs: J
     assert inspect(job).detached
 
 
-def test_jobs_added_before_in_the_same_session_are_deleted_too(session: Session, jobs: Jobs) -> None:
+def test_pending_jobs_of_the_same_session_are_flushed_and_deleted(session: Session, jobs: Jobs) -> None:
     job = Job("test")
     session.add(job)
     assert delete_chains(session, [job.id]).ids == [job.id]
@@ -134,23 +134,23 @@ def test_jobs_added_before_in_the_same_session_are_deleted_too(session: Session,
     assert jobs.count() == 0
 
 
-def test_nothing_asked_for_is_nothing_done(session: Session) -> None:
+def test_deleting_no_chains_does_nothing(session: Session) -> None:
     assert delete_chains(session, []).ids == []
 
 
 # What is refused.
 
 
-def test_ids_of_no_chain_are_all_named_and_nothing_is_deleted(session: Session, jobs: Jobs) -> None:
-    chain_id, gone = jobs.add(), [uuid7(), uuid7()]
+def test_delete_chains_names_all_unknown_ids_and_deletes_nothing(session: Session, jobs: Jobs) -> None:
+    chain_id, unknown = jobs.add(), [uuid7(), uuid7()]
     with pytest.raises(ChainNotFoundError) as caught:
-        delete_chains(session, [gone[0], chain_id, continuation(jobs, chain_id), gone[1]])
-    assert caught.value.chain_ids == tuple(gone)
+        delete_chains(session, [unknown[0], chain_id, continuation(jobs, chain_id), unknown[1]])
+    assert caught.value.chain_ids == tuple(unknown)
     session.commit()
     assert jobs.count() == 2
 
 
-def test_the_id_of_a_continuation_is_refused_with_its_chain(session: Session, jobs: Jobs) -> None:
+def test_the_id_of_a_continuation_is_refused_naming_its_chain(session: Session, jobs: Jobs) -> None:
     chain_id = jobs.add()
     job_id = continuation(jobs, chain_id)
     with pytest.raises(NotAChainError, match=f"{job_id} belongs to chain {chain_id}") as caught:
@@ -158,7 +158,7 @@ def test_the_id_of_a_continuation_is_refused_with_its_chain(session: Session, jo
     assert caught.value.chains == {job_id: chain_id}
 
 
-def test_one_id_or_too_many_are_refused(session: Session) -> None:
+def test_a_single_id_or_too_many_ids_are_refused(session: Session) -> None:
     with pytest.raises(InvalidJobError, match="chain_ids: must be a list of ids, not one id"):
         delete_chains(session, str(uuid7()))
     with pytest.raises(InvalidJobError, match="chain_ids: must be at most 1,000 a call, got 1,001"):
@@ -166,7 +166,9 @@ def test_one_id_or_too_many_are_refused(session: Session) -> None:
 
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["waits", "waited"])
-def test_a_chain_that_a_job_elsewhere_refers_to_stays(session: Session, jobs: Jobs, engine: Engine, is_open: bool) -> None:
+def test_a_chain_that_is_a_blocker_of_another_chain_is_not_deleted(
+    session: Session, jobs: Jobs, engine: Engine, is_open: bool
+) -> None:
     blocker, root = jobs.add(), jobs.add(JobStatus.COMPLETED)
     job_id = continuation(jobs, root, status=JobStatus.BLOCKED if is_open else JobStatus.COMPLETED)
     wait_for(engine, job_id, blocker, is_open=is_open)
@@ -182,7 +184,7 @@ def test_a_chain_that_a_job_elsewhere_refers_to_stays(session: Session, jobs: Jo
     assert delete_chains(session, [root, blocker]).ids == [blocker, root]
 
 
-def test_a_row_of_the_applications_own_that_refers_to_a_job_is_a_typed_error(engine: Engine, jobs: Jobs) -> None:
+def test_a_foreign_key_of_the_application_raises_conflict_error_on_deletion(engine: Engine, jobs: Jobs) -> None:
     chain_id, other = jobs.add(), jobs.add()
     with Session(engine) as session, session.begin() as whole:
         session.execute(text("CREATE TABLE receipt (job_id uuid CONSTRAINT fk_receipt_job REFERENCES job)"))
@@ -197,7 +199,7 @@ def test_a_row_of_the_applications_own_that_refers_to_a_job_is_a_typed_error(eng
 # Notifications.
 
 
-def test_workers_of_running_jobs_and_those_who_await_a_chain_are_told_with_the_commit(
+def test_deletion_notifies_workers_and_waiters_at_its_commit(
     session: Session, jobs: Jobs, engine: Engine, notifications: Notifications
 ) -> None:
     running, awaited, neither = jobs.add(JobStatus.RUNNING), jobs.add(), jobs.add()
@@ -224,7 +226,7 @@ def test_the_worker_of_a_deleted_job_is_fenced_off(
     assert (jobs.attempts(chain_id), jobs.dead_letters()) == ([], [])
 
 
-async def test_what_a_handler_wrote_is_rolled_back_when_its_job_is_deleted(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_a_handlers_writes_are_rolled_back_when_its_job_is_deleted(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue: JobQueue[Any] = JobQueue()
 
     @queue.handler("gives_up")
@@ -245,7 +247,7 @@ async def test_what_a_handler_wrote_is_rolled_back_when_its_job_is_deleted(engin
 # What goes with it.
 
 
-def test_without_cascade_blockers_stay(session: Session, jobs: Jobs, engine: Engine) -> None:
+def test_without_cascade_blockers_are_not_deleted(session: Session, jobs: Jobs, engine: Engine) -> None:
     blocker, job_id = jobs.add(), jobs.add(JobStatus.BLOCKED)
     wait_for(engine, job_id, blocker)
     assert delete_chains(session, [job_id]).ids == [job_id]
@@ -254,7 +256,7 @@ def test_without_cascade_blockers_stay(session: Session, jobs: Jobs, engine: Eng
     assert edges(engine) == set()
 
 
-def test_cascade_goes_down_to_the_blockers_of_roots_and_continuations(session: Session, jobs: Jobs, engine: Engine) -> None:
+def test_cascade_deletes_the_blockers_of_roots_and_continuations(session: Session, jobs: Jobs, engine: Engine) -> None:
     of_root, of_continuation, below, unrelated, root = (jobs.add() for _ in range(5))
     wait_for(engine, root, of_root, is_open=False)
     wait_for(engine, continuation(jobs, root, status=JobStatus.BLOCKED), of_continuation)
@@ -265,7 +267,7 @@ def test_cascade_goes_down_to_the_blockers_of_roots_and_continuations(session: S
     assert edges(engine) == set()
 
 
-def test_cascade_does_not_go_up_to_dependants_nor_take_a_blocker_that_others_need(
+def test_cascade_deletes_neither_dependants_nor_blockers_of_other_chains(
     session: Session, jobs: Jobs, engine: Engine
 ) -> None:
     shared, one, other = jobs.add(), jobs.add(JobStatus.BLOCKED), jobs.add(JobStatus.BLOCKED)
@@ -285,7 +287,7 @@ def test_chains_that_wait_for_each_other_are_deleted_together(session: Session, 
 
 
 @pytest.mark.long
-def test_a_fan_in_of_thousands_goes_in_one_call(session: Session, jobs: Jobs, engine: Engine) -> None:
+def test_a_fan_in_of_thousands_is_deleted_in_one_call(session: Session, jobs: Jobs, engine: Engine) -> None:
     root = jobs.add(JobStatus.BLOCKED)
     wait_for(engine, root, *jobs.add_many(3000))
     assert len(delete_chains(session, [root], cascade=True).ids) == 3001

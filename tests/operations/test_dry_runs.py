@@ -69,7 +69,7 @@ def filled(session: Session) -> Session:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_dry_run_returns_what_the_call_would(filled: Session, engine: Engine, name: str) -> None:
+def test_a_dry_run_returns_the_result_of_the_call(filled: Session, engine: Engine, name: str) -> None:
     call = CALLS[name]
     with Session(engine) as reader:
         reader.execute(text("SET TRANSACTION READ ONLY"))
@@ -82,7 +82,7 @@ def test_a_dry_run_returns_what_the_call_would(filled: Session, engine: Engine, 
         assert expected == done
 
 
-def test_a_dry_run_refuses_what_the_call_refuses(filled: Session) -> None:
+def test_a_dry_run_raises_the_errors_of_the_call(filled: Session) -> None:
     with pytest.raises(ScheduleNotFoundError):
         delete_schedules(filled, ["open", "none"], dry_run=True)
     with pytest.raises(InvalidOptionError):

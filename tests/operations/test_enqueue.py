@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 # Within the caller's transaction.
 
 
-def test_an_added_job_is_there_when_its_transaction_commits(
+def test_an_added_job_is_visible_once_its_transaction_commits(
     sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
 ) -> None:
     with sessions() as session:
@@ -75,7 +75,7 @@ def test_an_added_job_is_there_when_its_transaction_commits(
     assert row["created_at"] == row["scheduled_at"]
 
 
-def test_a_rollback_leaves_nothing_and_tells_nobody(
+def test_a_rolled_back_job_leaves_no_row_and_no_notification(
     sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
 ) -> None:
     with sessions() as session:
@@ -87,7 +87,7 @@ def test_a_rollback_leaves_nothing_and_tells_nobody(
     assert notifications.seen() == []
 
 
-def test_a_savepoint_rolled_back_leaves_nothing_and_tells_nobody(
+def test_a_rolled_back_savepoint_leaves_no_row_and_no_notification(
     sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
 ) -> None:
     with sessions.begin() as session:
@@ -95,14 +95,14 @@ def test_a_savepoint_rolled_back_leaves_nothing_and_tells_nobody(
             session.add(Job("test", queue="lost"))
             session.flush()
             savepoint.rollback()
-        kept = Job("test")
-        kept_id = kept.id
-        session.add(kept)
-    assert list(jobs.statuses()) == [kept_id]
+        second = Job("test")
+        second_id = second.id
+        session.add(second)
+    assert list(jobs.statuses()) == [second_id]
     assert notifications.seen() == DUE
 
 
-def test_what_was_told_within_a_lost_savepoint_is_told_again(
+def test_a_notification_lost_with_a_savepoint_is_sent_again(
     sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
 ) -> None:
     with sessions.begin() as session:
@@ -115,9 +115,7 @@ def test_what_was_told_within_a_lost_savepoint_is_told_again(
     assert notifications.seen() == DUE
 
 
-def test_a_session_that_was_closed_and_used_again_tells(
-    sessions: sessionmaker[Session], notifications: Notifications
-) -> None:
+def test_a_reused_session_notifies(sessions: sessionmaker[Session], notifications: Notifications) -> None:
     session = sessions()
     session.add(Job("test"))
     session.flush()
@@ -128,7 +126,7 @@ def test_a_session_that_was_closed_and_used_again_tells(
     assert notifications.seen() == DUE
 
 
-async def test_an_async_session_does_the_same(
+async def test_jobs_added_to_an_async_session_are_enqueued_and_notified(
     async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs, notifications: Notifications
 ) -> None:
     async with async_sessions() as session:
@@ -144,7 +142,7 @@ async def test_an_async_session_does_the_same(
     assert notifications.seen() == [("due", "mail")]
 
 
-def test_many_added_at_once_are_told_once_a_queue(
+def test_jobs_added_together_notify_once_per_queue(
     sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
 ) -> None:
     with sessions.begin() as session:
@@ -156,35 +154,35 @@ def test_many_added_at_once_are_told_once_a_queue(
 # Notifications.
 
 
-def test_a_queue_just_woken_is_not_woken_again(
+def test_a_queue_notified_less_than_nine_milliseconds_ago_is_not_notified(
     sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
 ) -> None:
-    told = []
+    counts = []
     for wait in (0.0, 0.0004, 0.0047, 0.0091, 0.0089):
         clock.now += wait
         with sessions.begin() as session:
             session.add(Job("test"))
-        told.append(len(notifications.seen()))
-    assert told == [1, 0, 1, 1, 1]
+        counts.append(len(notifications.seen()))
+    assert counts == [1, 0, 1, 1, 1]
 
 
-def test_a_burst_is_told_one_by_one_and_then_as_often_as_the_average_lets_it(
+def test_notifications_allow_a_burst_and_then_an_average_rate(
     sessions: sessionmaker[Session], notifications: Notifications, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(enqueueing, "time", clock)
-    told = []
+    counts = []
     for step in [0.0] * 7 + [0.001] * 36:
         clock.now += step
         with sessions.begin() as session:
             session.add(Job("test"))
-        told.append(len(notifications.seen()))
-    assert told[:7] == [1] * enqueueing.BURST + [0, 0]
-    assert sum(told[7:]) == 4
-    assert all(1 in told[end - 9 : end] for end in range(9, len(told)))  # a suppressed one came soon after a sent one
+        counts.append(len(notifications.seen()))
+    assert counts[:7] == [1] * enqueueing.BURST + [0, 0]
+    assert sum(counts[7:]) == 4
+    assert all(1 in counts[end - 9 : end] for end in range(9, len(counts)))  # a suppressed one came soon after a sent one
 
 
-def test_a_wake_up_that_was_rolled_back_silences_nobody(
+def test_a_rolled_back_notification_suppresses_no_later_one(
     sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
 ) -> None:
     with sessions() as session:
@@ -196,7 +194,7 @@ def test_a_wake_up_that_was_rolled_back_silences_nobody(
     assert notifications.seen() == DUE
 
 
-def test_a_transaction_that_outlasts_the_silence_tells_at_its_commit(
+def test_a_transaction_longer_than_the_debounce_notifies_at_its_commit(
     sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
 ) -> None:
     """A worker that was woken when it began is asleep again when it commits."""
@@ -213,7 +211,7 @@ def test_a_transaction_that_outlasts_the_silence_tells_at_its_commit(
     assert notifications.seen() == DUE
 
 
-def test_the_silence_counts_from_the_commit(
+def test_the_notification_debounce_starts_at_the_commit(
     sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
 ) -> None:
     with sessions.begin() as session:
@@ -225,7 +223,7 @@ def test_the_silence_counts_from_the_commit(
     assert notifications.seen() == DUE
 
 
-def test_another_engine_is_another_database(
+def test_notifications_are_debounced_per_engine(
     sessions: sessionmaker[Session], engine: Engine, notifications: Notifications, clock: Clock
 ) -> None:
     from sqlalchemy import create_engine
@@ -239,7 +237,7 @@ def test_another_engine_is_another_database(
 
 
 @pytest.mark.long
-def test_nothing_is_remembered_of_sessions_that_are_gone(sessions: sessionmaker[Session], jobs: Jobs) -> None:
+def test_no_state_is_kept_for_collected_sessions(sessions: sessionmaker[Session], jobs: Jobs) -> None:
     for _ in range(3):
         session = sessions()
         session.add(Job("test"))
@@ -265,7 +263,7 @@ def test_a_delay_counts_from_the_databases_clock(session: Session, jobs: Jobs) -
     assert one.scheduled_at - one.created_at == timedelta(hours=1)
 
 
-def test_an_instant_is_kept_and_a_past_one_means_now(session: Session, jobs: Jobs) -> None:
+def test_a_scheduled_time_is_stored_exactly_and_a_past_one_means_now(session: Session, jobs: Jobs) -> None:
     future = datetime(2099, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     for add in (session.add_all, lambda new: enqueue_many(session, new)):
         new = [Job("test", at=future), Job("test", at=datetime(2020, 1, 1, tzinfo=UTC))]
@@ -279,7 +277,7 @@ def test_an_instant_is_kept_and_a_past_one_means_now(session: Session, jobs: Job
 # Many at once.
 
 
-def test_many_are_written_in_one_statement_in_the_order_given(
+def test_enqueue_many_writes_one_statement_in_the_given_order(
     session: Session, jobs: Jobs, notifications: Notifications, engine: Engine
 ) -> None:
     from sqlalchemy import event
@@ -304,7 +302,7 @@ def test_many_are_written_in_one_statement_in_the_order_given(
     assert sorted(notifications.seen()) == [("due", "default"), ("due", "mail"), ("due", "other")]
 
 
-def test_many_leave_to_the_database_what_it_fills_in(session: Session, engine: Engine) -> None:
+def test_enqueue_many_leaves_defaults_to_the_database(session: Session, engine: Engine) -> None:
     from sqlalchemy import event
 
     seen: list[str] = []
@@ -320,7 +318,7 @@ def test_many_leave_to_the_database_what_it_fills_in(session: Session, engine: E
     assert len({repr(row) for row in rows}) == 1
 
 
-def test_many_are_part_of_the_transaction(session: Session, jobs: Jobs, notifications: Notifications) -> None:
+def test_enqueue_many_is_part_of_the_transaction(session: Session, jobs: Jobs, notifications: Notifications) -> None:
     enqueue_many(session, [Job("test")])
     session.rollback()
     with session.begin_nested() as savepoint:
@@ -331,13 +329,13 @@ def test_many_are_part_of_the_transaction(session: Session, jobs: Jobs, notifica
     assert notifications.seen() == []
 
 
-def test_none_are_nothing(session: Session, jobs: Jobs) -> None:
+def test_enqueue_many_of_no_jobs_does_nothing(session: Session, jobs: Jobs) -> None:
     assert enqueue_many(session, []) == []
     assert enqueue_many(session, [], model=Job) == []
     assert not session.in_transaction()
 
 
-def test_many_that_cannot_be_written_together_are_refused(session: Session, jobs: Jobs) -> None:
+def test_enqueue_many_refuses_jobs_it_cannot_write_together(session: Session, jobs: Jobs) -> None:
     added = Job("test")
     session.add(added)
     for new, place in (([Job("test"), added], "new[1]"), ([Job("test"), object()], "new[1]")):
@@ -353,7 +351,7 @@ def test_many_that_cannot_be_written_together_are_refused(session: Session, jobs
     assert jobs.count() == 1
 
 
-def test_thousands_are_quick(session: Session, jobs: Jobs) -> None:
+def test_enqueue_many_accepts_thousands_of_jobs(session: Session, jobs: Jobs) -> None:
     enqueue_many(session, (Job("test", {"n": n}) for n in range(5000)))
     session.commit()
     assert jobs.count() == 5000
@@ -374,7 +372,7 @@ def test_an_id_that_is_taken_is_a_conflict(session: Session, jobs: Jobs) -> None
         session.flush()
 
 
-def test_no_input_is_the_json_null_and_no_output_is_none_at_all(session: Session, jobs: Jobs) -> None:
+def test_a_missing_input_is_stored_as_json_null_and_a_missing_output_as_sql_null(session: Session, jobs: Jobs) -> None:
     made = [Job("test"), Job("test")]
     session.add(made[0])
     session.flush()

@@ -77,7 +77,7 @@ def rows(session: Session, model: type[JobMixin[Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("options", [{}, {"priority": -3, "queue": "other", "timeout": timedelta(days=40, microseconds=7)}])
-def test_the_rows_are_those_of_jobs_added_one_by_one(session: Session, options: dict[str, Any]) -> None:
+def test_enqueue_payloads_writes_the_same_rows_as_add(session: Session, options: dict[str, Any]) -> None:
     cases: list[tuple[Any, list[Any]]] = [(take, NASTY), (send, [Order(1), Order(2, "ä\t\\")])]
     for handler, payloads in cases:
         session.add_all(handler.job(payload, **options) for payload in payloads)
@@ -90,7 +90,7 @@ def test_the_rows_are_those_of_jobs_added_one_by_one(session: Session, options: 
         session.rollback()
 
 
-def test_text_ids_and_columns_of_the_applications_own(engine: Engine) -> None:
+def test_enqueue_payloads_supports_text_ids_and_application_columns(engine: Engine) -> None:
     Base.metadata.create_all(engine)
     values: dict[str, Any] = {"amount": Decimal("3.50"), "tags": ["a", 'b"\\', "c,d"]}
     with Session(engine) as session:
@@ -103,7 +103,7 @@ def test_text_ids_and_columns_of_the_applications_own(engine: Engine) -> None:
         assert all("\t" in job_id and "\\" in job_id for job_id in session.scalars(select(CopiedJob.id)))
 
 
-def test_a_delay_and_an_instant_are_the_databases(session: Session) -> None:
+def test_enqueue_payloads_computes_due_times_in_the_database(session: Session) -> None:
     future = datetime(2099, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     past = datetime(2020, 1, 1, tzinfo=UTC)
     for options, expected in (
@@ -117,7 +117,7 @@ def test_a_delay_and_an_instant_are_the_databases(session: Session) -> None:
         session.rollback()
 
 
-def test_it_is_part_of_the_transaction_and_wakes_workers_with_it(
+def test_enqueue_payloads_is_part_of_the_transaction_and_notifies_at_its_commit(
     session: Session, jobs: Jobs, notifications: Notifications
 ) -> None:
     enqueue_payloads(session, send, [Order(1)])
@@ -135,7 +135,9 @@ def test_it_is_part_of_the_transaction_and_wakes_workers_with_it(
     assert (jobs.count(), notifications.seen()) == (2, [("due", "mail")])
 
 
-async def test_an_async_session_does_the_same(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
+async def test_enqueue_payloads_works_on_an_async_session(
+    async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs
+) -> None:
     async with async_sessions() as session:
         assert await aio.enqueue_payloads(session, take, ({"n": n} for n in range(20_000))) == 20_000
         assert jobs.count() == 0
@@ -160,14 +162,14 @@ async def test_an_async_session_does_the_same(async_sessions: async_sessionmaker
         ({"delay": timedelta(-1)}, "delay"),
     ],
 )
-def test_options_are_refused_by_name_before_anything_is_written(session: Session, options: Any, field: str) -> None:
+def test_enqueue_payloads_refuses_invalid_options_before_writing(session: Session, options: Any, field: str) -> None:
     with pytest.raises(InvalidJobError) as caught:
         enqueue_payloads(session, take, [1], **options)
     assert caught.value.field == field
     assert not session.in_transaction()
 
 
-def test_a_payload_that_does_not_fit_is_named_by_its_place_and_nothing_is_written(session: Session, jobs: Jobs) -> None:
+def test_an_invalid_payload_is_named_by_its_index_and_nothing_is_written(session: Session, jobs: Jobs) -> None:
     bad: Any = {"number": "one"}
     many = [*(Order(n) for n in range(5000)), bad]
     with pytest.raises(InvalidPayloadError, match=r"payloads\[5000\]\.number"):
@@ -191,7 +193,7 @@ def test_an_id_that_is_taken_is_a_conflict(session: Session, engine: Engine, mon
     assert caught.value.constraint == "pk_job"
 
 
-def test_payloads_are_sent_as_they_come(session: Session, jobs: Jobs) -> None:
+def test_payloads_are_streamed_without_being_kept_in_memory(session: Session, jobs: Jobs) -> None:
     alive: WeakSet[Payload] = WeakSet()
     most = 0
 
@@ -210,7 +212,7 @@ def test_payloads_are_sent_as_they_come(session: Session, jobs: Jobs) -> None:
     assert most * 1000 < 2 * copying.CHUNK
 
 
-def test_payloads_made_by_the_same_session_are_an_error_not_a_hang(session: Session, jobs: Jobs) -> None:
+def test_payloads_generated_through_the_same_session_raise_an_error(session: Session, jobs: Jobs) -> None:
     jobs.add()
     uses: list[Callable[[], object]] = [lambda: session.scalar(select(Job.id)), session.commit]
     for use in uses:
@@ -222,7 +224,7 @@ def test_payloads_made_by_the_same_session_are_an_error_not_a_hang(session: Sess
     assert jobs.count() == 2
 
 
-def test_a_connection_that_is_lost_on_the_way_leaves_nothing_and_the_session_goes_on(
+def test_a_connection_lost_during_copy_leaves_no_rows_and_a_usable_session(
     session: Session, engine: Engine, jobs: Jobs, database_url: str
 ) -> None:
     def cut() -> Iterator[str]:

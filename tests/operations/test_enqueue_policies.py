@@ -52,9 +52,7 @@ def _due_in(engine: Engine, job_id: Any) -> float:
 
 
 @each_way
-def test_a_debounce_moves_the_job_and_no_further_than_it_may(
-    engine: Engine, sessions: Sessions, jobs: Jobs, put: Put
-) -> None:
+def test_a_debounce_postpones_the_job_by_at_most_max_wait(engine: Engine, sessions: Sessions, jobs: Jobs, put: Put) -> None:
     given = Deduplicate("k", replace=["schedule"], max_wait=timedelta(minutes=90))
     ids, outcomes = [], []
     for number in range(3):
@@ -74,31 +72,31 @@ def test_a_debounce_moves_the_job_and_no_further_than_it_may(
 
 @each_way
 @pytest.mark.parametrize("state", [JobStatus.PENDING, JobStatus.BLOCKED])
-def test_a_later_job_replaces_what_it_says_of_one_that_has_not_begun(
+def test_a_later_enqueue_replaces_the_given_fields_of_a_pending_job(
     sessions: Sessions, jobs: Jobs, put: Put, state: JobStatus
 ) -> None:
     old = jobs.add(state, deduplication_key="k", input={"n": 1})
     given = Deduplicate("k", replace=["input", "priority"])
     with sessions.begin() as session:
-        kept = session.get(Job, old)
+        loaded = session.get(Job, old)
         assert put(session, Job("test", {"n": 2}, input_version=2, priority=5), given) == (old, UPDATED)
-        session.refresh(kept)
-        assert kept is not None
-        assert (kept.input, kept.input_version, kept.priority) == ({"n": 2}, 2, 5)
+        session.refresh(loaded)
+        assert loaded is not None
+        assert (loaded.input, loaded.input_version, loaded.priority) == ({"n": 2}, 2, 5)
     assert jobs.count() == 1
 
 
 @each_way
 @pytest.mark.parametrize("scope", ["open", "waiting"])
-def test_who_replaces_what_is_just_claimed_waits_and_sees_that_it_has_begun(
+def test_a_replacement_waits_for_a_concurrent_claim_and_sees_its_outcome(
     engine: Engine, sessions: Sessions, jobs: Jobs, manual_worker: Any, put: Put, scope: Any
 ) -> None:
     old = jobs.add(deduplication_key="k", input={"n": 1})
-    told: list[tuple[Any, Enqueued]] = []
+    answers: list[tuple[Any, Enqueued]] = []
 
     def replaces() -> None:
         with sessions.begin() as session:
-            told.append(put(session, Job("test", {"n": 2}), Deduplicate("k", scope=scope, replace=["input"])))
+            answers.append(put(session, Job("test", {"n": 2}), Deduplicate("k", scope=scope, replace=["input"])))
 
     with manual_worker("worker:1").connection as claiming:
         claiming.execute(text("UPDATE job SET status = 'running', attempt = 1, leased_by = 'worker:1'"))
@@ -109,7 +107,7 @@ def test_who_replaces_what_is_just_claimed_waits_and_sees_that_it_has_begun(
         replacing.join(PATIENCE)
     # Without the condition on its status, which is read again under the lock, a running job's input would be changed.
     assert jobs.get(old)["input"] == {"n": 1}
-    ((holder, outcome),) = told
+    ((holder, outcome),) = answers
     if scope == "open":
         assert (holder, outcome, jobs.count()) == (old, EXISTING, 1)
     else:  # what was said while it runs is not lost: another run follows
@@ -118,7 +116,7 @@ def test_who_replaces_what_is_just_claimed_waits_and_sees_that_it_has_begun(
 
 
 @each_way
-def test_a_claim_that_passed_a_job_for_being_held_finds_it_changed(
+def test_a_job_locked_by_a_replacement_is_claimed_after_it_commits(
     sessions: Sessions, jobs: Jobs, manual_worker: Any, put: Put
 ) -> None:
     old = jobs.add(deduplication_key="k", due_in=-5)
@@ -133,7 +131,7 @@ def test_a_claim_that_passed_a_job_for_being_held_finds_it_changed(
 
 
 @each_way
-def test_what_is_found_waiting_does_not_begin_before_those_who_found_it_have_committed(
+def test_a_job_found_as_existing_is_not_claimed_before_the_finder_commits(
     sessions: Sessions, jobs: Jobs, manual_worker: Any, put: Put
 ) -> None:
     old = jobs.add(deduplication_key="k", due_in=-5)
@@ -149,16 +147,16 @@ def test_what_is_found_waiting_does_not_begin_before_those_who_found_it_have_com
 
 
 @each_way
-def test_of_many_who_replace_at_once_one_makes_it_and_the_last_has_the_say(sessions: Sessions, jobs: Jobs, put: Put) -> None:
+def test_of_concurrent_replacements_one_creates_the_job_and_the_last_wins(sessions: Sessions, jobs: Jobs, put: Put) -> None:
     together = threading.Barrier(6)
     order: list[int] = []
 
     def one(number: int, key: int) -> tuple[Any, Enqueued]:
         together.wait(PATIENCE)
         with sessions.begin() as session:
-            told = put(session, Job("test", {"n": number}), Deduplicate(f"k{key}", replace=["input"]))
+            answer = put(session, Job("test", {"n": number}), Deduplicate(f"k{key}", replace=["input"]))
             order.append(number)  # under the lock of the row or the key
-            return told
+            return answer
 
     with ThreadPoolExecutor(6) as threads:
         for key in range(10):
@@ -170,15 +168,13 @@ def test_of_many_who_replace_at_once_one_makes_it_and_the_last_has_the_say(sessi
 
 
 @each_way
-def test_a_throttle_lets_one_of_two_at_once_through_even_if_the_first_has_ended(
-    engine: Engine, sessions: Sessions, jobs: Jobs, put: Put
-) -> None:
+def test_a_throttle_admits_one_of_two_concurrent_enqueues(engine: Engine, sessions: Sessions, jobs: Jobs, put: Put) -> None:
     given = Deduplicate("k", scope="any", window=HOUR)
-    told: list[tuple[Any, Enqueued]] = []
+    answers: list[tuple[Any, Enqueued]] = []
 
     def second() -> None:
         with sessions.begin() as session:
-            told.append(put(session, Job("test"), given))
+            answers.append(put(session, Job("test"), given))
 
     with sessions() as first:
         made = put(first, Job("test"), given)
@@ -189,7 +185,7 @@ def test_a_throttle_lets_one_of_two_at_once_through_even_if_the_first_has_ended(
         wait_until(lambda: _waiting(engine), what="the second waits")
         first.commit()
         waiting.join(PATIENCE)
-    assert told == [(made[0], EXISTING)]
+    assert answers == [(made[0], EXISTING)]
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET created_at = created_at - interval '61 min'"))
     with sessions.begin() as session:
@@ -197,16 +193,16 @@ def test_a_throttle_lets_one_of_two_at_once_through_even_if_the_first_has_ended(
         assert put(session, Job("test"), given)[1] is CREATED
 
 
-def test_thousands_are_told_one_by_one_what_became_of_each(sessions: Sessions, jobs: Jobs) -> None:
+def test_enqueue_many_unique_reports_an_outcome_for_each_of_thousands(sessions: Sessions, jobs: Jobs) -> None:
     running = jobs.add(JobStatus.RUNNING, deduplication_key="k3")
     pending = jobs.add(deduplication_key="k1", input="old")
     new = [Job("test", f"{n}") for n in range(5)] + [Job("test", "again"), Job("test", "at last"), Job("other", "o")]
     keys = ["k0", "k1", "k2", "k3", "k4", "k0", "k0", "k0"]
     with sessions.begin() as session:
         pairs = [(job, Deduplicate(key, replace=["input"])) for job, key in zip(new, keys, strict=True)]
-        told = enqueue_many_unique(session, pairs)
+        answers = enqueue_many_unique(session, pairs)
     first = new[0].id
-    assert told == [
+    assert answers == [
         (first, CREATED),
         (pending, UPDATED),
         (new[2].id, CREATED),
@@ -224,7 +220,7 @@ def test_thousands_are_told_one_by_one_what_became_of_each(sessions: Sessions, j
         assert enqueue_many_unique(session, []) == []
 
 
-def test_two_bulks_in_opposite_orders_wait_for_each_other_and_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
+def test_concurrent_bulk_enqueues_in_opposite_orders_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
     together = threading.Barrier(2)
 
     def put(order: list[int]) -> list[Enqueued]:
@@ -242,44 +238,42 @@ def test_two_bulks_in_opposite_orders_wait_for_each_other_and_never_deadlock(ses
     assert jobs.count() == 1000
 
 
-def test_a_bulk_that_tries_a_key_again_first_lets_go_those_that_come_after_it(
-    engine: Engine, sessions: Sessions, jobs: Jobs
-) -> None:
+def test_a_bulk_enqueue_releases_later_keys_before_retrying_one(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
     holder = jobs.add(JobStatus.RUNNING, deduplication_key="a")
     others: list[Future[list[tuple[Any, Enqueued]]]] = []
 
     def put(session: Session) -> list[tuple[Any, Enqueued]]:
         return enqueue_many_unique(session, [(Job("test"), Deduplicate(key)) for key in "ab"])
 
-    def come() -> list[tuple[Any, Enqueued]]:
+    def enqueue_concurrently() -> list[tuple[Any, Enqueued]]:
         with sessions.begin() as session:
             return put(session)
 
-    def come_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+    def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("INSERT") and not others:
             # It has b, and a was taken. Now that is free, and another one takes it and waits for b.
             with engine.connect() as ending:
                 done = "status = 'completed', leased_by = NULL, completed_at = now(), chain_completed_at = now()"
                 ending.execute(text(f"UPDATE job SET {done} WHERE id = :id"), {"id": holder})
                 ending.commit()
-            others.append(threads.submit(come))
+            others.append(threads.submit(enqueue_concurrently))
             wait_until(lambda: _waiting(engine), what="the other one waits for b")
 
     with ThreadPoolExecutor(1) as threads, sessions() as session:
         session.execute(text("SET LOCAL deadlock_timeout = '1min'"))  # so that a deadlock is the other one's to find
-        event.listen(engine, "after_cursor_execute", come_between)
+        event.listen(engine, "after_cursor_execute", enqueue_between)
         try:
-            told = put(session)
+            answers = put(session)
         finally:
-            event.remove(engine, "after_cursor_execute", come_between)
+            event.remove(engine, "after_cursor_execute", enqueue_between)
         session.commit()
         first = others[0].result(PATIENCE)
     assert [outcome for _, outcome in first] == [CREATED, CREATED]
-    assert told == [(job_id, EXISTING) for job_id, _ in first]
+    assert answers == [(job_id, EXISTING) for job_id, _ in first]
 
 
 @pytest.mark.parametrize("scope", ["waiting", "open"])
-def test_keys_that_are_given_up_before_others_are_taken_end_no_call_in_a_deadlock(
+def test_releasing_keys_before_taking_others_prevents_deadlocks(
     engine: Engine, sessions: Sessions, jobs: Jobs, scope: Any
 ) -> None:
     jobs.add(JobStatus.RUNNING, deduplication_key="b")
@@ -293,28 +287,28 @@ def test_keys_that_are_given_up_before_others_are_taken_end_no_call_in_a_deadloc
                 one for _, one in enqueue_many_unique(session, [(Job("test"), Deduplicate(k, scope=scope)) for k in "ab"])
             ]
 
-    def come_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+    def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("UPDATE") and not others:  # it has given up b, and not taken a yet
             others.append(threads.submit(put, scope))
             wait_until(lambda: _waiting(engine), what="the other one waits")
             awaited.extend(connection.exec_driver_sql("SELECT locktype FROM pg_locks WHERE NOT granted").scalars())
 
     with ThreadPoolExecutor(1) as threads:
-        event.listen(engine, "after_cursor_execute", come_between)
+        event.listen(engine, "after_cursor_execute", enqueue_between)
         try:
-            told = put("waiting")
+            answers = put("waiting")
             after = others[0].result(PATIENCE)
         finally:
-            event.remove(engine, "after_cursor_execute", come_between)
+            event.remove(engine, "after_cursor_execute", enqueue_between)
     # Two of the same kind take the keys' locks first; other kinds do not, so a deadlock is tried again.
     assert awaited == ["advisory" if scope == "waiting" else "transactionid"]
-    assert {*told} | {*after} <= {CREATED, EXISTING}
-    assert sum(one is CREATED for one in told + after) == 2
+    assert {*answers} | {*after} <= {CREATED, EXISTING}
+    assert sum(one is CREATED for one in answers + after) == 2
     assert jobs.count() == 3
 
 
 @pytest.mark.parametrize("more", [{"rate_cost": 2}, {"created_at": datetime(2026, 1, 1, tzinfo=UTC)}], ids=str)
-def test_two_bulks_whose_jobs_set_different_columns_never_deadlock(
+def test_concurrent_bulk_enqueues_with_different_columns_never_deadlock(
     engine: Engine, sessions: Sessions, jobs: Jobs, more: dict[str, Any]
 ) -> None:
     others: list[Future[list[tuple[Any, Enqueued]]]] = []
@@ -323,25 +317,23 @@ def test_two_bulks_whose_jobs_set_different_columns_never_deadlock(
         with sessions.begin() as session:
             return enqueue_many_unique(session, [(Job("test", **of), Deduplicate(key)) for key, of in new.items()])
 
-    def come_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+    def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("INSERT") and not others:
             others.append(threads.submit(put, {"b": {}, "c": {}}))
             wait_until(lambda: others[0].done() or _waiting(engine), what="the other one has all, or waits")
 
     with ThreadPoolExecutor(1) as threads:
-        event.listen(engine, "after_cursor_execute", come_between)
+        event.listen(engine, "after_cursor_execute", enqueue_between)
         try:
             # Set by set it would take a and c, and then want b of the other one, which wants c.
             mine = put({"a": more, "b": {}, "c": more})
         finally:
-            event.remove(engine, "after_cursor_execute", come_between)
+            event.remove(engine, "after_cursor_execute", enqueue_between)
         theirs = others[0].result(PATIENCE)
     assert sorted(outcome for _, outcome in [*mine, *theirs]).count(CREATED) == jobs.count() == 3
 
 
-def test_neighbours_that_differ_by_what_may_be_null_are_one_statement(
-    engine: Engine, sessions: Sessions, jobs: Jobs
-) -> None:
+def test_jobs_that_differ_in_nullable_columns_share_one_statement(engine: Engine, sessions: Sessions, jobs: Jobs) -> None:
     sent: list[str] = []
     event.listen(engine, "after_cursor_execute", lambda *given: sent.append(given[2].split()[0]))
     new = [Job("test", rate_cost=n) if n % 2 else Job("test") for n in range(6)]
@@ -351,7 +343,7 @@ def test_neighbours_that_differ_by_what_may_be_null_are_one_statement(
     assert [jobs.get(job.id)["rate_cost"] for job in new] == [None, 1, None, 3, None, 5]
 
 
-def test_what_is_not_for_many_is_refused_before_anything_is_written(sessions: Sessions, jobs: Jobs) -> None:
+def test_bulk_enqueue_refuses_unsupported_options_before_writing(sessions: Sessions, jobs: Jobs) -> None:
     one = Deduplicate("a")
     blocked = Job("test", blockers=[Job("test")])
     with sessions.begin() as session:
@@ -379,7 +371,9 @@ def test_what_is_not_for_many_is_refused_before_anything_is_written(sessions: Se
             enqueue_many_unique(session, [(Job("test", id=taken), one)])
 
 
-async def test_both_colours_tell_the_same(async_sessions: async_sessionmaker[AsyncSession]) -> None:
+async def test_async_enqueue_with_replacement_reports_the_same_outcomes(
+    async_sessions: async_sessionmaker[AsyncSession],
+) -> None:
     given = Deduplicate("k", replace=["input"])
     async with async_sessions.begin() as session:
         (made,) = await aio.enqueue_many_unique(session, [(Job("test", 1), given)])

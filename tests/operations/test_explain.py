@@ -39,9 +39,9 @@ class Workers:
     def add(self, worker_id: str = WORKER, *, silent: float = 0, **columns: Any) -> None:
         row = {"id": worker_id, "name": "w", "host": "h", "pid": 7, "version": "0", "concurrency": 2}
         row |= {"queues": ["default"], "job_types": ["test"]} | columns
-        beat = func.clock_timestamp() - timedelta(seconds=silent)
+        heartbeat_at = func.clock_timestamp() - timedelta(seconds=silent)
         with self._engine.begin() as connection:
-            connection.execute(insert(Job.Worker).values(row | {"heartbeat_at": beat}))
+            connection.execute(insert(Job.Worker).values(row | {"heartbeat_at": heartbeat_at}))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def workers(engine: Engine) -> Workers:
     return Workers(engine)
 
 
-def test_nobody_could_run_it(session: Session, jobs: Jobs, workers: Workers) -> None:
+def test_explain_reports_that_no_worker_can_run_a_job(session: Session, jobs: Jobs, workers: Workers) -> None:
     job = jobs.add(due_in=-90)
     found = explain_job(session, job)
     assert found.cause is Cause.NO_WORKER
@@ -73,7 +73,7 @@ def test_nobody_could_run_it(session: Session, jobs: Jobs, workers: Workers) -> 
     assert found.evidence["live_workers"] == 4
 
 
-def test_others_go_first_and_the_rate_says_for_how_long(
+def test_explain_counts_the_jobs_ahead_and_estimates_the_wait(
     session: Session, jobs: Jobs, workers: Workers, engine: Engine
 ) -> None:
     workers.add()
@@ -103,7 +103,7 @@ def test_others_go_first_and_the_rate_says_for_how_long(
     assert explain_job(session, job).evidence["ahead"] == 41
 
 
-def test_every_slot_is_taken(session: Session, jobs: Jobs, workers: Workers) -> None:
+def test_explain_reports_that_all_slots_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add(concurrency=1)
     jobs.add(RUNNING)
     found = explain_job(session, jobs.add())
@@ -111,7 +111,7 @@ def test_every_slot_is_taken(session: Session, jobs: Jobs, workers: Workers) -> 
     assert "is next, but all 1 slots of 1 worker are in use" in found.sentence
 
 
-def test_every_slot_of_its_type_is_taken(session: Session, jobs: Jobs, workers: Workers) -> None:
+def test_explain_reports_that_all_slots_of_a_type_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add("w:1", concurrency=9, type_slots={"test": 1, "other": 5})
     assert explain_job(session, jobs.add()).cause is Cause.READY
     holder = jobs.add(RUNNING, worker_id="w:1", queue="elsewhere")
@@ -130,7 +130,7 @@ def test_every_slot_of_its_type_is_taken(session: Session, jobs: Jobs, workers: 
     assert explain_job(session, jobs.add()).cause is Cause.QUEUED
 
 
-def test_a_limit_is_told_with_who_has_held_it_for_longest(session: Session, jobs: Jobs, workers: Workers) -> None:
+def test_explain_names_the_longest_running_jobs_under_a_limit(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add(concurrency=9)
     upsert_queue(session, QueueSettings(name="default", global_concurrency=2, concurrency_per_key=1))
     upsert_job_type(session, TypeSettings(type_name="test", global_concurrency=3))
@@ -149,7 +149,9 @@ def test_a_limit_is_told_with_who_has_held_it_for_longest(session: Session, jobs
     assert third not in found.evidence["held_by"]  # of each worker one
 
 
-def test_a_rate_that_is_divided_is_named_also_behind_others(session: Session, jobs: Jobs, workers: Workers) -> None:
+def test_explain_names_a_local_token_bucket_also_for_jobs_behind_others(
+    session: Session, jobs: Jobs, workers: Workers
+) -> None:
     workers.add(concurrency=9)
     hour = timedelta(hours=1)
     upsert_queue(session, QueueSettings(name="default", rate_limit=1, rate_period=hour, rate_algorithm="local_token_bucket"))
@@ -163,17 +165,17 @@ def test_a_rate_that_is_divided_is_named_also_behind_others(session: Session, jo
     )
 
 
-def test_a_function_that_chooses_leaves_it_out(session: Session, jobs: Jobs, workers: Workers) -> None:
+def test_explain_reports_that_a_selector_did_not_select_a_job(session: Session, jobs: Jobs, workers: Workers) -> None:
     job = jobs.add(due_in=-90, queue="default", fairness_key="7")
-    told = {"function": "shop:pick", "window": 2, "max_wait": None}
-    workers.add("w:1", selectors={"default": told, "mail": told})
+    selector = {"function": "shop:pick", "window": 2, "max_wait": None}
+    workers.add("w:1", selectors={"default": selector, "mail": selector})
     found = explain_job(session, job)
     assert found.cause is Cause.NOT_SELECTED
     assert "the selector shop:pick of queue 'default' (worker w:1)" in found.sentence
     assert "never selects never starts" in found.sentence
     assert found.evidence["chosen_by"] == ["w:1"]
 
-    workers.add("w:2", selectors={"default": told | {"window": 3, "max_wait": 600.0}})
+    workers.add("w:2", selectors={"default": selector | {"window": 3, "max_wait": 600.0}})
     found = explain_job(session, job)
     assert (found.cause, found.evidence["max_wait"]) == (Cause.NOT_SELECTED, timedelta(minutes=10))
     assert "once it has been a candidate for the max_wait of 10 min" in (found.sentence)
@@ -182,11 +184,11 @@ def test_a_function_that_chooses_leaves_it_out(session: Session, jobs: Jobs, wor
     for _ in range(3):  # of its own part, so that it is behind a whole window
         jobs.add(due_in=-95, queue="default", fairness_key="7")
     assert explain_job(session, job).cause is Cause.QUEUED
-    workers.add("w:3", selectors={"mail": told})
+    workers.add("w:3", selectors={"mail": selector})
     assert explain_job(session, jobs.add(due_in=-90, queue="default", fairness_key="8")).cause is Cause.READY
 
 
-def test_its_time_has_not_come(session: Session, jobs: Jobs, workers: Workers, engine: Engine) -> None:
+def test_explain_reports_a_job_scheduled_for_later(session: Session, jobs: Jobs, workers: Workers, engine: Engine) -> None:
     workers.add()
     found = explain_job(session, jobs.add(due_in=7200))
     assert found.cause is Cause.SCHEDULED
@@ -201,7 +203,9 @@ def test_its_time_has_not_come(session: Session, jobs: Jobs, workers: Workers, e
     assert found.sentence.startswith("Attempt 2 failed with ValueError: no such page; attempt 3 of 20 is due in ")
 
 
-def test_it_is_running_or_its_worker_is_silent(session: Session, jobs: Jobs, workers: Workers, engine: Engine) -> None:
+def test_explain_distinguishes_a_running_job_from_a_silent_worker(
+    session: Session, jobs: Jobs, workers: Workers, engine: Engine
+) -> None:
     job = jobs.add(RUNNING)
     found = explain_job(session, job)
     assert found.cause is Cause.WORKER_SILENT
@@ -220,7 +224,7 @@ def test_it_is_running_or_its_worker_is_silent(session: Session, jobs: Jobs, wor
     assert "will rescue it" in found.sentence
 
 
-def test_it_has_ended(session: Session, jobs: Jobs) -> None:
+def test_explain_reports_how_a_job_ended(session: Session, jobs: Jobs) -> None:
     assert explain_job(session, jobs.add(JobStatus.COMPLETED)).cause is Cause.COMPLETED
     assert explain_job(session, jobs.add(JobStatus.CANCELLED)).cause is Cause.CANCELLED
     dead = jobs.add(DEAD)
@@ -234,7 +238,7 @@ def test_it_has_ended(session: Session, jobs: Jobs) -> None:
         explain_job(session, uuid7())
 
 
-def test_a_blocked_job_is_explained_by_what_it_waits_for_in_the_end(session: Session, jobs: Jobs, workers: Workers) -> None:
+def test_explain_names_the_root_causes_of_a_blocked_job(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add()
     dead, slow = jobs.add(DEAD, type_name="fetch"), jobs.add(due_in=3600)
     middle = Job("test", blockers=[dead, slow])
@@ -248,7 +252,7 @@ def test_a_blocked_job_is_explained_by_what_it_waits_for_in_the_end(session: Ses
     assert f"It waits for 2 chains; the root cause is fetch {dead}. It died" in explain_job(session, middle.id).sentence
 
 
-def test_what_has_ended_and_was_not_passed_on_is_told(
+def test_explain_reports_an_ended_blocker_that_has_not_been_unblocked(
     session: Session, jobs: Jobs, workers: Workers, engine: Engine
 ) -> None:
     first = jobs.add()
@@ -266,7 +270,7 @@ def test_what_has_ended_and_was_not_passed_on_is_told(
 
 
 @pytest.mark.long
-def test_thousands_of_blockers_are_explained_by_a_few(session: Session, jobs: Jobs, workers: Workers) -> None:
+def test_explain_of_thousands_of_blockers_lists_only_twenty(session: Session, jobs: Jobs, workers: Workers) -> None:
     workers.add()
     many = jobs.add_many(3000)
     waiting = Job("test", blockers=many)
@@ -278,7 +282,7 @@ def test_thousands_of_blockers_are_explained_by_a_few(session: Session, jobs: Jo
     assert len(found.blockers) == 20
 
 
-def test_what_only_reads_says_nothing_of_changes_about_what_is_not_there(session: Session) -> None:
+def test_not_found_errors_of_reads_do_not_mention_changes(session: Session) -> None:
     unknown: Any = uuid7()
     for read in (explain_job, get_job, count_blockers, get_chain, explain_schedule):
         with pytest.raises((JobNotFoundError, ChainNotFoundError, ScheduleNotFoundError)) as raised:

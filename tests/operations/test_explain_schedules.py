@@ -41,59 +41,59 @@ def put(sessions: Sessions, **options: Any) -> None:
         upsert_schedule(session, Schedule(name="nightly", type_name="test", **{"cron": "@hourly"} | options))
 
 
-def test_it_names_what_keeps_a_schedule_from_firing(sessions: Sessions, jobs: Jobs, run: Run) -> None:
+def test_explain_schedule_names_the_cause_that_keeps_it_from_firing(sessions: Sessions, jobs: Jobs, run: Run) -> None:
     put(sessions, overlap=False)
 
-    def told() -> Any:
+    def explained() -> Any:
         with sessions() as session:
             return explain_schedule(session, "nightly")
 
-    assert told().cause is ScheduleCause.WAITING
-    assert re.fullmatch(r"It fires next in .+, at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.", told().sentence)
+    assert explained().cause is ScheduleCause.WAITING
+    assert re.fullmatch(r"It fires next in .+, at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.", explained().sentence)
     change(sessions, next_fire_at=func.now() - timedelta(minutes=1))
-    assert (told().cause, told().evidence["live_workers"]) == (ScheduleCause.NO_WORKER, 0)
+    assert (explained().cause, explained().evidence["live_workers"]) == (ScheduleCause.NO_WORKER, 0)
     jobs.add_worker()
-    assert told().cause is ScheduleCause.ABOUT_TO_FIRE
+    assert explained().cause is ScheduleCause.ABOUT_TO_FIRE
     with sessions.begin() as session:
         (fired,) = fire_schedules(session)
-    seen = told()
+    seen = explained()
     assert (seen.cause, seen.evidence["last_job"]) == (ScheduleCause.OVERLAPPING, fired.job_ids[0])
     assert seen.evidence["left_out"] == 0
     # Five of its times pass while its last job is open; each is left out.
     change(sessions, updated_at=func.now() - timedelta(days=1), last_fire_at=func.now() - timedelta(hours=5))
-    seen = told()
+    seen = explained()
     assert 4 <= seen.evidence["left_out"] <= 5
     assert "created no job" in seen.sentence
     with sessions.begin() as session:
         pause_schedules(session, ["nightly"], by="ann")
-    assert (told().cause, told().evidence["paused_by"]) == (ScheduleCause.PAUSED, "ann")
+    assert (explained().cause, explained().evidence["paused_by"]) == (ScheduleCause.PAUSED, "ann")
     assert "paused" in run("schedules", "explain", "nightly").stdout
     assert document(run("schedules", "explain", "nightly", "--json"))["cause"] == "paused"
     change(sessions, error="no such zone")
-    assert (told().cause, "no such zone" in told().sentence) == (ScheduleCause.BROKEN, True)
+    assert (explained().cause, "no such zone" in explained().sentence) == (ScheduleCause.BROKEN, True)
     with sessions() as session, pytest.raises(ScheduleNotFoundError):
         explain_schedule(session, "another")
 
 
-def test_what_is_skipped_for_being_late_is_told_with_its_reason(sessions: Sessions) -> None:
+def test_explain_schedule_reports_skipped_times_with_the_reason(sessions: Sessions) -> None:
     put(sessions, misfire_policy="skip", cron="*/10 * * * *")
     change(sessions, next_fire_at=func.now() - timedelta(hours=3), updated_at=func.now() - timedelta(hours=3))
     with sessions.begin() as session:
         session.execute(text("UPDATE schedule SET grace = '0'"))
         fire_schedules(session)
     with sessions() as session:
-        told = explain_schedule(session, "nightly")
+        explained = explain_schedule(session, "nightly")
         # What was made of that span by hand was not left out.
         now = session.scalar(select(func.now()))
         assert now is not None
         made = run_schedule(session, "nightly", since=now - timedelta(hours=1), until=now)
         after = explain_schedule(session, "nightly")
-    assert 17 <= told.evidence["left_out"] <= 19
-    assert "misfire_policy='skip'" in told.sentence
-    assert told.evidence["left_out"] - after.evidence["left_out"] == len(made) >= 6
+    assert 17 <= explained.evidence["left_out"] <= 19
+    assert "misfire_policy='skip'" in explained.sentence
+    assert explained.evidence["left_out"] - after.evidence["left_out"] == len(made) >= 6
 
 
-async def test_a_job_names_the_schedule_that_made_it(
+async def test_explain_names_the_schedule_that_enqueued_a_job(
     sessions: Sessions, jobs: Jobs, async_sessions: async_sessionmaker[AsyncSession]
 ) -> None:
     put(sessions)
@@ -104,17 +104,17 @@ async def test_a_job_names_the_schedule_that_made_it(
         (by_hand,) = run_schedule(session, "nightly")
         session.commit()
         for one in fired:  # also one that is not its last
-            told = explain_job(session, one.job_ids[0])
-            assert (told.evidence["schedule"], told.evidence["fired_for"]) == ("nightly", one.fire_times[0])
-            assert told.sentence.endswith("It was created by the schedule 'nightly'.")
-        told = explain_job(session, by_hand)
-        assert (told.evidence["schedule"], told.evidence["fired_for"]) == ("nightly", None)
+            explained = explain_job(session, one.job_ids[0])
+            assert (explained.evidence["schedule"], explained.evidence["fired_for"]) == ("nightly", one.fire_times[0])
+            assert explained.sentence.endswith("It was created by the schedule 'nightly'.")
+        explained = explain_job(session, by_hand)
+        assert (explained.evidence["schedule"], explained.evidence["fired_for"]) == ("nightly", None)
         assert "schedule" not in explain_job(session, jobs.add()).evidence
     async with async_sessions() as asynchronous:
         assert (await aio.explain_schedule(asynchronous, "nightly")).cause is ScheduleCause.WAITING
 
 
-def test_a_job_whose_id_holds_no_time_is_explained_beside_schedules(sessions: Sessions) -> None:
+def test_explain_accepts_job_ids_without_a_timestamp(sessions: Sessions) -> None:
     put(sessions)
     job = Job("test", id=UUID(int=2**128 - 1))  # a random one may begin so: after the year 9999
     with sessions.begin() as session:

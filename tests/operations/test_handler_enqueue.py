@@ -61,7 +61,9 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "keys", "delay", "at", "past"])
-def test_the_row_is_that_of_an_added_job(sessions: sessionmaker[Session], jobs: Jobs, options: dict[str, Any]) -> None:
+def test_handler_enqueue_writes_the_same_row_as_add(
+    sessions: sessionmaker[Session], jobs: Jobs, options: dict[str, Any]
+) -> None:
     own = {"id", "chain_id", "changed_xid", "deduplication_key", "ordering_key"}
     with sessions.begin() as session:
         job_id = send.enqueue(session, Order(id=7), **options)
@@ -76,7 +78,7 @@ def test_the_row_is_that_of_an_added_job(sessions: sessionmaker[Session], jobs: 
     assert enqueued["ordering_key"] == options.get("ordering_key")
 
 
-def test_it_is_one_statement_with_its_notification(
+def test_handler_enqueue_is_one_statement_including_its_notification(
     engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enqueueing, "BURST", 1)
@@ -91,7 +93,7 @@ def test_it_is_one_statement_with_its_notification(
     assert jobs.count() == 3
 
 
-def test_an_added_job_is_one_statement_with_its_notification(
+def test_add_is_one_statement_including_its_notification(
     engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enqueueing, "BURST", 1)
@@ -123,23 +125,23 @@ def test_a_job_added_again_after_a_rollback_notifies_again(engine: Engine, jobs:
     assert notifications.seen() == [("due", "mail")]
 
 
-def test_a_rollback_leaves_nothing_and_notifies_nobody(
+def test_a_rolled_back_handler_enqueue_leaves_no_row_and_no_notification(
     sessions: sessionmaker[Session], jobs: Jobs, notifications: Notifications
 ) -> None:
     with sessions() as session:
         with session.begin_nested() as savepoint:
             send.enqueue(session, Order(id=1))
             savepoint.rollback()
-        kept = send.enqueue(session, Order(id=2))  # within the savepoint its notification was lost too
+        job_id = send.enqueue(session, Order(id=2))  # within the savepoint its notification was lost too
         session.commit()
         assert notifications.seen() == [("due", "mail")]
         send.enqueue(session, Order(id=3))
         session.rollback()
-    assert list(jobs.statuses()) == [kept]
+    assert list(jobs.statuses()) == [job_id]
     assert notifications.seen() == []
 
 
-def test_what_is_wrong_is_named_before_anything_is_written(sessions: sessionmaker[Session], jobs: Jobs) -> None:
+def test_handler_enqueue_refuses_invalid_arguments_before_writing(sessions: sessionmaker[Session], jobs: Jobs) -> None:
     anything: Any = send
     with sessions() as session:
         with pytest.raises(InvalidPayloadError, match="id"):
@@ -158,14 +160,14 @@ def test_what_is_wrong_is_named_before_anything_is_written(sessions: sessionmake
     assert jobs.count() == 0
 
 
-def test_what_it_waits_for_is_enqueued_with_it(sessions: sessionmaker[Session], jobs: Jobs) -> None:
+def test_handler_enqueue_also_enqueues_pending_blockers(sessions: sessionmaker[Session], jobs: Jobs) -> None:
     with sessions.begin() as session:
         before = send.job(Order(id=1))
         job_id, before_id = tidy.enqueue(session, blockers=[before]), before.id
     assert (jobs.status(job_id), jobs.status(before_id)) == (JobStatus.BLOCKED, JobStatus.PENDING)
 
 
-def test_pending_objects_of_the_session_are_written_before(sessions: sessionmaker[Session], jobs: Jobs) -> None:
+def test_handler_enqueue_flushes_pending_objects_first(sessions: sessionmaker[Session], jobs: Jobs) -> None:
     with sessions.begin() as session:
         first = Job("test")
         session.add(first)
@@ -180,7 +182,7 @@ def test_pending_objects_of_the_session_are_written_before(sessions: sessionmake
     assert jobs.count() == 4
 
 
-async def test_sessions_of_each_kind(
+async def test_handler_enqueue_accepts_every_kind_of_session(
     engine: Engine, sessions: sessionmaker[Session], async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs
 ) -> None:
     async with async_sessions.begin() as session:
@@ -198,7 +200,7 @@ async def test_sessions_of_each_kind(
     assert jobs.count() == 4
 
 
-async def test_an_idle_worker_starts_at_once(start: Start, engine: Engine) -> None:
+async def test_handler_enqueue_wakes_an_idle_worker(start: Start, engine: Engine) -> None:
     own = JobQueue()
 
     @own.handler("hello")

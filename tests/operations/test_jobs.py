@@ -38,7 +38,7 @@ def one_of_each(jobs: Jobs) -> dict[JobStatus, UUID]:
 # Cancelling.
 
 
-def test_cancelling_ends_what_has_not_ended_and_tells_which(session: Session, jobs: Jobs) -> None:
+def test_cancel_jobs_cancels_open_jobs_and_returns_their_ids(session: Session, jobs: Jobs) -> None:
     made = one_of_each(jobs)
     result = cancel_jobs(session, list(made.values()))
     assert result.matched == len(made)
@@ -51,7 +51,7 @@ def test_cancelling_ends_what_has_not_ended_and_tells_which(session: Session, jo
     assert [attempt["outcome"] for attempt in jobs.attempts(made[JobStatus.RUNNING])] == ["cancelled"]
 
 
-def test_a_cancellation_rolled_back_has_not_happened(session: Session, jobs: Jobs, notifications: Notifications) -> None:
+def test_a_rolled_back_cancellation_changes_nothing(session: Session, jobs: Jobs, notifications: Notifications) -> None:
     made = one_of_each(jobs)
     cancel_jobs(session, list(made.values()))
     session.rollback()
@@ -60,38 +60,38 @@ def test_a_cancellation_rolled_back_has_not_happened(session: Session, jobs: Job
 
 
 @pytest.mark.parametrize("change", [cancel_jobs, trigger_jobs, reschedule_jobs])
-def test_unknown_ids_are_all_named_and_nothing_is_changed(session: Session, jobs: Jobs, change: Any) -> None:
-    job_id, gone = jobs.add(due_in=60), [uuid7(), uuid7()]
+def test_unknown_job_ids_are_all_named_and_nothing_is_changed(session: Session, jobs: Jobs, change: Any) -> None:
+    job_id, unknown = jobs.add(due_in=60), [uuid7(), uuid7()]
     before = dict(jobs.get(job_id))
     with pytest.raises(JobNotFoundError) as caught:
-        change(session, [gone[0], job_id, gone[1]])
-    assert caught.value.job_ids == tuple(gone)
+        change(session, [unknown[0], job_id, unknown[1]])
+    assert caught.value.job_ids == tuple(unknown)
     session.commit()
     assert dict(jobs.get(job_id)) == before
 
 
 @pytest.mark.parametrize("change", [cancel_jobs, trigger_jobs, reschedule_jobs])
-def test_one_id_is_not_a_list_of_ids(session: Session, jobs: Jobs, change: Any) -> None:
+def test_a_single_id_instead_of_a_list_is_refused(session: Session, jobs: Jobs, change: Any) -> None:
     with pytest.raises(InvalidJobError, match="ids: must be a list of ids, not one id"):
         change(session, str(jobs.add()))
 
 
 @pytest.mark.parametrize("change", [cancel_jobs, trigger_jobs, reschedule_jobs])
-def test_no_ids_are_nothing_to_do(session: Session, jobs: Jobs, change: Any) -> None:
+def test_an_empty_list_of_ids_changes_nothing(session: Session, jobs: Jobs, change: Any) -> None:
     job_id = jobs.add()
     assert change(session, []) == BulkResult([], 0)
     session.commit()
     assert jobs.status(job_id) is JobStatus.PENDING
 
 
-def test_an_id_named_twice_is_one_job(session: Session, jobs: Jobs) -> None:
+def test_a_repeated_id_is_cancelled_once(session: Session, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.RUNNING)
     assert cancel_jobs(session, [job_id, job_id]).ids == [job_id]
     session.commit()
     assert len(jobs.attempts(job_id)) == 1
 
 
-def test_a_job_just_added_can_be_changed_in_the_same_transaction(session: Session, jobs: Jobs) -> None:
+def test_a_new_job_can_be_changed_in_the_same_transaction(session: Session, jobs: Jobs) -> None:
     job = Job("test", at=FUTURE)
     session.add(job)
     trigger_jobs(session, [job.id])
@@ -102,14 +102,14 @@ def test_a_job_just_added_can_be_changed_in_the_same_transaction(session: Sessio
     assert jobs.status(job.id) is JobStatus.CANCELLED
 
 
-def test_what_a_session_holds_is_read_again(session: Session, jobs: Jobs) -> None:
+def test_cancel_jobs_refreshes_jobs_loaded_in_the_session(session: Session, jobs: Jobs) -> None:
     known, other = session.get_one(Job, jobs.add()), session.get_one(Job, jobs.add())
     cancel_jobs(session, [known.id])
     assert known.status is JobStatus.CANCELLED
     assert "status" in other.__dict__
 
 
-def test_the_second_of_two_cancellations_finds_nothing_to_cancel(
+def test_concurrent_cancellations_never_deadlock_and_the_second_finds_nothing(
     sessions: sessionmaker[Session], engine: Engine, jobs: Jobs
 ) -> None:
     """Both name the same jobs in opposite orders: they queue up at the first, and never deadlock."""
@@ -137,7 +137,7 @@ def test_the_second_of_two_cancellations_finds_nothing_to_cancel(
 # Another time.
 
 
-def test_jobs_are_moved_to_another_time(session: Session, jobs: Jobs) -> None:
+def test_reschedule_jobs_changes_the_due_time(session: Session, jobs: Jobs) -> None:
     for status in (JobStatus.PENDING, JobStatus.BLOCKED):
         job_id = jobs.add(status, due_in=60)
         reschedule_jobs(session, [job_id], at=FUTURE)
@@ -166,7 +166,7 @@ def test_triggering_makes_jobs_due_now_and_wakes_workers(session: Session, jobs:
 
 
 @pytest.mark.parametrize("change", [trigger_jobs, reschedule_jobs])
-def test_all_that_do_not_wait_are_named_and_none_is_moved(session: Session, jobs: Jobs, change: Any) -> None:
+def test_jobs_that_cannot_be_rescheduled_are_all_named_and_none_is_moved(session: Session, jobs: Jobs, change: Any) -> None:
     made = {status: jobs.add(status, due_in=60) for status in JobStatus}
     before = [dict(jobs.get(job_id)) for job_id in made.values()]
     with pytest.raises(NotReschedulableError) as caught:
@@ -179,7 +179,7 @@ def test_all_that_do_not_wait_are_named_and_none_is_moved(session: Session, jobs
     assert [dict(jobs.get(job_id)) for job_id in made.values()] == before
 
 
-def test_one_that_ended_by_the_time_it_is_locked_is_an_offender(
+def test_rescheduling_a_job_cancelled_concurrently_is_refused(
     two_sessions: tuple[Session, Session], engine: Engine, jobs: Jobs
 ) -> None:
     """The loser waits for the winner's lock, and judges what it finds after it."""
@@ -215,7 +215,7 @@ def test_one_that_ended_by_the_time_it_is_locked_is_an_offender(
         ("delay", {"at": FUTURE, "delay": timedelta(0)}),
     ],
 )
-def test_a_time_that_makes_no_sense_is_refused(session: Session, jobs: Jobs, field: str, when: dict[str, Any]) -> None:
+def test_an_invalid_reschedule_time_is_refused(session: Session, jobs: Jobs, field: str, when: dict[str, Any]) -> None:
     with pytest.raises(InvalidJobError) as caught:
         reschedule_jobs(session, [jobs.add()], **when)
     assert caught.value.field == field
@@ -225,7 +225,7 @@ def test_a_time_that_makes_no_sense_is_refused(session: Session, jobs: Jobs, fie
 # Looking.
 
 
-def test_a_job_is_read_fresh(session: Session, jobs: Jobs) -> None:
+def test_get_job_reads_the_current_row(session: Session, jobs: Jobs) -> None:
     job_id = jobs.add()
     held = get_job(session, job_id)
     session.commit()
@@ -237,7 +237,7 @@ def test_a_job_is_read_fresh(session: Session, jobs: Jobs) -> None:
     assert again.priority == 5
 
 
-def test_an_unknown_job_is_an_error(session: Session, jobs: Jobs) -> None:
+def test_get_job_raises_for_an_unknown_id(session: Session, jobs: Jobs) -> None:
     missing = uuid7()
     with pytest.raises(JobNotFoundError) as caught:
         get_job(session, missing)

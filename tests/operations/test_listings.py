@@ -59,7 +59,7 @@ def flat(found: list[list[Any]]) -> list[Any]:
 
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("limit", [1, 3, 7, 100])
-def test_pages_show_each_job_once(session: Session, jobs: Jobs, limit: int, newest_first: bool) -> None:
+def test_pages_list_each_job_once(session: Session, jobs: Jobs, limit: int, newest_first: bool) -> None:
     """All in one transaction, so that every timestamp is the same."""
     ids = jobs.add_many(7, created_at=FUTURE, scheduled_at=FUTURE)
     found = pages(list_jobs, session, limit=limit, newest_first=newest_first)
@@ -67,7 +67,7 @@ def test_pages_show_each_job_once(session: Session, jobs: Jobs, limit: int, newe
     assert len(found) == -(-7 // limit)
 
 
-def test_pages_show_each_job_once_while_others_are_written(session: Session, jobs: Jobs) -> None:
+def test_pages_list_each_job_once_during_concurrent_writes(session: Session, jobs: Jobs) -> None:
     ids = jobs.add_many(4)
     first = list_jobs(session, limit=2)
     session.commit()
@@ -79,7 +79,9 @@ def test_pages_show_each_job_once_while_others_are_written(session: Session, job
 
 @pytest.mark.parametrize("newest_first", [True, False])
 @pytest.mark.parametrize("scan_limit", [1, 2, 3, 10, 11])
-def test_a_walk_cut_short_tells_where_to_go_on(session: Session, jobs: Jobs, scan_limit: int, newest_first: bool) -> None:
+def test_a_listing_that_reaches_its_scan_limit_returns_where_to_continue(
+    session: Session, jobs: Jobs, scan_limit: int, newest_first: bool
+) -> None:
     """Whether a page ends with a job that fits, with one that does not, at the limit of both, or beyond the last."""
     ids = [jobs.add(type_name="needle" if fits else "hay") for fits in map(int, "0110001001")]
     needles = [one for one, fits in zip(ids, "0110001001", strict=True) if fits == "1"]
@@ -90,7 +92,7 @@ def test_a_walk_cut_short_tells_where_to_go_on(session: Session, jobs: Jobs, sca
         assert len(found) <= 11 // scan_limit + 4
 
 
-def test_a_page_that_is_empty_need_not_be_the_last(session: Session, jobs: Jobs) -> None:
+def test_an_empty_page_may_be_followed_by_others(session: Session, jobs: Jobs) -> None:
     needle = jobs.add(type_name="needle")
     jobs.add_many(5)
     page = list_jobs(session, where=JobFilter(types=["needle"]), scan_limit=3)
@@ -100,13 +102,13 @@ def test_a_page_that_is_empty_need_not_be_the_last(session: Session, jobs: Jobs)
 
 
 @pytest.mark.parametrize(("option", "value"), [("limit", 0), ("limit", 1001), ("scan_limit", 0), ("scan_limit", 10**7)])
-def test_a_page_has_bounds(session: Session, option: str, value: int) -> None:
+def test_the_bounds_of_a_page_are_checked(session: Session, option: str, value: int) -> None:
     for listing in (list_jobs, list_chains):
         with pytest.raises(InvalidOptionError, match=f"{option}: must be from 1 to"):
             listing(session, **dict[str, Any]({option: value}))
 
 
-def test_columns_are_read_as_mappings_and_nothing_else_is(session: Session, engine: Engine, chains: Chains) -> None:
+def test_listings_with_columns_read_only_those_as_mappings(session: Session, engine: Engine, chains: Chains) -> None:
     root, last = chains.add(DONE, PENDING, input={"large": 1})
     statements: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
@@ -127,7 +129,7 @@ def test_columns_are_read_as_mappings_and_nothing_else_is(session: Session, engi
 # Jobs.
 
 
-def test_a_page_shows_what_its_filter_means(session: Session, jobs: Jobs, chains: Chains) -> None:
+def test_a_job_filter_selects_by_each_field(session: Session, jobs: Jobs, chains: Chains) -> None:
     a = jobs.add(type_name="a", queue="x", created_at=FUTURE)
     b = jobs.add(RUNNING, type_name="b", queue="x", created_at=FUTURE + timedelta(days=1))
     c = jobs.add(DEAD, type_name="b", queue="y")
@@ -152,7 +154,7 @@ def test_a_page_shows_what_its_filter_means(session: Session, jobs: Jobs, chains
     assert found(created_after=FUTURE, created_before=FUTURE + timedelta(days=1)) == {a}
 
 
-def test_a_chain_longer_than_a_walk_is_listed_like_any_other(session: Session, chains: Chains) -> None:
+def test_a_chain_longer_than_the_scan_limit_is_listed_completely(session: Session, chains: Chains) -> None:
     ids, other = chains.add(*[DONE] * 8), chains.add(DONE, DONE)
     for scan_limit in (3, 7, 8, 9, 10, 11):
         where = JobFilter(chain_ids=[ids[0], other[0]])
@@ -169,7 +171,7 @@ def every_kind(chains: Chains) -> dict[str, Any]:
     return {"pending": chains.add(PENDING)[0], "blocked": chains.add(BLOCKED)[0]} | ended | going_on
 
 
-def test_a_chains_status_is_found_as_it_is_shown(session: Session, chains: Chains) -> None:
+def test_filtering_chains_by_status_matches_the_listed_status(session: Session, chains: Chains) -> None:
     made = every_kind(chains)
     shown = {chain.id: chain.status for chain in list_chains(session)}
     assert set(shown) == set(made.values())
@@ -179,7 +181,7 @@ def test_a_chains_status_is_found_as_it_is_shown(session: Session, chains: Chain
         assert made[f"then {status.value}"] in flat(found)
 
 
-def test_chains_are_found_by_what_their_root_is_and_by_any_of_their_jobs(session: Session, chains: Chains) -> None:
+def test_chains_are_filtered_by_attributes_of_their_root_and_by_any_job_id(session: Session, chains: Chains) -> None:
     a, a2 = chains.add(DONE, PENDING, type_name="a", queue="x", created_at=FUTURE)
     b, b2, b3 = chains.add(DONE, DONE, DEAD, type_name="b")
     (waiting,) = chains.add(BLOCKED)
@@ -200,14 +202,14 @@ def test_chains_are_found_by_what_their_root_is_and_by_any_of_their_jobs(session
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
-def test_pages_of_chains_show_each_once_whatever_lies_between(session: Session, chains: Chains, newest_first: bool) -> None:
+def test_pages_list_each_chain_once_whatever_the_limits(session: Session, chains: Chains, newest_first: bool) -> None:
     made = sorted(every_kind(chains).values(), reverse=newest_first)
     for limit, scan_limit in ((1, 1), (2, 3), (5, 7), (100, 100)):
         asked: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
         assert flat(pages(list_chains, session, **asked)) == made
 
 
-def test_a_chain_is_read_fresh(session: Session, engine: Engine, chains: Chains) -> None:
+def test_get_chain_reads_the_current_state(session: Session, engine: Engine, chains: Chains) -> None:
     (root,) = chains.add(PENDING)
     held = get_chain(session, root)
     session.commit()
@@ -224,32 +226,32 @@ def test_a_chain_is_read_fresh(session: Session, engine: Engine, chains: Chains)
         session.commit()
 
 
-def test_a_chain_just_added_is_there(session: Session) -> None:
+def test_get_chain_finds_a_job_pending_in_the_session(session: Session) -> None:
     job = Job("test")
     session.add(job)
     assert get_chain(session, job.id).status is PENDING
     assert list_chain_jobs(session, job.id).items == [job]
 
 
-@pytest.mark.parametrize("look", [get_chain, list_chain_jobs])
-def test_what_is_no_chain_is_told_apart(session: Session, chains: Chains, look: Any) -> None:
+@pytest.mark.parametrize("read", [get_chain, list_chain_jobs])
+def test_unknown_chains_and_continuation_ids_raise_different_errors(session: Session, chains: Chains, read: Any) -> None:
     root, last = chains.add(DONE, PENDING)
     missing = uuid7()
     with pytest.raises(ChainNotFoundError) as caught:
-        look(session, missing)
+        read(session, missing)
     assert caught.value.chain_ids == (missing,)
     with pytest.raises(NotAChainError) as misnamed:
-        look(session, last)
+        read(session, last)
     assert misnamed.value.chains == {last: root}
     with pytest.raises(InvalidJobError):
-        look(session, "no uuid")
+        read(session, "no uuid")
 
 
 # What belongs to a chain.
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
-def test_a_chains_jobs_are_paged_in_their_order(session: Session, chains: Chains, newest_first: bool) -> None:
+def test_the_jobs_of_a_chain_are_paged_in_order(session: Session, chains: Chains, newest_first: bool) -> None:
     ids, _ = chains.add(*[DONE] * 4, PENDING), chains.add(DONE, DONE)
     for limit in (1, 2, 4, 5, 6):
         found = pages(list_chain_jobs, session, ids[0], limit=limit, newest_first=newest_first)
@@ -257,7 +259,7 @@ def test_a_chains_jobs_are_paged_in_their_order(session: Session, chains: Chains
         assert len(found) == -(-5 // limit)
 
 
-def test_a_jobs_blockers_are_paged_in_their_order_each_with_its_chain(session: Session, chains: Chains) -> None:
+def test_the_blockers_of_a_job_are_paged_in_order_with_their_chains(session: Session, chains: Chains) -> None:
     waited = [chains.add(DONE, status)[0] for status in (DONE, DEAD, PENDING)]
     waited = [waited[1], waited[0], waited[2]]
     (waiting,), (other,) = chains.add(BLOCKED), chains.add(BLOCKED)
@@ -274,7 +276,7 @@ def test_a_jobs_blockers_are_paged_in_their_order_each_with_its_chain(session: S
 
 
 @pytest.mark.parametrize("newest_first", [True, False])
-def test_who_waits_for_a_chain_is_paged_by_job(session: Session, chains: Chains, newest_first: bool) -> None:
+def test_the_jobs_blocked_by_a_chain_are_paged(session: Session, chains: Chains, newest_first: bool) -> None:
     root, _ = chains.add(DONE, PENDING)
     waiting = [chains.add(BLOCKED)[0] for _ in range(4)]
     through = chains.add(DONE)[0]
@@ -290,7 +292,9 @@ def test_who_waits_for_a_chain_is_paged_by_job(session: Session, chains: Chains,
     assert list_blocked_jobs(session, through).items == []
 
 
-async def test_the_async_listings_are_the_same(async_sessions: async_sessionmaker[AsyncSession], chains: Chains) -> None:
+async def test_async_listings_return_the_same_items(
+    async_sessions: async_sessionmaker[AsyncSession], chains: Chains
+) -> None:
     root, last = chains.add(DONE, PENDING)
     (waiting,) = chains.add(BLOCKED)
     chains.block(waiting, root)
@@ -303,7 +307,7 @@ async def test_the_async_listings_are_the_same(async_sessions: async_sessionmake
         assert (await aio.list_jobs(session, limit=1)).next == waiting
 
 
-def test_a_queue_is_listed_with_all_its_fairness_keys_and_a_key_by_itself(session: Session, jobs: Jobs) -> None:
+def test_jobs_are_listed_by_queue_and_by_fairness_key(session: Session, jobs: Jobs) -> None:
     none = jobs.add(queue="mail")
     one, two = (jobs.add(JobStatus.DEAD, queue="mail", fairness_key=key) for key in ("1", "2"))
     elsewhere = jobs.add(queue="other", fairness_key="1")
@@ -318,7 +322,7 @@ def test_a_queue_is_listed_with_all_its_fairness_keys_and_a_key_by_itself(sessio
         assert {job.id for job in list_jobs(session, where=JobFilter(**given))} == expected
         chains = list_chains(session, where=ChainFilter(**given))
         assert {chain.id for chain in chains} == expected
-        letters = list_dead_letters(session, where=DeadLetterFilter(**given))
-        assert {letter.job_id for letter in letters} == expected & {one, two}
+        dead_letters = list_dead_letters(session, where=DeadLetterFilter(**given))
+        assert {dead_letter.job_id for dead_letter in dead_letters} == expected & {one, two}
     assert session.scalars(select(Job.id).where(Job.queue == "mail")).all() == [none, one, two]
     assert [chain.fairness_key for chain in chains] == ["1", "1"]

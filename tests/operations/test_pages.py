@@ -64,27 +64,27 @@ def keys(items: Iterable[Any]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 6, 7, 8])
-def test_pages_show_each_item_once(session: Session, listing: Listing, limit: int) -> None:
-    whole = listing(session)
-    assert (len(set(keys(whole))), whole.next) == (7, None)
+def test_pages_of_every_listing_contain_each_item_once(session: Session, listing: Listing, limit: int) -> None:
+    everything = listing(session)
+    assert (len(set(keys(everything))), everything.next) == (7, None)
     pages: list[Page[Any]] = []
     after = None
     while not pages or after is not None:
         pages.append(listing(session, after=after, limit=limit))
         after = pages[-1].next
-    assert [key for page in pages for key in keys(page)] == keys(whole)
+    assert [key for page in pages for key in keys(page)] == keys(everything)
     assert [len(page.items) for page in pages[:-1]] == [limit] * ((7 - 1) // limit)
-    assert keys(every_item(lambda after: listing(session, after=after, limit=limit))) == keys(whole)
+    assert keys(every_item(lambda after: listing(session, after=after, limit=limit))) == keys(everything)
 
 
-def test_a_position_of_another_listing_is_refused(session: Session, listing: Listing) -> None:
+def test_a_page_position_of_another_listing_is_refused(session: Session, listing: Listing) -> None:
     with pytest.raises(InvalidOptionError, match="after: must be the `next` of a page of this listing"):
         listing(session, after={"name": "a"})
     with pytest.raises(InvalidOptionError, match="limit: must be from 1 to 1000"):
         listing(session, limit=0)
 
 
-async def test_the_asynchronous_listings_have_pages_too(async_engine: AsyncEngine, jobs: Jobs) -> None:
+async def test_async_listings_have_pages(async_engine: AsyncEngine, jobs: Jobs) -> None:
     for number in range(3):
         jobs.add_worker(f"worker:{number}", queues=[f"queue_{number}"])
     async with AsyncSession(async_engine) as session:

@@ -29,26 +29,24 @@ def priorities(jobs: Jobs) -> dict[Any, int]:
     return {job_id: jobs.get(job_id)["priority"] for job_id in jobs.statuses()}
 
 
-def test_a_claim_whose_floor_has_passed_the_lane_finds_what_was_moved_into_it(
-    sessions: Sessions, jobs: Jobs, manual_worker: Any
-) -> None:
+def test_a_job_moved_behind_a_cursor_by_set_priority_is_claimed(sessions: Sessions, jobs: Jobs, manual_worker: Any) -> None:
     worker = manual_worker()
     late, old, older = jobs.add(priority=-9), jobs.add(priority=-5, due_in=-50), jobs.add(due_in=-80)
     first = jobs.add(priority=9, due_in=-1)
     assert [job.id for job in worker.claim(1)] == [first]
     with sessions.begin() as session:
-        kept = session.get(Job, old)
+        loaded = session.get(Job, old)
         page = set_priority(session, 9, where=JobFilter(ids=[old, late, first]))
         assert sorted(page.ids) == sorted([old, late])  # the one that runs keeps its own
-        assert kept is not None
-        assert kept.priority == 9
+        assert loaded is not None
+        assert loaded.priority == 9
         assert set_priority(session, 9, where=JobFilter(ids=[old, late])).ids == []
     # Behind its lane's floor, by the stamp alone: without it the older one, of priority 0, would be next.
     assert {job.id for job in worker.claim(2)} == {old, late}
     assert [job.id for job in worker.claim(2)] == [older]
 
 
-def test_what_fits_is_changed_page_by_page_and_nothing_else(sessions: Sessions, jobs: Jobs, chains: Chains) -> None:
+def test_set_priority_changes_only_matching_jobs_page_by_page(sessions: Sessions, jobs: Jobs, chains: Chains) -> None:
     tenants = [jobs.add(input={"tenant": n % 2}) for n in range(6)]
     elsewhere = jobs.add(queue="other", input={"tenant": 1})
     blocked = jobs.add(JobStatus.BLOCKED, input={"tenant": 1})
@@ -72,13 +70,15 @@ def test_what_fits_is_changed_page_by_page_and_nothing_else(sessions: Sessions, 
     assert {job_id for job_id, one in priorities(jobs).items() if one} == {*changed, following}
 
 
-def test_what_is_just_claimed_keeps_its_priority(engine: Engine, sessions: Sessions, jobs: Jobs, manual_worker: Any) -> None:
+def test_set_priority_skips_a_job_claimed_concurrently(
+    engine: Engine, sessions: Sessions, jobs: Jobs, manual_worker: Any
+) -> None:
     first, second = jobs.add(), jobs.add()
-    told: list[Any] = []
+    changed_ids: list[Any] = []
 
     def change() -> None:
         with sessions.begin() as session:
-            told.extend(set_priority(session, 5, where=JobFilter(types=["test"])).ids)
+            changed_ids.extend(set_priority(session, 5, where=JobFilter(types=["test"])).ids)
 
     worker = manual_worker()
     assert [job.id for job in worker.claim(1, commit=False)] == [first]
@@ -90,10 +90,10 @@ def test_what_is_just_claimed_keeps_its_priority(engine: Engine, sessions: Sessi
     worker.connection.commit()
     changing.join(PATIENCE)
     # Without the condition on its status under the lock, a running job would be changed.
-    assert (told, priorities(jobs)) == ([second], {first: 0, second: 5})
+    assert (changed_ids, priorities(jobs)) == ([second], {first: 0, second: 5})
 
 
-def test_what_cannot_be_meant_is_refused(sessions: Sessions) -> None:
+def test_set_priority_refuses_invalid_arguments(sessions: Sessions) -> None:
     other: Any = Job.Attempt.job_id == Job.id
     refusals: list[tuple[str, int, dict[str, Any]]] = [
         ("priority", 10, {}),
@@ -110,14 +110,14 @@ def test_what_cannot_be_meant_is_refused(sessions: Sessions) -> None:
             assert refused.value.option == option
 
 
-async def test_an_async_session_does_the_same(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
+async def test_set_priority_works_on_an_async_session(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
     job_id = jobs.add()
     async with async_sessions.begin() as session:
         assert (await aio.set_priority(session, 2, where=JobFilter(types=["test"]))).ids == [job_id]
     assert priorities(jobs) == {job_id: 2}
 
 
-def test_the_command_tells_how_many_and_asks_for_something_to_go_by(run: Run, jobs: Jobs) -> None:
+def test_the_priority_command_reports_its_count_and_requires_a_filter(run: Run, jobs: Jobs) -> None:
     mine = [jobs.add(input={"tenant": 7, "n": n}) for n in range(3)]
     jobs.add(input={"tenant": 8})
     given = ["jobs", "priority", "--to", "5", "--queue", "default", "--payload", '{"tenant": 7}']

@@ -56,11 +56,11 @@ def walk(engine: Engine, rules: RetentionRules = MONTH, **options: Any) -> list[
     return done
 
 
-def test_what_goes_is_decided_by_how_a_chain_ended_and_when_by_the_rule_nearest_to_it(engine: Engine, jobs: Jobs) -> None:
-    gone = [ended(jobs, engine), ended(jobs, engine, CANCELLED), ended(jobs, engine, type_name="mail", days=2)]
-    gone += [ended(jobs, engine, queue="fast", days=8), ended(jobs, engine, queue="said", days=4)]
-    kept = [ended(jobs, engine, days=29), ended(jobs, engine, DEAD), ended(jobs, engine, queue="slow")]
-    kept += [ended(jobs, engine, type_name="kept", queue="fast", days=400), jobs.add(), jobs.add(JobStatus.RUNNING)]
+def test_pruning_applies_the_most_specific_retention_rule_to_ended_chains(engine: Engine, jobs: Jobs) -> None:
+    expired = [ended(jobs, engine), ended(jobs, engine, CANCELLED), ended(jobs, engine, type_name="mail", days=2)]
+    expired += [ended(jobs, engine, queue="fast", days=8), ended(jobs, engine, queue="said", days=4)]
+    retained = [ended(jobs, engine, days=29), ended(jobs, engine, DEAD), ended(jobs, engine, queue="slow")]
+    retained += [ended(jobs, engine, type_name="kept", queue="fast", days=400), jobs.add(), jobs.add(JobStatus.RUNNING)]
     with engine.begin() as connection:  # an operator's setting of a queue
         connection.execute(insert(Job.Queue).values(name="said", retain_completed=3 * DAY))
         connection.execute(insert(Job.Queue).values(name="slow", retain_completed=text("interval '2000 years'")))
@@ -70,23 +70,23 @@ def test_what_goes_is_decided_by_how_a_chain_ended_and_when_by_the_rule_nearest_
         types={"mail": Retention(completed=DAY), "kept": Retention(completed=FOREVER)},
     )
     (pruned,) = walk(engine, rules)
-    assert set(jobs.statuses()) == set(kept)
+    assert set(jobs.statuses()) == set(retained)
     assert pruned.chains == {("test", COMPLETED): 3, ("test", CANCELLED): 1, ("mail", COMPLETED): 1}
-    assert (pruned.jobs, pruned.kept, pruned.scanned) == (5, 0, len(gone) + len(kept))
+    assert (pruned.jobs, pruned.kept, pruned.scanned) == (5, 0, len(expired) + len(retained))
     dead = RetentionRules(types={"test": Retention(dead=30 * DAY)})
     assert walk(engine, dead)[0].chains == {("test", DEAD): 1}
-    (letter,) = jobs.dead_letters()
-    assert (letter["resolution"], letter["resolved_by"]) == ("dismissed", "retention")
+    (dead_letter,) = jobs.dead_letters()
+    assert (dead_letter["resolution"], dead_letter["resolved_by"]) == ("dismissed", "retention")
 
 
-def test_a_chain_goes_whole_by_its_own_end_and_never_while_it_is_open_or_awaited(engine: Engine, jobs: Jobs) -> None:
-    whole, open_chain, awaited = ended(jobs, engine), jobs.add(COMPLETED), ended(jobs, engine)
+def test_pruning_deletes_whole_chains_but_none_that_is_open_or_awaited(engine: Engine, jobs: Jobs) -> None:
+    chain_id, open_chain, awaited = ended(jobs, engine), jobs.add(COMPLETED), ended(jobs, engine)
     for index in (1, 2):
-        age(engine, continuation(jobs, whole, index, COMPLETED), 1)
-    age(engine, whole, 31)
+        age(engine, continuation(jobs, chain_id, index, COMPLETED), 1)
+    age(engine, chain_id, 31)
     continuation(jobs, open_chain)
     with engine.begin() as connection:
-        connection.execute(insert(Job.Attempt).values(job_id=whole, attempt=1, outcome="failed"))
+        connection.execute(insert(Job.Attempt).values(job_id=chain_id, attempt=1, outcome="failed"))
         connection.execute(update(Job).where(Job.id == awaited).values(has_waiters=True))
         old = func.now() - 90 * DAY
         connection.execute(update(Job).where(Job.id == open_chain).values(completed_at=old, chain_completed_at=None))
@@ -94,10 +94,10 @@ def test_a_chain_goes_whole_by_its_own_end_and_never_while_it_is_open_or_awaited
     assert (pruned.chains, pruned.jobs) == ({("test", COMPLETED): 1}, 3)
     assert set(jobs.statuses()) >= {open_chain, awaited}
     assert jobs.count() == 3
-    assert jobs.attempts(whole) == []
+    assert jobs.attempts(chain_id) == []
 
 
-def test_what_others_wait_for_goes_after_them_in_the_same_walk_however_long_the_line(engine: Engine, jobs: Jobs) -> None:
+def test_pruning_deletes_blockers_after_their_dependants_in_the_same_run(engine: Engine, jobs: Jobs) -> None:
     line = [ended(jobs, engine) for _ in range(5)]
     for blocker, job_id in pairwise(line):
         wait_for(engine, job_id, blocker, is_open=False)
@@ -112,7 +112,7 @@ def test_what_others_wait_for_goes_after_them_in_the_same_walk_however_long_the_
     assert max(one.jobs for one in done) <= 2  # a page a transaction
 
 
-def test_a_call_has_its_fill_and_goes_on_where_it_stopped(
+def test_a_prune_call_is_bounded_and_the_next_one_continues(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "MOST_JOBS", 3)
@@ -126,7 +126,7 @@ def test_a_call_has_its_fill_and_goes_on_where_it_stopped(
     assert others
 
 
-def test_a_row_of_the_applications_own_that_refers_to_a_chain_keeps_that_one_alone(engine: Engine, jobs: Jobs) -> None:
+def test_pruning_keeps_only_the_chain_that_an_application_row_references(engine: Engine, jobs: Jobs) -> None:
     chains = [ended(jobs, engine) for _ in range(6)]
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE receipt (job_id uuid CONSTRAINT fk_receipt_job REFERENCES job)"))
@@ -136,7 +136,7 @@ def test_a_row_of_the_applications_own_that_refers_to_a_chain_keeps_that_one_alo
     assert set(jobs.statuses()) == {chains[2]}
 
 
-def test_who_is_held_is_left_at_once_and_goes_the_next_time(engine: Engine, jobs: Jobs, session: Session) -> None:
+def test_pruning_skips_locked_chains_and_deletes_them_in_the_next_run(engine: Engine, jobs: Jobs, session: Session) -> None:
     held, of_chain, free = ended(jobs, engine), ended(jobs, engine), ended(jobs, engine)
     later = continuation(jobs, of_chain, 1, COMPLETED)
     age(engine, of_chain, 31)
@@ -150,7 +150,7 @@ def test_who_is_held_is_left_at_once_and_goes_the_next_time(engine: Engine, jobs
     assert walk(engine)[0].jobs == 3
 
 
-def test_a_dry_run_tells_and_changes_nothing(engine: Engine, jobs: Jobs) -> None:
+def test_a_dry_run_of_prune_counts_and_changes_nothing(engine: Engine, jobs: Jobs) -> None:
     ended(jobs, engine, CANCELLED)
     blocker, job_id = ended(jobs, engine), jobs.add()
     wait_for(engine, job_id, blocker, is_open=False)
@@ -163,7 +163,9 @@ def test_a_dry_run_tells_and_changes_nothing(engine: Engine, jobs: Jobs) -> None
     assert jobs.statuses() == before
 
 
-def test_nothing_said_is_nothing_done_and_nonsense_is_refused(session: Session, engine: Engine, jobs: Jobs) -> None:
+def test_without_retention_nothing_is_pruned_and_invalid_ages_are_refused(
+    session: Session, engine: Engine, jobs: Jobs
+) -> None:
     ended(jobs, engine, days=4000)
     assert prune(session, RetentionRules()).next is None
     assert jobs.count() == 1
@@ -177,7 +179,7 @@ def test_nothing_said_is_nothing_done_and_nonsense_is_refused(session: Session, 
         prune(session, MONTH, scan=0)
 
 
-async def test_a_worker_prunes_what_its_registry_says(engine: Engine, jobs: Jobs, start: Start) -> None:
+async def test_a_worker_prunes_by_the_retention_of_its_registry(engine: Engine, jobs: Jobs, start: Start) -> None:
     queue: JobQueue[Any] = JobQueue(retention=Retention(completed=30 * DAY))
 
     @queue.handler("mail", retention=Retention(completed=DAY))
@@ -186,15 +188,15 @@ async def test_a_worker_prunes_what_its_registry_says(engine: Engine, jobs: Jobs
     @queue.handler("test", retention=None)
     def test() -> None: ...
 
-    gone = [ended(jobs, engine, type_name="mail", days=2), ended(jobs, engine)]
-    kept = ended(jobs, engine, days=2)
+    expired = [ended(jobs, engine, type_name="mail", days=2), ended(jobs, engine)]
+    retained = ended(jobs, engine, days=2)
     async with start(queue, prune_interval=timedelta(milliseconds=100)) as log:
-        (told,) = await log.until(ChainsPruned)
-    assert (told.chains, told.jobs) == (len(gone), len(gone))
-    assert set(jobs.statuses()) == {kept}
+        (event,) = await log.until(ChainsPruned)
+    assert (event.chains, event.jobs) == (len(expired), len(expired))
+    assert set(jobs.statuses()) == {retained}
 
 
-async def test_a_walk_ends_where_all_are_young_and_one_to_the_end_finds_what_lies_behind(
+async def test_only_a_full_prune_scan_looks_beyond_recent_chains(
     engine: Engine, async_engine: AsyncEngine, jobs: Jobs
 ) -> None:
     young = jobs.add_many(pruning.SCAN)
@@ -219,53 +221,57 @@ def resolved(jobs: Jobs, engine: Engine, *, days: float = 100, dead: bool = Fals
     return job_id
 
 
-def letters_of(jobs: Jobs) -> set[UUID]:
-    return {letter["job_id"] for letter in jobs.dead_letters()}
+def dead_letters_of(jobs: Jobs) -> set[UUID]:
+    return {dead_letter["job_id"] for dead_letter in jobs.dead_letters()}
 
 
-def test_resolved_letters_go_by_the_rule_nearest_to_them_and_open_ones_and_those_of_dead_jobs_stay(
+def test_pruning_applies_the_most_specific_rule_to_resolved_dead_letters(
     engine: Engine, jobs: Jobs, session: Session
 ) -> None:
-    gone = {
+    expired = {
         resolved(jobs, engine),
         resolved(jobs, engine, type_name="mail", days=8),
         resolved(jobs, engine, queue="q", days=9),
     }
-    kept = {resolved(jobs, engine, days=80), resolved(jobs, engine, type_name="kept", queue="q", days=900), jobs.add(DEAD)}
-    kept |= {resolved(jobs, engine, dead=True)}  # it alone tells why
+    retained = {
+        resolved(jobs, engine, days=80),
+        resolved(jobs, engine, type_name="kept", queue="q", days=900),
+        jobs.add(DEAD),
+    }
+    retained |= {resolved(jobs, engine, dead=True)}  # it alone tells why
     rules = RetentionRules(
         default=Retention(completed=DAY, dead_letters=90 * DAY),
         queues={"q": Retention(dead_letters=DAY)},
         types={"mail": Retention(dead_letters=7 * DAY), "kept": Retention(dead_letters=FOREVER)},
     )
-    assert prune_dead_letters(session, rules, dry_run=True).dead_letters == len(gone)
-    assert letters_of(jobs) == gone | kept
+    assert prune_dead_letters(session, rules, dry_run=True).dead_letters == len(expired)
+    assert dead_letters_of(jobs) == expired | retained
     pages, after, is_first = [], None, True
     while is_first or after is not None:
         pages.append(prune_dead_letters(session, rules, after=after, scan=3))
         session.commit()
         after, is_first = pages[-1].next, False
     assert (sum(page.dead_letters for page in pages), sum(page.scanned for page in pages)) == (3, 7)
-    assert letters_of(jobs) == kept
+    assert dead_letters_of(jobs) == retained
     assert prune_dead_letters(session, MONTH).scanned == 0  # there is no setting for dead letters there
     with pytest.raises(InvalidOptionError, match=r"retention\.dead_letters"):
         QueueSettings(name="q", retention=Retention(dead_letters=DAY))
 
 
-async def test_the_worker_prunes_letters_after_the_chains_and_waits_for_none_that_somebody_holds(
+async def test_the_worker_prunes_dead_letters_after_chains_and_skips_locked_ones(
     engine: Engine, async_engine: AsyncEngine, jobs: Jobs
 ) -> None:
     free, held = resolved(jobs, engine), resolved(jobs, engine)
-    bus, told = EventBus(), list[Any]()
-    bus.subscribe(told.append)
+    bus, events = EventBus(), list[Any]()
+    bus.subscribe(events.append)
     rules = RetentionRules(default=Retention(dead_letters=90 * DAY))
     quarantine = Quarantine(async_engine, Job, "here", bus)
     pruner = Pruner(async_engine, Job, bus, rules, interval=timedelta(minutes=1), quarantine=quarantine)
     with engine.connect() as holder:
         holder.execute(text("SELECT 1 FROM dead_letter WHERE job_id = :id FOR UPDATE"), {"id": held})
         await asyncio.wait_for(pruner.prune_dead_letter_rows(to_the_end=False), PATIENCE)
-    assert free not in letters_of(jobs)
-    assert letters_of(jobs) == {held}
-    assert told == [DeadLettersPruned(1)]
+    assert free not in dead_letters_of(jobs)
+    assert dead_letters_of(jobs) == {held}
+    assert events == [DeadLettersPruned(1)]
     await pruner.prune_dead_letter_rows(to_the_end=False)
-    assert letters_of(jobs) == set()
+    assert dead_letters_of(jobs) == set()

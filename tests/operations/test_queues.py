@@ -52,7 +52,7 @@ def until_locks_are_waited_for(engine: Engine, count: int) -> None:
         wait_until(lambda: watcher.scalar(waits) == count, what="it waits")
 
 
-def test_a_queue_has_a_row_from_the_first_time_that_anything_is_said_of_it(session: Session, jobs: Jobs) -> None:
+def test_a_queue_has_a_settings_row_once_it_is_configured_or_paused(session: Session, jobs: Jobs) -> None:
     assert list_queues(session).items == []
     jobs.add_worker(WORKER, queues=["mail"])
     (served,) = list_queues(session)
@@ -73,7 +73,7 @@ def test_a_queue_has_a_row_from_the_first_time_that_anything_is_said_of_it(sessi
     assert list_queues(session, names=["other"]).items[0].paused_by == "ann"
 
 
-def test_a_fairness_key_has_settings_of_its_own_and_the_workers_of_the_queue(session: Session, jobs: Jobs) -> None:
+def test_a_fairness_key_has_its_own_settings_and_the_workers_of_its_queue(session: Session, jobs: Jobs) -> None:
     for worker in (WORKER, "other:1"):
         jobs.add_worker(worker, queues=["mail"])
     jobs.add_worker("other:2", queues=["reports"])
@@ -94,7 +94,7 @@ def test_a_fairness_key_has_settings_of_its_own_and_the_workers_of_the_queue(ses
     assert get_queue(session, "mail", fairness_key="43", for_update=True).fairness_key == "43"
 
 
-def test_pages_of_queues_go_on_between_the_fairness_keys_of_one(session: Session, jobs: Jobs) -> None:
+def test_pages_of_queues_may_end_between_fairness_keys(session: Session, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, queues=["mail", "reports"])
     for fairness_key in ("b", "a", ""):
         upsert_queue(session, QueueSettings(name="mail", fairness_key=fairness_key))
@@ -121,7 +121,7 @@ def test_deleting_the_settings_of_a_fairness_key_keeps_those_of_its_queue(sessio
     assert [one.fairness_key for one in list_queues(session)] == ["b"]
 
 
-def test_a_type_is_told_as_a_queue_is(session: Session, jobs: Jobs) -> None:
+def test_job_types_have_settings_like_queues(session: Session, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, job_types=["send"])
     assert upsert_job_type(session, TypeSettings(type_name="send", global_concurrency=2))
     assert pause_job_types(session, ["send"]).ids == ["send"]
@@ -134,7 +134,7 @@ def test_a_type_is_told_as_a_queue_is(session: Session, jobs: Jobs) -> None:
     assert resume_job_types(session, ["send"]).ids == ["send"]
 
 
-def test_getting_a_queue_or_type_that_nobody_knows_is_an_error_unless_it_is_locked(session: Session, jobs: Jobs) -> None:
+def test_getting_an_unknown_queue_or_type_raises_unless_for_update(session: Session, jobs: Jobs) -> None:
     with pytest.raises(QueueNotFoundError, match="queue 'mail' not found: it has no settings and no active worker"):
         get_queue(session, "mail")
     with pytest.raises(JobTypeNotFoundError, match="job type 'send' not found"):
@@ -145,7 +145,7 @@ def test_getting_a_queue_or_type_that_nobody_knows_is_an_error_unless_it_is_lock
     assert get_job_type(session, "new", for_update=True).created_at is not None
 
 
-def test_deleting_settings_brings_back_the_defaults(session: Session, jobs: Jobs) -> None:
+def test_deleting_settings_restores_the_defaults(session: Session, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, queues=["mail"])
     upsert_queue(session, QueueSettings(name="mail", weight=3))
     pause_queues(session, ["mail", "other"])
@@ -159,7 +159,7 @@ def test_deleting_settings_brings_back_the_defaults(session: Session, jobs: Jobs
         delete_queues(session, "mail")
 
 
-def test_names_and_who_says_so_are_checked(session: Session) -> None:
+def test_names_and_actors_of_queue_settings_are_checked(session: Session) -> None:
     with pytest.raises(InvalidOptionError, match="names"):
         pause_queues(session, ["a b"])
     with pytest.raises(InvalidOptionError, match="must be a list"):
@@ -178,7 +178,7 @@ def test_names_and_who_says_so_are_checked(session: Session) -> None:
         jobs.include(other)
 
 
-def test_synchronising_makes_the_rows_say_what_code_declares_and_tells_the_difference(session: Session) -> None:
+def test_sync_queues_applies_declared_settings_and_returns_the_changes(session: Session) -> None:
     upsert_queue(session, QueueSettings(name="mail", weight=5))
     upsert_queue(session, QueueSettings(name="by_hand"))
     pause_queues(session, ["mail"], by="ann")
@@ -199,7 +199,7 @@ def test_synchronising_makes_the_rows_say_what_code_declares_and_tells_the_diffe
         sync_queues(session, [QueueSettings(name="a"), QueueSettings(name="a")])
 
 
-def test_of_two_that_synchronise_at_once_the_second_waits_and_finds_nothing_to_do(engine: Engine, session: Session) -> None:
+def test_of_two_concurrent_syncs_the_second_waits_and_changes_nothing(engine: Engine, session: Session) -> None:
     new = [QueueSettings(name=name, weight=2) for name in ("b", "a")]
     assert sync_queues(session, new).created == ("a", "b")
     found: list[Any] = []
@@ -216,10 +216,10 @@ def test_of_two_that_synchronise_at_once_the_second_waits_and_finds_nothing_to_d
     assert [(one.created, one.changed, one.unchanged) for one in found] == [((), {}, ("a", "b"))]
 
 
-@pytest.mark.parametrize("is_there", [True, False], ids=["that is there", "that is new"])
-def test_of_two_who_change_parts_of_what_a_queue_is_told_neither_is_lost(engine: Engine, is_there: bool) -> None:
+@pytest.mark.parametrize("exists", [True, False], ids=["that is there", "that is new"])
+def test_concurrent_changes_of_different_settings_are_both_kept(engine: Engine, exists: bool) -> None:
     with Session(engine) as session, session.begin():
-        if is_there:
+        if exists:
             upsert_queue(session, QueueSettings(name="mail"))
     found: list[int] = []
 
@@ -238,7 +238,7 @@ def test_of_two_who_change_parts_of_what_a_queue_is_told_neither_is_lost(engine:
     assert found == [7]
 
 
-def test_two_who_pause_the_same_queues_in_another_order_do_not_deadlock(engine: Engine, session: Session) -> None:
+def test_concurrent_pauses_in_opposite_orders_do_not_deadlock(engine: Engine, session: Session) -> None:
     for name in "amz":
         upsert_queue(session, QueueSettings(name=name))
     session.commit()
@@ -262,7 +262,7 @@ def test_two_who_pause_the_same_queues_in_another_order_do_not_deadlock(engine: 
     assert sorted(found) == [[], ["a", "m", "z"]]
 
 
-def test_explain_names_what_is_paused_and_who_paused_it(session: Session, jobs: Jobs) -> None:
+def test_explain_names_the_paused_queue_or_type_and_its_actor(session: Session, jobs: Jobs) -> None:
     job = jobs.add(due_in=-90)
     jobs.add_worker(WORKER)
     pause_queues(session, ["default"], by="ann")
@@ -280,7 +280,7 @@ def test_explain_names_what_is_paused_and_who_paused_it(session: Session, jobs: 
     assert explain_job(session, job).cause is not Cause.TYPE_PAUSED
 
 
-async def test_the_asynchronous_colour_does_the_same(async_engine: AsyncEngine) -> None:
+async def test_queue_settings_work_on_an_async_session(async_engine: AsyncEngine) -> None:
     async with AsyncSession(async_engine) as session, session.begin():
         assert await aio.upsert_queue(session, QueueSettings(name="mail", weight=2))
         assert (await aio.get_queue(session, "mail")).weight == 2

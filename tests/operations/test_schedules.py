@@ -88,7 +88,7 @@ def eight(sessions: Sessions) -> Iterator[list[Session]]:
         yield opened
 
 
-def test_one_of_eight_fires_a_time_and_nobody_waits(sessions: Sessions, eight: list[Session]) -> None:
+def test_one_of_eight_sessions_fires_a_schedule_and_none_waits(sessions: Sessions, eight: list[Session]) -> None:
     scheduled(sessions)
     change(sessions, next_fire_at=func.now())
     winner, *others = eight
@@ -102,7 +102,7 @@ def test_one_of_eight_fires_a_time_and_nobody_waits(sessions: Sessions, eight: l
     assert len(jobs_of(sessions)) == 1
 
 
-def test_what_a_winner_rolls_back_is_fired_by_the_next(sessions: Sessions, eight: list[Session]) -> None:
+def test_a_rolled_back_fire_time_is_fired_by_the_next_session(sessions: Sessions, eight: list[Session]) -> None:
     scheduled(sessions)
     change(sessions, next_fire_at=func.now())
     first, second, *_ = eight
@@ -114,7 +114,7 @@ def test_what_a_winner_rolls_back_is_fired_by_the_next(sessions: Sessions, eight
     assert [job.id for job in jobs_of(sessions)] == list(lost.job_ids)
 
 
-def test_eight_fire_each_time_once_while_the_clocks_are_set_twice(sessions: Sessions, eight: list[Session]) -> None:
+def test_eight_sessions_fire_each_time_once_across_clock_changes(sessions: Sessions, eight: list[Session]) -> None:
     crons = {"nightly": "30 2 * * *", "hourly": "0 * * * *", "often": "*/20 1-3 * * *"}
     for name, cron in crons.items():
         scheduled(
@@ -146,7 +146,7 @@ def test_eight_fire_each_time_once_while_the_clocks_are_set_twice(sessions: Sess
     assert [(at.month, at.day) for at in made["nightly"]] == [(3, 29), (10, 25)]
 
 
-def test_a_process_killed_between_the_job_and_the_commit_leaves_the_time_to_others(sessions: Sessions, spawn: Spawn) -> None:
+def test_a_process_killed_before_its_commit_leaves_the_fire_time_to_others(sessions: Sessions, spawn: Spawn) -> None:
     scheduled(sessions)
     change(sessions, next_fire_at=func.now())
     script = """
@@ -165,7 +165,7 @@ with Session(create_engine(os.environ["SA_JOBQUEUE_URL"])) as session:
     assert fire(sessions) == []  # it holds the row
     victim.send_signal(signal.SIGKILL)
     victim.wait(PATIENCE)
-    _wait_for_nobody_else(sessions)
+    _wait_without_other_workers(sessions)
     assert jobs_of(sessions) == []
     (fired,) = fire(sessions)
     assert [job.id for job in jobs_of(sessions)] == list(fired.job_ids)
@@ -192,7 +192,7 @@ for line in sys.stdin:  # what its clock says, and whether to wait before the co
 
 
 @pytest.mark.long
-def test_eight_processes_fire_each_time_once_while_the_clocks_are_set_twice_and_one_is_killed(
+def test_eight_processes_fire_each_time_once_across_clock_changes_and_a_kill(
     sessions: Sessions, spawn_piped: Callable[..., Any]
 ) -> None:
     crons = {"nightly": "30 2 * * *", "hourly": "0 * * * *", "often": "*/10 1-3 * * *"}
@@ -212,12 +212,12 @@ def test_eight_processes_fire_each_time_once_while_the_clocks_are_set_twice_and_
         at = begin
         while at <= end:
             for worker in workers:
-                say(worker, f"{at.isoformat()} {'go' if is_killed else 'wait'}")
+                send_line(worker, f"{at.isoformat()} {'go' if is_killed else 'wait'}")
             for worker in list(workers):
                 if worker.stdout.readline().strip() == "done":
                     continue
                 if is_killed:
-                    say(worker, "")
+                    send_line(worker, "")
                     assert worker.stdout.readline().strip() == "done"
                 else:  # its jobs are written, and not committed
                     worker.send_signal(signal.SIGKILL)
@@ -225,7 +225,7 @@ def test_eight_processes_fire_each_time_once_while_the_clocks_are_set_twice_and_
                     workers.remove(worker)
                     is_killed = True
             at += timedelta(minutes=25)
-        _wait_for_nobody_else(sessions)
+        _wait_without_other_workers(sessions)
         while fire(sessions, at=end):
             pass
     made = [(job.input["of"], datetime.fromisoformat(job.input["at"])) for job in jobs_of(sessions)]
@@ -235,7 +235,7 @@ def test_eight_processes_fire_each_time_once_while_the_clocks_are_set_twice_and_
     assert set(made) == expected
 
 
-def say(process: subprocess.Popen[str], line: str) -> None:
+def send_line(process: subprocess.Popen[str], line: str) -> None:
     assert process.stdin is not None
     process.stdin.write(f"{line}\n")
     process.stdin.flush()
@@ -261,13 +261,13 @@ def spawn_piped(database_url: str) -> Iterator[Callable[..., Any]]:
         yield run
 
 
-def _wait_for_nobody_else(sessions: Sessions) -> None:
+def _wait_without_other_workers(sessions: Sessions) -> None:
     with sessions() as session:
         session.execute(text("SET LOCAL lock_timeout = '60s'"))
         session.execute(select(Job.Schedule).with_for_update())
 
 
-def test_a_time_is_fired_once_whatever_is_done_to_the_row_or_the_clock(sessions: Sessions) -> None:
+def test_a_time_is_fired_once_when_the_row_or_the_clock_is_set_back(sessions: Sessions) -> None:
     scheduled(sessions, misfire_policy="all")
     noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
     change(sessions, next_fire_at=noon - 3 * MINUTE)
@@ -293,30 +293,30 @@ def test_a_time_is_fired_once_whatever_is_done_to_the_row_or_the_clock(sessions:
     ],
     ids=str,
 )
-def test_what_was_missed_while_nobody_ran(
+def test_missed_times_are_handled_by_the_misfire_policy(
     sessions: Sessions, options: dict[str, Any], fired: list[int], left_out: bool
 ) -> None:
     scheduled(sessions, cron="*/10 * * * *", **options)
     last, restart = datetime(2026, 5, 1, 12, tzinfo=UTC), datetime(2026, 5, 1, 12, 3, tzinfo=UTC)
     first = last - 9 * 10 * MINUTE
     change(sessions, next_fire_at=first)
-    (told,) = fire(sessions, at=restart)
-    assert told.fire_times == tuple(last - ago * 10 * MINUTE for ago in fired)
-    assert told.missed_since == (first if left_out else None)
+    (fired_run,) = fire(sessions, at=restart)
+    assert fired_run.fire_times == tuple(last - ago * 10 * MINUTE for ago in fired)
+    assert fired_run.missed_since == (first if left_out else None)
     assert len(jobs_of(sessions)) == len(fired)
     assert status(sessions).next_fire_at == last + 10 * MINUTE
 
 
-def test_a_time_that_is_not_late_is_fired_whatever_the_policy(sessions: Sessions) -> None:
+def test_a_time_within_the_grace_period_is_fired_under_every_misfire_policy(sessions: Sessions) -> None:
     at = datetime(2026, 5, 1, 12, tzinfo=UTC)
     for name in ("skip", "one", "all"):
         scheduled(sessions, name, misfire_policy=name)
         change(sessions, name, next_fire_at=at)
-    told = fire(sessions, at=at + timedelta(seconds=3))
-    assert [(one.fire_times, one.missed_since) for one in told] == [((at,), None)] * 3
+    runs = fire(sessions, at=at + timedelta(seconds=3))
+    assert [(one.fire_times, one.missed_since) for one in runs] == [((at,), None)] * 3
 
 
-def test_the_job_is_as_the_schedule_says(sessions: Sessions) -> None:
+def test_the_enqueued_job_has_the_options_of_its_schedule(sessions: Sessions) -> None:
     schedule = scheduled(
         sessions,
         queue="reports",
@@ -340,7 +340,7 @@ def test_the_job_is_as_the_schedule_says(sessions: Sessions) -> None:
     assert (row.last_fire_at, row.last_job_id) == (fired.fire_times[0], job.id)
 
 
-def test_one_without_overlap_leaves_times_out_while_its_last_job_is_open(sessions: Sessions) -> None:
+def test_a_schedule_without_overlap_skips_times_while_its_last_job_is_open(sessions: Sessions) -> None:
     scheduled(sessions, overlap=False)
     noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
     change(sessions, next_fire_at=noon)
@@ -352,7 +352,7 @@ def test_one_without_overlap_leaves_times_out_while_its_last_job_is_open(session
     assert fire(sessions, at=noon + 2 * MINUTE)[0].fire_times == (noon + 2 * MINUTE,)
 
 
-def test_pausing_stops_it_and_what_came_meanwhile_was_not_missed(sessions: Sessions) -> None:
+def test_a_paused_schedule_does_not_fire_missed_times_when_resumed(sessions: Sessions) -> None:
     scheduled(sessions, misfire_policy="all")
     with sessions.begin() as session:
         assert pause_schedules(session, ["nightly"], by="ops") == BulkResult(["nightly"], 1)
@@ -370,7 +370,7 @@ def test_pausing_stops_it_and_what_came_meanwhile_was_not_missed(sessions: Sessi
     assert fire(sessions) == []
 
 
-def test_one_that_is_got_for_update_is_not_fired_until_the_transaction_ends(sessions: Sessions) -> None:
+def test_a_schedule_locked_for_update_is_not_fired_until_the_transaction_ends(sessions: Sessions) -> None:
     with sessions() as session, pytest.raises(ScheduleNotFoundError, match=r"no such schedule: 'nightly'$"):
         get_schedule(session, "nightly")
     scheduled(sessions)
@@ -387,7 +387,7 @@ def test_one_that_is_got_for_update_is_not_fired_until_the_transaction_ends(sess
         get_schedule(session, "other", for_update=True)
 
 
-def test_running_one_now_moves_nothing(sessions: Sessions) -> None:
+def test_running_a_schedule_now_does_not_change_its_next_time(sessions: Sessions) -> None:
     scheduled(sessions, fire_time_field="at")
     before = status(sessions)
     for _ in range(2):
@@ -400,7 +400,7 @@ def test_running_one_now_moves_nothing(sessions: Sessions) -> None:
     assert len({job.input["at"] for job in jobs_of(sessions)}) == 2
 
 
-def test_running_one_for_a_span_makes_each_time_once(sessions: Sessions) -> None:
+def test_running_a_schedule_for_a_period_creates_each_time_once(sessions: Sessions) -> None:
     scheduled(sessions)
     noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
     made = []
@@ -420,7 +420,7 @@ def test_running_one_for_a_span_makes_each_time_once(sessions: Sessions) -> None
             assert refused.value.option == option
 
 
-def test_a_row_that_is_no_schedule_rests_and_stops_no_other(sessions: Sessions) -> None:
+def test_an_invalid_schedule_row_does_not_fire_and_stops_no_other(sessions: Sessions) -> None:
     scheduled(sessions)
     change(sessions, next_fire_at=func.now())
     with sessions.begin() as session:
@@ -432,14 +432,14 @@ def test_a_row_that_is_no_schedule_rests_and_stops_no_other(sessions: Sessions) 
         ):
             row = {"name": name, "cron": cron, "time_zone": zone, "queue": queue, "type_name": "test"}
             session.execute(insert(Job.Schedule).values(row))
-    told = {fired.schedule: fired.error for fired in fire(sessions)}
-    assert set(told) == {"nightly", "no cron", "no zone", "no queue"}
-    assert told["nightly"] is None
-    assert "cron: " in str(told["no cron"])
-    assert "Atlantis" in str(told["no zone"])
-    assert "queue: " in str(told["no queue"])
+    errors = {fired.schedule: fired.error for fired in fire(sessions)}
+    assert set(errors) == {"nightly", "no cron", "no zone", "no queue"}
+    assert errors["nightly"] is None
+    assert "cron: " in str(errors["no cron"])
+    assert "Atlantis" in str(errors["no zone"])
+    assert "queue: " in str(errors["no queue"])
     assert fire(sessions) == []  # neither do they come again
-    assert status(sessions, "no cron").error == told["no cron"]
+    assert status(sessions, "no cron").error == errors["no cron"]
     midnight = status(sessions, "by hand").next_fire_at.astimezone(UTC)
     assert (midnight.hour, midnight.minute) == (0, 0)
     change(sessions, "no cron", cron="@daily", error=None)
@@ -458,7 +458,7 @@ def declared() -> JobQueue:
     return jobs
 
 
-def test_what_code_declares_is_written_once_and_stays_paused(sessions: Sessions) -> None:
+def test_a_declared_schedule_is_written_once_and_stays_paused(sessions: Sessions) -> None:
     jobs = declared()
     with sessions.begin() as session:
         assert sync_schedules(session, jobs.schedules).created == ("hourly", "test")
@@ -488,7 +488,7 @@ def test_what_code_declares_is_written_once_and_stays_paused(sessions: Sessions)
         assert list_schedules(session).items == []
 
 
-def test_the_table_and_the_code_do_not_overwrite_each_other_unasked(sessions: Sessions) -> None:
+def test_declared_schedules_take_over_rows_and_refuse_manual_changes(sessions: Sessions) -> None:
     scheduled(sessions, "test", cron="@daily")
     with sessions.begin() as session:
         assert upsert_schedule(session, Schedule(name="test", cron="@daily", type_name="test")) is False
@@ -513,12 +513,12 @@ REFUSED: list[tuple[Callable[[Session], Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("refused", "error", "told"), REFUSED)
-def test_what_cannot_be_is_refused_and_nothing_is_written(
-    sessions: Sessions, refused: Callable[[Session], Any], error: type[Exception], told: str
+@pytest.mark.parametrize(("refused", "error", "message"), REFUSED)
+def test_an_invalid_schedule_is_refused_and_nothing_is_written(
+    sessions: Sessions, refused: Callable[[Session], Any], error: type[Exception], message: str
 ) -> None:
     scheduled(sessions)
-    with sessions.begin() as session, pytest.raises(error, match=told):
+    with sessions.begin() as session, pytest.raises(error, match=message):
         refused(session)
     with sessions() as session:
         assert [one.name for one in list_schedules(session) if one.paused_at is None] == ["nightly"]

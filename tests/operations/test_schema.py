@@ -32,19 +32,19 @@ def stamp(session: Session, comment: str | None) -> None:
     session.execute(text("COMMENT ON TABLE job IS " + ("NULL" if comment is None else f"'{comment}'")))
 
 
-def test_the_tables_of_this_version_and_of_the_next_are_fine(session: Session) -> None:
+def test_the_tables_of_this_version_and_the_next_pass_the_check(session: Session) -> None:
     """A migration goes before the code that needs it: meanwhile the release before runs on the next tables."""
     assert check_schema(session) == LATEST
     stamp(session, f"sa_jobqueue version={LATEST + 1}")
     assert check_schema(session) == LATEST + 1
 
 
-def test_missing_tables_are_told_with_what_to_run(session: Session) -> None:
+def test_missing_tables_raise_an_error_with_the_command_to_run(session: Session) -> None:
     with pytest.raises(SchemaMissingError, match=r'table "app"\.other_job does not exist: run .*alembic upgrade head'):
         check_schema(session, model=OtherJob)
 
 
-def test_another_schemas_tables_are_found_by_their_own_name(session: Session, engine: Engine) -> None:
+def test_tables_in_another_schema_are_found(session: Session, engine: Engine) -> None:
     Base.metadata.create_all(engine)
     check_schema(session, model=OtherJob)
 
@@ -52,13 +52,13 @@ def test_another_schemas_tables_are_found_by_their_own_name(session: Session, en
 @pytest.mark.parametrize(
     "comment", [None, "", "jobs of the sales department", "sa_jobqueue version=", "sa_jobqueue version=1 "]
 )
-def test_a_table_that_is_not_ours_is_told(session: Session, comment: str | None) -> None:
+def test_a_foreign_table_named_job_raises_an_error(session: Session, comment: str | None) -> None:
     stamp(session, comment)
     with pytest.raises(SchemaMissingError, match="table job is not a job queue's table"):
         check_schema(session)
 
 
-def test_older_tables_are_told_with_what_to_run(session: Session) -> None:
+def test_older_tables_raise_an_error_with_the_command_to_run(session: Session) -> None:
     stamp(session, f"sa_jobqueue version={LATEST - 1}")
     with pytest.raises(
         SchemaOutdatedError, match=f"is of version {LATEST - 1}, this library needs {LATEST}: alembic revision"
@@ -66,13 +66,13 @@ def test_older_tables_are_told_with_what_to_run(session: Session) -> None:
         check_schema(session)
 
 
-def test_newer_tables_are_told_with_what_to_do(session: Session) -> None:
+def test_newer_tables_raise_an_error_that_asks_for_an_upgrade(session: Session) -> None:
     stamp(session, f"sa_jobqueue version={LATEST + 2}")
     with pytest.raises(SchemaTooNewError, match=f"is of version {LATEST + 2}, .* upgrade sa-jobqueue"):
         check_schema(session)
 
 
-def test_an_old_server_is_told_before_its_tables(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_server_is_reported_before_its_tables(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "MIN_SERVER_VERSION", 990_000)
     with pytest.raises(ServerTooOldError, match=r"this server is 1\d"):
         check_schema(session)

@@ -82,13 +82,13 @@ def used(session: Session, use: Callable[[Session], Any]) -> None:
 
 
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_missing_table_is_our_error(use: Callable[[Session], Any], session: Session) -> None:
+def test_a_missing_table_raises_schema_missing_error(use: Callable[[Session], Any], session: Session) -> None:
     with pytest.raises(SchemaMissingError) as caught:
         used(session, use)
-    said = str(caught.value)
-    assert said.startswith("table nowhere.own_")
-    assert "run the application's migrations (alembic upgrade head)" in said
-    assert "env.py needs target_metadata with the metadata of the queue's own base" in said
+    message = str(caught.value)
+    assert message.startswith("table nowhere.own_")
+    assert "run the application's migrations (alembic upgrade head)" in message
+    assert "env.py needs target_metadata with the metadata of the queue's own base" in message
     assert isinstance(caught.value.__cause__, Exception)
     session.rollback()
     session.add(note.job(1))  # the connection is as it was
@@ -96,7 +96,7 @@ def test_a_missing_table_is_our_error(use: Callable[[Session], Any], session: Se
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-async def test_asynchronous_engines_are_reached(driver: str, engine: Engine) -> None:
+async def test_schema_errors_are_raised_on_async_engines(driver: str, engine: Engine) -> None:
     made = create_async_engine(make_url(engine.url.render_as_string(False)).set(drivername=f"postgresql+{driver}"))
     for use in (
         lambda session: aio.enqueue(session, own_note.job(1)),
@@ -113,7 +113,7 @@ async def test_asynchronous_engines_are_reached(driver: str, engine: Engine) -> 
     await made.dispose()
 
 
-def test_psycopg2_and_an_engine_from_before_the_import_are_reached(engine: Engine) -> None:
+def test_schema_errors_are_raised_for_psycopg2_and_existing_engines(engine: Engine) -> None:
     made = create_engine(make_url(engine.url.render_as_string(False)).set(drivername="postgresql+psycopg2"))
     with Session(made) as session, pytest.raises(SchemaMissingError):
         list_jobs(session, model=OwnJob)
@@ -131,14 +131,14 @@ def test_psycopg2_and_an_engine_from_before_the_import_are_reached(engine: Engin
     ],
     ids=["add", "enqueue", "enqueue_payloads", "list_jobs", "select"],
 )
-def test_tables_of_an_older_version_are_our_error(use: Callable[[Session], Any], session: Session) -> None:
+def test_tables_of_an_older_version_raise_schema_outdated_error(use: Callable[[Session], Any], session: Session) -> None:
     session.execute(text("ALTER TABLE job RENAME COLUMN priority TO old"))  # rolled back with the test's statement
     with pytest.raises(SchemaOutdatedError, match=r"table job has no column 'priority': it is older than version \d"):
         used(session, use)
     session.rollback()
 
 
-def test_a_recipe_for_alembic_goes_with_the_ready_made_tables(session: Session) -> None:
+def test_the_error_for_the_ready_made_models_shows_the_alembic_configuration(session: Session) -> None:
     session.execute(text("ALTER TABLE job RENAME TO gone"))
     session.add(note.job(1))
     with pytest.raises(SchemaMissingError, match=r"env.py needs target_metadata = \[Base.metadata, Job.metadata\]"):
@@ -156,7 +156,7 @@ OTHERS: dict[str, Callable[[Session], Any]] = {
 
 
 @pytest.mark.parametrize("use", OTHERS.values(), ids=OTHERS)
-def test_the_applications_own_errors_stay(use: Callable[[Session], Any], session: Session) -> None:
+def test_errors_of_the_application_are_not_translated(use: Callable[[Session], Any], session: Session) -> None:
     session.add(note.job(1))
     session.flush()
     with pytest.raises(DBAPIError):
@@ -164,7 +164,7 @@ def test_the_applications_own_errors_stay(use: Callable[[Session], Any], session
     session.rollback()
 
 
-def test_a_column_that_the_application_added_is_its_own(session: Session, engine: Engine) -> None:
+def test_a_missing_application_column_raises_the_original_error(session: Session, engine: Engine) -> None:
     """Also where both have a column of that name: it is left alone in doubt."""
     session.execute(text("CREATE SCHEMA nowhere"))
     session.execute(text("CREATE TABLE nowhere.own_job AS SELECT * FROM job"))
@@ -175,12 +175,14 @@ def test_a_column_that_the_application_added_is_its_own(session: Session, engine
     session.rollback()
 
 
-async def test_a_worker_and_a_listener_of_the_application(engine: Engine, async_engine: AsyncEngine) -> None:
+async def test_workers_raise_schema_errors_and_application_error_listeners_still_run(
+    engine: Engine, async_engine: AsyncEngine
+) -> None:
     """A worker says so at its start. A listener of the application hears of each error, and may replace ours."""
     with pytest.raises(SchemaMissingError, match="own_job does not exist"):
         await Worker(own, engine, options=quick()).run()
-    heard: list[str] = []
-    event.listen(engine, "handle_error", lambda context: heard.append(type(context.original_exception).__name__))
+    seen: list[str] = []
+    event.listen(engine, "handle_error", lambda context: seen.append(type(context.original_exception).__name__))
     with Session(engine) as session, pytest.raises(SchemaError):
         used(session, USES["add"])
-    assert heard == ["UndefinedTable"]
+    assert seen == ["UndefinedTable"]

@@ -37,7 +37,7 @@ CALLS: dict[str, Callable[[Session, Any], object]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_what_holds_locks_is_refused_in_autocommit(engine: Engine, jobs: Jobs, name: str) -> None:
+def test_operations_that_hold_locks_are_refused_in_autocommit(engine: Engine, jobs: Jobs, name: str) -> None:
     job_id = jobs.add()
     session = Session(engine.execution_options(isolation_level="AUTOCOMMIT"))
     with session, pytest.raises(TransactionRequiredError, match="in AUTOCOMMIT: use an engine with another isolation"):
@@ -45,7 +45,9 @@ def test_what_holds_locks_is_refused_in_autocommit(engine: Engine, jobs: Jobs, n
     assert jobs.statuses() == {job_id: JobStatus.PENDING}
 
 
-async def test_it_is_refused_on_an_asynchronous_session_too(async_engine: AsyncEngine, jobs: Jobs) -> None:
+async def test_operations_that_hold_locks_are_refused_on_autocommit_async_sessions(
+    async_engine: AsyncEngine, jobs: Jobs
+) -> None:
     async with AsyncSession(async_engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
         with pytest.raises(TransactionRequiredError):
             await aio.enqueue(session, Job(type_name="once"), deduplicate=Deduplicate("key"))

@@ -56,7 +56,7 @@ def test_a_chain_dies_with_its_continuation_when_its_root_waited_for_the_same_ch
     assert jobs.status(waiting) is JobStatus.DEAD  # jobs that wait for that chain are unblocked as well
 
 
-def test_a_chain_dies_with_its_continuation_when_an_edge_of_its_root_closes_in_the_same_moment(
+def test_a_chain_dies_with_its_continuation_when_both_blockers_end_together(
     sessions: sessionmaker[Session], jobs: Jobs
 ) -> None:
     passing, failing = jobs.add(), jobs.add()
@@ -68,7 +68,7 @@ def test_a_chain_dies_with_its_continuation_when_an_edge_of_its_root_closes_in_t
     assert root["chain_completed_at"] is not None
 
 
-def test_workers_are_notified_of_ends_that_no_worker_wrote_and_something_may_wait_for(
+def test_workers_are_notified_of_chains_ended_by_callers_that_may_block_others(
     sessions: sessionmaker[Session], engine: Engine, jobs: Jobs, notifications: Notifications
 ) -> None:
     plain, ordered, awaited, served = jobs.add(), jobs.add(ordering_key="k"), jobs.add(), jobs.add(JobStatus.RUNNING)

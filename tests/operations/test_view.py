@@ -43,7 +43,7 @@ def refused(sql: Any, statement: str, *values: Any) -> tuple[str, str]:
 # INSERT.
 
 
-def test_an_insert_enqueues(sql: Any, jobs: Jobs, session: Session, notifications: Notifications) -> None:
+def test_an_insert_into_the_view_enqueues(sql: Any, jobs: Jobs, session: Session, notifications: Notifications) -> None:
     returned = sql.execute(
         "INSERT INTO job_queue (type_name, input) VALUES ('send', '{\"n\": 1}') RETURNING id, queue, status, scheduled_at"
     ).fetchone()
@@ -57,7 +57,7 @@ def test_an_insert_enqueues(sql: Any, jobs: Jobs, session: Session, notification
     assert notifications.seen() == DUE
 
 
-def test_ids_made_by_the_database_are_in_the_order_of_time(sql: Any) -> None:
+def test_database_generated_ids_are_ordered_by_time(sql: Any) -> None:
     ids = [sql.execute("INSERT INTO job_queue (type_name) VALUES ('a') RETURNING id").fetchone()[0] for _ in range(3)]
     stamps = [one.int >> 80 for one in ids]
     now = datetime.now(UTC).timestamp() * 1000
@@ -66,7 +66,7 @@ def test_ids_made_by_the_database_are_in_the_order_of_time(sql: Any) -> None:
     assert {(one.version, one.variant) for one in ids} == {(7, uuid7().variant)}
 
 
-def test_everything_may_be_given(sql: Any, jobs: Jobs, notifications: Notifications) -> None:
+def test_every_column_of_the_view_may_be_inserted(sql: Any, jobs: Jobs, notifications: Notifications) -> None:
     job_id, due = uuid7(), datetime(2099, 1, 1, tzinfo=UTC)
     sql.execute(
         "INSERT INTO job_queue (id, queue, type_name, input, status, scheduled_at)"
@@ -78,19 +78,19 @@ def test_everything_may_be_given(sql: Any, jobs: Jobs, notifications: Notificati
     assert notifications.seen() == [("due", "q")]
 
 
-def test_a_time_in_the_past_means_now_and_no_input_is_the_json_null(sql: Any, jobs: Jobs) -> None:
+def test_an_inserted_past_time_means_now_and_a_missing_input_is_json_null(sql: Any, jobs: Jobs) -> None:
     sql.execute("INSERT INTO job_queue (type_name, scheduled_at) VALUES ('a', '-infinity')")
     ((created, due, kind),) = sql.execute("SELECT created_at, scheduled_at, jsonb_typeof(input) FROM job").fetchall()
     assert created == due
     assert kind == "null"
 
 
-def test_many_rows_may_be_inserted_at_once(sql: Any, jobs: Jobs) -> None:
+def test_many_rows_can_be_inserted_in_one_statement(sql: Any, jobs: Jobs) -> None:
     sql.execute("INSERT INTO job_queue (type_name, input) SELECT 'a', to_jsonb(n) FROM generate_series(1, 50) AS n")
     assert jobs.count() == 50
 
 
-def test_an_insert_rolled_back_tells_nobody(sql: Any, jobs: Jobs, notifications: Notifications) -> None:
+def test_a_rolled_back_insert_sends_no_notification(sql: Any, jobs: Jobs, notifications: Notifications) -> None:
     with sql.transaction(force_rollback=True):
         sql.execute("INSERT INTO job_queue (type_name) VALUES ('a')")
     assert jobs.count() == 0
@@ -107,7 +107,7 @@ def test_an_insert_rolled_back_tells_nobody(sql: Any, jobs: Jobs, notifications:
         ("(type_name, queue) VALUES ('a', '')", "SJ002", "queue"),
     ],
 )
-def test_an_insert_that_makes_no_sense_is_refused(sql: Any, jobs: Jobs, values: str, state: str, message: str) -> None:
+def test_an_invalid_insert_into_the_view_is_refused(sql: Any, jobs: Jobs, values: str, state: str, message: str) -> None:
     found = refused(sql, f"INSERT INTO job_queue {values}")
     assert found[0] == state
     assert message in found[1]
@@ -127,7 +127,7 @@ LEGAL = {
 
 @pytest.mark.parametrize("new", JobStatus)
 @pytest.mark.parametrize("old", JobStatus)
-def test_status_can_be_changed_where_that_means_something(sql: Any, jobs: Jobs, old: JobStatus, new: JobStatus) -> None:
+def test_the_view_allows_only_meaningful_status_changes(sql: Any, jobs: Jobs, old: JobStatus, new: JobStatus) -> None:
     job_id = jobs.add(old)
     statement = "UPDATE job_queue SET status = %s WHERE id = %s"
     if (old, new) in LEGAL:
@@ -139,7 +139,7 @@ def test_status_can_be_changed_where_that_means_something(sql: Any, jobs: Jobs, 
         assert dict(jobs.get(job_id)) == before
 
 
-def test_a_cancelled_job_has_ended(sql: Any, jobs: Jobs, notifications: Notifications) -> None:
+def test_a_job_cancelled_through_the_view_has_ended(sql: Any, jobs: Jobs, notifications: Notifications) -> None:
     for status in (BLOCKED, PENDING):
         job_id = jobs.add(status)
         sql.execute("UPDATE job_queue SET status = 'cancelled' WHERE id = %s", [job_id])
@@ -149,7 +149,7 @@ def test_a_cancelled_job_has_ended(sql: Any, jobs: Jobs, notifications: Notifica
     assert notifications.seen() == []
 
 
-def test_cancelling_a_running_job_ends_its_attempt_and_tells_its_worker(
+def test_cancelling_a_running_job_ends_its_attempt_and_notifies_its_worker(
     sql: Any, jobs: Jobs, notifications: Notifications
 ) -> None:
     job_id = jobs.add(RUNNING)
@@ -166,19 +166,19 @@ def test_cancelling_a_running_job_ends_its_attempt_and_tells_its_worker(
     assert notifications.seen() == [("lost", str(job_id))]
 
 
-def test_redriving_puts_the_same_job_back(sql: Any, jobs: Jobs, notifications: Notifications) -> None:
+def test_redriving_through_the_view_requeues_the_same_job(sql: Any, jobs: Jobs, notifications: Notifications) -> None:
     job_id = jobs.add(DEAD, attempt=3, max_attempts=3)
     sql.execute("UPDATE job_queue SET status = 'pending' WHERE id = %s", [job_id])
-    job, (letter,) = jobs.get(job_id), jobs.dead_letters(job_id)
+    job, (dead_letter,) = jobs.get(job_id), jobs.dead_letters(job_id)
     assert (job["status"], job["attempt"], job["max_attempts"]) == (PENDING, 3, 6)
     assert job["completed_at"] is job["chain_completed_at"] is job["completed_by"] is None
-    assert job["scheduled_at"] == letter["resolved_at"]
-    assert (letter["resolution"], letter["resolved_by"]) == ("redriven", "postgres")
-    assert letter["changed_xid"] == job["changed_xid"]
+    assert job["scheduled_at"] == dead_letter["resolved_at"]
+    assert (dead_letter["resolution"], dead_letter["resolved_by"]) == ("redriven", "postgres")
+    assert dead_letter["changed_xid"] == job["changed_xid"]
     assert notifications.seen() == DUE
 
 
-def test_a_redrive_may_be_for_later(sql: Any, jobs: Jobs) -> None:
+def test_a_redrive_may_set_a_later_time(sql: Any, jobs: Jobs) -> None:
     job_id, due = jobs.add(DEAD), datetime(2099, 1, 1, tzinfo=UTC)
     sql.execute("UPDATE job_queue SET status = 'pending', scheduled_at = %s WHERE id = %s", [due, job_id])
     assert jobs.get(job_id)["scheduled_at"] == due
@@ -188,7 +188,9 @@ def test_a_redrive_may_be_for_later(sql: Any, jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize("status", JobStatus)
-def test_only_what_waits_can_be_rescheduled(sql: Any, jobs: Jobs, status: JobStatus, notifications: Notifications) -> None:
+def test_only_pending_or_blocked_jobs_can_be_rescheduled(
+    sql: Any, jobs: Jobs, status: JobStatus, notifications: Notifications
+) -> None:
     job_id, due = jobs.add(status), datetime(2099, 1, 1, tzinfo=UTC)
     statement = "UPDATE job_queue SET scheduled_at = %s WHERE id = %s"
     if status in {PENDING, BLOCKED}:
@@ -202,7 +204,7 @@ def test_only_what_waits_can_be_rescheduled(sql: Any, jobs: Jobs, status: JobSta
     assert jobs.status(job_id) is status
 
 
-def test_a_past_time_means_now(sql: Any, jobs: Jobs) -> None:
+def test_rescheduling_to_a_past_time_means_now(sql: Any, jobs: Jobs) -> None:
     job_id = jobs.add(due_in=3600)
     before = jobs.get(job_id)["created_at"]
     sql.execute("UPDATE job_queue SET scheduled_at = '2020-01-01Z' WHERE id = %s", [job_id])
@@ -215,22 +217,20 @@ def test_a_past_time_means_now(sql: Any, jobs: Jobs) -> None:
 @pytest.mark.parametrize(
     "change", ["id = gen_random_uuid()", "queue = 'q'", "type_name = 'b'", "input = '2'", "input = NULL"]
 )
-def test_nothing_else_can_be_changed(sql: Any, jobs: Jobs, change: str) -> None:
+def test_no_other_column_of_the_view_can_be_updated(sql: Any, jobs: Jobs, change: str) -> None:
     job_id = jobs.add(input=1)
     state, message = refused(sql, f"UPDATE job_queue SET {change} WHERE id = %s", job_id)
     assert (state, message) == ("SJ003", f"job {job_id}: only status and scheduled_at can be changed through this view")
 
 
-def test_nothing_can_be_deleted(sql: Any, jobs: Jobs) -> None:
+def test_deleting_through_the_view_is_refused(sql: Any, jobs: Jobs) -> None:
     job_id = jobs.add()
     state, message = refused(sql, "DELETE FROM job_queue")
     assert (state, message) == ("SJ003", f"job {job_id}: cannot be deleted through this view, only cancelled")
     assert jobs.count() == 1
 
 
-def test_a_change_is_decided_on_the_row_as_it_is_not_as_it_was_shown(
-    sql: Any, jobs: Jobs, engine: Engine, database_url: str
-) -> None:
+def test_an_update_through_the_view_checks_the_current_row(sql: Any, jobs: Jobs, engine: Engine, database_url: str) -> None:
     """The winner completes the job while the loser, who saw it running, waits to cancel it."""
     import threading
 

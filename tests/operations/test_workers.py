@@ -21,7 +21,7 @@ from sa_jobqueue.types import WorkerState
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import PATIENCE, wait_until
-from tests.statements.cases import beat_parameters
+from tests.statements.cases import heartbeat_parameters
 
 pytestmark = both_servers_swept
 EVERYBODY = WorkerFilter()
@@ -31,7 +31,7 @@ def ids(found: Iterable[WorkerStatus]) -> list[str]:
     return [worker.id for worker in found]
 
 
-def test_workers_are_listed_with_what_hangs_on_them_and_how_long_they_are_silent(session: Session, jobs: Jobs) -> None:
+def test_workers_are_listed_with_their_running_jobs_and_heartbeat_age(session: Session, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, silent_for=7, concurrency=3)
     jobs.add_worker("idle:1")
     for status in (JobStatus.RUNNING, JobStatus.RUNNING, JobStatus.COMPLETED, JobStatus.PENDING):
@@ -56,7 +56,9 @@ def test_workers_are_listed_with_what_hangs_on_them_and_how_long_they_are_silent
         (WorkerFilter(names=["a-*"], queues=["default"]), ["a-1", "a-2"]),
     ],
 )
-def test_a_filter_means_the_same_to_both(session: Session, jobs: Jobs, where: WorkerFilter, found: list[str]) -> None:
+def test_a_worker_filter_selects_the_same_for_listing_and_draining(
+    session: Session, jobs: Jobs, where: WorkerFilter, found: list[str]
+) -> None:
     for worker_id in ("a-1", "ax1", "b_1"):
         jobs.add_worker(worker_id)
     jobs.add_worker("a-2", queues=["mail", "default"])
@@ -66,7 +68,7 @@ def test_a_filter_means_the_same_to_both(session: Session, jobs: Jobs, where: Wo
     assert asked == found
 
 
-async def test_both_are_there_for_an_async_session(async_engine: AsyncEngine, jobs: Jobs) -> None:
+async def test_workers_can_be_listed_and_drained_on_an_async_session(async_engine: AsyncEngine, jobs: Jobs) -> None:
     jobs.add_worker()
     async with AsyncSession(async_engine) as session:
         assert (await aio.drain_workers(session, where=EVERYBODY)).ids == [WORKER]
@@ -74,14 +76,14 @@ async def test_both_are_there_for_an_async_session(async_engine: AsyncEngine, jo
         assert worker.drain_requested_at is not None
 
 
-def test_a_filter_takes_lists(session: Session) -> None:
+def test_a_worker_filter_accepts_only_lists(session: Session) -> None:
     with pytest.raises(InvalidOptionError, match="names"):
         WorkerFilter(names="spark")
     with pytest.raises(InvalidOptionError, match="limit"):
         list_workers(session, limit=0)
 
 
-def test_who_was_asked_before_keeps_the_time_of_it(sessions: Any, jobs: Jobs) -> None:
+def test_a_repeated_drain_request_keeps_its_first_time(sessions: Any, jobs: Jobs) -> None:
     jobs.add_worker()
     times = []
     for _ in range(2):
@@ -91,34 +93,34 @@ def test_who_was_asked_before_keeps_the_time_of_it(sessions: Any, jobs: Jobs) ->
     assert times[0] == times[1]
 
 
-def test_a_request_that_is_rolled_back_reaches_nobody(sessions: Any, jobs: Jobs, engine: Engine) -> None:
+def test_a_rolled_back_drain_request_reaches_no_worker(sessions: Any, jobs: Jobs, engine: Engine) -> None:
     jobs.add_worker()
     with sessions() as session:
         drain_workers(session, where=EVERYBODY)
         session.rollback()
     with engine.begin() as connection:
-        assert connection.execute(leases.beat(Job), beat_parameters()).scalar_one() is None
+        assert connection.execute(leases.heartbeat(Job), heartbeat_parameters()).scalar_one() is None
 
 
-def test_a_beat_waits_for_a_request_and_then_tells_of_it(sessions: Any, jobs: Jobs, engine: Engine) -> None:
+def test_a_heartbeat_waits_for_a_concurrent_drain_request_and_returns_it(sessions: Any, jobs: Jobs, engine: Engine) -> None:
     jobs.add_worker()
-    told: list[Any] = []
+    answers: list[Any] = []
 
-    def beat() -> None:
+    def send_heartbeat() -> None:
         with engine.begin() as connection:
-            told.append(connection.execute(leases.beat(Job), beat_parameters()).scalar_one())
+            answers.append(connection.execute(leases.heartbeat(Job), heartbeat_parameters()).scalar_one())
 
     with sessions() as session:
         drain_workers(session, where=EVERYBODY)
-        beating = threading.Thread(target=beat)
+        beating = threading.Thread(target=send_heartbeat)
         beating.start()
         wait_until(lambda: _waiting(engine) == 1, what="the heartbeat waits")
         session.commit()
     beating.join(PATIENCE)
-    assert told[0] is not None
+    assert answers[0] is not None
 
 
-def test_two_who_ask_the_same_workers_wait_in_one_order(engine: Engine, sessions: Any, jobs: Jobs) -> None:
+def test_concurrent_drain_requests_lock_workers_in_one_order(engine: Engine, sessions: Any, jobs: Jobs) -> None:
     # The rows lie in the other order than their ids sort: who locked them as they lie would hold what the second needs.
     for worker_id in ("z", "m", "a"):
         jobs.add_worker(worker_id)
@@ -140,7 +142,7 @@ def test_two_who_ask_the_same_workers_wait_in_one_order(engine: Engine, sessions
     assert done == [["a", "m", "z"]]
 
 
-def test_forgetting_dead_workers_passes_those_somebody_asks(two_sessions: tuple[Session, Session], jobs: Jobs) -> None:
+def test_deleting_dead_workers_skips_locked_rows(two_sessions: tuple[Session, Session], jobs: Jobs) -> None:
     first, second = two_sessions
     jobs.add_worker("asked", silent_for=999)
     jobs.add_worker("gone", silent_for=999)
@@ -151,7 +153,7 @@ def test_forgetting_dead_workers_passes_those_somebody_asks(two_sessions: tuple[
     assert ids(list_workers(second)) == ["asked"]
 
 
-def test_a_worker_that_says_goodbye_waits_for_the_request(two_sessions: tuple[Session, Session], jobs: Jobs) -> None:
+def test_a_stopping_worker_waits_for_a_concurrent_drain_request(two_sessions: tuple[Session, Session], jobs: Jobs) -> None:
     first, second = two_sessions
     jobs.add_worker()
     drain_workers(first, where=EVERYBODY)

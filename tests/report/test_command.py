@@ -37,7 +37,7 @@ def url(database_url: str) -> str:
 
 
 @pytest.mark.long
-def test_an_archive_and_a_database_are_one_report(
+def test_an_archive_and_a_database_are_combined_in_one_report(
     plainly: SparkSession, engine: Engine, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = sample()
@@ -72,7 +72,7 @@ def test_an_archive_and_a_database_are_one_report(
     assert {status: summary[status] for status in statuses} == statuses
     by_worker = sum(job["completed_by"] is not None for job in rows.jobs)
     assert summary["attempts"] == len(rows.attempts) + by_worker
-    assert summary["open_dead_letters"] == sum(letter["resolution"] is None for letter in rows.dead_letters)
+    assert summary["open_dead_letters"] == sum(dead_letter["resolution"] is None for dead_letter in rows.dead_letters)
     assert sum(bucket["enqueued"] for bucket in document["throughput"]) == len(rows.jobs)
     assert sum(group["count"] for group in document["errors"]) == sum(row["error"] is not None for row in rows.attempts)
     assert document["workflows"][0]["critical_path"] == [rows.ids[name] for name in ("a", "b", "b next", "d")]
@@ -89,8 +89,8 @@ def test_an_archive_and_a_database_are_one_report(
     # Long steps say every ten seconds that they go on.
     steps = [line for line in done.stderr.splitlines() if not line.endswith(" s")]
     assert steps[:3] == ["report: starting Spark", "report: reading", "report: computing"]
-    for told in (text, done.output, done.stderr):
-        assert SECRET not in told
+    for output in (text, done.output, done.stderr):
+        assert SECRET not in output
 
     # Nothing ended before that, which the page states. The database is the variable's.
     monkeypatch.setenv("SA_JOBQUEUE_URL", url)
@@ -100,7 +100,7 @@ def test_an_archive_and_a_database_are_one_report(
     assert SECRET not in done.output + page.read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_reported_is_said_before_spark_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_report_arguments_are_refused_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SA_JOBQUEUE_URL", raising=False)
     page = ["--html", str(tmp_path / "report.html")]
     nowhere = f"postgresql://me:{SECRET}@127.0.0.1:1/none"

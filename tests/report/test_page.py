@@ -46,17 +46,17 @@ class Opened:
     """A page in the browser, and what happened while it was opened."""
 
     def __init__(self, browser: Browser, path: Path, **context: Any) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.asked: list[str] = []
         self.page: Page = browser.new_page(**context)
-        self.page.on("console", lambda message: self.said.append(message.text))
-        self.page.on("pageerror", lambda error: self.said.append(str(error)))
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(path.as_uri())
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-def test_a_browser_draws_it_asks_nobody_and_runs_nothing_of_the_history(
+def test_a_browser_renders_the_report_without_requests_or_injected_code(
     browser: Browser, tmp_path: Path, scheme: str
 ) -> None:
     path = tmp_path / "report.html"
@@ -80,8 +80,8 @@ def test_a_browser_draws_it_asks_nobody_and_runs_nothing_of_the_history(
     # A script that got in all the same would not run.
     page.evaluate("document.body.append(Object.assign(document.createElement('script'), {textContent: 'window.ran = 1'}))")
     assert page.evaluate("window.ran") is None
-    assert [text for text in opened.said if "Content Security Policy" not in text] == []
-    assert len(opened.said) == 1  # of the script just tried
+    assert [text for text in opened.messages if "Content Security Policy" not in text] == []
+    assert len(opened.messages) == 1  # of the script just tried
     assert opened.asked == [path.as_uri()]
     colour = page.evaluate("getComputedStyle(document.querySelector('.xtick text')).fill")
     assert colour == {"light": "rgb(28, 36, 48)", "dark": "rgb(230, 234, 240)"}[scheme]
@@ -89,7 +89,7 @@ def test_a_browser_draws_it_asks_nobody_and_runs_nothing_of_the_history(
 
 
 @pytest.mark.long
-def test_it_fits_a_telephone_and_is_drawn_anew_when_the_window_gets_wider(browser: Browser, tmp_path: Path) -> None:
+def test_the_report_fits_a_phone_and_redraws_when_the_window_is_resized(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text(render(filled()), encoding="utf-8")
     # Past the page's own policy: what waits below is made of text.
@@ -123,7 +123,7 @@ def test_it_fits_a_telephone_and_is_drawn_anew_when_the_window_gets_wider(browse
     page.close()
 
 
-def test_a_bulk_write_does_not_flatten_the_bars_of_what_ended() -> None:
+def test_a_bulk_enqueue_is_plotted_on_its_own_axis() -> None:
     rows = [row | {"enqueued": 0} for row in filled().throughput]
     for count, axis in ((44, None), (45, "y2")):  # eleven ended in each bucket
         spike = replace(filled(), throughput=[rows[0] | {"enqueued": count}, *rows[1:]])
@@ -143,7 +143,7 @@ def test_the_bars_of_busy_workers_are_as_wide_as_their_buckets() -> None:
     assert len(set(bars[0]["x"])) == 6
 
 
-def test_types_whose_labels_are_equal_are_drawn_apart() -> None:
+def test_types_with_equal_labels_are_drawn_separately() -> None:
     names = [f"{'company.department.application.tasks.' * 2}{name}" for name in ("load", "check")] + ["others"]
     row, waits = filled().busy[0], filled().latency[0]
     busy = [row | {"type_name": name, "busy_workers": n} for n, name in enumerate(names, 1)]
@@ -164,21 +164,21 @@ def test_types_whose_labels_are_equal_are_drawn_apart() -> None:
         (3.0, 9e5, ["10 s", "60 s", "10 min", "60 min", "10 h", "24 h", "10 d"]),
     ],
 )
-def test_the_axis_of_times_has_labels_that_say_a_time(low: float, high: float, labels: list[str]) -> None:
+def test_the_time_axis_has_labels_with_units(low: float, high: float, labels: list[str]) -> None:
     [row, *_] = filled().latency
     times = row | {"p50_seconds": low, "p95_seconds": high, "p99_seconds": high}
     axis = json.loads(figures(replace(filled(), latency=[times]))["wait"].plot)["layout"]["xaxis"]
     assert [text.replace("\u00a0", " ") for text in axis["ticktext"]] == labels
 
 
-def test_an_empty_history_has_a_page_that_says_so(browser: Browser, tmp_path: Path) -> None:
+def test_an_empty_history_renders_a_page_with_a_notice(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     nothing = Contents(sources=("/srv/archive",), generated_at=AS_OF, since=AS_OF, until=None, first=None, last=None)
     path.write_text(render(nothing), encoding="utf-8")
     opened = Opened(browser, path)
     assert "There is no history here" in opened.page.inner_text("main")
     assert "widen the time range" in opened.page.inner_text("main")
-    assert (opened.said, opened.asked) == ([], [path.as_uri()])
+    assert (opened.messages, opened.asked) == ([], [path.as_uri()])
     assert path.stat().st_size < 20_000  # no plots, no plotly
     opened.page.close()
 
@@ -210,7 +210,7 @@ class Outline(HTMLParser):
             self.bare.append("img")
 
 
-def test_it_has_headings_captions_and_names_for_who_does_not_see_it() -> None:
+def test_the_report_has_headings_captions_and_accessible_names() -> None:
     page = render(filled())
     outline = Outline()
     outline.feed(page)
@@ -224,7 +224,7 @@ def test_it_has_headings_captions_and_names_for_who_does_not_see_it() -> None:
     assert set(outline.named) - {"dead-letters"} <= set(outline.ids) | {"main"}
 
 
-def test_nothing_of_the_history_is_markup() -> None:
+def test_history_text_is_escaped_in_the_report() -> None:
     page = render(filled())
     body = page[: page.index("<footer>")]
     assert "<img" not in body
@@ -238,7 +238,16 @@ def test_nothing_of_the_history_is_markup() -> None:
     assert "Its text is not in this history." in render(without)
 
 
-def test_times_are_told_in_the_unit_that_fits() -> None:
-    told = {0: "0 ms", 0.0421: "42.1 ms", 0.9996: "1 s", 75: "75 s", 300: "5 min", 7199: "2 h", 200_000: "2.31 d", None: "-"}
-    told |= {1e8: "1,157 d"}
-    assert {value: shown_seconds(value).replace("\u00a0", " ") for value in told} == told
+def test_durations_are_shown_in_a_suitable_unit() -> None:
+    durations = {
+        0: "0 ms",
+        0.0421: "42.1 ms",
+        0.9996: "1 s",
+        75: "75 s",
+        300: "5 min",
+        7199: "2 h",
+        200_000: "2.31 d",
+        None: "-",
+    }
+    durations |= {1e8: "1,157 d"}
+    assert {value: shown_seconds(value).replace("\u00a0", " ") for value in durations} == durations

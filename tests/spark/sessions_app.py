@@ -26,7 +26,7 @@ def count_up_to(payload: int, spark: SparkSession) -> int:
 
 
 @jobs.handler("looks")
-def looks(payload: str, spark: SparkSession, ctx: AttemptContext) -> dict[str, Any]:
+def list_views(payload: str, spark: SparkSession, ctx: AttemptContext) -> dict[str, Any]:
     """Return what the session is like."""
     spark.range(1).createOrReplaceTempView(payload)
     return {

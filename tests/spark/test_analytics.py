@@ -45,8 +45,8 @@ def archive(rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def history(plainly: SparkSession, archive: Path) -> Iterator[History]:
     from sa_jobqueue.spark.analytics import History
 
-    with History.archive(plainly, str(archive)).cached() as kept:
-        yield kept
+    with History.archive(plainly, str(archive)).cached() as cached:
+        yield cached
 
 
 def utc(value: Any) -> Any:
@@ -109,7 +109,7 @@ def times(job: dict[str, Any]) -> dict[str, float | None]:
     }
 
 
-def test_percentiles_are_those_of_plain_python(history: History, rows: Rows) -> None:
+def test_percentiles_match_plain_python(history: History, rows: Rows) -> None:
     from sa_jobqueue.spark.analytics import latency_percentiles
 
     every_job = []
@@ -130,7 +130,7 @@ def test_percentiles_are_those_of_plain_python(history: History, rows: Rows) -> 
     assert expected["run",]["count"] == 77
 
 
-def test_times_are_of_the_last_attempt_and_null_where_there_was_none(history: History, rows: Rows) -> None:
+def test_latencies_are_those_of_the_last_attempt_or_null(history: History, rows: Rows) -> None:
     from sa_jobqueue.spark.analytics import latencies
 
     found = collected(latencies(history), "id")
@@ -162,8 +162,8 @@ def test_throughput_counts_each_event_in_its_hour(history: History, rows: Rows) 
     for attempt in rows.attempts:
         if attempt["outcome"] in FAILURES:
             expected[hour(attempt["ended_at"]), type_of[attempt["job_id"]]]["failed"] += 1
-    for letter in rows.dead_letters:
-        expected[hour(letter["died_at"]), letter["type_name"]]["dead"] += 1
+    for dead_letter in rows.dead_letters:
+        expected[hour(dead_letter["died_at"]), dead_letter["type_name"]]["dead"] += 1
     names = ("enqueued", "completed", "cancelled", "failed", "dead")
     found = collected(throughput(history, by=["type_name"]), "bucket_start", "type_name")
     assert found == {key: {name: count[name] for name in names} for key, count in expected.items()}
@@ -226,19 +226,19 @@ def test_error_groups_are_by_stored_fingerprint_with_the_last_as_example(history
     assert len(expected["f-ConnectionError",]["trend"]) == 5
 
 
-def test_dead_letters_are_counted_by_age_and_time_to_resolution(history: History, rows: Rows) -> None:
+def test_dead_letter_ageing_counts_by_age_and_time_to_resolution(history: History, rows: Rows) -> None:
     from sa_jobqueue.spark.analytics import dead_letter_ageing
 
     limits = {"open_under_1h": 3600, "open_1h_to_1d": 86_400, "open_1d_to_7d": 7 * 86_400, "open_7d_to_30d": 30 * 86_400}
     for by in (("type_name", "reason"), ()):
         expected = {}
-        for key, letters in grouped(rows.dead_letters, *by).items():
-            ages = [(AS_OF - one["died_at"]).total_seconds() for one in letters if one["resolution"] is None]
-            taken = [(one["resolved_at"] - one["died_at"]).total_seconds() for one in letters if one["resolution"]]
+        for key, dead_letters in grouped(rows.dead_letters, *by).items():
+            ages = [(AS_OF - one["died_at"]).total_seconds() for one in dead_letters if one["resolution"] is None]
+            taken = [(one["resolved_at"] - one["died_at"]).total_seconds() for one in dead_letters if one["resolution"]]
             found = dict.fromkeys(("redriven", "dismissed", *limits, "open_over_30d"), 0)
-            found |= Counter(one["resolution"] for one in letters if one["resolution"])
+            found |= Counter(one["resolution"] for one in dead_letters if one["resolution"])
             found |= Counter(next((name for name, top in limits.items() if age < top), "open_over_30d") for age in ages)
-            found |= {"letters": len(letters), "open": len(ages)}
+            found |= {"letters": len(dead_letters), "open": len(ages)}
             summary = {"oldest_open_seconds": max(ages, default=None), "resolution_p50_seconds": rank(taken, 0.5)}
             expected[key] = found | summary | {"resolution_p95_seconds": rank(taken, 0.95)}
         assert collected(dead_letter_ageing(history, by, as_of=AS_OF), *by) == expected
@@ -248,7 +248,7 @@ def test_dead_letters_are_counted_by_age_and_time_to_resolution(history: History
 
 @pytest.mark.long
 @pytest.mark.parametrize("driver_jobs", [0, 1000], ids=["on the cluster", "by the driver"])
-def test_the_diamond_has_its_critical_path_and_straggler(driver_jobs: int, history: History, rows: Rows) -> None:
+def test_a_diamond_workflow_has_its_critical_path_and_straggler(driver_jobs: int, history: History, rows: Rows) -> None:
     from sa_jobqueue.spark.analytics import critical_paths, workflows
 
     ids = rows.ids
@@ -306,7 +306,7 @@ def test_the_diamond_has_its_critical_path_and_straggler(driver_jobs: int, histo
 
 
 @pytest.mark.long
-def test_busy_workers_are_the_time_that_attempts_ran_in_each_hour(history: History, rows: Rows) -> None:
+def test_busy_workers_are_the_attempt_time_per_hour(history: History, rows: Rows) -> None:
     from sa_jobqueue.spark.analytics import capacity, workers_needed
 
     target = timedelta(seconds=2)
@@ -352,7 +352,7 @@ def test_busy_workers_are_the_time_that_attempts_ran_in_each_hour(history: Histo
 
 
 @pytest.mark.long
-def test_a_report_runs_few_spark_jobs_and_no_python_in_them(plainly: SparkSession, history: History) -> None:
+def test_a_report_runs_few_spark_jobs_and_no_python_udf(plainly: SparkSession, history: History) -> None:
     from sa_jobqueue.report import collect
     from sa_jobqueue.spark.analytics import capacity, workflows
 
@@ -375,7 +375,7 @@ def test_a_report_runs_few_spark_jobs_and_no_python_in_them(plainly: SparkSessio
 
 
 @pytest.mark.long
-def test_live_and_archive_are_the_same_history_and_together_have_no_double_rows(
+def test_live_and_archived_history_are_equal_and_their_union_has_no_duplicates(
     spark: SparkSession, database_url: str, engine: Engine, rows: Rows, history: History
 ) -> None:
     from sa_jobqueue.spark.analytics import History, latency_percentiles
@@ -405,14 +405,14 @@ def test_live_and_archive_are_the_same_history_and_together_have_no_double_rows(
             assert getattr(both, name).count() == len(rows.of(name))
 
 
-def test_a_part_of_the_history_is_what_ended_in_it(history: History, rows: Rows) -> None:
+def test_filtering_a_history_keeps_what_ended_within_it(history: History, rows: Rows) -> None:
     part = history.where(since=at(1000), until=at(1040), types=["step", "save"], queues=["default"])
     assert {row.id for row in part.jobs.collect()} == {rows.ids["b"], rows.ids["b next"]}
     assert [(row.job_id, row.outcome) for row in part.attempts.collect()] == [(rows.ids["c"], "failed")]
     assert [row.job_id for row in part.blockers.collect()] == [rows.ids["b"]]
-    letters = history.where(until=at(400), types=["charge"]).dead_letters.collect()
-    assert {row.reason for row in letters} == {"exhausted", "discarded"}
-    assert all(utc(row.died_at) < at(400) for row in letters)
+    dead_letters = history.where(until=at(400), types=["charge"]).dead_letters.collect()
+    assert {row.reason for row in dead_letters} == {"exhausted", "discarded"}
+    assert all(utc(row.died_at) < at(400) for row in dead_letters)
     with pytest.raises(InvalidOptionError, match="since: must be a datetime with a time zone"):
         history.where(since=datetime(2026, 1, 1))
 
@@ -442,7 +442,7 @@ def test_no_history_has_empty_measures(plainly: SparkSession, tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_components_found_on_the_cluster_are_those_found_by_the_driver(plainly: SparkSession) -> None:
+def test_chain_components_are_equal_on_cluster_and_driver(plainly: SparkSession) -> None:
     from sa_jobqueue.spark.analytics import chain_components
 
     chance = random.Random(4)
@@ -468,7 +468,7 @@ def test_components_found_on_the_cluster_are_those_found_by_the_driver(plainly: 
         assert sorted((row.chain_id, row.workflow_id) for row in found.collect()) == sorted(expected.items())
 
 
-def test_what_cannot_be_measured_is_refused_by_name(history: History) -> None:
+def test_invalid_analytics_arguments_are_refused_by_name(history: History) -> None:
     from sa_jobqueue.spark import analytics
 
     refused: list[tuple[str, Callable[[], object]]] = [

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 from sa_jobqueue.archive import ArchiveError, ArchiveOptions, Progress, Step
 from sa_jobqueue.archive import archive as archive_here
 from sa_jobqueue.history import DATASETS, SCHEMA_VERSION
-from tests.archive.worlds import chain, chains_in, fill, in_archive, in_tables, states, together
+from tests.archive.sample_data import chain, chains_in, fill, in_archive, in_tables, states, together
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.long
-def test_spark_writes_what_the_tables_have_also_after_a_crash_in_every_state(
+def test_the_spark_archive_equals_the_tables_after_a_crash_in_every_state(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
     from sa_jobqueue.spark import archive
@@ -66,7 +66,7 @@ def test_spark_writes_what_the_tables_have_also_after_a_crash_in_every_state(
 
 
 @pytest.mark.long
-def test_both_engines_write_into_one_archive_and_take_up_each_others_runs(
+def test_both_archive_engines_share_an_archive_and_resume_each_others_runs(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
     from sa_jobqueue.spark import archive
@@ -99,7 +99,7 @@ def test_both_engines_write_into_one_archive_and_take_up_each_others_runs(
 
 
 @pytest.mark.long
-def test_what_spark_cannot_write_stays_in_the_tables(
+def test_rows_that_spark_cannot_write_stay_in_the_tables(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
     from sa_jobqueue.spark import archive

@@ -119,7 +119,7 @@ def bare_python(folder: Path) -> Path:
 
 
 @pytest.mark.long
-def test_the_library_is_imported_from_an_archive_and_runs(tmp_path: Path, database_url: str, engine: Engine) -> None:
+def test_the_library_works_when_imported_from_a_zip_archive(tmp_path: Path, database_url: str, engine: Engine) -> None:
     """What executors do with `--py-files`, without a cluster."""
     archive = zipped(tmp_path)
     (tmp_path / "shipped.py").write_text(APPLICATION)
@@ -304,7 +304,7 @@ def cluster(tmp_path: Path, database_url: str) -> Iterator[Cluster]:
 
 @pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes by /proc")
-def test_a_cluster_writes_with_speculation_and_works_through_connect_while_an_executor_is_killed(
+def test_a_cluster_writes_with_speculation_and_runs_workers_while_an_executor_is_killed(
     cluster: Cluster, engine: Engine
 ) -> None:
     with engine.begin() as connection:

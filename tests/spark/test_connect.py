@@ -51,7 +51,7 @@ spark.stop()
 
 
 @pytest.mark.long
-def test_a_client_of_spark_connect_writes_works_reads_and_streams(
+def test_a_spark_connect_client_writes_runs_workers_reads_and_streams(
     spark: SparkSession, database_url: str, jobs: Jobs, engine: Engine, event_log: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("grpc", reason='a client of Spark Connect: pip install "sa-jobqueue[spark-connect]"')
@@ -98,7 +98,7 @@ print("worked", report.completed, report.ended)
 
 
 @pytest.mark.long
-def test_workers_of_a_client_find_what_it_ships_and_do_not_keep_it_from_ending(
+def test_workers_of_a_connect_client_import_its_files_and_do_not_block_its_exit(
     spark: SparkSession, database_url: str, engine: Engine, tmp_path: Path
 ) -> None:
     module = (

@@ -85,7 +85,7 @@ BATCH_FAULTS: dict[str, tuple[bool, int, int | None]] = {
 
 @pytest.mark.parametrize("fault", BATCH_FAULTS)
 @pytest.mark.long
-def test_whatever_fails_in_a_batch_write_each_row_is_a_job_once(
+def test_any_failure_in_a_batch_write_leaves_each_row_enqueued_once(
     fault: str, frame: DataFrame, database_url: str, engine: Engine, tmp_path: Path, count_up: CountUp
 ) -> None:
     is_raised, at_once, again = BATCH_FAULTS[fault]
@@ -107,7 +107,7 @@ def test_whatever_fails_in_a_batch_write_each_row_is_a_job_once(
 
 
 @pytest.mark.long
-def test_a_write_that_was_empty_at_first_and_one_repeated_with_other_rows_are_made_once(
+def test_a_write_repeated_with_other_rows_is_committed_once(
     frame: DataFrame, database_url: str, engine: Engine, count_up: CountUp
 ) -> None:
     def write(rows: DataFrame, **options: str) -> None:
@@ -144,7 +144,7 @@ spark.stop()
 
 
 @pytest.mark.long
-def test_a_write_through_connect_whose_tasks_are_killed_is_made_once(
+def test_a_spark_connect_write_with_killed_tasks_is_committed_once(
     spark: SparkSession, database_url: str, tmp_path: Path, count_up: CountUp
 ) -> None:
     pytest.importorskip("grpc", reason='a client of Spark Connect: pip install "sa-jobqueue[spark-connect]"')
@@ -157,7 +157,7 @@ def test_a_write_through_connect_whose_tasks_are_killed_is_made_once(
 
 
 @pytest.mark.parametrize(("where", "at_once"), variants([("before", 0), ("in", 0), ("after", 100)], default=[("in", 0)]))
-def test_whenever_the_driver_dies_its_write_can_be_made_again(
+def test_a_write_can_be_repeated_after_its_driver_died_at_any_point(
     where: str, at_once: int, database_url: str, engine: Engine, count_up: CountUp
 ) -> None:
     rows: list[Row] = [{"input": str(n)} for n in range(100)]
@@ -177,7 +177,7 @@ def test_whenever_the_driver_dies_its_write_can_be_made_again(
 
 @pytest.mark.parametrize(("fault", "is_raised"), [("raise by turns", False), ("raise after commit", True)])
 @pytest.mark.long
-def test_whatever_fails_in_a_stream_each_row_is_a_job_once(
+def test_any_failure_in_a_stream_leaves_each_row_enqueued_once(
     fault: str,
     is_raised: bool,
     frame: DataFrame,
@@ -220,7 +220,7 @@ def test_whatever_fails_in_a_stream_each_row_is_a_job_once(
 
 
 @pytest.mark.long
-def test_rows_are_enqueued_by_a_handler_with_its_own_checks_and_settings(
+def test_rows_enqueued_for_a_handler_use_its_validation_and_settings(
     frame: DataFrame, database_url: str, engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     people = frame.select(F.concat(F.lit("p"), "input").alias("to"), (F.col("input").cast("int") % 3).alias("copies"))
@@ -237,9 +237,9 @@ def test_rows_are_enqueued_by_a_handler_with_its_own_checks_and_settings(
     copies = F.col("copies")
     numbers: dict[str, Any] = {"payload": copies, "priority": copies, "rate_cost": copies + 1, "url": database_url}
     assert enqueue(people.limit(3), "number", **numbers).enqueued == 3
-    as_said = "SELECT count(*) FROM job WHERE type_name = 'number' AND priority = input::int AND rate_cost = priority + 1"
+    as_given = "SELECT count(*) FROM job WHERE type_name = 'number' AND priority = input::int AND rate_cost = priority + 1"
     with engine.connect() as connection:
-        assert connection.execute(text(as_said)).scalar_one() == 3
+        assert connection.execute(text(as_given)).scalar_one() == 3
     assert enqueue(people.limit(0), "number", **numbers).staged == 0
     nobody = people.withColumn("to", F.lit(None))
     assert enqueue(nobody, mail, mode="PERMISSIVE", url=database_url).rejected == ROWS
@@ -255,16 +255,16 @@ def test_rows_are_enqueued_by_a_handler_with_its_own_checks_and_settings(
         (people, {"payload": of}, "^to: is INT"),
         (people, {"payload": copies}, "^copies: is INT, but 'mail' takes Mail"),
     ]
-    for frame_of, given, told in refused:
+    for frame_of, given, reason in refused:
         for target, app in ((mail, None), ("mail", "tests.spark.writing_app:jobs")):
-            with pytest.raises(InvalidColumnError, match=told):
+            with pytest.raises(InvalidColumnError, match=reason):
                 enqueue(frame_of, target, app=app, url=database_url, **given)
     assert tracker.getJobIdsForGroup() == started
     assert found(engine)[0] == ROWS + 3
 
 
 @pytest.mark.long
-def test_jobs_of_an_ordering_key_are_in_the_order_of_the_rows_of_their_partition(
+def test_jobs_of_an_ordering_key_keep_the_row_order_of_their_partition(
     frame: DataFrame, database_url: str, engine: Engine
 ) -> None:
     number = F.col("input").cast("int")
@@ -279,25 +279,25 @@ def test_jobs_of_an_ordering_key_are_in_the_order_of_the_rows_of_their_partition
         "skip_while_retrying": True,
     }
     assert enqueue(in_order, "number", url=database_url, **options).enqueued == ROWS
-    told = """SELECT count(DISTINCT ordering_key), bool_and(skip_while_retrying), min(expires_at), max(expires_at),
+    columns = """SELECT count(DISTINCT ordering_key), bool_and(skip_while_retrying), min(expires_at), max(expires_at),
         bool_and(is_next)
       FROM (SELECT *, coalesce(input::int < lag(input::int) OVER (PARTITION BY ordering_key ORDER BY created_at, id), true)
         AS is_next FROM job) AS job"""
     with engine.connect() as connection:
-        assert connection.execute(text(told)).one() == (7, True, until, until, True)
+        assert connection.execute(text(columns)).one() == (7, True, until, until, True)
     for wrong in ({"expires_at": datetime(2026, 1, 1)}, {"skip_while_retrying": 1}, {"progress": "bar"}):
         with pytest.raises(InvalidOptionError, match=next(iter(wrong))):
             enqueue(events, "number", url=database_url, **wrong)
 
 
-def test_an_option_that_an_argument_has_set_is_refused(frame: DataFrame, database_url: str) -> None:
+def test_an_option_already_set_by_an_argument_is_refused(frame: DataFrame, database_url: str) -> None:
     given: dict[str, Any] = {"url": database_url, "write_id": "nightly"}
     for option in ("mode", "onDuplicate", "ON_DUPLICATE", "type", "url", "write_id"):
         with pytest.raises(InvalidOptionError, match=f"^{option}: is an argument of enqueue"):
             enqueue(frame, "number", payload="input", options={option: "x"}, **given)
 
 
-def test_the_name_of_a_write_may_be_an_option_in_any_spelling(frame: DataFrame, database_url: str) -> None:
+def test_the_write_id_option_is_case_insensitive(frame: DataFrame, database_url: str) -> None:
     result = enqueue(frame, "number", payload="input", url=database_url, options={"Write_ID": "nightly"})
     assert result.write_id == "nightly"
     assert result == written(database_url, "nightly")

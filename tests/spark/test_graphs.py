@@ -63,7 +63,7 @@ def test_the_critical_path_is_the_longest_of_all_paths(nodes: list[Node]) -> Non
     assert not shape.is_cyclic
 
 
-def test_jobs_that_wait_for_each_other_are_told_and_left_out() -> None:
+def test_jobs_in_a_cycle_are_reported_and_excluded() -> None:
     def node(name: str, *waits_for: str) -> Node:
         return Node(name, name, 0, waits_for, 1, None, None)
 
@@ -74,7 +74,7 @@ def test_jobs_that_wait_for_each_other_are_told_and_left_out() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh"))))
-def test_components_are_the_smallest_that_is_reached(edges: list[tuple[str, str]]) -> None:
+def test_a_component_is_named_by_its_smallest_member(edges: list[tuple[str, str]]) -> None:
     def reached(start: str) -> set[str]:
         found, left = {start}, [start]
         while left:
@@ -87,16 +87,14 @@ def test_components_are_the_smallest_that_is_reached(edges: list[tuple[str, str]
     assert components(edges) == {one: min(reached(one)) for edge in edges for one in edge}
 
 
-def test_workers_needed_are_those_of_a_known_table() -> None:
+def test_workers_needed_matches_a_published_erlang_table() -> None:
     """A call centre's textbook case: 200 calls an hour of 3 minutes, 80 % answered within 20 s, are 14 agents."""
     assert workers_needed(10, 180, target_wait=timedelta(seconds=20), quantile=0.8) == 14
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.floats(0.01, 60), st.floats(0.1, 600), st.floats(0, 100), st.floats(0.5, 0.99))
-def test_workers_needed_are_the_fewest_that_erlangs_formula_allows(
-    load: float, run: float, wait: float, quantile: float
-) -> None:
+def test_workers_needed_is_the_minimum_by_erlangs_formula(load: float, run: float, wait: float, quantile: float) -> None:
     def late(workers: int) -> float:
         """Return the share of jobs that wait longer, by Erlang's formula as it is written."""
         if workers <= load:
@@ -111,7 +109,7 @@ def test_workers_needed_are_the_fewest_that_erlangs_formula_allows(
     assert found == 1 or late(found - 1) > 1 - quantile - 1e-9
 
 
-def test_no_load_needs_nobody() -> None:
+def test_no_load_needs_no_workers() -> None:
     second = timedelta(seconds=1)
     assert workers_needed(0, 10, target_wait=second) == 0
     assert workers_needed(0.5, 0, target_wait=second) == 1

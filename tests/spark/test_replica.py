@@ -69,7 +69,7 @@ def pair() -> Iterator[Pair]:
 
 
 @pytest.mark.long
-def test_a_replica_is_read_and_streamed_and_says_when_it_is_behind(pair: Pair) -> None:
+def test_a_replica_can_be_read_and_streamed_and_reports_its_lag(pair: Pair) -> None:
     here, there = pair.primary.socket_url, pair.replica.socket_url
     pair.ship()
     assert sorted(row["attempt"] for row in read(there, "attempts", upTo="watermark")) == [1, 2]

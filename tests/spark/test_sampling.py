@@ -101,7 +101,7 @@ def columns(*fields: tuple[str, DataType], nullable: bool = True) -> StructType:
         (dict[str, Any], columns(("amount", INT)), "amount", "^amount: is INT, but.*should be an object"),
     ],
 )
-def test_columns_that_fit_no_row_are_named_with_what_to_do(
+def test_columns_that_can_fit_no_row_are_refused_with_a_hint(
     declared: Any, schema: StructType, column: str | None, message: str
 ) -> None:
     with pytest.raises(InvalidColumnError, match=message):
@@ -121,7 +121,7 @@ def test_columns_that_fit_no_row_are_named_with_what_to_do(
         (Literal[7], columns(("amount", INT)), "amount"),
     ],
 )
-def test_columns_that_may_fit_are_left_to_their_rows(declared: Any, schema: StructType, column: str | None) -> None:
+def test_columns_that_may_fit_are_validated_row_by_row(declared: Any, schema: StructType, column: str | None) -> None:
     check_payload(kind_of(declared), schema, column)
 
 

@@ -49,7 +49,7 @@ def texts(found: object) -> Iterator[str]:
         yield str(one)
 
 
-def test_nothing_that_is_made_of_options_shows_them(secret_url: str, jobs: Jobs) -> None:
+def test_no_object_made_from_options_reveals_the_password(secret_url: str, jobs: Jobs) -> None:
     jobs.add_many(3)
     source = JobQueueSource({"path": "jobs", "url": secret_url, "numpartitions": "2"})
     reader: Any = source.reader(source.schema())
@@ -89,7 +89,7 @@ def test_nothing_that_is_made_of_options_shows_them(secret_url: str, jobs: Jobs)
         f"//{PASSWORD}",
     ],
 )
-def test_an_error_of_connecting_names_no_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_connection_error_contains_no_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises((DatabaseUnavailableError, InvalidOptionError)) as caught:
         stream_lag(url)
@@ -124,7 +124,7 @@ def test_the_password_may_come_from_a_file_the_environment_or_libpq(
 
 
 @pytest.mark.long
-def test_spark_shows_it_nowhere(
+def test_spark_never_shows_the_password(
     spark: SparkSession,
     secret_url: str,
     jobs: Jobs,
@@ -175,9 +175,7 @@ def test_spark_shows_it_nowhere(
         assert PASSWORD not in text
 
 
-def test_a_server_that_refuses_the_password_is_told_without_it(
-    make_database: MakeDatabase, oldest_server: PostgresServer
-) -> None:
+def test_an_authentication_error_contains_no_password(make_database: MakeDatabase, oldest_server: PostgresServer) -> None:
     here = make_database(oldest_server)
     with psycopg.connect(make_url(here).set(drivername="postgresql").render_as_string(hide_password=False)) as connection:
         connection.execute("DROP ROLE IF EXISTS nobody_logs_in")

@@ -36,8 +36,8 @@ def active(spark: SparkSession) -> Callable[[], int]:
     return lambda: len(spark.sparkContext.statusTracker().getActiveJobsIds())
 
 
-async def test_each_attempt_has_a_session_of_its_own_on_one_spark(spark: SparkSession, engine: Engine, jobs: Jobs) -> None:
-    ids = enqueue(engine, *(sessions_app.looks.job(name) for name in ("a", "b")), sessions_app.count_up_to.job(1000))
+async def test_each_attempt_has_its_own_session_of_a_shared_spark(spark: SparkSession, engine: Engine, jobs: Jobs) -> None:
+    ids = enqueue(engine, *(sessions_app.list_views.job(name) for name in ("a", "b")), sessions_app.count_up_to.job(1000))
     await asyncio.wait_for(Worker(sessions_app.jobs, engine, options=quick()).run_until_idle(), 120)
     first, second, count = (jobs.get(job_id)["output"] for job_id in ids)
     assert count == 1000
@@ -74,7 +74,7 @@ async def test_an_attempt_that_times_out_is_cancelled_in_spark_and_frees_its_slo
     [sessions_app.run_slow, pytest.param(sessions_app.run_slow_async, marks=pytest.mark.long)],
     ids=lambda one: str(one.name),
 )
-async def test_a_job_that_is_cancelled_is_cancelled_in_spark_and_its_neighbour_is_not(
+async def test_cancelling_a_job_cancels_only_its_own_spark_work(
     engine: Engine, jobs: Jobs, active: Callable[[], int], handler: Any
 ) -> None:
     doomed, neighbour = enqueue(engine, handler.job(FOREVER), handler.job(6_000))
@@ -98,7 +98,7 @@ async def test_a_job_that_is_cancelled_is_cancelled_in_spark_and_its_neighbour_i
     assert (active(), worker.has_stuck_threads) == (0, False)
 
 
-async def test_what_a_worker_gives_back_when_it_stops_is_cancelled_in_spark(
+async def test_jobs_released_by_a_stopping_worker_are_cancelled_in_spark(
     engine: Engine, jobs: Jobs, active: Callable[[], int]
 ) -> None:
     (job_id,) = enqueue(engine, sessions_app.run_slow.job(FOREVER))
@@ -169,7 +169,7 @@ def lending(made: list[Fake]) -> SparkSessions:
     return SparkSessions(make)
 
 
-def test_one_is_started_for_all_and_stopped_when_nobody_has_it_any_more(lending: SparkSessions, made: list[Fake]) -> None:
+def test_one_spark_is_shared_and_stopped_after_its_last_user(lending: SparkSessions, made: list[Fake]) -> None:
     lending.close()  # nothing was started: nothing to stop
     with lending.open(attempt_context()) as first, lending.open(attempt_context()) as second:
         assert len(made) == 1
@@ -181,7 +181,7 @@ def test_one_is_started_for_all_and_stopped_when_nobody_has_it_any_more(lending:
         assert len(made) == 2
 
 
-def test_one_that_was_there_is_never_stopped(
+def test_an_existing_spark_is_never_stopped(
     lending: SparkSessions, made: list[Fake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "_present", Fake)
@@ -191,14 +191,14 @@ def test_one_that_was_there_is_never_stopped(
     assert not made[0].stopped
 
 
-def test_one_that_somebody_stopped_is_started_again(lending: SparkSessions, made: list[Fake]) -> None:
+def test_a_stopped_spark_is_started_again(lending: SparkSessions, made: list[Fake]) -> None:
     with lending.open(attempt_context()):
         made[0].stop()
     with lending.open(attempt_context()):
         assert len(made) == 2
 
 
-def test_a_handler_that_does_not_stop_is_interrupted_again_and_again(lending: SparkSessions) -> None:
+def test_a_handler_that_does_not_stop_is_interrupted_repeatedly(lending: SparkSessions) -> None:
     attempt = attempt_context()
     session: Any
     with lending.open(attempt) as session:
@@ -208,20 +208,20 @@ def test_a_handler_that_does_not_stop_is_interrupted_again_and_again(lending: Sp
             assert session.interrupted.acquire(timeout=PATIENCE)
 
 
-def test_what_a_handler_leaves_running_is_interrupted_when_it_has_left(lending: SparkSessions) -> None:
+def test_spark_work_left_running_by_a_handler_is_interrupted(lending: SparkSessions) -> None:
     session: Any
     with lending.open(attempt_context()) as session:
         pass
     assert session.interrupted.acquire(blocking=False)
 
 
-def test_there_is_none_in_a_task_of_spark(lending: SparkSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spark_session_inside_a_spark_task_is_refused(lending: SparkSessions, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.TaskContext.get", object)
     with pytest.raises(SparkOnExecutorError), lending.open(attempt_context()):
         pass
 
 
-def test_an_application_says_which_spark_before_its_handlers_ask(spark: SparkSession) -> None:
+def test_an_application_must_provide_its_spark_before_handlers_use_it(spark: SparkSession) -> None:
     own = SparkSessions(lambda: spark)
     queue: JobQueue[Job] = JobQueue()
     queue.dependency(SparkSession, own)

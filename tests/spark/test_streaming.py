@@ -71,7 +71,7 @@ def numbers(rows: list[dict[str, Any]]) -> list[int]:
 
 
 @both_servers_swept
-def test_what_is_in_flight_is_not_passed_by(database_url: str) -> None:
+def test_a_stream_does_not_skip_rows_of_open_transactions(database_url: str) -> None:
     one = stream(database_url)
     write(database_url, 1, 3)
     start = one.initialOffset()
@@ -96,7 +96,7 @@ def connect_and_ask(url: str, question: str) -> Any:
 
 
 @both_servers_swept
-def test_a_stream_begins_where_it_is_told(database_url: str) -> None:
+def test_a_stream_starts_at_the_given_position(database_url: str) -> None:
     write(database_url, 1, 2)
     xid = connect_and_ask(database_url, "SELECT max(changed_xid::text::bigint) FROM job_attempt")
     with connected(database_url) as slow:
@@ -111,7 +111,7 @@ def test_a_stream_begins_where_it_is_told(database_url: str) -> None:
     assert numbers([row for rows, _ in batches(stream(database_url, startingXid=xid + 1)) for row in rows]) == [3, 4]
 
 
-def test_a_filtered_stream_without_a_row_moves_on(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filtered_stream_without_rows_advances(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "EMPTY_WINDOW", 100)
     one = stream(database_url, "jobs", status="dead")
     start = one.initialOffset()
@@ -140,7 +140,7 @@ def test_the_first_row_seen_does_not_hide_an_older_open_transaction(database_url
 
 @both_servers_swept
 @pytest.mark.parametrize("dataset", ["attempts", "jobs"])
-def test_a_batch_has_about_as_many_rows_as_allowed_and_whole_transactions(
+def test_a_batch_holds_about_the_allowed_rows_in_whole_transactions(
     database_url: str, jobs: Jobs, engine: Engine, dataset: str
 ) -> None:
     sizes = [1, 3, 3, 4, 12, 1, 1, 5]
@@ -173,7 +173,7 @@ def test_a_batch_has_about_as_many_rows_as_allowed_and_whole_transactions(
 
 
 @both_servers_swept
-def test_jobs_are_delivered_when_they_end_and_letters_when_they_change(
+def test_jobs_are_streamed_when_they_end_and_dead_letters_when_they_change(
     database_url: str, engine: Engine, jobs: Jobs
 ) -> None:
     finished, dead = jobs.add(JobStatus.COMPLETED), jobs.add(JobStatus.DEAD)
@@ -199,16 +199,16 @@ def test_jobs_are_delivered_when_they_end_and_letters_when_they_change(
     assert [[row["id"] for row in rows] for rows, _ in batches(narrow)] == [[str(finished)]]
 
 
-def test_what_is_deleted_before_it_is_read_is_missed_and_nothing_else(database_url: str, engine: Engine, jobs: Jobs) -> None:
-    gone, gone_too, stays = (jobs.add(JobStatus.COMPLETED) for _ in range(3))
+def test_only_rows_deleted_before_being_read_are_missed(database_url: str, engine: Engine, jobs: Jobs) -> None:
+    deleted, deleted_later, stays = (jobs.add(JobStatus.COMPLETED) for _ in range(3))
     one = stream(database_url, "jobs")
     start = one.initialOffset()
     delete = text("DELETE FROM job WHERE id = :id")
     with engine.begin() as connection:
-        connection.execute(delete, {"id": gone})  # by an archive, say
+        connection.execute(delete, {"id": deleted})  # by an archive, say
     end = one.latestOffset(start, ALL)
     with engine.begin() as connection:
-        connection.execute(delete, {"id": gone_too})  # between the planning of a batch and its reading
+        connection.execute(delete, {"id": deleted_later})  # between the planning of a batch and its reading
     rows = [row for part in one.partitions(start, end) for batch in one.read(part) for row in batch.to_pylist()]
     assert [row["id"] for row in rows] == [str(stays)]
     later = jobs.add(JobStatus.COMPLETED)
@@ -239,18 +239,18 @@ def test_a_checkpoint_of_another_cluster_is_refused(
         behind.check(now, must_be_there=True)
     if oldest_server is newest_server:
         return
-    there = stream(make_database(newest_server))
+    existing = stream(make_database(newest_server))
     with pytest.raises(OtherClusterError, match=r"belongs to cluster .*; start the query with a new checkpoint"):
-        there.latestOffset(end, ALL)
+        existing.latestOffset(end, ALL)
     with pytest.raises(OtherClusterError, match="belongs to cluster"):
-        there.partitions(end, ahead)
+        existing.partitions(end, ahead)
     (part,) = one.partitions(one.initialOffset(), end)
     with pytest.raises(OtherClusterError, match="belongs to cluster"):
-        next(there.read(part))  # an executor may be sent elsewhere than the driver
+        next(existing.read(part))  # an executor may be sent elsewhere than the driver
 
 
 @both_servers_swept
-def test_the_lag_names_what_holds_a_stream_back(database_url: str) -> None:
+def test_stream_lag_names_the_transaction_holding_the_stream_back(database_url: str) -> None:
     with connected(database_url) as slow:
         slow.execute("SET application_name = 'slow import'")
         slow.execute(ATTEMPT, (1, 1))
@@ -260,14 +260,14 @@ def test_the_lag_names_what_holds_a_stream_back(database_url: str) -> None:
         assert lag.holder is not None
         assert (lag.holder.pid, lag.holder.application_name) == (slow.info.backend_pid, "slow import")
         assert lag.holder.open_for is not None
-        told = stream(database_url).reportLatestOffset()
-        assert told is not None
-        assert told["held_by"]["pid"] == slow.info.backend_pid
-        assert Offset.of(told).xid == lag.xid
+        offset = stream(database_url).reportLatestOffset()
+        assert offset is not None
+        assert offset["held_by"]["pid"] == slow.info.backend_pid
+        assert Offset.of(offset).xid == lag.xid
 
 
 @pytest.mark.parametrize(
-    ("dataset", "options", "says"),
+    ("dataset", "options", "reason"),
     [
         ("blockers", {}, "read them as a batch"),
         ("jobs", {"status": "completed,pending"}, "a stream of jobs is of ended ones"),
@@ -277,8 +277,8 @@ def test_the_lag_names_what_holds_a_stream_back(database_url: str) -> None:
         ("attempts", {"maxRowsPerTrigger": "0"}, "must be from 1"),
     ],
 )
-def test_what_a_stream_cannot_do_is_refused(dataset: str, options: dict[str, str], says: str) -> None:
-    with pytest.raises(InvalidOptionError, match=says):
+def test_unsupported_stream_options_are_refused(dataset: str, options: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidOptionError, match=reason):
         stream("postgresql://nobody@127.0.0.1:1/none", dataset, **options)
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 
 from sa_jobqueue import JobStatus
 from sa_jobqueue.archive import archive
-from tests.archive.worlds import fill
+from tests.archive.sample_data import fill
 from tests.fixtures.jobs import Jobs
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def blocks(*containing: str) -> list[str]:
     return [block for block in found if any(words in block for words in containing)] if containing else found
 
 
-def test_an_archive_is_an_iceberg_table_to_which_each_run_adds_its_files(engine: Engine, tmp_path: Path) -> None:
+def test_each_archive_run_appends_its_files_to_an_iceberg_table(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     names: dict[str, Any] = {"DataFrame": None, "ended": None, "COLUMNS": ()}
     (catalog,) = blocks("load_catalog")

@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 APP = "tests.spark.workers_app:jobs"
 MakeSet = Callable[..., WorkerSet]
-LOOK = timedelta(seconds=90)
+WAIT_LIMIT = timedelta(seconds=90)
 """How long anything may last: the first task of a process imports everything, on a machine that may be busy."""
 
 
 def eventually(condition: Callable[[], bool], *, what: str) -> None:
     """Poll until a condition holds that sends no notification."""
-    deadline = time.monotonic() + LOOK.total_seconds()
+    deadline = time.monotonic() + WAIT_LIMIT.total_seconds()
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not become true"
         time.sleep(0.02)
@@ -91,7 +91,7 @@ def add(engine: Engine, count: int, **payload: Any) -> set[Any]:
 
 
 @pytest.mark.long
-def test_a_round_does_all_there_is_and_ends_when_idle(
+def test_a_batch_of_workers_runs_all_jobs_and_ends_when_idle(
     spark: SparkSession, database_url: str, engine: Engine, jobs: Jobs, effects: Callable[[], list[Any]]
 ) -> None:
     ids = add(engine, 40)
@@ -106,8 +106,8 @@ def test_a_round_does_all_there_is_and_ends_when_idle(
     assert len(effects()) == 40
     # In the processes of the executors, not here.
     assert os.getpid() not in {row.pid for row in effects()}
-    assert max(told.workers for told in progress) in {1, 2}
-    assert max(told.due or 0 for told in progress) <= 41
+    assert max(one.workers for one in progress) in {1, 2}
+    assert max(one.due or 0 for one in progress) <= 41
     assert progress[-1].due is not None
     assert progress[-1].report.ended is WorkersEnd.IDLE
     with engine.connect() as connection:  # they said goodbye, and keep no connection
@@ -116,9 +116,7 @@ def test_a_round_does_all_there_is_and_ends_when_idle(
 
 
 @pytest.mark.long
-def test_rounds_follow_each_other_until_somebody_stops_them(
-    engine: Engine, worker_set: MakeSet, effects: Callable[[], list[Any]]
-) -> None:
+def test_worker_batches_repeat_until_stopped(engine: Engine, worker_set: MakeSet, effects: Callable[[], list[Any]]) -> None:
     with worker_set(slots=1, max_runtime=timedelta(seconds=1), idle_exit=timedelta(seconds=3)) as workers:
         # A worker leaves after a second whatever there is to do; that of another round does what comes then.
         eventually(lambda: workers.report.rounds >= 1, what="the first round is over")
@@ -130,7 +128,7 @@ def test_rounds_follow_each_other_until_somebody_stops_them(
     assert (report.completed, report.ended) == (1, WorkersEnd.DRAINED)
 
 
-def test_a_drain_finishes_what_runs_and_begins_nothing(
+def test_a_drain_finishes_running_jobs_and_claims_no_more(
     engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
 ) -> None:
     running = add(engine, 2, gate=str(tmp_path))
@@ -146,7 +144,7 @@ def test_a_drain_finishes_what_runs_and_begins_nothing(
 
         eventually(all_draining, what="both have heard")
         (tmp_path / "open").touch()
-        report = workers.wait(LOOK)
+        report = workers.wait(WAIT_LIMIT)
     assert (report.ended, report.completed) == (WorkersEnd.DRAINED, 2)
     assert {row.job_id for row in effects()} == running
     assert {jobs.status(job_id) for job_id in waiting} == {JobStatus.PENDING}
@@ -163,7 +161,7 @@ def test_workers_that_were_not_started_are_neither_waited_for_nor_stopped(worker
     assert (workers.is_running, workers.report.elapsed) == (False, timedelta(0))
 
 
-def test_whoever_drains_the_workers_themselves_ends_the_set(engine: Engine, worker_set: MakeSet, jobs: Jobs) -> None:
+def test_draining_the_workers_through_the_database_ends_the_set(engine: Engine, worker_set: MakeSet, jobs: Jobs) -> None:
     # Between two batches no worker would be there to drain.
     workers = worker_set(slots=1, until_idle=False, idle_exit=timedelta(hours=1))
     with workers:
@@ -173,11 +171,11 @@ def test_whoever_drains_the_workers_themselves_ends_the_set(engine: Engine, work
                 return len(drain_workers(session, where=WorkerFilter(names=[f"{workers.name}.*"])).ids) == 1
 
         eventually(asked, what="there is one to ask")
-        assert workers.wait(LOOK).ended is WorkersEnd.DRAINED
+        assert workers.wait(WAIT_LIMIT).ended is WorkersEnd.DRAINED
 
 
 @pytest.mark.long
-def test_a_killed_process_and_a_frozen_one_lose_nothing_and_do_nothing_twice(
+def test_killed_and_frozen_processes_lose_no_job_and_repeat_no_effect(
     engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
 ) -> None:
     ids = add(engine, 6, gate=str(tmp_path))
@@ -194,7 +192,7 @@ def test_a_killed_process_and_a_frozen_one_lose_nothing_and_do_nothing_twice(
         finally:
             (tmp_path / "open").touch()
             os.kill(frozen, signal.SIGCONT)
-        report = workers.wait(LOOK)  # the frozen one wakes up, goes on with its three, and finds them gone
+        report = workers.wait(WAIT_LIMIT)  # the frozen one wakes up, goes on with its three, and finds them gone
     assert sorted(row.job_id for row in effects()) == sorted(ids)
     assert {row.attempt for row in effects()} == {2}
     assert {row.pid for row in effects()}.isdisjoint({killed, frozen})
@@ -205,7 +203,7 @@ def test_a_killed_process_and_a_frozen_one_lose_nothing_and_do_nothing_twice(
 
 
 @pytest.mark.long
-def test_what_does_not_drain_is_cancelled_and_rescued(
+def test_jobs_that_do_not_drain_are_cancelled_and_rescued(
     engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
 ) -> None:
     (job_id,) = add(engine, 1, gate=str(tmp_path))
@@ -214,16 +212,16 @@ def test_what_does_not_drain_is_cancelled_and_rescued(
     eventually(lambda: len(_holders(tmp_path)) == 1, what="it runs")
     (pid,) = _holders(tmp_path).values()
     workers.cancel()
-    assert workers.wait(LOOK).ended is WorkersEnd.CANCELLED
+    assert workers.wait(WAIT_LIMIT).ended is WorkersEnd.CANCELLED
     eventually(lambda: not _is_process(pid), what="Spark has killed the process")
     jobs.silence(pid)
     with worker_set(slots=1, idle_exit=timedelta(seconds=4)) as others:
-        assert others.wait(LOOK).completed == 1
+        assert others.wait(WAIT_LIMIT).completed == 1
     assert [(row.job_id, row.attempt) for row in effects()] == [(job_id, 2)]
 
 
 @pytest.mark.long
-def test_what_keeps_workers_from_starting_is_raised_without_secrets(
+def test_worker_start_errors_are_raised_without_secrets(
     spark: SparkSession,
     database_url: str,
     caplog: pytest.LogCaptureFixture,
@@ -247,7 +245,7 @@ def test_what_keeps_workers_from_starting_is_raised_without_secrets(
     monkeypatch.setattr("sa_jobqueue.spark.workers.check_schema", check_then_rename)
     workers.start()
     with pytest.raises(WorkersFailedError, match="SchemaMissingError") as failed:
-        workers.wait(LOOK)
+        workers.wait(WAIT_LIMIT)
     texts = [str(refused.value), repr(refused.value), str(failed.value), repr(workers._settings), caplog.text]
     texts += [path.read_text(errors="replace") for path in event_log.iterdir()]
     assert all(secret not in one for one in texts)
@@ -268,7 +266,7 @@ def test_what_keeps_workers_from_starting_is_raised_without_secrets(
         ({"app": "nowhere:jobs"}, "app"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_starts(
+def test_invalid_worker_set_options_are_refused_before_starting(
     spark: SparkSession, database_url: str, options: dict[str, Any], named: str
 ) -> None:
     given: dict[str, Any] = {"app": APP, "slots": 1, "url": database_url} | options
@@ -277,7 +275,7 @@ def test_what_is_wrong_is_said_before_anything_starts(
     assert refused.value.option == named
 
 
-def test_only_attempts_that_failed_count_as_failed() -> None:
+def test_only_failed_attempts_count_as_failed() -> None:
     counts = SlotCounts()
     of: dict[str, Any] = {"job_id": uuid7(), "type_name": "t", "attempt": 1}
     for outcome in AttemptOutcome:
@@ -292,19 +290,19 @@ def test_only_attempts_that_failed_count_as_failed() -> None:
     assert (counts.started, counts.completed, counts.failed, counts.lost) == (1, 1, 5, 1)
 
 
-def test_progress_is_told_in_lines_and_as_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+def test_worker_progress_is_printed_as_lines_or_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
     report = WorkersReport(name="spark-1", rounds=1, completed=7, failed=2, lost=1)
-    told = WorkersProgress(report=report, slots=4, workers=3, running=5, draining=False)
+    progress = WorkersProgress(report=report, slots=4, workers=3, running=5, draining=False)
     words = "spark-1: 3/4 workers run 5 jobs; 1 rounds: 7 completed, 2 failed, 1 lost"
     lines = print_lines()
-    for one in (told, told, replace(told, draining=True)):  # what has not changed is told once in a while
+    for one in (progress, progress, replace(progress, draining=True)):  # what has not changed is told once in a while
         lines(one)
     assert capsys.readouterr().err.splitlines() == [words, f"{words}, draining"]
     at = [0.0]
     lines = print_lines(lambda: at[0])
     for seconds, due, is_capped in ((0, 100_000, True), (10, 900, False), (20, 600, False), (30, 0, False)):
         at[0] = seconds
-        lines(replace(told, due=due, is_capped=is_capped))
+        lines(replace(progress, due=due, is_capped=is_capped))
     printed = capsys.readouterr().err.splitlines()
     assert [line.partition("5 jobs")[2].partition(";")[0] for line in printed] == [
         ", 100,000 or more due",
@@ -314,8 +312,8 @@ def test_progress_is_told_in_lines_and_as_a_bar(capsys: pytest.CaptureFixture[st
     ]
     assert [line.partition(" lost")[2] for line in printed] == ["", "", ", about 20 s left", ""]
     bar = show_bar()
-    bar(told)
-    bar(replace(told, report=replace(report, ended=WorkersEnd.IDLE)))
+    bar(progress)
+    bar(replace(progress, report=replace(report, ended=WorkersEnd.IDLE)))
     assert "7 completed" in capsys.readouterr().err.replace("\n", "")
 
 

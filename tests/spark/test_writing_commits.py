@@ -79,7 +79,7 @@ def _waiting(engine: Engine) -> int:
 
 
 @both_servers_swept
-def test_who_repeats_a_write_waits_for_the_first_and_then_does_nothing(
+def test_a_repeated_write_waits_for_the_first_and_does_nothing(
     database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session
 ) -> None:
     first, second = stage(database_url, [{"priority": 1}] * 3), stage(database_url, [{"priority": 1}] * 3)
@@ -98,7 +98,7 @@ def test_who_repeats_a_write_waits_for_the_first_and_then_does_nothing(
 
 
 @both_servers_swept
-def test_who_repeats_a_write_that_is_rolled_back_does_it(
+def test_a_repeated_write_commits_when_the_first_is_rolled_back(
     database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session
 ) -> None:
     first, second = stage(database_url, [{"priority": 1}] * 3), stage(database_url, [{"priority": 2}] * 4)
@@ -115,7 +115,7 @@ def test_who_repeats_a_write_that_is_rolled_back_does_it(
 
 
 @both_servers_swept
-def test_a_taken_id_rejects_its_row_alone_where_bad_rows_are_left_out(database_url: str, session: Session) -> None:
+def test_in_permissive_mode_a_taken_id_rejects_only_its_row(database_url: str, session: Session) -> None:
     taken, twice, fresh = (str(uuid7()) for _ in range(3))
     session.add(Job("before", id=UUID(taken)))
     session.commit()
@@ -151,7 +151,7 @@ def test_a_taken_id_rejects_its_row_alone_where_bad_rows_are_left_out(database_u
 
 
 @both_servers_swept
-def test_two_writes_with_the_same_keys_enqueue_each_once_and_never_deadlock(
+def test_concurrent_writes_with_the_same_keys_enqueue_each_once_without_deadlock(
     database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session
 ) -> None:
     keys = [{"deduplication_key": key} for key in ("a", "m", "z")]
@@ -179,7 +179,7 @@ def test_two_writes_with_the_same_keys_enqueue_each_once_and_never_deadlock(
 
 
 @both_servers_swept
-def test_the_first_row_of_a_key_stays_and_an_open_chain_keeps_its_own(database_url: str, session: Session) -> None:
+def test_the_first_row_of_a_deduplication_key_or_its_open_chain_wins(database_url: str, session: Session) -> None:
     session.add(Job("t", "before", deduplication_key="k0"))
     session.commit()
     rows = [{"deduplication_key": f"k{n % 3}", "input": str(n)} for n in range(9)] + [{"input": "null"}]
@@ -217,7 +217,7 @@ def test_a_committed_write_that_is_repeated_reads_no_row(database_url: str, sess
 
 
 @both_servers_swept
-def test_a_repeated_write_of_other_rows_is_told_where_it_is_checked(database_url: str, session: Session) -> None:
+def test_on_repeat_check_raises_for_a_write_repeated_with_other_rows(database_url: str, session: Session) -> None:
     rows: list[Row] = [{"input": "1"}] * 5
     write(database_url, rows[:3], type="t", writeId="nightly")
     checked = {"type": "t", "writeId": "nightly", "onRepeat": "check"}
@@ -246,7 +246,7 @@ def test_an_empty_partition_opens_no_connection(database_url: str, monkeypatch: 
 
 
 @both_servers_swept
-def test_a_crash_that_empties_the_stage_is_noticed_and_the_write_can_be_made_again(
+def test_staging_lost_in_a_server_crash_is_detected_and_the_write_can_be_repeated(
     database_url: str, session: Session
 ) -> None:
     one = writer(database_url, ["input"], type="t", writeId="nightly")
@@ -264,7 +264,7 @@ def test_a_crash_that_empties_the_stage_is_noticed_and_the_write_can_be_made_aga
 
 
 @both_servers_swept
-def test_what_a_dead_driver_or_attempt_staged_of_the_same_write_does_not_count(
+def test_rows_staged_by_a_dead_driver_or_task_attempt_are_ignored(
     database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Both drivers begin with Spark's task 0, and neither may take the other's rows for its own.
@@ -279,7 +279,7 @@ def test_what_a_dead_driver_or_attempt_staged_of_the_same_write_does_not_count(
 
 
 @both_servers_swept
-def test_a_commit_that_others_break_is_tried_again_and_happens_once(
+def test_a_commit_broken_by_a_deadlock_or_lost_connection_is_retried_once(
     database_url: str, engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = writer(database_url, ["input"], type="t")
@@ -304,7 +304,7 @@ def test_a_commit_that_others_break_is_tried_again_and_happens_once(
 
 
 @both_servers_swept
-def test_a_commit_clears_what_was_left_a_day_ago_and_nothing_younger(database_url: str, session: Session) -> None:
+def test_a_commit_deletes_staged_rows_older_than_a_day(database_url: str, session: Session) -> None:
     stage(database_url, [{"input": "1"}] * 3, write_id="dead")
     session.execute(text("UPDATE job_bulk_staging SET staged_at = now() - interval '25 hours' WHERE row = 0"))
     session.commit()
@@ -313,19 +313,19 @@ def test_a_commit_clears_what_was_left_a_day_ago_and_nothing_younger(database_ur
 
 
 @both_servers_swept
-def test_a_commit_wakes_each_queue_once(database_url: str) -> None:
+def test_a_commit_notifies_each_queue_once(database_url: str) -> None:
     with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as listener:
         listener.execute('LISTEN ".job:due"')
         rows = [{"queue": queue} for queue in ("mails", "mails", None, "other")]
         write(database_url, rows, rows, type="t")
-        told = [(one.channel, one.payload) for one in listener.notifies(timeout=PATIENCE, stop_after=3)]
-        assert sorted(payload for _, payload in told) == ["default", "mails", "other"]
+        received = [(one.channel, one.payload) for one in listener.notifies(timeout=PATIENCE, stop_after=3)]
+        assert sorted(payload for _, payload in received) == ["default", "mails", "other"]
         assert not list(listener.notifies(timeout=0))
 
 
 @both_servers_swept
-def test_blockers_are_what_a_session_would_make_of_them(database_url: str, session: Session, jobs: Jobs) -> None:
-    def there() -> list[UUID]:
+def test_written_blockers_equal_those_of_a_session(database_url: str, session: Session, jobs: Jobs) -> None:
+    def existing_chains() -> list[UUID]:
         done, dead, still = (jobs.add(status) for status in (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING))
         return [done, dead, still]
 
@@ -339,7 +339,7 @@ def test_blockers_are_what_a_session_would_make_of_them(database_url: str, sessi
             (ids[5], [ids[4]], "wait"),
         ]
 
-    def told(ids: Sequence[UUID], old: Sequence[UUID]) -> list[Any]:
+    def blockers_of(ids: Sequence[UUID], old: Sequence[UUID]) -> list[Any]:
         session.expire_all()
         found = []
         places = {job_id: place for place, job_id in enumerate([*ids, *old])}
@@ -350,23 +350,23 @@ def test_blockers_are_what_a_session_would_make_of_them(database_url: str, sessi
             found.append((job.status, job.open_blockers, job.has_waiters, listed))
         return found
 
-    old, ids = there(), [uuid7() for _ in range(6)]
+    old, ids = existing_chains(), [uuid7() for _ in range(6)]
     for job_id, waits, policy in described(ids, old):
         session.add(Job("t", id=job_id, blockers=[WaitFor(one, policy) for one in waits]))  # type: ignore[arg-type]
     session.commit()
-    wanted = told(ids, old)
+    wanted = blockers_of(ids, old)
 
-    old, ids = there(), [uuid7() for _ in range(6)]
+    old, ids = existing_chains(), [uuid7() for _ in range(6)]
     rows = [
         {"id": str(job_id), "blockers": [str(one) for one in waits], "on_failure": policy}
         for job_id, waits, policy in described(ids, old)
     ]
     write(database_url, rows[3:], rows[:3], type="t")
-    assert told(ids, old) == wanted
+    assert blockers_of(ids, old) == wanted
 
 
 @both_servers_swept
-def test_what_waits_goes_on_when_the_chains_of_its_write_complete(
+def test_jobs_blocked_by_chains_of_the_same_write_are_unblocked(
     database_url: str, session: Session, sessions: sessionmaker[Session]
 ) -> None:
     ids = [str(uuid7()) for _ in range(3)]
@@ -384,7 +384,7 @@ def test_what_waits_goes_on_when_the_chains_of_its_write_complete(
 
 
 @both_servers_swept
-def test_impossible_blockers_refuse_the_whole_write(database_url: str, session: Session) -> None:
+def test_invalid_blockers_refuse_the_whole_write(database_url: str, session: Session) -> None:
     a, b, c, d = (str(uuid7()) for _ in range(4))
     with pytest.raises(InvalidJobError, match=f"cycle: .*{a} waits for"):
         write(
@@ -413,13 +413,13 @@ def test_impossible_blockers_refuse_the_whole_write(database_url: str, session: 
     bad += [{"id": d, "blockers": [None]}, {"blockers": [a], "on_failure": "panic"}]
     result = write(database_url, bad, type="t", mode="PERMISSIVE")
     assert (result.enqueued, result.rejected) == (0, 5)
-    told = session.execute(select(Job.Reject.field, Job.Reject.reason).order_by(Job.Reject.row)).all()
-    assert [one.field for one in told] == ["blockers[0]", "blockers[1]", "blockers[0]", "blockers[0]", "on_failure"]
+    rejected = session.execute(select(Job.Reject.field, Job.Reject.reason).order_by(Job.Reject.row)).all()
+    assert [one.field for one in rejected] == ["blockers[0]", "blockers[1]", "blockers[0]", "blockers[0]", "on_failure"]
     assert count(session) == 3
 
 
 @both_servers_swept
-def test_a_chain_that_ends_meanwhile_is_either_open_or_seen_to_have_ended(
+def test_a_blocker_that_ends_concurrently_leaves_no_job_blocked(
     database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session, jobs: Jobs
 ) -> None:
     chain_id = jobs.add(JobStatus.PENDING)
@@ -438,7 +438,7 @@ def test_a_chain_that_ends_meanwhile_is_either_open_or_seen_to_have_ended(
     assert (job.status, job.open_blockers) == (JobStatus.PENDING, 0)
 
 
-def test_the_cost_of_blockers_grows_with_their_number_and_no_faster(database_url: str, engine: Engine) -> None:
+def test_the_cost_of_blockers_grows_linearly(database_url: str, engine: Engine) -> None:
     jobs, waiters, each = 4_000, 100, 40
     ids = [str(uuid7()) for _ in range(jobs)]
     rows: list[Row] = [{"id": one, "blockers": None} for one in ids]

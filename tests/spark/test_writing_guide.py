@@ -49,6 +49,6 @@ def test_the_guide_runs(
 
 
 def test_the_guide_names_every_option_and_every_column() -> None:
-    told = set(re.findall(r"`(\w+)`", PAGE.read_text()))
-    assert {option.name for option in KNOWN if option.uses & WRITING} - told == set()
-    assert set(COLUMNS) - told == set()
+    mentioned = set(re.findall(r"`(\w+)`", PAGE.read_text()))
+    assert {option.name for option in KNOWN if option.uses & WRITING} - mentioned == set()
+    assert set(COLUMNS) - mentioned == set()

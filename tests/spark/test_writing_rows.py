@@ -116,7 +116,7 @@ def account(url: str, write_id: str) -> WriteResult:
 @both_servers_swept
 @pytest.mark.parametrize("name", ["scheduled_at", "expires_at"])
 @pytest.mark.parametrize("microseconds", [253_402_300_800_000_000, -(2**61)], ids=["year 10000", "BC"])
-def test_an_instant_that_python_has_no_value_for_is_a_bad_row(
+def test_a_timestamp_outside_pythons_range_is_a_bad_row(
     database_url: str, session: Session, name: str, microseconds: int
 ) -> None:
     instants = pa.array([0, microseconds], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
@@ -145,7 +145,7 @@ def count(session: Session, model: Any = Job) -> int:
 
 
 @both_servers_swept
-def test_a_row_becomes_what_a_job_would_be(database_url: str, session: Session) -> None:
+def test_a_written_row_equals_an_enqueued_job(database_url: str, session: Session) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     described: list[Row] = [
@@ -172,7 +172,7 @@ def test_a_row_becomes_what_a_job_would_be(database_url: str, session: Session) 
     jobs = [Job(**row) for row in described]
     session.add_all(jobs)
     session.flush()
-    wanted = [_told(job) for job in jobs]
+    wanted = [_columns_of(job) for job in jobs]
     session.rollback()
 
     rows = []
@@ -183,21 +183,21 @@ def test_a_row_becomes_what_a_job_would_be(database_url: str, session: Session) 
         rows.append(row)
     result = write(database_url, rows[:3], rows[3:])
     assert (result.staged, result.enqueued, result.duplicates, result.rejected) == (10, 10, 0, 0)
-    found = [_told(session.get_one(Job, row["id"])) for row in described]
+    found = [_columns_of(session.get_one(Job, row["id"])) for row in described]
     assert found == wanted
     assert count(session, Job.Stage) == 0
 
 
-def _told(job: Job) -> dict[str, Any]:
+def _columns_of(job: Job) -> dict[str, Any]:
     changing = {"created_at", "scheduled_at", "changed_xid"}
-    told = {column.name: getattr(job, column.name) for column in Job.__table__.columns if column.name not in changing}
+    columns = {column.name: getattr(job, column.name) for column in Job.__table__.columns if column.name not in changing}
     due = job.scheduled_at - job.created_at
     # What is due at an instant of its own is so, whenever it was enqueued.
-    return told | {"due": job.scheduled_at if job.type_name == "late" else due}
+    return columns | {"due": job.scheduled_at if job.type_name == "late" else due}
 
 
 @both_servers_swept
-def test_a_bad_row_is_refused_by_the_words_of_a_job(database_url: str, session: Session) -> None:
+def test_a_bad_row_is_refused_with_the_error_of_a_job(database_url: str, session: Session) -> None:
     bad: list[tuple[Row, dict[str, Any]]] = [
         ({"type_name": "two words"}, {}),
         ({"type_name": ""}, {}),
@@ -227,12 +227,12 @@ def test_a_bad_row_is_refused_by_the_words_of_a_job(database_url: str, session: 
         with pytest.raises(InvalidJobError) as refused:
             Job(**({"type_name": "t"} | row | job))
         assert found[place] == (refused.value.field, refused.value.reason[:300]), row
-    kept = session.scalars(select(Job.Reject.record).where(Job.Reject.row == 9)).one()
-    assert json.loads(kept or "") == {"type_name": "t", "deduplication_key": "a\x00b"}
+    record = session.scalars(select(Job.Reject.record).where(Job.Reject.row == 9)).one()
+    assert json.loads(record or "") == {"type_name": "t", "deduplication_key": "a\x00b"}
 
 
 @both_servers_swept
-def test_times_that_no_job_can_have_are_refused(database_url: str, session: Session) -> None:
+def test_timestamps_out_of_range_are_refused(database_url: str, session: Session) -> None:
     nan, inf = float("nan"), float("inf")
     micro = timedelta(microseconds=1)
     rows: list[Row] = [{"delay": seconds} for seconds in (-0.001, nan, inf, -inf, 1e300, 36_500 * 86_400 + 0.001)]
@@ -251,7 +251,7 @@ def test_times_that_no_job_can_have_are_refused(database_url: str, session: Sess
 
 
 @one_server_swept
-def test_a_trace_context_that_is_none_is_refused_by_name(database_url: str, session: Session) -> None:
+def test_an_invalid_trace_context_is_refused_by_name(database_url: str, session: Session) -> None:
     good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     bad = ["hello", "", f"{good[:-1]}\x00", good.upper(), f"{good}1"]
     rows: list[Row] = [{"trace_context": value} for value in (*bad, good, f"{good}-later", None)]
@@ -280,21 +280,21 @@ POISON = {
 
 
 @both_servers_swept
-def test_no_poison_hides_among_good_inputs_and_none_of_them_is_lost(database_url: str, session: Session) -> None:
+def test_every_invalid_input_is_rejected_and_every_valid_one_enqueued(database_url: str, session: Session) -> None:
     good = ["1", " [1,\n 2] ", '"\\\\u0000"', '"\\ud83d\\ude00"', "0e300", "[" * 400 + "]" * 400, '{"a": 1, "a": 2}', None]
     inputs: list[str | None] = []
     for poison in POISON:
         inputs += [*good, poison]
     result = write(database_url, [{"input": text} for text in inputs], type="t", mode="PERMISSIVE")
     assert (result.enqueued, result.rejected) == (len(good) * len(POISON), len(POISON))
-    told = [reason for _, (_, reason) in sorted(rejects(session).items())]
-    assert all(words in reason for words, reason in zip(POISON.values(), told, strict=True)), told
+    reasons = [reason for _, (_, reason) in sorted(rejects(session).items())]
+    assert all(words in reason for words, reason in zip(POISON.values(), reasons, strict=True)), reasons
     stored = session.scalars(select(Job.input).limit(len(good)).order_by(Job.id)).all()
     assert stored == [None if text is None else json.loads(text) for text in good]
 
 
 @both_servers_swept
-def test_what_postgresql_alone_refuses_is_found_by_halves(
+def test_rows_that_only_postgresql_refuses_are_found_by_bisection(
     database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if Python took whatever PostgreSQL does not: the row is found all the same, and those around it arrive.
@@ -307,7 +307,7 @@ def test_what_postgresql_alone_refuses_is_found_by_halves(
 
 
 @both_servers_swept
-def test_a_bad_row_ends_the_write_and_is_named_with_little_of_its_payload(database_url: str, session: Session) -> None:
+def test_a_bad_row_fails_the_write_and_its_error_shows_little_of_the_payload(database_url: str, session: Session) -> None:
     private = "private " * 100
     rows = [{"input": "1"}, {"input": f'{{"a": "{private}', "deduplication_key": "invoice-7"}]
     one = writer(database_url, ["input", "deduplication_key"], type="t")
@@ -322,7 +322,7 @@ def test_a_bad_row_ends_the_write_and_is_named_with_little_of_its_payload(databa
     assert (count(session), count(session, Job.Stage), count(session, Job.Write)) == (0, 0, 0)
 
 
-def test_columns_that_no_job_has_are_refused_before_anything_is_planned() -> None:
+def test_unknown_columns_are_refused_before_planning() -> None:
     struct = StructType([StructField("a", INT)])
     refused: list[tuple[dict[str, DataType], str]] = [
         ({"type_name": TEXT, "run_at": TIME}, "run_at: is no column of a job; did you mean scheduled_at?"),
@@ -334,17 +334,17 @@ def test_columns_that_no_job_has_are_refused_before_anything_is_planned() -> Non
         ({"type_name": TEXT, "blockers": ArrayType(INT)}, "blockers: must be ARRAY<STRING>"),
         ({"type_name": INT}, "type_name: must be STRING, not INT"),
     ]
-    for names, told in refused:
+    for names, reason in refused:
         schema = StructType([StructField(name, kind) for name, kind in names.items()])
-        with pytest.raises(InvalidColumnError, match=told):
+        with pytest.raises(InvalidColumnError, match=reason):
             JobQueueSource({"url": "postgresql://nobody@nowhere/none"}).writer(schema, False)
     schema = StructType([StructField("type_name", TEXT), StructField("delay", NullType())])
     with pytest.raises(InvalidOptionError, match="is not overwritten"):
         JobQueueSource({"url": "postgresql://nobody@nowhere/none"}).writer(schema, True)
 
 
-def test_options_that_a_write_cannot_have_are_refused() -> None:
-    for options, told in [
+def test_invalid_write_options_are_refused() -> None:
+    for options, reason in [
         ({"mode": "DROPMALFORMED"}, "mode: must be one of FAILFAST, PERMISSIVE"),
         ({"onDuplicate": "replace"}, "onDuplicate: must be one of skip, fail"),
         ({"type": "two words"}, "type: must be 1 to 100"),
@@ -352,14 +352,14 @@ def test_options_that_a_write_cannot_have_are_refused() -> None:
         ({"priority": "10"}, "priority: must be from -9 to 9"),
         ({"traceContext": "hello"}, "traceContext: is not a W3C traceparent"),
     ]:
-        with pytest.raises(InvalidOptionError, match=told):
+        with pytest.raises(InvalidOptionError, match=reason):
             JobQueueSource({"url": "postgresql://u@h/d", **options}).writer(StructType(), False)
     with pytest.raises(UnknownOptionError, match=r"writeId: is not an option of df\.writeStream"):
         JobQueueSource({"url": "postgresql://u@h/d", "writeId": "w"}).streamWriter(StructType(), False)
 
 
 @both_servers_swept
-def test_an_application_types_are_checked_and_stored_as_its_handlers_would(database_url: str, session: Session) -> None:
+def test_rows_of_application_types_are_validated_and_stored_as_by_its_handlers(database_url: str, session: Session) -> None:
     app = "tests.spark.writing_app:jobs"
     rows: list[Row] = [
         {"type_name": "mail", "input": '{"to": "a", "copies": "2"}'},
@@ -399,7 +399,7 @@ def test_an_application_types_are_checked_and_stored_as_its_handlers_would(datab
         writer(database_url, ["input"], app=app, type="fax")
 
 
-def test_ids_are_uuids_of_version_7_in_the_order_they_are_made() -> None:
+def test_generated_ids_are_ordered_version_7_uuids() -> None:
     ids = Ids()
     made = [UUID(text) for count in (0, 1, 70_000, 3) for text in ids.make(count).to_pylist()]
     assert len(made) == len(set(made)) == 70_004
@@ -408,7 +408,7 @@ def test_ids_are_uuids_of_version_7_in_the_order_they_are_made() -> None:
     assert abs((made[0].int >> 80) - (uuid7().int >> 80)) < 60_000
 
 
-def test_a_queue_of_text_ids_takes_any_text_as_id_and_blocker(make_database: MakeDatabase, jobqueue_server: Any) -> None:
+def test_a_queue_with_text_ids_accepts_any_text_as_id_and_blocker(make_database: MakeDatabase, jobqueue_server: Any) -> None:
     url = make_database(jobqueue_server)
 
     class Base(DeclarativeBase):
@@ -445,7 +445,7 @@ def write_text(url: str, rows: Sequence[Row]) -> tuple[int, int]:
 
 
 @both_servers_swept
-def test_numbers_of_any_kind_are_taken_and_a_column_without_values_is_none(
+def test_all_numeric_types_are_accepted_and_an_empty_column_is_ignored(
     database_url: str, engine: Engine, session: Session
 ) -> None:
     kinds = {"type_name": TEXT, "delay": DecimalType(10, 3), "timeout": LONG, "queue": NullType(), "priority": LONG}

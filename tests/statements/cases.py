@@ -95,7 +95,7 @@ def finish_parameters(ids: Sequence[UUID], **more: Any) -> dict[str, Any]:
         "fingerprints": ["f"] * count,
         "uncounted": [0] * count,
         "reasons": [None] * count,
-        "letter_ids": [None] * count,
+        "dead_letter_ids": [None] * count,
         "locks": list(ids),
         "worker_id": WORKER,
     } | more
@@ -105,7 +105,7 @@ def dying(ids: Sequence[UUID]) -> dict[str, Any]:
     """Give the parameters that end attempts as dead."""
     count = len(ids)
     return finish_parameters(
-        ids, statuses=["dead"] * count, reasons=["exhausted"] * count, letter_ids=[uuid7() for _ in ids]
+        ids, statuses=["dead"] * count, reasons=["exhausted"] * count, dead_letter_ids=[uuid7() for _ in ids]
     )
 
 
@@ -121,11 +121,11 @@ def rescue_parameters(**more: Any) -> dict[str, Any]:
         "limit": BATCH,
         "base": 1.0,
         "cap": 3600.0,
-        "letter_ids": [uuid7() for _ in range(BATCH)],
+        "dead_letter_ids": [uuid7() for _ in range(BATCH)],
     } | more
 
 
-def beat_parameters(worker_id: str = WORKER, **more: Any) -> dict[str, Any]:
+def heartbeat_parameters(worker_id: str = WORKER, **more: Any) -> dict[str, Any]:
     """Return the parameters of a worker's heartbeat."""
     return {
         "id": worker_id,
@@ -226,7 +226,7 @@ CASES = [
         lambda world: {"ids": list(world.running[:BATCH]), "attempts": [1] * BATCH, "worker_id": WORKER},
     ),
     Case("finish", lambda: completions.finish(Job), PK, lambda world: dying(world.running[:BATCH])),
-    Case("beat", lambda: leases.beat(Job), NONE, lambda world: beat_parameters()),
+    Case("beat", lambda: leases.heartbeat(Job), NONE, lambda world: heartbeat_parameters()),
     Case("forget_worker", lambda: leases.forget_worker(Job), RUNNING, lambda world: {"worker_id": WORKER}),
     Case(
         "forget_dead_workers",
@@ -247,10 +247,10 @@ CASES = [
         lambda: leases.rescue(Job, only=True),
         RUNNING,
         lambda world: rescue_parameters(ids=list(world.running[:BATCH]), excluded=list(world.running[:1])),
-        looks_at=2000,  # every running job of a worker, to find those among the ids
+        examines=2000,  # every running job of a worker, to find those among the ids
     ),
     Case("lost", lambda: leases.lost(Job), RUNNING, lambda world: {"ttl": timedelta(seconds=15), "limit": BATCH}),
-    Case("lost_orphans", lambda: leases.lost(Job, orphans=True), RUNNING, lambda world: {"limit": BATCH}, looks_at=2000),
+    Case("lost_orphans", lambda: leases.lost(Job, orphans=True), RUNNING, lambda world: {"limit": BATCH}, examines=2000),
     Case(
         "rescue_ended",
         lambda: leases.rescue(Job, ended=True),
@@ -262,7 +262,7 @@ CASES = [
         lambda: leases.rescue(Job, orphans=True),
         RUNNING,
         lambda world: rescue_parameters(),
-        looks_at=2000,  # every running job
+        examines=2000,  # every running job
     ),
     Case(
         "enqueue_many", lambda: jobs.enqueue_many(Job, COLUMNS), NONE, lambda world: enqueue_parameters(100), guarded=False
@@ -284,14 +284,14 @@ CASES = [
         lambda world: {"param_1": list(world.pending[:BATCH])},
         guarded=False,
     ),
-    Case("list_jobs", lambda: listings.jobs(Job, *JOBS_LIKE, **PAGE), PK, guarded=False, looks_at=SCAN),
+    Case("list_jobs", lambda: listings.jobs(Job, *JOBS_LIKE, **PAGE), PK, guarded=False, examines=SCAN),
     Case(
         "list_jobs_of_chains",
         lambda: listings.jobs(Job, narrowed=listings.jobs_among(Job, ids=[NOBODY], chain_ids=[NOBODY]), **PAGE),
         CHAIN,
         guarded=False,
     ),
-    Case("list_chains", lambda: listings.chains(Job, *CHAINS_LIKE, **PAGE), CHAIN, guarded=False, looks_at=SCAN),
+    Case("list_chains", lambda: listings.chains(Job, *CHAINS_LIKE, **PAGE), CHAIN, guarded=False, examines=SCAN),
     Case(
         "list_chains_of_jobs",
         lambda: listings.chains(Job, narrowed=listings.chains_among(Job, ids=[NOBODY], job_ids=[NOBODY]), **PAGE),
@@ -310,7 +310,7 @@ CASES = [
         lambda: listings.blocked_jobs(Job, NOBODY, open_only=True, **PAGE),
         PK,
         guarded=False,
-        looks_at=SCAN,
+        examines=SCAN,
     ),
     Case(
         "count_continuations",
@@ -324,7 +324,7 @@ CASES = [
         PK,
         lambda world: {"ids": list(world.pending[:BATCH]), "to": 5},
         guarded=False,
-        looks_at=BATCH,
+        examines=BATCH,
     ),
     Case("attempts", lambda: jobs.attempts(Job, NOBODY, after=3, limit=50, newest_first=True), NONE, guarded=False),
     Case(
@@ -332,7 +332,7 @@ CASES = [
         lambda: jobs.unknown_types(Job),
         frozenset({"ix_job_claim"}),
         lambda world: {"queues": ["default", "other"], "types": ["test"], "ttl": timedelta(seconds=15)},
-        looks_at=2000,  # the oldest thousand of each queue
+        examines=2000,  # the oldest thousand of each queue
     ),
     Case(
         "unserved_queues",
@@ -396,7 +396,7 @@ CASES = [
     Case("references", lambda: deletion.references(Job), NONE, of_chains_and_jobs, guarded=False),
     Case("delete_edges", lambda: deletion.delete_edges(Job), NONE, of_jobs, guarded=False),
     Case("delete_attempts", lambda: deletion.delete_attempts(Job), NONE, of_jobs, guarded=False),
-    Case("dismiss_letters", lambda: deletion.dismiss_letters(Job), NONE, of_jobs, guarded=False),
+    Case("dismiss_letters", lambda: deletion.dismiss_dead_letters(Job), NONE, of_jobs, guarded=False),
     Case("delete_jobs", lambda: deletion.delete_jobs(Job), NONE, of_jobs, guarded=False),
     Case("current_jobs", lambda: deletion.current_jobs(Job), NONE, of_chains, guarded=False),
     Case(

@@ -18,8 +18,8 @@ AWAITED = frozenset({"ix_job_has_waiters", "pk_job"})
 SEVERAL = 20
 
 
-def chained(ids: Sequence[UUID], *, goes_on: bool = False) -> dict[str, Any]:
-    """Give the parameters that complete first attempts, each with its root, and with `goes_on` its continuation."""
+def chained(ids: Sequence[UUID], *, continues: bool = False) -> dict[str, Any]:
+    """Give the parameters that complete first attempts, each with its root, and with `continues` its continuation."""
     count = len(ids)
     given: dict[str, Any] = {
         "ids": list(ids),
@@ -28,7 +28,7 @@ def chained(ids: Sequence[UUID], *, goes_on: bool = False) -> dict[str, Any]:
         "locks": [*ids, *ids],
         "worker_id": WORKER,
     }
-    if goes_on:
+    if continues:
         given |= {
             "outputs": [None] * count,
             "parents": list(ids),
@@ -64,7 +64,7 @@ def ended(ids: Sequence[UUID], *, outcome: str = "completed") -> dict[str, Any]:
         "outcomes": [outcome] * len(ids),
         "afters": [NOBODY] * len(ids),
         "limit": 200,
-        "letter_ids": [uuid7() for _ in range(200)],
+        "dead_letter_ids": [uuid7() for _ in range(200)],
     }
 
 
@@ -79,7 +79,7 @@ CHAIN_CASES = [
         "chain_complete_going_on",
         lambda: chains.complete(Job, NEXT),
         PK,
-        lambda world: chained(world.running[:BATCH], goes_on=True),
+        lambda world: chained(world.running[:BATCH], continues=True),
     ),
     Case("chain_lock", lambda: chains.lock(Job), PK, some, guarded=False),
     Case("chain_end", lambda: chains.end(Job), PK, lambda world: {"root": world.running[0]}, guarded=False),
@@ -94,14 +94,14 @@ CHAIN_CASES = [
     Case("chain_last_job", lambda: chains.last_job(Job), CHAIN, lambda world: {"chain_id": world.running[0]}, guarded=False),
     Case(
         "complete_unclaimed",
-        lambda: chains.complete_unclaimed(Job, goes_on=False),
+        lambda: chains.complete_unclaimed(Job, continues=False),
         PK,
         lambda world: {"job_id": world.pending[0], "job_output": "null"},
         guarded=False,
     ),
     Case(
         "complete_one_going_on",
-        lambda: completions.complete_one(Job, goes_on=True),
+        lambda: completions.complete_one(Job, continues=True),
         PK,
         lambda world: {"job_id": world.running[0], "job_attempt": 1, "job_output": None, "worker_id": WORKER},
         guarded=False,
@@ -143,14 +143,14 @@ CHAIN_CASES = [
         lambda: blockers.waiting(Job),
         frozenset(),
         lambda world: {"chains": list(world.running[:SEVERAL]), "after": NOBODY, "limit": BATCH},
-        looks_at=BATCH,
+        examines=BATCH,
     ),
     Case(
         "waiting_among",
         lambda: blockers.waiting_among(Job),
         frozenset({"pk_job_blocker"}),
         lambda world: {"chains": list(world.running[:SEVERAL]), "jobs": list(world.waiting[:BATCH])},
-        looks_at=BATCH,
+        examines=BATCH,
     ),
     Case("clear_waiters", lambda: blockers.clear_waiters(Job), PK, some),
 ]

@@ -35,7 +35,7 @@ EXPLAINING_CASES = [
             "id": world.pending[0],
             "limit": 500,
         },
-        looks_at=1000,
+        examines=1000,
     ),
     Case(
         "explain_ended_lately",

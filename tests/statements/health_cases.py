@@ -18,7 +18,7 @@ HEALTH_CASES = [
         lambda: health.depths(Job),
         frozenset({"ix_job_claim"}),
         lambda world: {"limit": 100},
-        looks_at=_LANES * 2 * 100,
+        examines=_LANES * 2 * 100,
     ),
     Case("health_lately", lambda: health.lately(Job), frozenset(), lambda world: _WINDOW, guarded=False),
     Case("health_started_lately", lambda: health.recently_started(Job), frozenset(), lambda world: _WINDOW, guarded=False),
@@ -27,7 +27,7 @@ HEALTH_CASES = [
         lambda: health.due_lanes(Job),
         frozenset({"ix_job_claim"}),
         lambda world: {"limit": 100},
-        looks_at=_LANES * 2 * 100,
+        examines=_LANES * 2 * 100,
     ),
     Case("health_attempts_lately", lambda: health.recent_attempts(Job), frozenset(), lambda world: _WINDOW, guarded=False),
     Case(
@@ -35,15 +35,15 @@ HEALTH_CASES = [
         lambda: health.running(Job),
         frozenset({"ix_job_running"}),
         lambda world: _TTL,
-        looks_at=2000,  # every running job
+        examines=2000,  # every running job
     ),
-    Case("health_unresolved", lambda: health.unresolved(Job), frozenset(), lambda world: {"limit": 100}, looks_at=100),
+    Case("health_unresolved", lambda: health.unresolved(Job), frozenset(), lambda world: {"limit": 100}, examines=100),
     Case(
         "health_behind_dead",
         lambda: health.behind_dead(Job),
         PK,
         lambda world: {"limit": 100},
-        looks_at=200,
+        examines=200,
     ),
     Case(
         "health_chains_to_unblock",

@@ -12,62 +12,68 @@ from tests.statements.shapes import NOBODY, PK, Case
 _RULES = RetentionRules(
     default=Retention(completed=timedelta(days=30)), types={"mail": Retention(dead=timedelta(days=90))}
 ).parameters()
-_LETTERS = RetentionRules(
+_DEAD_LETTERS = RetentionRules(
     default=Retention(dead_letters=timedelta(days=90)), types={"mail": Retention(dead_letters=timedelta(days=30))}
 ).dead_letter_parameters() | {"scan": 500, "shortest": timedelta(days=30)}
-_LOOK = _RULES | {"scan": 500, "shortest": timedelta(days=30)}
+_PAGE_OF_CHAINS = _RULES | {"scan": 500, "shortest": timedelta(days=30)}
 
 RETENTION_CASES = [
     Case("prune_bounded", retention.bounded, frozenset(), lambda world: {"seconds": 2}, guarded=False),
     Case("prune_of_queues", lambda: retention.of_queues(Job), frozenset(), guarded=False),
-    Case("prune_look_first", lambda: retention.expired_chains(Job, first=True), PK, lambda world: _LOOK, looks_at=500),
+    Case(
+        "prune_look_first",
+        lambda: retention.expired_chains(Job, first=True),
+        PK,
+        lambda world: _PAGE_OF_CHAINS,
+        examines=500,
+    ),
     Case(
         "prune_look",
         lambda: retention.expired_chains(Job, first=False),
         PK,
-        lambda world: _LOOK | {"after": NOBODY},
-        looks_at=500,
+        lambda world: _PAGE_OF_CHAINS | {"after": NOBODY},
+        examines=500,
     ),
     Case(
         "prune_letters_first",
         lambda: retention.dead_letters(Job, first=True, remove=False),
         PK,
-        lambda world: _LETTERS,
-        looks_at=500,
+        lambda world: _DEAD_LETTERS,
+        examines=500,
     ),
     Case(
         "prune_letters",
         lambda: retention.dead_letters(Job, first=False, remove=True),
         PK,
-        lambda world: _LETTERS | {"after": NOBODY},
-        looks_at=500,
+        lambda world: _DEAD_LETTERS | {"after": NOBODY},
+        examines=500,
     ),
     Case(
         "prune_lock_roots",
         lambda: retention.roots(Job, lock=True),
         PK,
         lambda world: _RULES | {"ids": world.pending[:100]},
-        looks_at=100,
+        examines=100,
     ),
     Case(
         "prune_roots",
         lambda: retention.roots(Job, lock=False),
         PK,
         lambda world: _RULES | {"ids": world.pending[:100]},
-        looks_at=100,
+        examines=100,
     ),
     Case(
         "prune_lengths",
         lambda: retention.lengths(Job),
         frozenset({"uq_job_chain"}),
         lambda world: {"ids": world.pending[:100]},
-        looks_at=100,
+        examines=100,
     ),
     Case(
         "prune_waited_for",
         lambda: retention.waited_for(Job),
         frozenset(),
         lambda world: {"job_ids": world.waiting[:100]},
-        looks_at=100,
+        examines=100,
     ),
 ]

@@ -61,16 +61,16 @@ _SPENT = {
 }
 _CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_ordering"})
 
-_SURVEY = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": BATCH}
+_FULL_SCAN = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": BATCH}
 
 SCHEDULING_CASES = [
-    Case("survey", lambda: arrivals.survey(Job), frozenset({"ix_job_claim"}), lambda w: _SURVEY),
+    Case("full_scan", lambda: arrivals.full_scan(Job), frozenset({"ix_job_claim"}), lambda w: _FULL_SCAN),
     Case(
         "catch_up",
         lambda: arrivals.catch_up(Job),
         frozenset({"ix_job_changed", "ix_job_claim", "ix_job_ordering", "ix_job_ordering_freed", "pk_job"}),
         arrivals_of,
-        looks_at=BATCH,
+        examines=BATCH,
     ),
     Case("candidates", lambda: claims.candidates(Job, inputs=True), _CLAIM, many),
     Case(
@@ -83,21 +83,21 @@ SCHEDULING_CASES = [
     Case("expire", lambda: expiry.expire(Job), frozenset({"ix_job_expiring", "pk_job"}), lambda w: {"limit": BATCH}),
     Case("limits_lock", lambda: limits.lock(Job), frozenset(), lambda w: _ONE),
     Case("limits_current", lambda: limits.current(Job), frozenset(), lambda w: {"limit": 100}, guarded=False),
-    Case("limits_running", lambda: limits.running(Job), frozenset({"ix_job_running"}), lambda w: _ONE, looks_at=2000),
+    Case("limits_running", lambda: limits.running(Job), frozenset({"ix_job_running"}), lambda w: _ONE, examines=2000),
     Case(
         "limits_longest_running",
         lambda: limits.longest_running(Job),
         frozenset({"ix_job_running"}),
         lambda w: {"limit": 100},
-        looks_at=2000,
+        examines=2000,
     ),
     Case("limits_spend", lambda: limits.spend(Job), frozenset(), lambda w: _SPENT),
     Case("limits_spend_first", lambda: limits.spend_first(Job), frozenset(), lambda w: _SPENT),
     Case(
         "limits_running_by_part",
-        lambda: limits.running_by_part(Job),
+        lambda: limits.running_by_fairness_key(Job),
         frozenset({"ix_job_running"}),
         lambda w: _ONE,
-        looks_at=2000,
+        examines=2000,
     ),
 ]

@@ -40,5 +40,5 @@ class Case:
     parameters: Callable[[World], dict[str, Any]] = lambda world: {}
     guarded: bool = True
     """Whether it runs on a worker's own connections."""
-    looks_at: int = 0
+    examines: int = 0
     """How many rows it reads by design, where that is more than it returns."""

@@ -48,14 +48,14 @@ def _returned(engine: Engine, of: TypeEngine[Any], values: Sequence[Any] | None)
 
 @both_servers_swept
 @pytest.mark.parametrize(("of", "values"), EDGES, ids=lambda value: str(value)[:10])
-def test_what_goes_in_comes_out(engine: Engine, of: TypeEngine[Any], values: Sequence[Any]) -> None:
+def test_array_values_round_trip(engine: Engine, of: TypeEngine[Any], values: Sequence[Any]) -> None:
     # Without nulls they are written another way, and what one must be quoted for may hide what another must.
     for some in (values, [one for one in values if one is not None], *([one] for one in values)):
         assert _returned(engine, of, some) == list(some)
     assert _returned(engine, of, None) is None
 
 
-def test_any_text_comes_out_as_it_went_in(engine: Engine) -> None:
+def test_any_text_array_round_trips(engine: Engine) -> None:
     with engine.connect() as connection:
         statement = select(bindparam("given", type_=ArrayParameter(Text())).cast(ARRAY(Text())))
 
@@ -69,12 +69,12 @@ def test_any_text_comes_out_as_it_went_in(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("of", "value"), [(Text(), "a\0b"), (Text(), "\ud800"), (Text(), 7), (Uuid(), "no id"), (Integer(), "x")]
 )
-def test_what_the_server_cannot_take_is_refused(engine: Engine, of: TypeEngine[Any], value: Any) -> None:
+def test_values_the_server_cannot_store_are_refused(engine: Engine, of: TypeEngine[Any], value: Any) -> None:
     with pytest.raises((SQLAlchemyError, TypeError, UnicodeEncodeError)):
         _returned(engine, of, [value])
 
 
-def test_other_drivers_get_the_list_they_expect() -> None:
+def test_other_drivers_receive_a_plain_list() -> None:
     dialect: Any = asyncpg.dialect()  # type: ignore[no-untyped-call]
     process = ArrayParameter(Text()).dialect_impl(dialect).bind_processor(dialect)
     assert process is None or process(["a", None]) == ["a", None]

@@ -83,7 +83,7 @@ def without(server: Any) -> Callable[[], Plan]:
 
 
 @both_servers
-def test_a_claim_costs_the_same_however_much_is_dead(server: Any, database_url: str) -> None:
+def test_claim_cost_stays_flat_with_dead_tuples_under_a_held_back_horizon(server: Any, database_url: str) -> None:
     worker, plain = Worker(server), without(server)
     server.execute(_ENQUEUE, [5])
     at_rest, asked_at_rest, plain_at_rest = worker.claim(), worker.catch_up(), plain()
@@ -117,7 +117,7 @@ UPDATE job SET status = 'completed', completed_at = now() WHERE status = 'pendin
 
 @both_servers
 @pytest.mark.parametrize("known", ["analysed", "never analysed", "analysed when empty"])
-def test_whose_turn_it_is_in_a_key_is_asked_of_what_ended_since_and_not_of_all_that_did(server: Any, known: str) -> None:
+def test_ordering_key_catch_up_reads_only_recently_ended_jobs(server: Any, known: str) -> None:
     if known == "analysed when empty":
         server.execute("ANALYZE job")
     worker = Worker(server)

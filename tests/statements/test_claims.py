@@ -25,17 +25,17 @@ pytestmark = both_servers_swept
 
 CLAIM = claims.claim(Job)
 CATCH_UP = arrivals.catch_up(Job)
-SURVEY = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 0}
+FULL_SCAN = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 0}
 
 
-def taken(rows: list[Any]) -> list[Any]:
+def claimed_ids(rows: list[Any]) -> list[Any]:
     """Return the ids of what a claim took."""
     return [row.id for row in rows if row.id is not None]
 
 
 def watermark(run: Run) -> Any:
     """Return `now, xmax, xip` of a snapshot."""
-    (row,) = run(arrivals.survey(Job), SURVEY)
+    (row,) = run(arrivals.full_scan(Job), FULL_SCAN)
     return row
 
 
@@ -55,7 +55,7 @@ def test_a_claim_starts_an_attempt(jobs: Jobs, run: Run) -> None:
     assert job["leased_until"] == row.now + timedelta(minutes=2, seconds=15)
 
 
-def test_the_furthest_times_that_a_job_can_have_do_not_stop_a_claim(jobs: Jobs, run: Run) -> None:
+def test_extreme_timestamps_do_not_break_a_claim(jobs: Jobs, run: Run) -> None:
     """One that Python or the database could not hold would fail every claim that meets it."""
     before = watermark(run)
     first = datetime(1900, 1, 1, tzinfo=UTC)
@@ -63,105 +63,105 @@ def test_the_furthest_times_that_a_job_can_have_do_not_stop_a_claim(jobs: Jobs, 
     far = jobs.add(scheduled_at=datetime(9000, 1, 1, tzinfo=UTC))
     rows = run(CATCH_UP, catch_up_parameters(before.xmax, before.xip))
     assert {row.id: row.wait > 2e11 for row in rows} == dict.fromkeys(made, False) | {far: True}
-    assert set(taken(run(CLAIM, claim_parameters()))) == made
+    assert set(claimed_ids(run(CLAIM, claim_parameters()))) == made
 
 
-def test_a_job_without_a_timeout_has_no_end_of_its_lease(jobs: Jobs, run: Run) -> None:
+def test_a_job_without_a_timeout_has_no_lease_expiry(jobs: Jobs, run: Run) -> None:
     job_id = jobs.add()
     run(CLAIM, claim_parameters())
     assert jobs.get(job_id)["leased_until"] is None
 
 
-def test_a_claim_that_finds_nothing_still_returns_its_time(run: Run, jobs: Jobs) -> None:
+def test_an_empty_claim_still_returns_its_timestamp(run: Run, jobs: Jobs) -> None:
     (row,) = run(CLAIM, claim_parameters())
     assert row.id is None
     assert abs(row.now - datetime.now(UTC)) < timedelta(hours=1)
 
 
-def test_jobs_are_taken_by_priority_then_by_due_time(jobs: Jobs, run: Run) -> None:
+def test_jobs_are_claimed_by_priority_then_by_due_time(jobs: Jobs, run: Run) -> None:
     late_low = jobs.add(priority=-9, due_in=-1)
     early_low = jobs.add(priority=-9, due_in=-2)
     high = jobs.add(priority=9, due_in=-1)
     middle = jobs.add(due_in=-50)
-    order = [taken(run(CLAIM, claim_parameters(limit=1)))[0] for _ in range(4)]
+    order = [claimed_ids(run(CLAIM, claim_parameters(limit=1)))[0] for _ in range(4)]
     assert order == [high, middle, early_low, late_low]
 
 
-def test_at_equal_due_times_jobs_are_taken_by_id(jobs: Jobs, run: Run) -> None:
+def test_jobs_with_equal_due_times_are_claimed_by_id(jobs: Jobs, run: Run) -> None:
     due = datetime(2026, 1, 1, tzinfo=UTC)
     ids = [jobs.add(scheduled_at=due) for _ in range(4)]
-    assert [taken(run(CLAIM, claim_parameters(limit=1)))[0] for _ in ids] == sorted(ids)
+    assert [claimed_ids(run(CLAIM, claim_parameters(limit=1)))[0] for _ in ids] == sorted(ids)
 
 
-def test_no_more_than_the_limit_is_taken_or_locked(jobs: Jobs, run: Run, engine: Engine) -> None:
+def test_a_claim_takes_and_locks_at_most_its_limit(jobs: Jobs, run: Run, engine: Engine) -> None:
     for queue in ("default", "other"):
         for priority in (0, 5):
             for _ in range(5):
                 jobs.add(queue=queue, priority=priority)
     free = select(func.count()).select_from(select(Job.id).with_for_update(skip_locked=True).subquery())
     with engine.begin() as holder:
-        assert len(taken(list(holder.execute(CLAIM, claim_parameters(limit=7))))) == 7
+        assert len(claimed_ids(list(holder.execute(CLAIM, claim_parameters(limit=7))))) == 7
         assert run(free)[0][0] == 13
-    assert len(taken(run(CLAIM, claim_parameters(limit=7)))) == 7
+    assert len(claimed_ids(run(CLAIM, claim_parameters(limit=7)))) == 7
 
 
 @pytest.mark.parametrize("status", [status for status in JobStatus if status is not JobStatus.PENDING])
-def test_only_pending_jobs_are_taken(jobs: Jobs, run: Run, status: JobStatus) -> None:
+def test_only_pending_jobs_are_claimed(jobs: Jobs, run: Run, status: JobStatus) -> None:
     jobs.add(status)
-    assert taken(run(CLAIM, claim_parameters())) == []
+    assert claimed_ids(run(CLAIM, claim_parameters())) == []
 
 
-def test_what_is_not_due_not_known_or_not_served_is_left(jobs: Jobs, run: Run) -> None:
+def test_a_claim_leaves_jobs_not_due_not_handled_or_not_served(jobs: Jobs, run: Run) -> None:
     jobs.add(due_in=60)
     jobs.add(type_name="unknown")
     jobs.add(queue="elsewhere")
     due = jobs.add()
-    assert taken(run(CLAIM, claim_parameters())) == [due]
+    assert claimed_ids(run(CLAIM, claim_parameters())) == [due]
 
 
-def test_unknown_types_ahead_do_not_hide_what_lies_behind_them(jobs: Jobs, run: Run) -> None:
+def test_jobs_of_unhandled_types_do_not_hide_later_jobs(jobs: Jobs, run: Run) -> None:
     jobs.add_many(50, type_name="unknown")
     due = jobs.add()
-    assert taken(run(CLAIM, claim_parameters(limit=1))) == [due]
+    assert claimed_ids(run(CLAIM, claim_parameters(limit=1))) == [due]
 
 
-def test_rows_that_somebody_holds_are_skipped(jobs: Jobs, run: Run, session: Session) -> None:
+def test_a_claim_skips_locked_rows(jobs: Jobs, run: Run, session: Session) -> None:
     held, free = jobs.add(due_in=-9), jobs.add(due_in=-1)
     session.execute(select(Job.id).where(Job.id == held).with_for_update())
-    assert taken(run(CLAIM, claim_parameters())) == [free]
+    assert claimed_ids(run(CLAIM, claim_parameters())) == [free]
 
 
-def test_a_row_that_is_only_referred_to_is_taken(jobs: Jobs, run: Run, session: Session) -> None:
+def test_a_claim_takes_rows_locked_only_by_a_foreign_key(jobs: Jobs, run: Run, session: Session) -> None:
     """An uncommitted row of an application whose foreign key is a job holds that job's key, and nothing else."""
     job_id = jobs.add()
     session.execute(select(Job.id).where(Job.id == job_id).with_for_update(key_share=True, read=True))
-    assert taken(run(CLAIM, claim_parameters())) == [job_id]
+    assert claimed_ids(run(CLAIM, claim_parameters())) == [job_id]
 
 
-def test_two_claims_at_once_share_no_job(jobs: Jobs, run: Run, engine: Engine) -> None:
+def test_concurrent_claims_share_no_job(jobs: Jobs, run: Run, engine: Engine) -> None:
     jobs.add_many(10)
     with engine.begin() as winner:
-        first = taken(list(winner.execute(CLAIM, claim_parameters(limit=6))))
-        second = taken(run(CLAIM, claim_parameters(limit=6)))
+        first = claimed_ids(list(winner.execute(CLAIM, claim_parameters(limit=6))))
+        second = claimed_ids(run(CLAIM, claim_parameters(limit=6)))
     assert len(first) == 6
     assert len(second) == 4
     assert not set(first) & set(second)
 
 
-def test_a_claim_rolled_back_has_taken_nothing(jobs: Jobs, run: Run, engine: Engine) -> None:
+def test_a_rolled_back_claim_claims_nothing(jobs: Jobs, run: Run, engine: Engine) -> None:
     job_id = jobs.add()
     with engine.connect() as crashed:
         crashed.execute(CLAIM, claim_parameters())
     assert jobs.get(job_id)["attempt"] == 0
-    assert taken(run(CLAIM, claim_parameters())) == [job_id]
+    assert claimed_ids(run(CLAIM, claim_parameters())) == [job_id]
 
 
-def test_a_scan_starts_at_its_lanes_cursor(jobs: Jobs, run: Run) -> None:
+def test_a_scan_starts_at_the_cursor_of_its_lane(jobs: Jobs, run: Run) -> None:
     behind, at, ahead = (jobs.add(due_in=due) for due in (-30, -20, -10))
     given = claim_parameters()
     given["cursor_at"] = [jobs.get(at)["scheduled_at"]] * len(given["queues"])
     given["cursor_id"] = [at] * len(given["queues"])
-    assert taken(run(CLAIM, given)) == [ahead]
+    assert claimed_ids(run(CLAIM, given)) == [ahead]
     assert jobs.status(behind) is jobs.status(at) is JobStatus.PENDING
 
 
@@ -171,10 +171,10 @@ def test_each_lane_has_its_own_cursor(jobs: Jobs, run: Run) -> None:
     given["cursor_at"] = [
         jobs.get(low)["scheduled_at"] + timedelta(seconds=9) if priority == 0 else START for priority in given["priorities"]
     ]
-    assert taken(run(CLAIM, given)) == [high]
+    assert claimed_ids(run(CLAIM, given)) == [high]
 
 
-def test_segments_and_partitions_give_no_more_than_their_quotas(jobs: Jobs, run: Run) -> None:
+def test_segments_and_partitions_never_exceed_their_quotas(jobs: Jobs, run: Run) -> None:
     cursors = Cursors(["mail"], NOBODY)
 
     def segment(queue: str, type_name: str, quota: int) -> Segment:
@@ -200,14 +200,14 @@ def test_segments_and_partitions_give_no_more_than_their_quotas(jobs: Jobs, run:
     }
 
 
-def test_what_committed_since_is_a_late_arrival(jobs: Jobs, run: Run) -> None:
+def test_a_job_committed_since_the_watermark_is_a_late_arrival(jobs: Jobs, run: Run) -> None:
     before = watermark(run)
     job_id = jobs.add(due_in=-3600)
-    assert taken(run(CLAIM, claim_parameters(before.now))) == []
-    assert taken(run(CLAIM, late_parameters(late(run, before)))) == [job_id]
+    assert claimed_ids(run(CLAIM, claim_parameters(before.now))) == []
+    assert claimed_ids(run(CLAIM, late_parameters(late(run, before)))) == [job_id]
 
 
-def test_what_was_in_progress_is_a_late_arrival(jobs: Jobs, run: Run, session: Session) -> None:
+def test_a_job_of_a_transaction_in_progress_is_a_late_arrival(jobs: Jobs, run: Run, session: Session) -> None:
     first = Job("test")
     session.add(first)
     with session.begin_nested():
@@ -216,72 +216,72 @@ def test_what_was_in_progress_is_a_late_arrival(jobs: Jobs, run: Run, session: S
     writer = str(session.execute(text("SELECT pg_current_xact_id()::text")).scalar_one())
     later = jobs.add()
     before = watermark(run)
-    assert taken(run(CLAIM, claim_parameters())) == [later]
+    assert claimed_ids(run(CLAIM, claim_parameters())) == [later]
     assert before.xip == [writer]
     assert int(writer) < int(before.xmax)
     session.commit()
     # A savepoint's rows carry the id of the whole transaction, and it is that which the snapshot names.
-    assert set(taken(run(CLAIM, late_parameters(late(run, before))))) == {first.id, inside.id}
+    assert set(claimed_ids(run(CLAIM, late_parameters(late(run, before))))) == {first.id, inside.id}
 
 
-def test_what_the_watermark_saw_is_not_returned_again(jobs: Jobs, run: Run) -> None:
+def test_catch_up_returns_nothing_visible_at_the_watermark(jobs: Jobs, run: Run) -> None:
     jobs.add(due_in=-10)
     assert late(run, watermark(run)) == {}
 
 
-def test_late_arrivals_are_taken_before_what_lies_ahead(jobs: Jobs, run: Run) -> None:
+def test_late_arrivals_are_claimed_before_jobs_ahead_of_the_cursor(jobs: Jobs, run: Run) -> None:
     before = watermark(run)
     ahead = jobs.add(priority=9)
     behind = jobs.add(priority=-9, due_in=-3600)
     (xid,) = [xid for job_id, xid in late(run, before).items() if job_id == behind]
     given = claim_parameters(limit=1, late_ids=[behind], late_xids=[xid], apart=[behind])
-    assert taken(run(CLAIM, given)) == [behind]
-    assert taken(run(CLAIM, claim_parameters(limit=1))) == [ahead]
+    assert claimed_ids(run(CLAIM, given)) == [behind]
+    assert claimed_ids(run(CLAIM, claim_parameters(limit=1))) == [ahead]
 
 
-def test_a_late_arrival_is_taken_once_and_counts_once(jobs: Jobs, run: Run) -> None:
+def test_a_late_arrival_is_claimed_once_and_counts_once_toward_the_limit(jobs: Jobs, run: Run) -> None:
     """A statement does not skip the rows that it has locked itself."""
     before = watermark(run)
     made = [jobs.add() for _ in range(4)]
     xids = late(run, before)
     given: dict[str, Any] = {"late_ids": made[:2], "late_xids": [xids[one] for one in made[:2]], "apart": made[:2]}
-    assert set(taken(run(CLAIM, claim_parameters(limit=3, **given)))) == set(made[:3])
+    assert set(claimed_ids(run(CLAIM, claim_parameters(limit=3, **given)))) == set(made[:3])
 
 
-def test_a_late_arrival_that_was_changed_since_is_left_to_the_next_catch_up(jobs: Jobs, run: Run, engine: Engine) -> None:
+def test_a_late_arrival_changed_since_is_left_to_the_next_catch_up(jobs: Jobs, run: Run, engine: Engine) -> None:
     before = watermark(run)
     job_id = jobs.add(due_in=-60)
     found = late(run, before)
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET queue = 'elsewhere' WHERE id = :id"), {"id": job_id})
-    assert taken(run(CLAIM, late_parameters(found))) == []
+    assert claimed_ids(run(CLAIM, late_parameters(found))) == []
 
 
 @pytest.mark.parametrize(
     "changes", [{"priority": 3}, {"queue": "other"}, {"scheduled_at": datetime(2020, 1, 1, tzinfo=UTC)}], ids=" ".join
 )
-def test_a_change_by_hand_makes_a_late_arrival(jobs: Jobs, run: Run, engine: Engine, changes: dict[str, Any]) -> None:
+def test_a_manual_update_makes_a_job_a_late_arrival(jobs: Jobs, run: Run, engine: Engine, changes: dict[str, Any]) -> None:
     job_id = jobs.add(
         queue="elsewhere" if "queue" in changes else "default", due_in=60 if "scheduled_at" in changes else -60
     )
     before = watermark(run)
     with engine.begin() as connection:
         connection.execute(update(Job.__table__).where(Job.id == job_id).values(changes))  # type: ignore[arg-type]
-    assert taken(run(CLAIM, late_parameters(late(run, before)))) == [job_id]
+    assert claimed_ids(run(CLAIM, late_parameters(late(run, before)))) == [job_id]
 
 
-def test_a_late_arrival_that_is_not_due_or_known_is_left(jobs: Jobs, run: Run) -> None:
+def test_a_late_arrival_not_due_or_not_handled_is_not_claimed(jobs: Jobs, run: Run) -> None:
     before = watermark(run)
     jobs.add(due_in=-60, type_name="unknown")
     jobs.add(due_in=-60, queue="elsewhere")
     future = jobs.add(due_in=60)
     found = late(run, before)
     assert set(found) == {future}
-    assert taken(run(CLAIM, late_parameters(found))) == []
-    assert taken(run(CLAIM, late_parameters(found, types=["mail"]))) == []
+    assert claimed_ids(run(CLAIM, late_parameters(found))) == []
+    assert claimed_ids(run(CLAIM, late_parameters(found, types=["mail"]))) == []
 
 
-def test_a_catch_up_leaves_out_what_the_scan_of_a_known_lane_finds(jobs: Jobs, run: Run) -> None:
+def test_catch_up_omits_jobs_that_a_lane_scan_will_find(jobs: Jobs, run: Run) -> None:
     before = watermark(run)
     behind, ahead = jobs.add(due_in=-60), jobs.add(due_in=-10)
     elsewhere, mail = jobs.add(queue="other", due_in=-10), jobs.add(type_name="mail", due_in=-10)
@@ -292,7 +292,7 @@ def test_a_catch_up_leaves_out_what_the_scan_of_a_known_lane_finds(jobs: Jobs, r
     assert ahead not in late(run, before, **known)
 
 
-def test_a_catch_up_returns_the_next_job_of_lanes_that_were_read_to_their_end(jobs: Jobs, run: Run) -> None:
+def test_catch_up_returns_the_next_job_of_lanes_read_to_their_end(jobs: Jobs, run: Run) -> None:
     jobs.add(due_in=-5)
     jobs.add(due_in=10, type_name="unknown")
     jobs.add(due_in=3600)
@@ -305,7 +305,7 @@ def test_a_catch_up_returns_the_next_job_of_lanes_that_were_read_to_their_end(jo
     assert found == {"": pytest.approx(3600, abs=100), "mail": pytest.approx(7200, abs=100)}
 
 
-def test_a_catch_up_that_met_more_than_it_reads_is_cut(jobs: Jobs, run: Run) -> None:
+def test_catch_up_reports_when_it_was_truncated(jobs: Jobs, run: Run) -> None:
     before = watermark(run)
     jobs.add_many(3)
     assert not run(CATCH_UP, catch_up_parameters(before.xmax, before.xip, most=4))[0].is_cut
@@ -313,7 +313,7 @@ def test_a_catch_up_that_met_more_than_it_reads_is_cut(jobs: Jobs, run: Run) -> 
     assert (len(rows), rows[0].is_cut) == (3, True)
 
 
-def test_remaining_tells_of_what_a_claim_would_start_and_of_ends_to_pass_on(engine: Engine, jobs: Jobs, run: Run) -> None:
+def test_remaining_reports_claimable_jobs_and_chains_to_unblock(engine: Engine, jobs: Jobs, run: Run) -> None:
     statement = claims.remaining(Job)
     jobs.add(due_in=-5, type_name="unknown")
     jobs.add(due_in=-5, queue="elsewhere")
@@ -331,13 +331,13 @@ def test_remaining_tells_of_what_a_claim_would_start_and_of_ends_to_pass_on(engi
         assert run(statement, claim_parameters()) == [(False, True)]
 
 
-def test_jobs_apart_are_left(jobs: Jobs, run: Run) -> None:
+def test_a_claim_leaves_excluded_jobs(jobs: Jobs, run: Run) -> None:
     made = [jobs.add() for _ in range(4)]
-    assert set(taken(run(CLAIM, claim_parameters(apart=[*made[:2], NOBODY])))) == set(made[2:])
-    assert set(taken(run(CLAIM, claim_parameters()))) == set(made[:2])
+    assert set(claimed_ids(run(CLAIM, claim_parameters(apart=[*made[:2], NOBODY])))) == set(made[2:])
+    assert set(claimed_ids(run(CLAIM, claim_parameters()))) == set(made[:2])
 
 
-def test_candidates_are_what_a_claim_would_start_and_are_not_locked(engine: Engine, jobs: Jobs, run: Run) -> None:
+def test_candidates_are_the_claimable_jobs_and_are_not_locked(engine: Engine, jobs: Jobs, run: Run) -> None:
     jobs.add(due_in=5)
     jobs.add(due_in=-5, type_name="unknown")
     first, second, third = (jobs.add(due_in=-due) for due in (9, 8, 7))
@@ -349,7 +349,7 @@ def test_candidates_are_what_a_claim_would_start_and_are_not_locked(engine: Engi
     assert jobs.status(third) is JobStatus.PENDING
 
 
-def test_a_claim_by_id_starts_what_is_due_and_not_held(engine: Engine, jobs: Jobs, run: Run) -> None:
+def test_a_claim_by_id_starts_due_jobs_that_are_not_locked(engine: Engine, jobs: Jobs, run: Run) -> None:
     before = watermark(run)
     pending, other, held = jobs.add(), jobs.add(), jobs.add()
     found = late(run, before)
@@ -357,5 +357,5 @@ def test_a_claim_by_id_starts_what_is_due_and_not_held(engine: Engine, jobs: Job
     wanted = {pending: found[pending], held: found[held], running: str(jobs.get(running)["changed_xid"]), NOBODY: "3"}
     with engine.begin() as holder:
         holder.execute(text("SELECT FROM job WHERE id = :id FOR UPDATE"), {"id": held})
-        assert taken(run(CLAIM, late_parameters(wanted))) == [pending]
+        assert claimed_ids(run(CLAIM, late_parameters(wanted))) == [pending]
     assert (jobs.status(other), jobs.get(running)["attempt"]) == (JobStatus.PENDING, 1)

@@ -69,7 +69,7 @@ def test_an_output_of_none_is_the_json_null(jobs: Jobs, run: Run) -> None:
 
 
 @pytest.mark.parametrize("statement", ["complete", "finish", "die", "complete_one"])
-def test_a_lost_attempt_writes_nothing(jobs: Jobs, run: Run, stale: dict[str, UUID], statement: str) -> None:
+def test_a_stale_attempt_writes_nothing(jobs: Jobs, run: Run, stale: dict[str, UUID], statement: str) -> None:
     (ours,) = running(jobs)
     before = {why: dict(jobs.get(job_id)) for why, job_id in stale.items() if why != "deleted"}
     history = {job_id: len(jobs.attempts(job_id)) for job_id in stale.values()}
@@ -89,14 +89,14 @@ def test_a_lost_attempt_writes_nothing(jobs: Jobs, run: Run, stale: dict[str, UU
     assert {job_id: len(jobs.attempts(job_id)) for job_id in stale.values()} == history
 
 
-def test_standing_tells_which_attempts_are_still_ours(jobs: Jobs, run: Run, stale: dict[str, UUID]) -> None:
+def test_still_held_returns_the_attempts_whose_lease_is_held(jobs: Jobs, run: Run, stale: dict[str, UUID]) -> None:
     made = running(jobs, 2)
     every = sorted([*stale.values(), *made])
     assert ids(run(STILL_HELD, {"ids": every, "attempts": [1] * len(every), "worker_id": WORKER})) == sorted(made)
 
 
 @pytest.mark.parametrize(("statement", "parameters"), [(COMPLETE, complete_parameters), (FINISH, finish_parameters)])
-def test_a_row_that_somebody_holds_does_not_hold_up_the_others(
+def test_a_locked_row_does_not_delay_the_rest_of_a_batch(
     jobs: Jobs, run: Run, session: Session, statement: Any, parameters: Any
 ) -> None:
     held, free = running(jobs, 2)
@@ -108,7 +108,7 @@ def test_a_row_that_somebody_holds_does_not_hold_up_the_others(
 
 
 @pytest.mark.parametrize(("statement", "parameters"), [(COMPLETE, complete_parameters), (FINISH, finish_parameters)])
-def test_a_row_that_is_only_referred_to_is_written(
+def test_a_row_locked_only_by_a_foreign_key_is_written(
     jobs: Jobs, run: Run, session: Session, statement: Any, parameters: Any
 ) -> None:
     (job_id,) = running(jobs)
@@ -116,7 +116,7 @@ def test_a_row_that_is_only_referred_to_is_written(
     assert ids(run(statement, parameters([job_id]))) == [job_id]
 
 
-def test_a_cancellation_that_commits_first_wins(jobs: Jobs, run: Run, session: Session) -> None:
+def test_a_cancellation_committed_first_wins_over_a_completion(jobs: Jobs, run: Run, session: Session) -> None:
     (job_id,) = running(jobs)
     session.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE id = :id"), {"id": job_id})
     assert run(COMPLETE, complete_parameters([job_id])) == []
@@ -126,7 +126,7 @@ def test_a_cancellation_that_commits_first_wins(jobs: Jobs, run: Run, session: S
     assert jobs.status(job_id) is JobStatus.CANCELLED
 
 
-def test_a_batch_is_at_most_what_its_arrays_bear(jobs: Jobs, run: Run, engine: Engine) -> None:
+def test_a_batch_of_maximum_size_is_completed(jobs: Jobs, run: Run, engine: Engine) -> None:
     from sa_jobqueue.statements._parts import BATCH
 
     made = sorted(jobs.add_many(BATCH))
@@ -137,7 +137,7 @@ def test_a_batch_is_at_most_what_its_arrays_bear(jobs: Jobs, run: Run, engine: E
     assert [jobs.get(job_id)["output"] for job_id in made[:3]] == [0, 1, 2]
 
 
-def test_the_chain_ends_with_its_root_alone(jobs: Jobs, run: Run, engine: Engine) -> None:
+def test_only_completing_a_root_completes_a_chain_in_the_same_statement(jobs: Jobs, run: Run, engine: Engine) -> None:
     (root,) = running(jobs)
     continuation = uuid7()
     row = {"id": continuation, "chain_id": root, "chain_index": 1, "type_name": "b", "chain_type_name": "test"}
@@ -153,7 +153,7 @@ def test_the_chain_ends_with_its_root_alone(jobs: Jobs, run: Run, engine: Engine
     assert jobs.get(root)["chain_completed_at"] is None
 
 
-def test_a_handlers_writes_and_its_completion_are_one(jobs: Jobs, session: Session) -> None:
+def test_a_handlers_writes_commit_with_its_completion(jobs: Jobs, session: Session) -> None:
     (job_id,) = running(jobs)
     session.execute(text("CREATE TEMPORARY TABLE effect (n int)"))
     session.commit()
@@ -168,7 +168,7 @@ def test_a_handlers_writes_and_its_completion_are_one(jobs: Jobs, session: Sessi
     assert jobs.get(job_id)["output"] == 7
 
 
-def test_a_job_put_back_until_an_instant_is_due_then_and_a_past_one_means_now(jobs: Jobs, run: Run) -> None:
+def test_a_job_rescheduled_to_an_instant_is_due_then_or_at_once_if_past(jobs: Jobs, run: Run) -> None:
     ids = running(jobs, 3)
     future = datetime(2099, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     run(FINISH, finish_parameters(ids, delays=[0.0, 0.0, 60.0], ats=[future, datetime(2020, 1, 1, tzinfo=UTC), None]))
@@ -177,7 +177,7 @@ def test_a_job_put_back_until_an_instant_is_due_then_and_a_past_one_means_now(jo
     assert due == [future, now, now + timedelta(minutes=1)]
 
 
-def test_a_failed_attempt_waits_for_the_next_and_is_remembered(jobs: Jobs, run: Run) -> None:
+def test_a_failed_attempt_is_recorded_and_retried_after_its_backoff(jobs: Jobs, run: Run) -> None:
     (job_id,) = running(jobs)
     started = jobs.get(job_id)["started_at"]
     error = {"type": "E", "message": "m", "traceback": ""}
@@ -194,7 +194,7 @@ def test_a_failed_attempt_waits_for_the_next_and_is_remembered(jobs: Jobs, run: 
     assert jobs.dead_letters() == []
 
 
-def test_an_attempt_given_back_raises_what_is_allowed_and_keeps_the_last_error(jobs: Jobs, run: Run) -> None:
+def test_an_uncounted_attempt_raises_max_attempts_and_keeps_the_last_error(jobs: Jobs, run: Run) -> None:
     (job_id,) = running(jobs, last_error={"type": "Before"})
     run(FINISH, finish_parameters([job_id], outcomes=["snoozed"], errors=[None], fingerprints=[None], uncounted=[1]))
     job = jobs.get(job_id)
@@ -202,27 +202,31 @@ def test_an_attempt_given_back_raises_what_is_allowed_and_keeps_the_last_error(j
     assert jobs.attempts(job_id)[0]["error"] is None
 
 
-def test_a_job_that_dies_leaves_a_letter(jobs: Jobs, run: Run) -> None:
+def test_a_job_that_dies_leaves_a_dead_letter(jobs: Jobs, run: Run) -> None:
     job_id = jobs.add(RUNNING, input={"n": 1}, input_version=3, queue="mail", type_name="send", attempt=1)
     due = jobs.get(job_id)["scheduled_at"]
     given = dying([job_id])
     assert [tuple(row) for row in run(FINISH, given)] == [(job_id, JobStatus.DEAD, job_id, False)]
-    job, (letter,) = jobs.get(job_id), jobs.dead_letters(job_id)
-    assert job["completed_at"] == job["chain_completed_at"] == letter["died_at"]
+    job, (dead_letter,) = jobs.get(job_id), jobs.dead_letters(job_id)
+    assert job["completed_at"] == job["chain_completed_at"] == dead_letter["died_at"]
     assert (job["completed_by"], job["scheduled_at"]) == (None, due)
-    assert (letter["id"], letter["chain_id"], letter["queue"], letter["type_name"]) == (
-        given["letter_ids"][0],
+    assert (dead_letter["id"], dead_letter["chain_id"], dead_letter["queue"], dead_letter["type_name"]) == (
+        given["dead_letter_ids"][0],
         job_id,
         "mail",
         "send",
     )
-    assert (letter["input"], letter["input_version"], letter["attempts"]) == ({"n": 1}, 3, 1)
-    assert (letter["reason"], letter["error"], letter["error_fingerprint"]) == ("exhausted", job["last_error"], "f")
-    assert letter["resolution"] is letter["resolved_at"] is None
+    assert (dead_letter["input"], dead_letter["input_version"], dead_letter["attempts"]) == ({"n": 1}, 3, 1)
+    assert (dead_letter["reason"], dead_letter["error"], dead_letter["error_fingerprint"]) == (
+        "exhausted",
+        job["last_error"],
+        "f",
+    )
+    assert dead_letter["resolution"] is dead_letter["resolved_at"] is None
     assert jobs.attempts(job_id)[0]["outcome"] == "failed"
 
 
-def test_a_job_cancelled_by_its_handler_leaves_no_letter(jobs: Jobs, run: Run) -> None:
+def test_a_job_cancelled_by_its_handler_leaves_no_dead_letter(jobs: Jobs, run: Run) -> None:
     (job_id,) = running(jobs)
     run(FINISH, finish_parameters([job_id], statuses=["cancelled"], outcomes=["cancelled"]))
     job = jobs.get(job_id)
@@ -232,7 +236,7 @@ def test_a_job_cancelled_by_its_handler_leaves_no_letter(jobs: Jobs, run: Run) -
     assert jobs.attempts(job_id)[0]["outcome"] == "cancelled"
 
 
-def test_attempts_of_one_statement_end_each_in_its_own_way(jobs: Jobs, run: Run) -> None:
+def test_one_statement_ends_attempts_with_different_outcomes(jobs: Jobs, run: Run) -> None:
     retried, died, cancelled, lost = made = sorted(running(jobs, 4))
     given = finish_parameters(
         made,
@@ -243,7 +247,7 @@ def test_attempts_of_one_statement_end_each_in_its_own_way(jobs: Jobs, run: Run)
         errors=['{"type": "A"}', '{"type": "B"}', None, '{"type": "D"}'],
         fingerprints=["a", "b", None, "d"],
         reasons=[None, "discarded", None, "exhausted"],
-        letter_ids=[None, uuid7(), None, uuid7()],
+        dead_letter_ids=[None, uuid7(), None, uuid7()],
     )
     rows = run(FINISH, given)
     assert {row[0]: row[1] for row in rows} == {
@@ -252,5 +256,5 @@ def test_attempts_of_one_statement_end_each_in_its_own_way(jobs: Jobs, run: Run)
         cancelled: JobStatus.CANCELLED,
     }
     assert [jobs.get(job_id)["last_error"] for job_id in made] == [{"type": "A"}, {"type": "B"}, None, None]
-    assert [(letter["job_id"], letter["reason"]) for letter in jobs.dead_letters()] == [(died, "discarded")]
+    assert [(dead_letter["job_id"], dead_letter["reason"]) for dead_letter in jobs.dead_letters()] == [(died, "discarded")]
     assert jobs.status(lost) is RUNNING

@@ -20,17 +20,17 @@ MINUTE = timedelta(minutes=1)
 Sessions = sessionmaker[Session]
 
 
-def test_heartbeats_ahead_are_of_now_and_others_stay(sessions: Sessions, jobs: Jobs) -> None:
+def test_heartbeats_in_the_future_are_set_to_now(sessions: Sessions, jobs: Jobs) -> None:
     for worker_id, seconds in (("ahead", -3600), ("slightly ahead", -30), ("silent", 100)):
         jobs.add_worker(worker_id, silent_for=seconds)
     with sessions.begin() as session:
         corrected = session.execute(corrections.correct_heartbeats(Job), {"after": MINUTE}).scalars().all()
         assert corrected == ["ahead"]
-        beat = select(Job.Worker.heartbeat_at == func.now()).where(Job.Worker.id == "ahead")
-        assert session.scalar(beat) is True
+        is_now = select(Job.Worker.heartbeat_at == func.now()).where(Job.Worker.id == "ahead")
+        assert session.scalar(is_now) is True
 
 
-def test_leases_ahead_begin_now_and_last_as_long(sessions: Sessions, jobs: Jobs) -> None:
+def test_leases_in_the_future_start_now_and_keep_their_length(sessions: Sessions, jobs: Jobs) -> None:
     ahead, present = jobs.add(JobStatus.RUNNING), jobs.add(JobStatus.RUNNING)
     with sessions.begin() as session:
         begun = func.now() + timedelta(days=1)
@@ -47,7 +47,7 @@ def test_leases_ahead_begin_now_and_last_as_long(sessions: Sessions, jobs: Jobs)
         assert present not in session.execute(corrections.correct_leases(Job), given).scalars().all()
 
 
-def test_transactions_ahead_are_this_one_and_held_jobs_are_skipped(sessions: Sessions, jobs: Jobs) -> None:
+def test_transaction_ids_in_the_future_are_corrected_and_locked_jobs_skipped(sessions: Sessions, jobs: Jobs) -> None:
     ahead, held, present = jobs.add(), jobs.add(), jobs.add()
     with sessions.begin() as session:
         session.execute(text("UPDATE job SET changed_xid = '999999999' WHERE id <> :present"), {"present": present})
@@ -62,7 +62,7 @@ def test_transactions_ahead_are_this_one_and_held_jobs_are_skipped(sessions: Ses
             assert session.execute(correct, {"limit": 10}).scalars().all() == expected
 
 
-def test_schedules_ahead_fire_when_their_expression_says_and_others_stay(sessions: Sessions) -> None:
+def test_schedules_too_far_in_the_future_are_reset_to_their_next_time(sessions: Sessions) -> None:
     with sessions.begin() as session:
         for name in ("ahead", "as it says", "sooner"):
             upsert_schedule(session, Schedule(name=name, type_name="test", cron="0 4 1 1 *"))

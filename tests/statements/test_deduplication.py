@@ -20,14 +20,14 @@ def _find(*, open_only: bool) -> Any:
     return deduplication.find(Job, "test", "k5", open_only=open_only, window=window, exclude=[])
 
 
-def test_find_asks_for_the_newest_root_with_the_key() -> None:
+def test_find_returns_the_newest_root_with_the_key() -> None:
     sql = " ".join(str(_find(open_only=True).compile(dialect=DIALECT)).split())
     assert "job.deduplication_key = %(deduplication_key_1)s::VARCHAR" in sql
     assert "job.chain_completed_at IS NULL" in sql
     assert "ORDER BY job.created_at DESC LIMIT" in sql
 
 
-def test_a_key_is_locked_for_the_transaction_by_queue_type_and_key() -> None:
+def test_a_deduplication_key_is_locked_by_queue_type_and_key_for_the_transaction() -> None:
     statement = deduplication.lock_key(Job, "test", "k").compile(dialect=DIALECT)
     assert "pg_advisory_xact_lock(hashtextextended(" in str(statement)
     assert ".job:due\x1ftest\x1fk" in statement.params.values()
@@ -38,7 +38,7 @@ def test_a_key_is_locked_for_the_transaction_by_queue_type_and_key() -> None:
     ("open_only", "indexes"),
     [(True, ("uq_job_deduplication", "ix_job_deduplication")), (False, ("ix_job_deduplication",))],
 )
-def test_find_reads_by_the_key_and_not_the_table(
+def test_find_uses_the_index_on_the_deduplication_key(
     engine: Engine, jobs: Jobs, open_only: bool, indexes: tuple[str, ...]
 ) -> None:
     for part in range(5):

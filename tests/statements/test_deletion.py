@@ -70,7 +70,9 @@ def filled(request: pytest.FixtureRequest) -> Iterator[tuple[psycopg.Connection[
 
 
 @pytest.mark.parametrize("name", sorted({*JOB, *OTHERS}))
-def test_cost_is_bounded_by_the_chains_deleted(filled: tuple[psycopg.Connection[Any], dict[str, Any]], name: str) -> None:
+def test_deletion_cost_is_bounded_by_the_deleted_chains(
+    filled: tuple[psycopg.Connection[Any], dict[str, Any]], name: str
+) -> None:
     connection, given = filled
     if name == "delete_jobs":
         given = given | {"job_ids": given["unconnected"]}

@@ -23,7 +23,7 @@ END $$
 
 
 @both_servers
-def test_what_changed_lately_is_read_by_blocks_of_transactions(engine: Engine) -> None:
+def test_recent_changes_are_read_by_ranges_of_transaction_ids(engine: Engine) -> None:
     with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
         connection.exec_driver_sql(FILL)
         connection.execute(text("VACUUM ANALYZE job"))

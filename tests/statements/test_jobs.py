@@ -22,21 +22,21 @@ def unknown(run: Run, *types: str) -> set[Any]:
     return {row[0] for row in rows}
 
 
-def test_types_of_due_jobs_that_nobody_knows_are_named_once(jobs: Jobs, run: Run) -> None:
+def test_unhandled_types_of_due_jobs_are_reported_once(jobs: Jobs, run: Run) -> None:
     jobs.add_many(3, type_name="a")
     jobs.add(type_name="b", queue="other", priority=-9)
     jobs.add(type_name="mine")
     assert unknown(run, "mine") == {"a", "b"}
 
 
-def test_what_is_not_due_or_not_served_is_not_named(jobs: Jobs, run: Run) -> None:
+def test_types_of_jobs_not_due_or_not_served_are_not_reported(jobs: Jobs, run: Run) -> None:
     jobs.add(type_name="later", due_in=60)
     jobs.add(type_name="elsewhere", queue="elsewhere")
     jobs.add(JobStatus.RUNNING, type_name="running")
     assert unknown(run) == set()
 
 
-def test_a_type_that_a_live_worker_knows_is_not_named(jobs: Jobs, run: Run) -> None:
+def test_a_type_that_a_live_worker_handles_is_not_reported(jobs: Jobs, run: Run) -> None:
     jobs.add(type_name="theirs")
     jobs.add(type_name="gone")
     jobs.add_worker("alive", job_types=["theirs"], silent_for=1)
@@ -44,13 +44,13 @@ def test_a_type_that_a_live_worker_knows_is_not_named(jobs: Jobs, run: Run) -> N
     assert unknown(run) == {"gone"}
 
 
-def test_a_deep_backlog_is_looked_at_a_thousand_jobs_deep(jobs: Jobs, run: Run) -> None:
+def test_unhandled_types_are_searched_in_the_first_thousand_jobs(jobs: Jobs, run: Run) -> None:
     jobs.add_many(1000, type_name="mine")
     jobs.add(type_name="deep")  # the youngest
     assert unknown(run, "mine") == set()
 
 
-def test_a_type_that_only_jobs_of_a_fairness_key_have_is_named(jobs: Jobs, run: Run) -> None:
+def test_an_unhandled_type_within_a_fairness_key_is_reported(jobs: Jobs, run: Run) -> None:
     jobs.add(type_name="mine", queue="default", fairness_key="1")
     jobs.add(type_name="nobody's", queue="default", fairness_key="2")
     jobs.add(type_name="low", queue="default", fairness_key="2", priority=-1)
@@ -59,7 +59,7 @@ def test_a_type_that_only_jobs_of_a_fairness_key_have_is_named(jobs: Jobs, run: 
     assert unknown(run, "mine") == {"nobody's", "low"}
 
 
-def test_a_queue_without_a_worker_is_found_by_one_row(jobs: Jobs, run: Run, database_url: str) -> None:
+def test_an_unserved_queue_is_found_by_reading_one_row(jobs: Jobs, run: Run, database_url: str) -> None:
     jobs.add_worker("alive", queues=["served"])
     for number in range(40):
         jobs.add_many(50, queue="served", fairness_key=str(number))

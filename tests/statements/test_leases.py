@@ -13,13 +13,13 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import leases
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import WORKER, Jobs
-from tests.statements.cases import beat_parameters, extend_parameters, rescue_parameters
+from tests.statements.cases import extend_parameters, heartbeat_parameters, rescue_parameters
 from tests.statements.conftest import Run
 
 pytestmark = both_servers_swept
 
-BEAT, EXTEND = leases.beat(Job), leases.extend(Job)
-TAKE_BACK, TAKE_ORPHANS = leases.rescue(Job), leases.rescue(Job, orphans=True)
+HEARTBEAT, EXTEND = leases.heartbeat(Job), leases.extend(Job)
+RESCUE, RESCUE_ORPHANS = leases.rescue(Job), leases.rescue(Job, orphans=True)
 RUNNING = JobStatus.RUNNING
 
 
@@ -34,30 +34,30 @@ def expire(engine: Engine, job_id: UUID) -> None:
         connection.execute(update(Job.__table__).where(Job.id == job_id).values(leased_until=ended))  # type: ignore[arg-type]
 
 
-def taken(rows: list[Any]) -> list[Any]:
+def rescued_ids(rows: list[Any]) -> list[Any]:
     return sorted(row.id for row in rows)
 
 
-def test_the_first_beat_registers_and_the_next_one_moves_the_time(run: Run, jobs: Jobs) -> None:
-    run(BEAT, beat_parameters())
+def test_the_first_heartbeat_registers_a_worker_and_later_ones_update_its_time(run: Run, jobs: Jobs) -> None:
+    run(HEARTBEAT, heartbeat_parameters())
     first = workers(run)[WORKER]
     assert (first.name, first.host, first.pid, first.queues, first.concurrency) == ("tester", "here", 1, ["default"], 10)
-    run(BEAT, beat_parameters(state="draining", name="renamed"))
+    run(HEARTBEAT, heartbeat_parameters(state="draining", name="renamed"))
     second = workers(run)[WORKER]
     assert second.heartbeat_at > first.heartbeat_at
     assert second.started_at == first.started_at
     assert (second.state, second.name) == ("draining", "tester")
 
 
-def test_a_worker_that_was_forgotten_registers_itself_again(run: Run, jobs: Jobs) -> None:
-    run(BEAT, beat_parameters())
+def test_a_deleted_worker_registers_itself_again(run: Run, jobs: Jobs) -> None:
+    run(HEARTBEAT, heartbeat_parameters())
     run(leases.forget_worker(Job), {"worker_id": WORKER})
     assert workers(run) == {}
-    run(BEAT, beat_parameters())
+    run(HEARTBEAT, heartbeat_parameters())
     assert set(workers(run)) == {WORKER}
 
 
-def test_a_worker_that_holds_jobs_is_not_forgotten(run: Run, jobs: Jobs) -> None:
+def test_a_worker_holding_leases_is_not_deleted(run: Run, jobs: Jobs) -> None:
     for worker_id in (WORKER, "idle"):
         jobs.add_worker(worker_id, silent_for=999)
     jobs.add(RUNNING)
@@ -68,14 +68,14 @@ def test_a_worker_that_holds_jobs_is_not_forgotten(run: Run, jobs: Jobs) -> None
     assert set(workers(run)) == {WORKER}
 
 
-def test_workers_silent_for_long_are_forgotten(run: Run, jobs: Jobs) -> None:
+def test_workers_without_heartbeats_are_deleted(run: Run, jobs: Jobs) -> None:
     jobs.add_worker("gone", silent_for=61)
     jobs.add_worker("quiet", silent_for=30)
     run(leases.forget_dead_workers(Job), {"after": timedelta(minutes=1)})
     assert set(workers(run)) == {"quiet"}
 
 
-def test_extending_moves_the_end_of_the_lease_alone(run: Run, jobs: Jobs) -> None:
+def test_extending_a_lease_changes_only_its_expiry(run: Run, jobs: Jobs) -> None:
     job_id = jobs.add(RUNNING, timeout=timedelta(seconds=1))
     before = dict(jobs.get(job_id))
     assert run(EXTEND, extend_parameters(job_id)) == [(job_id,)]
@@ -86,7 +86,7 @@ def test_extending_moves_the_end_of_the_lease_alone(run: Run, jobs: Jobs) -> Non
     assert after == before
 
 
-def test_only_the_attempt_that_is_ours_is_extended(run: Run, jobs: Jobs) -> None:
+def test_only_an_own_lease_can_be_extended(run: Run, jobs: Jobs) -> None:
     for job_id in (
         jobs.add(RUNNING, worker_id="other"),
         jobs.add(RUNNING, attempt=2),
@@ -97,12 +97,12 @@ def test_only_the_attempt_that_is_ours_is_extended(run: Run, jobs: Jobs) -> None
         assert jobs.get(job_id)["leased_until"] is None
 
 
-def test_jobs_of_a_silent_worker_are_due_again(run: Run, jobs: Jobs) -> None:
+def test_jobs_of_a_silent_worker_are_rescued(run: Run, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=20)
     jobs.add_worker("alive", silent_for=5)
-    lost, kept = jobs.add(RUNNING, type_name="send"), jobs.add(RUNNING, worker_id="alive")
+    lost, held = jobs.add(RUNNING, type_name="send"), jobs.add(RUNNING, worker_id="alive")
     started = jobs.get(lost)["started_at"]
-    (row,) = run(TAKE_BACK, rescue_parameters())
+    (row,) = run(RESCUE, rescue_parameters())
     assert tuple(row) == (lost, "send", 1, JobStatus.PENDING, WORKER, lost, False)
     job, (attempt,) = jobs.get(lost), jobs.attempts(lost)
     assert job["leased_by"] is job["leased_until"] is job["completed_at"] is None
@@ -111,25 +111,25 @@ def test_jobs_of_a_silent_worker_are_due_again(run: Run, jobs: Jobs) -> None:
     assert attempt["error"] == {"type": "Lost", "message": f"worker {WORKER} stopped beating", "worker": WORKER}
     assert (attempt["outcome"], attempt["worker_id"], attempt["started_at"]) == ("lost", WORKER, started)
     assert attempt["error_fingerprint"] == "lost"
-    assert jobs.status(kept) is RUNNING
+    assert jobs.status(held) is RUNNING
     assert jobs.dead_letters() == []
 
 
-def test_a_lease_that_ran_out_is_rescued_from_a_live_worker(run: Run, jobs: Jobs, engine: Engine) -> None:
+def test_an_expired_lease_is_rescued_from_a_live_worker(run: Run, jobs: Jobs, engine: Engine) -> None:
     jobs.add_worker()
     late, within, endless = (jobs.add(RUNNING) for _ in range(3))
     expire(engine, late)
     run(EXTEND, extend_parameters(within))
-    assert taken(run(TAKE_BACK, rescue_parameters())) == [late]
+    assert rescued_ids(run(RESCUE, rescue_parameters())) == [late]
     assert jobs.get(late)["last_error"]["message"] == f"worker {WORKER} let its lease run out"
     assert jobs.status(within) is jobs.status(endless) is RUNNING
 
 
-def test_a_job_rescued_waits_and_no_longer_than_its_backoff(run: Run, jobs: Jobs) -> None:
+def test_a_rescued_job_waits_at_most_its_backoff(run: Run, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
     made = {jobs.add(RUNNING, attempt=attempt, max_attempts=100): attempt for attempt in (1, 2, 3, 8, *[80] * 10)}
     waits = []
-    assert taken(run(TAKE_BACK, rescue_parameters(base=2.0, cap=100.0))) == sorted(made)
+    assert rescued_ids(run(RESCUE, rescue_parameters(base=2.0, cap=100.0))) == sorted(made)
     for job_id, attempt in made.items():
         wait = (jobs.get(job_id)["scheduled_at"] - jobs.attempts(job_id)[0]["ended_at"]).total_seconds()
         assert 0 <= wait <= min(100.0, 2.0 * 2 ** (attempt - 1))
@@ -138,64 +138,64 @@ def test_a_job_rescued_waits_and_no_longer_than_its_backoff(run: Run, jobs: Jobs
     assert len(set(waits)) == len(waits)  # so that those who fell together do not come back together
 
 
-def test_a_job_that_kills_its_last_worker_dies(run: Run, jobs: Jobs, engine: Engine) -> None:
+def test_a_job_lost_in_its_last_attempt_dies(run: Run, jobs: Jobs, engine: Engine) -> None:
     jobs.add_worker(silent_for=60)
     jobs.add_worker("alive")
     lost = jobs.add(RUNNING, max_attempts=1, input={"n": 1})
     late = jobs.add(RUNNING, max_attempts=1, worker_id="alive")
     expire(engine, late)
-    rows = run(TAKE_BACK, rescue_parameters())
+    rows = run(RESCUE, rescue_parameters())
     assert {row.id: row.status for row in rows} == dict.fromkeys((lost, late), JobStatus.DEAD)
     for job_id, reason in ((lost, "lost"), (late, "timed_out")):
-        job, (letter,) = jobs.get(job_id), jobs.dead_letters(job_id)
-        assert job["completed_at"] == job["chain_completed_at"] == letter["died_at"]
+        job, (dead_letter,) = jobs.get(job_id), jobs.dead_letters(job_id)
+        assert job["completed_at"] == job["chain_completed_at"] == dead_letter["died_at"]
         assert job["leased_by"] is None
-        assert (letter["reason"], letter["error_fingerprint"], letter["attempts"]) == (reason, reason, 1)
-        assert letter["error"] == job["last_error"]
+        assert (dead_letter["reason"], dead_letter["error_fingerprint"], dead_letter["attempts"]) == (reason, reason, 1)
+        assert dead_letter["error"] == job["last_error"]
     assert jobs.dead_letters(lost)[0]["input"] == {"n": 1}
 
 
-def test_many_jobs_that_die_at_once_have_letters_of_their_own(run: Run, jobs: Jobs) -> None:
+def test_each_job_that_dies_in_a_rescue_has_its_own_dead_letter(run: Run, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
     made = [jobs.add(RUNNING, max_attempts=1 + number % 2) for number in range(10)]
-    run(TAKE_BACK, rescue_parameters())
-    letters = jobs.dead_letters()
-    assert {letter["job_id"] for letter in letters} == set(made[::2])
-    assert len({letter["id"] for letter in letters}) == 5
+    run(RESCUE, rescue_parameters())
+    dead_letters = jobs.dead_letters()
+    assert {dead_letter["job_id"] for dead_letter in dead_letters} == set(made[::2])
+    assert len({dead_letter["id"] for dead_letter in dead_letters}) == 5
     assert all(len(jobs.attempts(job_id)) == 1 for job_id in made)
 
 
-def test_no_more_than_the_limit_is_rescued(run: Run, jobs: Jobs) -> None:
+def test_a_rescue_takes_at_most_its_limit(run: Run, jobs: Jobs) -> None:
     jobs.add_worker(silent_for=60)
     for _ in range(5):
         jobs.add(RUNNING)
-    counts = [len(run(TAKE_BACK, rescue_parameters(limit=2))) for _ in range(4)]
+    counts = [len(run(RESCUE, rescue_parameters(limit=2))) for _ in range(4)]
     assert counts == [2, 2, 1, 0]
 
 
-def test_rows_that_somebody_holds_are_left_to_the_next_sweep(run: Run, jobs: Jobs, session: Session) -> None:
+def test_locked_rows_are_left_to_the_next_rescue(run: Run, jobs: Jobs, session: Session) -> None:
     """Their worker may be just writing: a silent one is not always a dead one."""
     jobs.add_worker(silent_for=60)
     held, free = jobs.add(RUNNING), jobs.add(RUNNING)
     session.execute(select(Job.id).where(Job.id == held).with_for_update())
-    assert taken(run(TAKE_BACK, rescue_parameters())) == [free]
+    assert rescued_ids(run(RESCUE, rescue_parameters())) == [free]
     session.rollback()
-    assert taken(run(TAKE_BACK, rescue_parameters())) == [held]
+    assert rescued_ids(run(RESCUE, rescue_parameters())) == [held]
 
 
-def test_two_sweeps_at_once_take_each_job_once(run: Run, jobs: Jobs, engine: Engine) -> None:
+def test_concurrent_rescues_take_each_job_once(run: Run, jobs: Jobs, engine: Engine) -> None:
     jobs.add_worker(silent_for=60)
     made = sorted(jobs.add(RUNNING) for _ in range(6))
     with engine.begin() as winner:
-        first = taken(list(winner.execute(TAKE_BACK, rescue_parameters(limit=4))))
-        second = taken(run(TAKE_BACK, rescue_parameters()))
+        first = rescued_ids(list(winner.execute(RESCUE, rescue_parameters(limit=4))))
+        second = rescued_ids(run(RESCUE, rescue_parameters()))
     assert (len(first), sorted(first + second)) == (4, made)
 
 
 def test_orphans_are_jobs_whose_worker_has_no_row(run: Run, jobs: Jobs) -> None:
     jobs.add_worker("silent", silent_for=999)
     orphan, others = jobs.add(RUNNING, worker_id="never"), jobs.add(RUNNING, worker_id="silent")
-    assert run(TAKE_BACK, rescue_parameters(ttl=timedelta(days=1))) == []
-    assert taken(run(TAKE_ORPHANS, rescue_parameters())) == [orphan]
+    assert run(RESCUE, rescue_parameters(ttl=timedelta(days=1))) == []
+    assert rescued_ids(run(RESCUE_ORPHANS, rescue_parameters())) == [orphan]
     assert jobs.get(orphan)["last_error"]["worker"] == "never"
     assert jobs.status(others) is RUNNING

@@ -51,7 +51,7 @@ def server(database_url: str) -> Iterator[Any]:
         yield connection
 
 
-def test_a_count_reads_the_same_however_many_jobs_have_died(
+def test_counting_running_jobs_reads_no_dead_tuples_below_its_cursor(
     server: Any, database_url: str, run: Callable[..., list[Any]]
 ) -> None:
     prepared = Prepared(server, "counted", limits.running(Job))
@@ -72,7 +72,7 @@ def test_a_count_reads_the_same_however_many_jobs_have_died(
     assert from_floor.buffers <= (MOST if newest else from_start.buffers / 10), from_floor.shape
 
 
-def test_a_count_from_a_floor_finds_what_was_claimed_earlier_and_committed_later(
+def test_a_count_from_a_cursor_finds_claims_that_committed_late(
     engine: Engine, jobs: Jobs, manual_worker: Callable[..., ManualWorker], run: Callable[..., list[Any]]
 ) -> None:
     floors = ["0"]
@@ -80,9 +80,9 @@ def test_a_count_from_a_floor_finds_what_was_claimed_earlier_and_committed_later
     def count() -> tuple[int, int]:
         given = {"queue": "default", "type_name": None, "since": floors[-1]}
         all_rows = run(limits.running(Job), given)
-        by_part = run(limits.running_by_part(Job), {"queue": "default", "since": floors[-1]})
-        floors.append(str(min(int(row.since) for row in [*all_rows, *by_part])))
-        return all_rows[0][0], sum(row.n for row in by_part)
+        by_key = run(limits.running_by_fairness_key(Job), {"queue": "default", "since": floors[-1]})
+        floors.append(str(min(int(row.since) for row in [*all_rows, *by_key])))
+        return all_rows[0][0], sum(row.n for row in by_key)
 
     jobs.add_many(3)
     elsewhere = jobs.add(queue="other")
@@ -103,32 +103,32 @@ def test_a_count_from_a_floor_finds_what_was_claimed_earlier_and_committed_later
 
 
 @pytest.mark.long
-def test_a_rate_reads_the_same_however_many_claims_it_has_let_through_or_lost(server: Any, database_url: str) -> None:
+def test_rate_limit_cost_does_not_grow_with_the_number_of_claims(server: Any, database_url: str) -> None:
     server.execute("ALTER TABLE rate_state SET (autovacuum_enabled = off)")
     server.execute(RATE)
     rate: dict[str, Any] = {"is_types": [False], "names": ["default"], "fairness_keys": [""], "starts": [None]}
-    asked = {"queue": "default", "fairness_keys": [""], "type_name": None}
+    given_names = {"queue": "default", "fairness_keys": [""], "type_name": None}
     lock, spend = Prepared(server, "lock", limits.lock(Job)), Prepared(server, "spend", limits.spend(Job))
     engine = create_engine(database_url, poolclass=NullPool)
 
     def claim(connection: Connection) -> dict[str, Any]:
-        told = connection.execute(limits.lock(Job), asked).one()
-        given = rate | {"tokens": [told.tokens or 9.0]}
-        if told.version is None:
+        row = connection.execute(limits.lock(Job), given_names).one()
+        given = rate | {"tokens": [row.tokens or 9.0]}
+        if row.version is None:
             assert connection.execute(limits.spend_first(Job), given).all() == [("default",)]
             return {}
-        given |= {"versions": [told.version], "places": [told.place]}
+        given |= {"versions": [row.version], "places": [row.place]}
         assert connection.execute(limits.spend(Job), given).all() == [("default",)]
         return given
 
     def explain() -> tuple[int, int]:
         with engine.begin() as connection:
-            told = connection.execute(limits.lock(Job), asked).one()
+            row = connection.execute(limits.lock(Job), given_names).one()
             connection.rollback()
         newest = rate | {"tokens": [1.0]}
-        spent = spend.explain(newest | {"versions": [told.version], "places": [told.place]})
+        spent = spend.explain(newest | {"versions": [row.version], "places": [row.place]})
         assert spent.rows == 1, spent.shape
-        locked = lock.explain(asked)
+        locked = lock.explain(given_names)
         assert locked.scans("rate_state") == {"pk_rate_state"}, locked.shape
         return locked.buffers, spent.buffers
 

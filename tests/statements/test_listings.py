@@ -32,7 +32,7 @@ FROM (SELECT id FROM job WHERE root_id IS NULL ORDER BY id OFFSET 25000 LIMIT 10
 
 @both_servers
 @pytest.mark.parametrize("analysed", [False, True])
-def test_no_page_reads_more_than_its_walk(session: Session, engine: Engine, analysed: bool) -> None:
+def test_no_page_reads_more_than_its_scan_limit(session: Session, engine: Engine, analysed: bool) -> None:
     """In 80,000 jobs, with a chain of 20,000 that 60,000 wait for, and a job that waits for 10,000 chains.
 
     Every chain's status must be looked up: each root has completed, and none of the chains.
@@ -45,12 +45,12 @@ def test_no_page_reads_more_than_its_walk(session: Session, engine: Engine, anal
     root, *_, some = session.scalars(text("SELECT id FROM job ORDER BY id LIMIT 30001"))
     last = session.scalars(text("SELECT id FROM job ORDER BY id DESC LIMIT 1")).one()
     event.listen(engine, "before_cursor_execute", lambda *given: asked.append((given[2], given[3])))
-    nobody = datetime(1990, 1, 1, tzinfo=UTC)
+    before_any_job = datetime(1990, 1, 1, tzinfo=UTC)
     for newest_first in (True, False):
         for after in (None, some):
             walk: dict[str, Any] = {"after": after, "newest_first": newest_first, "scan_limit": 500, "limit": 20}
             list_jobs(session, **walk)
-            list_jobs(session, where=JobFilter(statuses=[DEAD], created_before=nobody, types=["none"]), **walk)
+            list_jobs(session, where=JobFilter(statuses=[DEAD], created_before=before_any_job, types=["none"]), **walk)
             list_jobs(session, where=JobFilter(chain_ids=[root]), **walk)
             list_jobs(session, where=JobFilter(ids=[some], chain_ids=[some]), **walk)
             list_chains(session, **walk)
@@ -64,8 +64,8 @@ def test_no_page_reads_more_than_its_walk(session: Session, engine: Engine, anal
     list_blockers(session, last)
     list_blockers(session, last, after=5000)
     for number, (statement, parameters) in enumerate(asked.copy()):
-        told = session.connection().exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters)
-        plan = Plan(told.scalar_one()[0]["Plan"])
+        explained = session.connection().exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters)
+        plan = Plan(explained.scalar_one()[0]["Plan"])
         assert plan.buffers < 6 * 500, f"{statement}\n{plan.shape}"
         # A row more than the walk shows that it goes on. A job's blockers are all read: their order is no index's.
         most = 501 if number < walks else 10_000

@@ -30,9 +30,9 @@ def explain(state: State, case: Case) -> Plan:
 
 
 @pytest.mark.parametrize("case", HOT, ids=lambda case: case.name)
-def test_cost_is_bounded_whatever_lies_in_the_table(state: State, case: Case) -> None:
+def test_statement_cost_is_bounded_whatever_the_table_holds(state: State, case: Case) -> None:
     plan = explain(state, case)
-    assert plan.buffers <= PER_ROW * plan.rows + PER_ROW_READ * case.looks_at + AT_ALL, plan.shape
+    assert plan.buffers <= PER_ROW * plan.rows + PER_ROW_READ * case.examines + AT_ALL, plan.shape
 
 
 @pytest.mark.parametrize("case", BY_INDEX, ids=lambda case: case.name)

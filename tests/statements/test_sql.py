@@ -23,7 +23,7 @@ _BREAK = re.compile(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_sql_is_what_its_file_says(case: Case) -> None:
+def test_the_sql_of_a_statement_equals_its_file(case: Case) -> None:
     path = HERE / f"{case.name}.sql"
     text = readable(str(case.build().compile(dialect=DIALECT)))
     if os.environ.get("SA_JOBQUEUE_UPDATE_SQL"):
@@ -31,7 +31,7 @@ def test_the_sql_is_what_its_file_says(case: Case) -> None:
     assert text == path.read_text()
 
 
-def test_no_file_is_left_of_a_statement_that_is_gone() -> None:
+def test_every_sql_file_belongs_to_a_statement() -> None:
     assert {path.stem for path in HERE.glob("*.sql")} == {case.name for case in CASES}
 
 

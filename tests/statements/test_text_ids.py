@@ -23,7 +23,7 @@ class TextJob(JobMixin[str], Base, queue_prefix="text_"):
 
 
 @both_servers
-def test_text_ids_are_compared_as_the_worker_compares_them(engine: Engine, run: Run) -> None:
+def test_text_ids_are_ordered_by_code_point_as_in_the_worker(engine: Engine, run: Run) -> None:
     """By code point: most collations of a database would put "a" before "B"."""
     Base.metadata.create_all(engine)
     due = datetime(2026, 1, 1, tzinfo=UTC)

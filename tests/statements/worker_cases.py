@@ -23,7 +23,7 @@ WORKER_CASES = [
         "list_workers",
         lambda: workers.page(Job, *_WHERE, after=("a", "b"), limit=50),
         frozenset({"ix_job_running"}),
-        looks_at=2000,  # every running job, to count it
+        examines=2000,  # every running job, to count it
     ),
     Case("request_drain", lambda: workers.request_drain(Job, *_WHERE), frozenset(), guarded=False),
     Case("request_concurrency", lambda: workers.request_concurrency(Job, *_WHERE), frozenset(), guarded=False),
@@ -52,7 +52,7 @@ WORKER_CASES = [
         lambda: corrections.correct_leases(Job),
         frozenset({"ix_job_running", "pk_job"}),
         lambda world: {"after": timedelta(minutes=1), "limit": 100},
-        looks_at=2000,  # every running job
+        examines=2000,  # every running job
     ),
     Case(
         "correct_transactions",

@@ -19,36 +19,36 @@ def attempt_context(attempt: int = 1) -> AttemptContext:
     return AttemptContext(job, "tester:1", lambda *_: None)
 
 
-def test_whoever_asked_is_told_once_and_the_first_reason_stays() -> None:
+def test_stop_calls_its_callback_once_and_keeps_the_first_reason() -> None:
     context = attempt_context()
-    told: list[str | None] = []
-    context.on_stop(lambda: told.append(context.cancel_reason))
+    calls: list[str | None] = []
+    context.on_stop(lambda: calls.append(context.cancel_reason))
     assert not context.cancelled
     context.stop(CancelReason.TIMED_OUT)
     context.stop(CancelReason.SHUTDOWN)
-    assert (told, context.cancel_reason) == ([CancelReason.TIMED_OUT], CancelReason.TIMED_OUT)
+    assert (calls, context.cancel_reason) == ([CancelReason.TIMED_OUT], CancelReason.TIMED_OUT)
 
 
-def test_who_asks_too_late_is_told_at_once() -> None:
+def test_a_stop_callback_registered_after_the_stop_runs_at_once() -> None:
     context = attempt_context()
     context.stop(CancelReason.SHUTDOWN)
-    told: list[str] = []
-    context.on_stop(lambda: told.append("late"))()  # nothing is left to take back
-    assert told == ["late"]
+    calls: list[str] = []
+    context.on_stop(lambda: calls.append("late"))()  # nothing is left to take back
+    assert calls == ["late"]
 
 
-def test_who_no_longer_asks_is_not_told() -> None:
+def test_a_removed_stop_callback_does_not_run() -> None:
     context = attempt_context()
-    told: list[str] = []
-    forget = context.on_stop(lambda: told.append("a"))
-    context.on_stop(lambda: told.append("b"))
+    calls: list[str] = []
+    forget = context.on_stop(lambda: calls.append("a"))
+    context.on_stop(lambda: calls.append("b"))
     forget()
     forget()
     context.stop(CancelReason.SHUTDOWN)
-    assert told == ["b"]
+    assert calls == ["b"]
 
 
-def test_waiting_for_a_stop_ends_with_it() -> None:
+def test_wait_cancelled_returns_true_after_the_stop() -> None:
     context = attempt_context()
     assert not context.wait_cancelled(timedelta(0))
     context.stop(CancelReason.SHUTDOWN)

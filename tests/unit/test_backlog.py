@@ -39,7 +39,7 @@ def known() -> Known:
     return Known()
 
 
-def test_a_lane_is_planned_from_its_first_due_job_until_it_is_read_to_its_end(known: Known) -> None:
+def test_a_lane_is_planned_from_its_first_due_job_until_a_claim_drains_it(known: Known) -> None:
     known.found(A, A)
     assert known.planned == [A]
     known.backlog.read_to_end([A, A], 1.0)
@@ -47,7 +47,7 @@ def test_a_lane_is_planned_from_its_first_due_job_until_it_is_read_to_its_end(kn
     assert known.backlog.asks() == [A]
 
 
-def test_a_lane_with_late_arrivals_left_stays_open(known: Known) -> None:
+def test_a_lane_with_unclaimed_late_arrivals_stays_open(known: Known) -> None:
     known.found(A)
     known.cursors.late[A] = {1: "7"}
     known.backlog.read_to_end([A], 1.0)
@@ -55,14 +55,14 @@ def test_a_lane_with_late_arrivals_left_stays_open(known: Known) -> None:
     assert known.backlog.asks() == []
 
 
-def test_other_lanes_are_closed_beside_one_with_late_arrivals_left(known: Known) -> None:
+def test_a_lane_with_unclaimed_late_arrivals_keeps_no_other_lane_open(known: Known) -> None:
     known.found(A, B)
     known.cursors.late[A] = {1: "7"}
     known.backlog.read_to_end([A, B], 1.0)
     assert known.planned == [A]
 
 
-def test_a_lane_whose_next_job_is_for_later_opens_then(known: Known) -> None:
+def test_a_lane_opens_when_its_next_scheduled_job_becomes_due(known: Known) -> None:
     known.found(A)
     known.backlog.read_to_end([A], 0.0)
     known.found(A, at=9.0, now=1.0)
@@ -88,7 +88,7 @@ def test_an_earlier_job_opens_a_lane_earlier_and_a_later_one_does_not_delay_it(k
     assert known.planned == [A]
 
 
-def test_a_lane_that_became_empty_lingers_and_is_then_forgotten(known: Known) -> None:
+def test_an_empty_lane_lingers_and_is_then_removed(known: Known) -> None:
     known.found(A)
     known.empty(A, now=1.0)
     known.backlog.wake(1.0 + LINGER - 0.1)
@@ -108,7 +108,7 @@ def test_only_the_last_few_lanes_linger(known: Known) -> None:
     assert list(known.cursors.of_lane) == lanes[-LINGERING:]
 
 
-def test_a_worker_that_is_woken_scans_lanes_that_were_empty_a_moment_ago(known: Known) -> None:
+def test_a_woken_worker_scans_recently_emptied_lanes(known: Known) -> None:
     known.found(A, B)
     known.empty(A)
     known.backlog.read_to_end([B], 0.0)
@@ -118,7 +118,7 @@ def test_a_worker_that_is_woken_scans_lanes_that_were_empty_a_moment_ago(known: 
     assert set(known.cursors.of_lane) == {A, B}
 
 
-def test_a_worker_that_is_woken_scans_few_lanes_whose_next_job_is_not_known(known: Known) -> None:
+def test_a_woken_worker_scans_a_bounded_number_of_lanes_with_unknown_next_job(known: Known) -> None:
     lanes = [Lane("q", str(number), 0) for number in range(3 * LINGERING)]
     known.found(*lanes)
     known.backlog.read_to_end(lanes, 0.0)
@@ -126,7 +126,7 @@ def test_a_worker_that_is_woken_scans_few_lanes_whose_next_job_is_not_known(know
     assert known.planned == lanes[:LINGERING]
 
 
-def test_a_lane_is_not_forgotten_before_it_was_asked_for_its_next_job(known: Known) -> None:
+def test_a_lane_is_not_removed_before_its_next_job_was_queried(known: Known) -> None:
     lanes = [Lane("q", str(number), 0) for number in range(1000)]
     known.found(*lanes)
     known.backlog.read_to_end(lanes, 0.0)

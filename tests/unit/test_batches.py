@@ -13,7 +13,7 @@ from sa_jobqueue.registry import BatchFailed, BatchItem
 from sa_jobqueue.registry.batches import outcomes_of, outcomes_without
 
 
-def test_a_job_of_a_batch_is_typed_as_one() -> None:
+def test_a_batch_handler_derives_its_types_from_the_list_items() -> None:
     jobs = JobQueue()
 
     @jobs.batch_handler("bare", max_size=10)
@@ -36,20 +36,20 @@ def test_a_job_of_a_batch_is_typed_as_one() -> None:
 
 
 @pytest.mark.parametrize("returned", [3, "ab", {0: 1}, [1], (1, 2, 3)])
-def test_outcomes_are_a_list_of_one_a_job(returned: Any) -> None:
+def test_a_batch_must_return_one_outcome_per_job(returned: Any) -> None:
     with pytest.raises(InvalidOutputError):
         outcomes_of(returned, 2)
 
 
-def test_outcomes_may_name_the_failures_alone() -> None:
+def test_a_batch_may_report_only_its_failures() -> None:
     error = ValueError()
     assert outcomes_of(None, 2) == [None, None]
     assert outcomes_without(BatchFailed({1: error}), 3) == [None, error, None]
     with pytest.raises(InvalidOutputError, match="place 3"):
         outcomes_without(BatchFailed({3: error}), 3)
     wrong: Any
-    for wrong, told in (({0: "down"}, "no exception"), ({0: None}, "no exception"), ({"a": error, 1: error}, "place a")):
-        with pytest.raises(InvalidOutputError, match=told):  # a job that was named as failed was completed
+    for wrong, reason in (({0: "down"}, "no exception"), ({0: None}, "no exception"), ({"a": error, 1: error}, "place a")):
+        with pytest.raises(InvalidOutputError, match=reason):  # a job that was named as failed was completed
             outcomes_without(BatchFailed(wrong), 3)
 
 
@@ -59,7 +59,7 @@ def takes_context(numbers: list[int], attempt: AttemptContext) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("func", "options", "error", "told"),
+    ("func", "options", "error", "reason"),
     [
         (takes_one, {}, InvalidHandlerError, r"list\[Payload\]"),
         (takes_context, {}, InvalidHandlerError, "AttemptContext"),
@@ -68,8 +68,10 @@ def takes_context(numbers: list[int], attempt: AttemptContext) -> None: ...
         (takes_list, {"timeout": timedelta(milliseconds=10)}, InvalidOptionError, "max_wait"),
     ],
 )
-def test_what_cannot_be_a_batch_is_refused(func: Any, options: dict[str, Any], error: type[Exception], told: str) -> None:
+def test_an_invalid_batch_handler_is_refused(
+    func: Any, options: dict[str, Any], error: type[Exception], reason: str
+) -> None:
     jobs = JobQueue()
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=reason):
         jobs.batch_handler("index", **{"max_size": 10} | options)(func)
     assert len(jobs.registry) == 0

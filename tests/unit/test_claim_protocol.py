@@ -1,7 +1,7 @@
 """No job is missed: a worker's cursors, backlog and catch-ups against a model of the database; each part left out in turn.
 
-The parts are the worker's own; the model answers the statements `claim`, `catch_up` and `survey` as their docstrings say. It
-has transactions, snapshots, row locks, ordering keys, lanes that come and go, jobs in quarantine, other workers, and a clock
+The parts are the worker's own; the model answers the statements `claim`, `catch_up` and `full_scan` as documented. It has
+transactions, snapshots, row locks, ordering keys, lanes that come and go, jobs in quarantine, other workers, and a clock
 that may step.
 """
 
@@ -69,7 +69,7 @@ class Row:
     released_key: bool = False
     locked_by: int | None = None
     skipped: bool = False
-    """A claim skipped it because it was locked, since its lane was last surveyed."""
+    """A claim skipped it because it was locked, since its lane was last scanned in full."""
 
     @property
     def queue(self) -> str:
@@ -101,18 +101,18 @@ class Transaction:
 
 
 class _Arrivals(Arrivals):
-    """The worker's, except that surveys come when the test says so, not with the time."""
+    """The worker's, except that full scans come when the test says so, not with the time."""
 
     without_floods = False
 
-    def _next_survey(self) -> float:
-        return self._survey_at
+    def _next_full_scan(self) -> float:
+        return self._full_scan_at
 
     async def catch_up(self, connection: Any) -> None:
-        before = self._survey_at
+        before = self._full_scan_at
         await super().catch_up(connection)
         if self.without_floods:
-            self._survey_at = before
+            self._full_scan_at = before
 
 
 class Queue(RuleBasedStateMachine):
@@ -131,7 +131,7 @@ class Queue(RuleBasedStateMachine):
         self.excluded: set[int] = set()
         self.taken_without_capacity: list[Row] = []
         self.had: set[Lane] = set()
-        self.meanwhile: Callable[[], None] = lambda: None
+        self.between_statements: Callable[[], None] = lambda: None
         self.cursors = Cursors([OWN], 0)
         planned: dict[Lane, None] = {}
         self.planned = planned
@@ -153,9 +153,9 @@ class Queue(RuleBasedStateMachine):
             types=[SHARED, OWN],
             clock=lambda: self.monotonic,
         )
-        self.arrivals.without_floods = self.left_out == "a survey after a flood"
+        self.arrivals.without_floods = self.left_out == "a full scan after a flood"
         self.arrivals._catch_up = cast("Any", SimpleNamespace(execute=self._caught_up))
-        self.arrivals._survey = cast("Any", SimpleNamespace(execute=self._surveyed))
+        self.arrivals._full_scan = cast("Any", SimpleNamespace(execute=self._scan))
 
     # What others do.
 
@@ -230,8 +230,8 @@ class Queue(RuleBasedStateMachine):
     @rule()
     def try_again(self) -> None:
         """Let what is in quarantine be claimed again."""
-        if self.excluded and self.left_out != "a survey after quarantine":
-            self.arrivals.request_survey()
+        if self.excluded and self.left_out != "a full scan after quarantine":
+            self.arrivals.request_full_scan()
         self.excluded.clear()
 
     # What the worker does.
@@ -267,8 +267,8 @@ class Queue(RuleBasedStateMachine):
         self.backlog.back_off([lane for lane in list(self.backlog.open) if lane.queue == "b"], self.monotonic + seconds)
 
     @rule()
-    def request_survey(self) -> None:
-        self.arrivals.request_survey()
+    def request_full_scan(self) -> None:
+        self.arrivals.request_full_scan()
 
     @rule()
     def lose_everything(self) -> None:
@@ -286,9 +286,9 @@ class Queue(RuleBasedStateMachine):
         assert not [row for row in self._startable() if not row.skipped and not (row.queue == "b" and row.lane in back_off)]
 
     @rule(limit=st.integers(1, 4))
-    def drain_after_a_survey(self, limit: int) -> None:
-        """The periodic survey finds what was skipped while it was locked."""
-        self.arrivals.request_survey()
+    def drain_after_a_full_scan(self, limit: int) -> None:
+        """The periodic full scan finds what was skipped while it was locked."""
+        self.arrivals.request_full_scan()
         self._drain(limit)
         assert not self._startable()
 
@@ -350,9 +350,9 @@ class Queue(RuleBasedStateMachine):
             if not of or not quota:
                 continue
             known = [one for lane in of for one in self.cursors.late.get(lane, {}).items()]
-            taken = dict(known[: max(min(most_late, quota, limit - len(late)), 0)])
-            late |= taken
-            quota -= len(taken)
+            claimed = dict(known[: max(min(most_late, quota, limit - len(late)), 0)])
+            late |= claimed
+            quota -= len(claimed)
             segments = [Segment([lane], quota) for lane in of] if is_split else [Segment(of, quota)]
             allocations.append(Allocation([partition[1] or SHARED], quota, segments))
         return Plan(allocations, late, limit)
@@ -378,7 +378,7 @@ class Queue(RuleBasedStateMachine):
             self.backlog.wake(self.monotonic)
             if self.backlog.open:
                 started = self._claim_all(limit)
-            if not self.arrivals.is_surveying:
+            if not self.arrivals.is_scanning:
                 break
         return started
 
@@ -386,7 +386,7 @@ class Queue(RuleBasedStateMachine):
         idle = 0
         for _ in range(8 * len(self.rows) + 40):
             idle = idle + 1 if self._work(limit) == 0 else 0
-            if idle > 1 and not self.arrivals.is_surveying and self.arrivals.survey_in() > 0:
+            if idle > 1 and not self.arrivals.is_scanning and self.arrivals.full_scan_in() > 0:
                 return
         raise AssertionError("claims found jobs more often than there are jobs")
 
@@ -395,10 +395,10 @@ class Queue(RuleBasedStateMachine):
     def _claimed(self, given: Mapping[str, Any]) -> list[Row]:
         """Start jobs as `claim`."""
         xid = self._new_xid()
-        taken = list(dict.fromkeys(self._find(given)))
-        for row in taken:
+        claimed = list(dict.fromkeys(self._find(given)))
+        for row in claimed:
             row.status, row.released_key, row.xid = "running", False, xid
-        return taken
+        return claimed
 
     def _find(self, given: Mapping[str, Any], *, locks: bool = True) -> list[Row]:
         """Return the rows that a claim picks, or that are offered to a selector."""
@@ -437,7 +437,7 @@ class Queue(RuleBasedStateMachine):
 
     async def _caught_up(self, _connection: Any, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Answer as `catch_up`."""
-        self.meanwhile()
+        self.between_statements()
         lanes = self.cursors.of_lane
         self.had |= set(lanes)
 
@@ -457,23 +457,23 @@ class Queue(RuleBasedStateMachine):
             rows = [row for row in rows if row.lane not in lanes or row.key > lanes[row.lane]]
         is_cut = len(rows) >= MOST and self.left_out != "the answer to a flood"
         if is_cut:
-            self._note_survey(rows=self.rows)
+            self._note_full_scan(rows=self.rows)
         rows = rows[:MOST]
         known = dict(zip(_given(given, "known"), zip(given["known_at"], given["known_id"], strict=True), strict=True))
         rows = [row for row in rows if row.lane not in known or row.key <= known[row.lane]]
-        told = self._clock(), str(self.next_xid), [str(xid) for xid in sorted(self.open)], is_cut
+        common = self._clock(), str(self.next_xid), [str(xid) for xid in sorted(self.open)], is_cut
         answer: list[tuple[Any, ...]] = [
-            (*told, row.id, *row.lane[:3], row.type_name, row.scheduled_at, str(row.xid), self._wait(row)) for row in rows
+            (*common, row.id, *row.lane[:3], row.type_name, row.scheduled_at, str(row.xid), self._wait(row)) for row in rows
         ]
         for lane in _given(given, "ended") if self.left_out != "the next job of a lane" else []:
             of_lane = [row for row in self._of("pending") if row.lane == lane and row.scheduled_at >= given["read_to"]]
             if of_lane:
                 first = min(of_lane, key=lambda row: row.key)
-                answer.append((*told, None, *lane, first.scheduled_at, None, self._wait(first)))
+                answer.append((*common, None, *lane, first.scheduled_at, None, self._wait(first)))
         if self.left_out == "the answer to a flood of a lane":
             held = {row.lane: row for row in rows if row.lane in lanes}
             answer = [one for one in answer if one[4] is None or not self._is_over(one[4], held)]
-        return answer or [(*told, *[None] * 8)]
+        return answer or [(*common, *[None] * 8)]
 
     def _is_over(self, job_id: int, of_lanes: Collection[Lane]) -> bool:
         """Return whether more late arrivals of its lane came than are kept by id."""
@@ -481,17 +481,17 @@ class Queue(RuleBasedStateMachine):
         of_lane = [one.id for one in self._of("pending") if one.lane == row.lane]
         return row.lane in of_lanes and of_lane.index(job_id) >= FLOOD
 
-    async def _surveyed(self, _connection: Any, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        """Answer as `survey`."""
+    async def _scan(self, _connection: Any, given: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """Answer as `full_scan`."""
         after = given["after_queue"], given["after_fairness_key"], given["after_priority"]
         firsts: dict[tuple[str, str, int], Row] = {}
         for row in sorted(self._of("pending"), key=lambda row: row.key):
             firsts.setdefault(row.lane[:3], row)
         lanes = sorted(lane for lane in firsts if lane > after)[: given["most"]]
-        self._note_survey(row for row in self.rows if row.lane[:3] in lanes)
-        told = self._clock(), str(self.next_xid), [str(xid) for xid in sorted(self.open)]
-        answer = [(*told, *lane, firsts[lane].scheduled_at, self._wait(firsts[lane])) for lane in lanes]
-        return answer or [(*told, *[None] * 5)]
+        self._note_full_scan(row for row in self.rows if row.lane[:3] in lanes)
+        common = self._clock(), str(self.next_xid), [str(xid) for xid in sorted(self.open)]
+        answer = [(*common, *lane, firsts[lane].scheduled_at, self._wait(firsts[lane])) for lane in lanes]
+        return answer or [(*common, *[None] * 5)]
 
     # The database.
 
@@ -550,7 +550,7 @@ class Queue(RuleBasedStateMachine):
     def _startable(self) -> list[Row]:
         return [row for row in self.rows if self._is_eligible(row) and row.locked_by is None and row.id not in self.excluded]
 
-    def _note_survey(self, rows: Iterable[Row]) -> None:
+    def _note_full_scan(self, rows: Iterable[Row]) -> None:
         for row in rows:
             row.skipped = False
 
@@ -597,11 +597,11 @@ class Story:
     def catch_up(self) -> None:
         run(self.queue.arrivals.catch_up(cast("Any", None)))
 
-    def survey(self) -> None:
+    def full_scan(self) -> None:
         queue = self.queue
-        queue.arrivals.request_survey()
+        queue.arrivals.request_full_scan()
         run(queue.arrivals.keep_up(cast("Any", None)))
-        while queue.arrivals.is_surveying:
+        while queue.arrivals.is_scanning:
             run(queue.arrivals.ask(cast("Any", None)))
 
     def work(self) -> None:
@@ -685,7 +685,7 @@ def scanned_too(story: Story) -> None:
     story.work()
     story.add(A)
     story.catch_up()
-    story.survey()  # has the lane scanned from the late arrival on
+    story.full_scan()  # has the lane scanned from the late arrival on
     story.add(A, ago=1)
     story.catch_up()
     story.claim(A, limit=2, late=1)
@@ -699,16 +699,16 @@ def overlapping(story: Story) -> None:
     story.queue.tick(seconds=1)
     story.add(A, ago=1, commits=False)
 
-    def meanwhile() -> None:
+    def between_statements() -> None:
         story.claim()
         story.queue._end(list(story.queue.open))
 
     if story.queue.left_out == "claims and catch-ups do not overlap":
-        story.queue.meanwhile = meanwhile
+        story.queue.between_statements = between_statements
         story.catch_up()
-        story.queue.meanwhile = lambda: None
+        story.queue.between_statements = lambda: None
     else:
-        meanwhile()
+        between_statements()
         story.catch_up()
 
 
@@ -739,8 +739,8 @@ def skipped(story: Story) -> None:
     xid = story.change(row)
     story.work()
     story.queue._end([xid], commits=False)
-    if story.queue.left_out != "the periodic survey":
-        story.survey()
+    if story.queue.left_out != "the periodic full scan":
+        story.full_scan()
 
 
 def quarantined(story: Story) -> None:
@@ -750,7 +750,7 @@ def quarantined(story: Story) -> None:
     story.queue.try_again()
 
 
-PARTS = {
+MECHANISMS = {
     "late arrivals by id": by_id,
     "transactions in progress": in_progress,
     "transactions since": since,
@@ -758,7 +758,7 @@ PARTS = {
     "new lanes": new_lane,
     "a lane that was forgotten": forgotten,
     "the answer to a flood": flood,
-    "a survey after a flood": flood_before_a_lane,
+    "a full scan after a flood": flood_before_a_lane,
     "the answer to a flood of a lane": flood_of_a_lane,
     "late arrivals without capacity": without_capacity,
     "late arrivals that have changed": changed,
@@ -767,20 +767,20 @@ PARTS = {
     "the clock": clock,
     "the next job of a lane": next_job,
     "a job scheduled for later": for_later,
-    "the periodic survey": skipped,
-    "a survey after quarantine": quarantined,
+    "the periodic full scan": skipped,
+    "a full scan after quarantine": quarantined,
 }
 
 
 def left_after(part: str, left_out: str) -> list[Row]:
     """Return what could be started and was not after a story, and what should not have been."""
     story = Story(left_out)
-    PARTS[part](story)
+    MECHANISMS[part](story)
     story.queue._drain(4)
     return story.queue._startable() + story.queue.taken_without_capacity
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_each_part_is_needed(part: str) -> None:
+@pytest.mark.parametrize("part", MECHANISMS)
+def test_each_mechanism_of_the_claim_protocol_is_needed(part: str) -> None:
     assert not left_after(part, left_out="")
     assert left_after(part, left_out=part)

@@ -31,19 +31,19 @@ def local(text: str, zone: str = PRAGUE) -> datetime:
     return datetime.fromisoformat(text.rstrip("+")).replace(tzinfo=ZoneInfo(zone), fold=text.endswith("+")).astimezone(UTC)
 
 
-def test_a_time_that_the_clocks_skip_fires_when_they_are_set() -> None:
+def test_a_time_skipped_by_daylight_saving_fires_at_the_change() -> None:
     nightly = Cron("30 2 * * *", PRAGUE)
     assert nightly.times(local("2026-03-28T03:00"), 2) == [SPRING, local("2026-03-30T02:30")]
     assert Cron("0,20,40 2 * * *", PRAGUE).times(local("2026-03-28T03:00"), 2) == [SPRING, local("2026-03-30T02:00")]
 
 
-def test_a_time_that_comes_twice_fires_the_first_time_alone() -> None:
+def test_a_time_that_occurs_twice_fires_only_the_first_time() -> None:
     nightly = Cron("30 2 * * *", PRAGUE)
     assert nightly.times(local("2026-10-24T03:00"), 2) == [local("2026-10-25T02:30"), local("2026-10-26T02:30")]
     assert nightly.after(local("2026-10-25T02:10+")) == local("2026-10-26T02:30")
 
 
-def test_what_goes_by_the_hour_counts_the_hours_that_pass() -> None:
+def test_hourly_schedules_fire_every_elapsed_hour_across_clock_changes() -> None:
     for change in (SPRING, AUTUMN):
         start = change - timedelta(hours=3)
         assert Cron("0 * * * *", PRAGUE).times(start, 6) == [start + timedelta(hours=hour) for hour in range(1, 7)]
@@ -63,12 +63,12 @@ def watched(cron: Cron, since: datetime, until: datetime) -> list[datetime]:
     instant = since.replace(second=0, microsecond=0)
     while instant <= until:
         now, before = instant.astimezone(zone), (instant - minute).astimezone(zone)
-        told = [now.replace(tzinfo=None)]
+        shown = [now.replace(tzinfo=None)]
         if by_the_clock and now.utcoffset() != before.utcoffset():
-            while told[-1] - minute > before.replace(tzinfo=None):  # what was skipped
-                told.append(told[-1] - minute)
+            while shown[-1] - minute > before.replace(tzinfo=None):  # what was skipped
+                shown.append(shown[-1] - minute)
         repeated = by_the_clock and now.fold == 1
-        if instant >= since and not repeated and any(fires(minutes, t.minute) and fires(hours, t.hour) for t in told):
+        if instant >= since and not repeated and any(fires(minutes, t.minute) and fires(hours, t.hour) for t in shown):
             found.append(instant)
         instant += minute
     return found
@@ -88,7 +88,7 @@ def fields(top: int) -> st.SearchStrategy[str]:
     begin=st.integers(-240 * 60, 240 * 60),
     length=st.integers(0, 8 * 3600),
 )
-def test_it_fires_when_a_watched_clock_would(
+def test_cron_fires_whenever_a_wall_clock_shows_a_matching_time(
     minutes: str, hours: str, change: tuple[str, datetime], begin: int, length: int
 ) -> None:
     cron = Cron(f"{minutes} {hours} * * *", change[0])
@@ -102,7 +102,7 @@ def test_it_fires_when_a_watched_clock_would(
     assert cron.latest(since=since, until=until, limit=2) == expected[-2:]
 
 
-def test_a_year_of_minutes_is_counted_back_only_as_far_as_asked() -> None:
+def test_latest_computes_only_as_many_past_times_as_requested() -> None:
     until = datetime(2026, 5, 1, tzinfo=UTC)
     found = Cron("* * * * *").latest(since=until - timedelta(days=3650), until=until, limit=3)
     assert found == [until - timedelta(minutes=minutes) for minutes in (2, 1, 0)]
@@ -119,12 +119,12 @@ def test_a_year_of_minutes_is_counted_back_only_as_far_as_asked() -> None:
         ("0 9 * * 1-5", "2026-01-01T09:00"),
     ],
 )
-def test_expressions_are_those_of_crontab(expression: str, first: str) -> None:
+def test_cron_accepts_crontab_expressions(expression: str, first: str) -> None:
     assert Cron(expression, PRAGUE).after(local("2026-01-01T00:00")) == local(first)
 
 
 @pytest.mark.parametrize(
-    ("expression", "zone", "option", "told"),
+    ("expression", "zone", "option", "reason"),
     [
         ("61 * * * *", "UTC", "cron", "bad minute"),
         ("* * * *", "UTC", "cron", "five fields"),
@@ -137,16 +137,16 @@ def test_expressions_are_those_of_crontab(expression: str, first: str) -> None:
         ("@daily", "", "time_zone", "IANA"),
     ],
 )
-def test_what_cannot_be_is_refused_with_its_name(expression: str, zone: str, option: str, told: str) -> None:
+def test_an_invalid_cron_option_is_refused_by_name(expression: str, zone: str, option: str, reason: str) -> None:
     with pytest.raises(InvalidOptionError) as refused:
         Cron(expression, zone)
     assert refused.value.option == option
-    assert told in refused.value.reason
+    assert reason in refused.value.reason
 
 
 @pytest.mark.parametrize("expression", ["*/20 2 * * *", "30 2 * * *", "15 * * * *"])
 @pytest.mark.parametrize("day", [datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)])
-def test_counted_back_the_times_are_the_same_when_the_clocks_are_set(expression: str, day: datetime) -> None:
+def test_past_times_equal_future_times_across_clock_changes(expression: str, day: datetime) -> None:
     cron = Cron(expression, PRAGUE)
     since = day - timedelta(hours=1)
     ahead = cron.times(since - timedelta(microseconds=1), 12)
@@ -164,7 +164,7 @@ FUZZED = st.lists(st.sampled_from(["*", "0"]) | st.text("0123456789*/,-LW#", min
 
 @settings(max_examples=200)
 @given(FUZZED.map(" ".join) | st.text(max_size=30), st.sampled_from(["UTC", PRAGUE]) | st.text(max_size=20))
-def test_any_text_is_refused_or_has_times_and_words(expression: str, zone: str) -> None:
+def test_any_expression_is_refused_or_has_times_and_a_description(expression: str, zone: str) -> None:
     try:
         cron = Cron(expression, zone)
     except InvalidOptionError as refused:

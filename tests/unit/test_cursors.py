@@ -66,7 +66,7 @@ def read() -> Cursors:
     return cursors
 
 
-def test_a_lane_is_scanned_from_the_earliest_job_that_is_known_of() -> None:
+def test_a_lane_is_scanned_from_its_earliest_known_job() -> None:
     cursors = Cursors([], 0)
     cursors.lower(LOW, ago(5))
     cursors.lower(LOW, ago(9))
@@ -77,14 +77,14 @@ def test_a_lane_is_scanned_from_the_earliest_job_that_is_known_of() -> None:
     assert not cursors.of_lane
 
 
-def test_a_claim_that_had_room_left_has_read_every_lane_to_its_end() -> None:
+def test_a_claim_below_its_limit_has_read_every_lane_to_its_end() -> None:
     cursors = known()
     ended, started = cursors.claimed(plan_of(HIGH, LOW), [job(LOW, 5, 3)], NOW)
     assert (ended, started) == ([HIGH, LOW], {LOW: 1})
     assert cursors.of_lane == {HIGH: (END, 0), LOW: (END, 0)}
 
 
-def test_a_claim_that_was_cut_off_has_read_up_to_its_last_job() -> None:
+def test_a_claim_that_reached_its_limit_has_read_up_to_its_last_job() -> None:
     cursors = known()
     assert cursors.claimed(plan_of(HIGH, LOW), [job(HIGH, 9, 1), job(HIGH, 8, 2)], NOW)[0] == []
     assert cursors.of_lane == {HIGH: (ago(8), 2), LOW: (START, 0)}
@@ -92,7 +92,7 @@ def test_a_claim_that_was_cut_off_has_read_up_to_its_last_job() -> None:
     assert cursors.of_lane == {HIGH: (END, 0), LOW: (ago(99), 4)}
 
 
-def test_a_cursor_stays_behind_what_became_due_just_now_but_not_behind_a_job_that_was_started() -> None:
+def test_a_cursor_stays_before_recently_due_jobs_and_moves_past_claimed_ones() -> None:
     cursors = known()
     cursors.claimed(plan_of(HIGH, LOW), [job(LOW, 0.05, 3)], NOW)
     assert cursors.of_lane == {HIGH: (END, 0), LOW: (ago(0.05), 3)}
@@ -102,7 +102,7 @@ def test_a_cursor_stays_behind_what_became_due_just_now_but_not_behind_a_job_tha
     assert cursors.of_lane[LOW] == (ago(0.05), 3)
 
 
-def test_the_order_in_which_jobs_come_back_does_not_matter() -> None:
+def test_cursors_do_not_depend_on_the_order_of_claimed_rows() -> None:
     cursors = known()
     cursors.claimed(plan_of(HIGH, LOW, limit=3), [job(LOW, 1, 9), job(HIGH, 9, 1), job(LOW, 2, 8)], NOW)
     assert cursors.of_lane == {HIGH: (END, 0), LOW: (ago(1), 9)}
@@ -140,14 +140,14 @@ def test_late_arrivals_do_not_move_cursors_and_count_to_the_limit() -> None:
     assert not cursors.late
 
 
-def test_a_job_ahead_of_its_cursor_is_left_to_the_scan() -> None:
+def test_a_job_ahead_of_its_cursor_is_not_a_late_arrival() -> None:
     cursors = read()
     cursors.caught_up([arrival(HIGH, -1, 1), arrival(HIGH, 1, 2)], SEEN, NOW, is_cut=False)
     assert cursors.late == {HIGH: {2: "7"}}
     assert cursors.watermark == SEEN
 
 
-def test_a_lane_that_was_not_known_starts_at_its_earliest_arrival() -> None:
+def test_a_new_lane_starts_at_its_earliest_arrival() -> None:
     cursors = read()
     cursors.caught_up([arrival(OTHER, 3, 1), arrival(OTHER, 8, 2), arrival(OTHER, 5, 3)], SEEN, NOW, is_cut=False)
     assert cursors.of_lane[OTHER] == (ago(8), 0)
@@ -156,7 +156,7 @@ def test_a_lane_that_was_not_known_starts_at_its_earliest_arrival() -> None:
     assert not cursors.late
 
 
-def test_a_late_arrival_is_kept_until_a_claim_was_given_it_as_it_is_now() -> None:
+def test_a_late_arrival_is_kept_until_a_claim_was_given_its_current_version() -> None:
     cursors = read()
     cursors.caught_up([arrival(HIGH, 5, 1, "7"), arrival(LOW, 5, 2, "7")], SEEN, NOW, is_cut=False)
     plan = plan_of(HIGH, late={1: "7"})
@@ -176,14 +176,14 @@ def test_a_flood_of_late_arrivals_has_its_lane_scanned_from_the_start() -> None:
     assert not cursors.late
 
 
-def test_more_than_a_catch_up_returns_has_every_lane_scanned_from_the_start() -> None:
+def test_a_truncated_catch_up_has_every_lane_scanned_from_the_start() -> None:
     cursors = read()
     assert cursors.caught_up([arrival(LOW, 5, 1)], SEEN, NOW, is_cut=True)
     assert cursors.of_lane == {HIGH: (START, 0), LOW: (START, 0)}
     assert not cursors.late
 
 
-def test_lanes_are_scanned_from_the_start_when_the_databases_clock_was_set_back() -> None:
+def test_lanes_are_scanned_from_the_start_after_the_database_clock_steps_back() -> None:
     cursors = read()
     assert cursors.caught_up([], SEEN, ago(0.001), is_cut=False)
     assert cursors.of_lane == {HIGH: (START, 0), LOW: (START, 0)}
@@ -194,7 +194,7 @@ def test_lanes_are_scanned_from_the_start_when_the_databases_clock_was_set_back(
     assert cursors.of_lane == {HIGH: (ago(0.001) - RECENT, 0), LOW: (ago(0.001) - RECENT, 0)}
 
 
-def test_a_job_whose_type_has_a_capacity_of_its_own_is_of_another_lane() -> None:
+def test_a_job_type_with_its_own_capacity_has_its_own_lane() -> None:
     cursors = known()
     assert cursors.lane_of(job(LOW, 1, 1)) == LOW
     assert cursors.lane_of(job(LOW._replace(type_name="own"), 1, 1)) == Lane("q", "", 0, "own")

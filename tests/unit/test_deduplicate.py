@@ -33,7 +33,7 @@ BAD: list[tuple[str, Callable[[], Any]]] = [
 
 
 @pytest.mark.parametrize(("field", "make"), BAD)
-def test_what_cannot_be_meant_names_the_field(field: str, make: Callable[[], Any]) -> None:
+def test_an_invalid_deduplication_option_is_refused_by_name(field: str, make: Callable[[], Any]) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         make()
     assert caught.value.option == field

@@ -94,7 +94,7 @@ def test_an_errors_docstring_is_its_default_message(kind: type[JobQueueError]) -
     assert str(kind("said otherwise")) == "said otherwise"
 
 
-def test_errors_that_are_also_pythons_can_be_caught_as_such() -> None:
+def test_errors_with_a_builtin_base_can_be_caught_by_it() -> None:
     assert issubclass(errors.InvalidOptionError, ValueError)
     assert issubclass(errors.InvalidJobError, ValueError)
     assert issubclass(errors.JobNotFoundError, LookupError)
@@ -110,7 +110,7 @@ def test_signals_are_not_errors_of_the_library() -> None:
 
 
 @pytest.mark.parametrize("signal", [Snooze, Retry])
-def test_a_job_is_put_back_for_a_while_or_until_an_instant(signal: Any) -> None:
+def test_retry_and_snooze_take_either_a_delay_or_an_instant(signal: Any) -> None:
     assert (signal(timedelta(0)).delay, signal(timedelta(0)).at) == (timedelta(0), None)
     assert (signal(at=NOW).delay, signal(at=NOW).at) == (None, NOW)
     both = "delay: give exactly one of delay and at"
@@ -129,19 +129,19 @@ def test_a_job_is_put_back_for_a_while_or_until_an_instant(signal: Any) -> None:
             signal(**given)
 
 
-def test_many_offenders_are_all_in_the_fields_and_ten_in_the_message() -> None:
+def test_an_error_lists_all_ids_in_its_fields_and_ten_in_its_message() -> None:
     error = errors.NotReschedulableError({str(number): JobStatus.DEAD for number in range(12)})
     assert (len(error.job_ids), len(error.statuses)) == (12, 12)
     assert "9 is dead and 2 more; nothing was changed" in str(error)
 
 
-def test_fields_say_what_the_message_says() -> None:
+def test_error_fields_hold_what_the_message_shows() -> None:
     missing = errors.JobNotFoundError(["a", "b"])
     assert missing.job_ids == ("a", "b")
     assert "a, b" in str(missing)
-    gone = errors.ChainNotFoundError(["a"], field="blockers[2]")
-    assert (gone.chain_ids, gone.field) == (("a",), "blockers[2]")
-    assert str(gone) == "blockers[2]: no such chain: a; nothing was changed"
+    unknown = errors.ChainNotFoundError(["a"], field="blockers[2]")
+    assert (unknown.chain_ids, unknown.field) == (("a",), "blockers[2]")
+    assert str(unknown) == "blockers[2]: no such chain: a; nothing was changed"
     held = errors.ChainReferencedError([("a", str(index)) for index in range(5)])
     assert held.references[4] == ("a", "4")
     assert "job 2 refers to chain a and 2 more" in str(held)
@@ -156,7 +156,7 @@ def test_fields_say_what_the_message_says() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not AttemptSignal])
-def test_every_error_survives_a_process_boundary(kind: type[Exception]) -> None:
+def test_every_error_can_be_pickled(kind: type[Exception]) -> None:
     made = kind(*EXAMPLES.get(kind.__name__, ()))
     back = pickle.loads(pickle.dumps(made))
     assert (type(back), str(back), vars(back)) == (kind, str(made), vars(made))

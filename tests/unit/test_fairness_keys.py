@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, WorkerOptions
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.operations import enqueue_payloads
-from sa_jobqueue.policies.fairness import SEPARATOR, as_arguments, label_of, named, part_of, split, whole
+from sa_jobqueue.policies.fairness import SEPARATOR, as_arguments, label_of, named, queue_key_of, queue_of, split
 
 
-def test_a_key_is_a_column_beside_the_queue() -> None:
+def test_the_fairness_key_is_a_column_beside_the_queue() -> None:
     job = Job("t", queue="mail/eu", fairness_key=42)
     assert (job.queue, job.fairness_key) == ("mail/eu", "42")
     assert Job("t", fairness_key="ann@example.org").fairness_key == "ann@example.org"
@@ -51,14 +51,14 @@ def test_a_handler_reads_the_key_from_the_payload() -> None:
 
 
 @pytest.mark.parametrize("key", ["a\0b", "x" * 101, 1.5, True, b"x"])
-def test_a_key_that_the_column_cannot_hold_is_refused_naming_what_it_may_be(key: Any) -> None:
+def test_a_fairness_key_that_does_not_fit_the_column_is_refused(key: Any) -> None:
     with pytest.raises(InvalidJobError, match=r"fairness_key.*must be text of at most 100 characters without NUL") as caught:
         Job("t", fairness_key=key)
     assert caught.value.field == "fairness_key"
     assert Job("t", fairness_key="x" * 100).fairness_key == "x" * 100
 
 
-def test_a_queue_may_have_a_slash_in_its_name_wherever_it_is_named() -> None:
+def test_a_queue_name_may_contain_a_slash() -> None:
     assert WorkerOptions(queues=["mail/eu"]).limits == {"mail/eu": None}
     queue = JobQueue()
     queue.handler("t", queue="mail/eu")(lambda: None)
@@ -68,14 +68,14 @@ def test_a_queue_may_have_a_slash_in_its_name_wherever_it_is_named() -> None:
     assert refused.value.option == "fairness_by"
 
 
-def test_a_key_may_contain_what_separates_it_from_its_queue() -> None:
-    part = part_of("mail", f"a{SEPARATOR}b")
-    assert (whole(part), split(part)) == ("mail", ("mail", f"a{SEPARATOR}b"))
+def test_a_fairness_key_may_contain_the_separator() -> None:
+    queue_key = queue_key_of("mail", f"a{SEPARATOR}b")
+    assert (queue_of(queue_key), split(queue_key)) == ("mail", ("mail", f"a{SEPARATOR}b"))
 
 
-def test_a_queue_and_a_key_of_it_are_named_for_people_and_for_the_shell() -> None:
+def test_queues_and_fairness_keys_are_formatted_for_messages_and_for_the_shell() -> None:
     assert (label_of("mail"), named("mail"), as_arguments("mail")) == ("mail", "queue 'mail'", "mail")
-    part = part_of("mail", "it's")
-    assert label_of(part) == """mail (fairness key "it's")"""
-    assert named(part) == """fairness key "it's" of queue 'mail'"""
-    assert as_arguments(part) == """mail --fairness-key 'it'"'"'s'"""
+    queue_key = queue_key_of("mail", "it's")
+    assert label_of(queue_key) == """mail (fairness key "it's")"""
+    assert named(queue_key) == """fairness key "it's" of queue 'mail'"""
+    assert as_arguments(queue_key) == """mail --fairness-key 'it'"'"'s'"""

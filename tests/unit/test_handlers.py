@@ -85,7 +85,7 @@ def test_defaults_are_those_of_a_plain_job() -> None:
     assert send.job_type.retry is None  # its queue may set it
 
 
-def test_a_wrong_payload_or_field_is_refused_when_the_job_is_described() -> None:
+def test_an_invalid_payload_or_field_is_refused_when_the_job_is_created() -> None:
     jobs = JobQueue()
 
     @jobs.handler("send")
@@ -132,7 +132,7 @@ def test_a_registry_makes_jobs_of_its_own_class() -> None:
     assert isinstance(jobs.job("send", {"order_id": 1}), MailJob)
 
 
-def test_jobs_of_a_type_known_by_name_are_checked_the_same() -> None:
+def test_jobs_created_by_type_name_are_validated_too() -> None:
     jobs = JobQueue()
 
     @jobs.handler("send", priority=2)
@@ -159,7 +159,9 @@ def test_jobs_of_a_type_known_by_name_are_checked_the_same() -> None:
         ("send", {"timeout": timedelta(0)}, "timeout"),
     ],
 )
-def test_bad_defaults_are_refused_before_the_function_is_seen(type_name: str, options: Any, field: str) -> None:
+def test_invalid_handler_defaults_are_refused_before_the_function_is_decorated(
+    type_name: str, options: Any, field: str
+) -> None:
     with pytest.raises(InvalidJobError) as caught:
         JobQueue().handler(type_name, **options)
     assert caught.value.field == field
@@ -198,7 +200,7 @@ def test_include_takes_over_every_handler() -> None:
     assert jobs.queues == ("default", "feature")
 
 
-def test_include_of_a_duplicate_names_both_places_and_takes_nothing() -> None:
+def test_include_of_a_duplicate_type_names_both_handlers_and_changes_nothing() -> None:
     jobs, feature = JobQueue(), JobQueue()
 
     @jobs.handler("same")
@@ -230,7 +232,7 @@ def test_two_registries_share_nothing() -> None:
     assert "a" not in other.registry
 
 
-def test_declaring_a_handler_takes_no_id_of_the_factory() -> None:
+def test_declaring_a_handler_does_not_call_the_id_factory() -> None:
     class OtherBase(DeclarativeBase):
         pass
 
@@ -248,7 +250,7 @@ def test_declaring_a_handler_takes_no_id_of_the_factory() -> None:
     assert made == []
 
 
-def test_a_continuation_is_a_job_checked_now() -> None:
+def test_a_continuation_is_validated_when_it_is_created() -> None:
     jobs = JobQueue(MailJob)
 
     @jobs.handler("send", priority=3)
@@ -294,7 +296,7 @@ def chained() -> tuple[JobQueue[Job], Handler[int, int | Order, Job]]:
     return jobs, first
 
 
-def test_a_chains_output_is_what_its_handler_or_its_last_jobs_declares() -> None:
+def test_a_chains_output_is_decoded_by_the_type_of_its_last_job() -> None:
     jobs, first = chained()
     for output, last, typed in [(7, "first", 7), ({"order_id": 7}, "second", Order(order_id=7))]:
         assert first.output(ended(output, last)) == jobs.output(ended(output, last)) == typed

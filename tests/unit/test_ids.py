@@ -22,7 +22,7 @@ def test_each_id_is_larger_than_the_one_before() -> None:
     assert made == sorted(set(made))
 
 
-def test_threads_share_one_order_and_make_no_id_twice() -> None:
+def test_threads_create_no_duplicate_ids_and_keep_order() -> None:
     with ThreadPoolExecutor(8) as pool:
         lists = list(pool.map(lambda _: [uuid7() for _ in range(2000)], range(8)))
     assert all(made == sorted(made) for made in lists)
@@ -45,7 +45,7 @@ def test_the_fraction_of_a_millisecond_fills_the_counter(monkeypatch: pytest.Mon
     assert made.int >> 64 & 0xFFF == now % 1_000_000 * 4096 // 1_000_000
 
 
-def test_a_clock_that_stands_still_or_steps_back_does_not_stop_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_stay_ordered_when_the_clock_stalls_or_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.time_ns()
     moments = iter([start, start, start - 3_600_000_000_000, start + 1_000_000])
     monkeypatch.setattr(time, "time_ns", lambda: next(moments))
@@ -53,5 +53,5 @@ def test_a_clock_that_stands_still_or_steps_back_does_not_stop_the_order(monkeyp
     assert made == sorted(set(made))
 
 
-def test_the_rest_is_random() -> None:
+def test_the_remaining_bits_of_an_id_are_random() -> None:
     assert len({uuid7().int & (1 << 62) - 1 for _ in range(1000)}) == 1000

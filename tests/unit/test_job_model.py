@@ -35,7 +35,7 @@ class NumberedJob(
     """A queue with ids of the application's making."""
 
 
-def test_a_plain_job_is_pending_and_its_own_chain() -> None:
+def test_a_new_job_is_pending_and_the_root_of_its_own_chain() -> None:
     job = Job("send", {"to": "a@b"})
     assert isinstance(job.id, UUID)
     assert job.id.version == 7
@@ -45,18 +45,18 @@ def test_a_plain_job_is_pending_and_its_own_chain() -> None:
     assert (job.attempt, job.max_attempts, job.timeout) == (0, 20, None)
 
 
-def test_keywords_and_positions_name_the_same() -> None:
+def test_a_job_accepts_positional_and_keyword_arguments() -> None:
     job = Job(type_name="send", input=[1])
     assert (job.type_name, job.input) == ("send", [1])
 
 
 @pytest.mark.parametrize("name", ["a", "9", "send_mail.v2:eu/x-1", "x" * 100])
-def test_a_plain_name_is_taken(name: str) -> None:
+def test_a_plain_type_or_queue_name_is_accepted(name: str) -> None:
     assert Job(name, queue=name).queue == name
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", ".a", "-a", "x" * 101, "ä", "a\n", "a\0", 7, None, b"a"])
-def test_any_other_name_is_refused(name: Any) -> None:
+def test_an_invalid_type_or_queue_name_is_refused(name: Any) -> None:
     for field, keywords in (("type_name", {"type_name": name}), ("queue", {"type_name": "a", "queue": name})):
         with pytest.raises(InvalidJobError, match="must be 1 to 100 letters") as caught:
             Job(**keywords)
@@ -102,7 +102,7 @@ def test_a_bad_field_is_named(field: str, value: Any) -> None:
         ("skip_while_retrying", False),
     ],
 )
-def test_a_field_is_taken_at_its_bounds(field: str, value: Any) -> None:
+def test_a_field_is_accepted_at_its_bounds(field: str, value: Any) -> None:
     assert getattr(Job("send", **{field: value}), field) == value
 
 
@@ -117,7 +117,7 @@ def test_delay_and_at_exclude_each_other() -> None:
         Job("send", delay=timedelta(0), at=datetime(2026, 1, 1, tzinfo=UTC))
 
 
-def test_when_it_is_due_is_left_to_the_databases_clock() -> None:
+def test_due_times_are_computed_by_the_database_clock() -> None:
     assert "scheduled_at" not in Job("send").__dict__
     assert "scheduled_at" not in Job("send", delay=timedelta(0)).__dict__
     assert "now() +" in str(Job("send", delay=timedelta(seconds=5)).scheduled_at)
@@ -131,7 +131,7 @@ def test_an_unknown_column_is_refused() -> None:
     assert TextJob("send", tenant="a").tenant == "a"
 
 
-def test_text_ids_are_made_as_text() -> None:
+def test_text_ids_are_created_as_text() -> None:
     job = TextJob("send")
     assert UUID(job.id).version == 7
     assert job.chain_id == job.id
@@ -146,7 +146,7 @@ def test_an_id_factory_makes_the_ids() -> None:
     assert (first.id, second.id) == ("job-1", "job-2")
 
 
-def test_class_keywords_place_the_tables() -> None:
+def test_class_keywords_set_schema_and_prefix_of_the_tables() -> None:
     assert NumberedJob.__jobqueue__ == Layout("app", "n_", "text")
     companions: list[Any] = [NumberedJob.Attempt, NumberedJob.Blocker, NumberedJob.DeadLetter, NumberedJob.Worker]
     names = ["n_job", "n_job_attempt", "n_job_blocker", "n_dead_letter", "n_worker"]
@@ -167,7 +167,7 @@ def test_the_id_type_is_that_of_every_id_column() -> None:
         assert {type(column.type) for column in columns} == {expected}
 
 
-def test_two_queues_share_no_name() -> None:
+def test_two_job_classes_share_no_database_name() -> None:
     tables = [
         kind.__table__
         for queue in (TextJob, NumberedJob)
@@ -198,7 +198,7 @@ def test_the_mixin_listed_after_the_base_is_refused() -> None:
         type("WrongJob", (OtherBase, JobMixin), {})
 
 
-def test_a_mixin_on_top_of_the_mixin_makes_no_table_yet() -> None:
+def test_a_subclass_of_the_mixin_has_no_table_until_mapped() -> None:
     class OtherBase(DeclarativeBase):
         pass
 
@@ -213,7 +213,7 @@ def test_a_mixin_on_top_of_the_mixin_makes_no_table_yet() -> None:
     assert TenantJob("a", tenant="b").tenant == "b"
 
 
-def test_a_repr_tells_no_input_and_queries_nothing() -> None:
+def test_repr_shows_no_input_and_runs_no_query() -> None:
     job = Job("send", {"password": "secret"})
     assert repr(job) == f"<Job {job.id} send pending>"
     assert repr(Job.__new__(Job)) == "<Job None None None>"

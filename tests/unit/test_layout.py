@@ -11,7 +11,7 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import Job
 
 
-def test_the_plain_layout_adds_nothing() -> None:
+def test_the_default_layout_adds_no_schema_or_prefix() -> None:
     assert (Layout().name("job"), Layout().qualified("job")) == ("job", "job")
     assert Layout().channel("due") == ".job:due"
 
@@ -43,13 +43,13 @@ def test_channels_of_different_queues_differ() -> None:
         ("id_type", {"id_type": "int"}),
     ],
 )
-def test_a_name_that_is_no_plain_identifier_is_refused(option: str, given_options: dict[str, Any]) -> None:
+def test_a_schema_or_prefix_that_is_not_a_plain_identifier_is_refused(option: str, given_options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         Layout(**given_options)
     assert caught.value.option == option
 
 
-def test_the_longest_layout_stays_within_the_servers_limits() -> None:
+def test_the_longest_layout_stays_within_postgresqls_identifier_limit() -> None:
     layout = Layout("s" * 32, "p" * 20)
     tables = [Job.__table__, *(kind.__table__ for kind in (Job.Attempt, Job.Blocker, Job.DeadLetter, Job.Worker))]
     names = [str(part.name) for table in tables for part in (*table.constraints, *table.indexes) if part.name]  # type: ignore[attr-defined]

@@ -88,7 +88,7 @@ def test_each_line_of_a_handler_names_its_attempt_also_in_tasks_and_threads(logg
     assert not FIELDS.keys() & outside.keys()
 
 
-def test_as_text_a_handler_s_line_begins_with_its_job_and_an_event_s_as_it_always_has(logger: logging.Logger) -> None:
+def test_text_lines_of_handlers_begin_with_their_job_and_event_lines_do_not(logger: logging.Logger) -> None:
     stream = written(logger, logging.Formatter("%(attempt)s%(message)s"))
     assert "%(attempt)s%(message)s" in TEXT
     within(attempt(), lambda: logger.info("mailed"))
@@ -108,7 +108,7 @@ def test_every_event_is_a_line_of_json_with_fields(kind: type, logger: logging.L
     assert record.fields.keys() <= line.keys()
 
 
-def test_the_last_lines_of_an_attempt_are_kept_with_its_error(logger: logging.Logger) -> None:
+def test_the_last_log_lines_of_an_attempt_are_stored_with_its_error(logger: logging.Logger) -> None:
     capturing = LogCapture(3, logging.INFO)
     logger.addHandler(capturing)
     entered, other = attempt(), attempt()

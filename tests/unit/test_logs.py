@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from sa_jobqueue import events as told
+from sa_jobqueue import events
 from sa_jobqueue.types import AttemptOutcome, DeadReason, RefusedWrite
 from sa_jobqueue.worker import logs
 
@@ -18,128 +18,128 @@ ERROR = {"type": "app.CardDeclined", "message": "declined\ncard 4111 1111", "tra
 JOB = ("7", "charge", 2)
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-CASES: dict[type, tuple[told.Event, str, str]] = {
-    told.JobStarted: (told.JobStarted(*JOB), "DEBUG", "job 7 (charge) attempt 2 started"),
-    told.JobCompleted: (told.JobCompleted(*JOB, SECOND), "INFO", "job 7 (charge) attempt 2 completed in 1.000 s"),
-    told.JobRescheduled: (
-        told.JobRescheduled(*JOB, AttemptOutcome.TIMED_OUT, SECOND, ERROR),
+CASES: dict[type, tuple[events.Event, str, str]] = {
+    events.JobStarted: (events.JobStarted(*JOB), "DEBUG", "job 7 (charge) attempt 2 started"),
+    events.JobCompleted: (events.JobCompleted(*JOB, SECOND), "INFO", "job 7 (charge) attempt 2 completed in 1.000 s"),
+    events.JobRescheduled: (
+        events.JobRescheduled(*JOB, AttemptOutcome.TIMED_OUT, SECOND, ERROR),
         "WARNING",
         "job 7 (charge) attempt 2 timed out, due again in 1.0 s: app.CardDeclined: declined",
     ),
-    told.JobDied: (
-        told.JobDied(*JOB, DeadReason.EXHAUSTED, ERROR),
+    events.JobDied: (
+        events.JobDied(*JOB, DeadReason.EXHAUSTED, ERROR),
         "ERROR",
         "job 7 (charge) attempt 2 died (exhausted): app.CardDeclined: declined",
     ),
-    told.JobUnblocked: (told.JobUnblocked(*JOB), "DEBUG", "job 7 (charge) attempt 2 was unblocked"),
-    told.MiddlewareFailed: (
-        told.MiddlewareFailed(*JOB, ValueError("no route\nto the collector")),
+    events.JobUnblocked: (events.JobUnblocked(*JOB), "DEBUG", "job 7 (charge) attempt 2 was unblocked"),
+    events.MiddlewareFailed: (
+        events.MiddlewareFailed(*JOB, ValueError("no route\nto the collector")),
         "ERROR",
         "job 7 (charge) attempt 2 completed, but its middleware failed afterwards: ValueError: no route",
     ),
-    told.JobCancelled: (told.JobCancelled(*JOB), "INFO", "job 7 (charge) attempt 2 was cancelled by its handler"),
-    told.AttemptLost: (
-        told.AttemptLost(*JOB),
+    events.JobCancelled: (events.JobCancelled(*JOB), "INFO", "job 7 (charge) attempt 2 was cancelled by its handler"),
+    events.AttemptLost: (
+        events.AttemptLost(*JOB),
         "WARNING",
         "job 7 (charge) attempt 2 lost its lease; no result was written",
     ),
-    told.JobRescued: (
-        told.JobRescued(*JOB, "w:1", died=False),
+    events.JobRescued: (
+        events.JobRescued(*JOB, "w:1", died=False),
         "WARNING",
         "job 7 (charge) attempt 2 was rescued from worker w:1, which died or exceeded its lease",
     ),
-    told.UnknownTypesPending: (
-        told.UnknownTypesPending(("a", "b")),
+    events.UnknownTypesPending: (
+        events.UnknownTypesPending(("a", "b")),
         "WARNING",
         "due jobs stay pending, as no worker has a handler for their types: a, b",
     ),
-    told.UnservedQueues: (
-        told.UnservedQueues(("mail", "reports")),
+    events.UnservedQueues: (
+        events.UnservedQueues(("mail", "reports")),
         "WARNING",
         "due jobs stay pending, as no worker serves their queues: mail, reports",
     ),
-    told.SettingsChanged: (
-        told.SettingsChanged("w:1", ("mail",), (), 4),
+    events.SettingsChanged: (
+        events.SettingsChanged("w:1", ("mail",), (), 4),
         "INFO",
         "settings changed worker=w:1 concurrency=4 paused_queues=mail paused_types=none",
     ),
-    told.SettingsDiffer: (
-        told.SettingsDiffer("w:1", {"mail": {"weight": (2, 1), "rate_period": (None, SECOND)}}),
+    events.SettingsDiffer: (
+        events.SettingsDiffer("w:1", {"mail": {"weight": (2, 1), "rate_period": (None, SECOND)}}),
         "WARNING",
         "settings of queues differ from those declared in the code, and the database's apply until"
         " `sa-jobqueue queues sync MODULE:ATTRIBUTE` writes the declared ones:"
         " mail weight=2 (declared: 1); mail rate_period=None (declared: 0:00:01)",
     ),
-    told.ChainsPruned: (
-        told.ChainsPruned(3, 7),
+    events.ChainsPruned: (
+        events.ChainsPruned(3, 7),
         "INFO",
         "pruned 3 chains with 7 jobs after their retention",
     ),
-    told.DeadLettersPruned: (told.DeadLettersPruned(3), "INFO", "pruned 3 resolved dead letters after their retention"),
-    told.ScheduleFired: (
-        told.ScheduleFired("nightly", (NOON,), ("7",), None),
+    events.DeadLettersPruned: (events.DeadLettersPruned(3), "INFO", "pruned 3 resolved dead letters after their retention"),
+    events.ScheduleFired: (
+        events.ScheduleFired("nightly", (NOON,), ("7",), None),
         "INFO",
         "schedule nightly fired for 2026-01-01T12:00:00+00:00",
     ),
-    told.ScheduleBroken: (
-        told.ScheduleBroken("nightly", "cron: bad"),
+    events.ScheduleBroken: (
+        events.ScheduleBroken("nightly", "cron: bad"),
         "ERROR",
         "schedule nightly cannot fire until its row is corrected: cron: bad",
     ),
-    told.SchedulesUndeclared: (
-        told.SchedulesUndeclared(("a", "b")),
+    events.SchedulesUndeclared: (
+        events.SchedulesUndeclared(("a", "b")),
         "WARNING",
         "schedules are not declared in this code but still fire; delete them if they are obsolete: a, b",
     ),
-    told.SchemaAhead: (
-        told.SchemaAhead("w:1", 4, 3),
+    events.SchemaAhead: (
+        events.SchemaAhead("w:1", 4, 3),
         "WARNING",
         "worker w:1 found schema version 4, newer than its own (3); upgrade the worker",
     ),
-    told.PoolerFound: (
-        told.PoolerFound("w:1", False, SECOND),
+    events.PoolerFound: (
+        events.PoolerFound("w:1", False, SECOND),
         "INFO",
         "worker w:1 is connected through a connection pooler; it polls every 1 s",
     ),
-    told.MemoryExceeded: (
-        told.MemoryExceeded("w:1", 3 * 2**20, 2 * 2**20),
+    events.MemoryExceeded: (
+        events.MemoryExceeded("w:1", 3 * 2**20, 2 * 2**20),
         "WARNING",
         "worker w:1 uses 3 MiB, more than its limit of 2 MiB; it drains and stops",
     ),
-    told.WorkerStarted: (
-        told.WorkerStarted("w:1", ("mail", "default"), 10, ("charge",), "postgresql://app:***@db/shop", 1),
+    events.WorkerStarted: (
+        events.WorkerStarted("w:1", ("mail", "default"), 10, ("charge",), "postgresql://app:***@db/shop", 1),
         "INFO",
         "worker w:1 started queues=mail, default concurrency=10 handlers=charge "
         "database=postgresql://app:***@db/shop schema_version=1",
     ),
-    told.DrainRequested: (
-        told.DrainRequested("w:1"),
+    events.DrainRequested: (
+        events.DrainRequested("w:1"),
         "INFO",
         "worker w:1 is draining: running jobs may finish",
     ),
-    told.ProviderFailed: (
-        told.ProviderFailed(ValueError("no")),
+    events.ProviderFailed: (
+        events.ProviderFailed(ValueError("no")),
         "ERROR",
         "dependency could not be closed: ValueError: no",
     ),
-    told.SelectorFailed: (
-        told.SelectorFailed("w:1", "mail", "app:choose", ValueError("no")),
+    events.SelectorFailed: (
+        events.SelectorFailed("w:1", "mail", "app:choose", ValueError("no")),
         "ERROR",
         "selector app:choose failed; jobs of queue mail start in the default order until it succeeds: ValueError: no",
     ),
-    told.WorkerStopped: (told.WorkerStopped("w:1", 3), "INFO", "worker w:1 stopped, 3 jobs released"),
-    told.WriteQuarantined: (
-        told.WriteQuarantined(RefusedWrite.COMPLETE, "a-job", "w:1", ValueError("boom"), "23514", 2, SECOND),
+    events.WorkerStopped: (events.WorkerStopped("w:1", 3), "INFO", "worker w:1 stopped, 3 jobs released"),
+    events.WriteQuarantined: (
+        events.WriteQuarantined(RefusedWrite.COMPLETE, "a-job", "w:1", ValueError("boom"), "23514", 2, SECOND),
         "ERROR",
         "write quarantined statement=complete subject=a-job failures=2 retry_in=1s: ValueError: boom",
     ),
-    told.ComponentFailed: (
-        told.ComponentFailed("claimer", ValueError("boom"), SECOND),
+    events.ComponentFailed: (
+        events.ComponentFailed("claimer", ValueError("boom"), SECOND),
         "ERROR",
         "claimer failed, restarting in 1.0 s: ValueError: boom",
     ),
-    told.HeartbeatFailing: (
-        told.HeartbeatFailing("w:1", SECOND),
+    events.HeartbeatFailing: (
+        events.HeartbeatFailing("w:1", SECOND),
         "ERROR",
         "worker w:1 had no successful heartbeat for 1.0 s; it stops its jobs before other workers rescue them",
     ),
@@ -147,33 +147,35 @@ CASES: dict[type, tuple[told.Event, str, str]] = {
 
 
 @pytest.fixture
-def bus(caplog: pytest.LogCaptureFixture) -> told.EventBus:
+def bus(caplog: pytest.LogCaptureFixture) -> events.EventBus:
     caplog.set_level(logging.DEBUG, logger=logs.LOGGER_NAME)
-    events = told.EventBus()
-    logs.subscribe(events)
-    return events
+    event_bus = events.EventBus()
+    logs.subscribe(event_bus)
+    return event_bus
 
 
-def test_every_event_has_its_words() -> None:
-    assert set(CASES) == set(get_args(told.Event))
+def test_every_event_has_a_log_message() -> None:
+    assert set(CASES) == set(get_args(events.Event))
 
 
 @pytest.mark.parametrize("kind", list(CASES), ids=lambda kind: kind.__name__)
-def test_an_event_is_logged_at_its_level_in_its_words(
-    kind: type, bus: told.EventBus, caplog: pytest.LogCaptureFixture
+def test_an_event_is_logged_with_its_level_message_and_fields(
+    kind: type, bus: events.EventBus, caplog: pytest.LogCaptureFixture
 ) -> None:
     event, level, words = CASES[kind]
     bus.emit(event)
     (record,) = caplog.records
-    name = "sa_jobqueue.worker.attempts" if isinstance(event, told.AttemptEvent) else "sa_jobqueue.worker"
+    name = "sa_jobqueue.worker.attempts" if isinstance(event, events.AttemptEvent) else "sa_jobqueue.worker"
     assert (record.name, record.levelname, record.getMessage()) == (name, level, words)
     assert record.__dict__["event"] == kind.__name__
     fields = {key: value for key, value in record.__dict__.items() if key != "exc_text"}  # the traceback
     assert "4111 1111" not in str(fields)  # the message's first line alone
 
 
-def test_records_of_attempts_name_job_type_attempt_and_outcome(bus: told.EventBus, caplog: pytest.LogCaptureFixture) -> None:
-    bus.emit(told.JobRescheduled(*JOB, AttemptOutcome.FAILED, SECOND, ERROR))
+def test_records_of_attempts_name_job_type_attempt_and_outcome(
+    bus: events.EventBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus.emit(events.JobRescheduled(*JOB, AttemptOutcome.FAILED, SECOND, ERROR))
     fields = caplog.records[0].__dict__
     assert {name: fields[name] for name in ("job_id", "job_type", "job_attempt", "job_outcome", "delay_seconds")} == {
         "job_id": "7",
@@ -185,41 +187,41 @@ def test_records_of_attempts_name_job_type_attempt_and_outcome(bus: told.EventBu
 
 
 @pytest.mark.parametrize("outcome", [AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED])
-def test_what_a_handler_or_a_shutdown_asked_for_is_no_warning(outcome: AttemptOutcome) -> None:
-    assert logs.describe(told.JobRescheduled(*JOB, outcome, SECOND, None)).level == logging.INFO
+def test_requested_reschedules_are_logged_at_info_level(outcome: AttemptOutcome) -> None:
+    assert logs.describe(events.JobRescheduled(*JOB, outcome, SECOND, None)).level == logging.INFO
 
 
 @pytest.mark.parametrize("error", [None, ERROR])
-def test_a_job_put_back_until_an_instant_names_it(error: Any) -> None:
+def test_a_job_rescheduled_to_an_instant_logs_the_instant(error: Any) -> None:
     at = datetime(2099, 1, 1, tzinfo=UTC)
-    record = logs.describe(told.JobRescheduled(*JOB, AttemptOutcome.SNOOZED, timedelta(0), error, at))
+    record = logs.describe(events.JobRescheduled(*JOB, AttemptOutcome.SNOOZED, timedelta(0), error, at))
     assert "snoozed, due again at 2099-01-01T00:00:00+00:00" in record.message % record.arguments
     assert record.fields["due_at"] == "2099-01-01T00:00:00+00:00"
 
 
 @pytest.mark.parametrize(("released", "words"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs")])
-def test_what_a_worker_gave_back_is_counted_in_words(
-    released: int, words: str, bus: told.EventBus, caplog: pytest.LogCaptureFixture
+def test_a_stopped_worker_logs_how_many_jobs_it_released(
+    released: int, words: str, bus: events.EventBus, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bus.emit(told.WorkerStopped("w:1", released))
+    bus.emit(events.WorkerStopped("w:1", released))
     assert caplog.messages == [f"worker w:1 stopped, {words} released"]
 
 
 def test_a_death_by_rescue_is_an_error() -> None:
-    assert logs.describe(told.JobRescued(*JOB, "w:1", died=True)).level == logging.ERROR
+    assert logs.describe(events.JobRescued(*JOB, "w:1", died=True)).level == logging.ERROR
 
 
-def test_a_drivers_error_is_told_without_its_statement(bus: told.EventBus, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_driver_error_is_logged_without_its_statement(bus: events.EventBus, caplog: pytest.LogCaptureFixture) -> None:
     error = OperationalError("UPDATE job SET output = %s", {"output": "secret"}, Exception("server closed the connection"))
-    bus.emit(told.ComponentFailed("completer", error, SECOND))
+    bus.emit(events.ComponentFailed("completer", error, SECOND))
     assert "server closed the connection" in caplog.text
     assert "secret" not in caplog.text
     assert "UPDATE" not in caplog.text
 
 
-def test_a_level_that_is_off_costs_no_record(bus: told.EventBus, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_level_that_is_off_costs_no_record(bus: events.EventBus, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger=logs.LOGGER_NAME)
-    bus.emit(told.JobCompleted(*JOB, SECOND))
+    bus.emit(events.JobCompleted(*JOB, SECOND))
     assert not caplog.records
 
 
@@ -233,11 +235,11 @@ FAILED = {
 
 @pytest.mark.parametrize(
     "event",
-    [told.JobRescheduled(*JOB, AttemptOutcome.FAILED, SECOND, FAILED), told.JobDied(*JOB, DeadReason.EXHAUSTED, FAILED)],
+    [events.JobRescheduled(*JOB, AttemptOutcome.FAILED, SECOND, FAILED), events.JobDied(*JOB, DeadReason.EXHAUSTED, FAILED)],
     ids=lambda event: type(event).__name__,
 )
 def test_a_failed_attempt_is_logged_with_its_traceback_and_without_quoted_values(
-    event: told.Event, bus: told.EventBus, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    event: events.Event, bus: events.EventBus, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus.emit(event)
     assert 'File "shop.py", line 3, in charge\nDuplicate: duplicate key\n[SQL: INSERT INTO card]' in caplog.text
@@ -250,16 +252,16 @@ def test_a_failed_attempt_is_logged_with_its_traceback_and_without_quoted_values
 
 
 def test_lines_of_attempts_are_turned_off_by_the_level_of_their_logger(
-    bus: told.EventBus, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    bus: events.EventBus, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     off = logging.getLogger(f"{logs.LOGGER_NAME}.attempts")
     monkeypatch.setattr(off, "isEnabledFor", lambda level: level >= logging.WARNING)
-    bus.emit(told.JobCompleted(*JOB, SECOND))
-    bus.emit(told.WorkerStarted("w:1"))
+    bus.emit(events.JobCompleted(*JOB, SECOND))
+    bus.emit(events.WorkerStarted("w:1"))
     assert [record.name for record in caplog.records] == [logs.LOGGER_NAME]
 
 
-def test_events_that_are_logged_twice_are_written_once(bus: told.EventBus, caplog: pytest.LogCaptureFixture) -> None:
+def test_subscribing_the_log_twice_writes_each_event_once(bus: events.EventBus, caplog: pytest.LogCaptureFixture) -> None:
     logs.subscribe(bus)
-    bus.emit(told.WorkerStarted("w:1"))
+    bus.emit(events.WorkerStarted("w:1"))
     assert len(caplog.records) == 1

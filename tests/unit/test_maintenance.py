@@ -6,11 +6,11 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.statements import maintenance as statements
 
 
-def test_names_are_those_of_the_queues_own_schema() -> None:
+def test_maintenance_statements_use_qualified_and_prefixed_names() -> None:
     layout = Layout(schema="order", prefix="mail_")
-    told = [statements.vacuum(layout, "mail_job", analyze=True), statements.vacuum(layout, "mail_job", analyze=False)]
-    told += [statements.reindex(layout, "mail_ix_job_claim"), statements.drop_index(layout, "mail_ix_job_claim_ccnew")]
-    assert [str(one) for one in told] == [
+    found = [statements.vacuum(layout, "mail_job", analyze=True), statements.vacuum(layout, "mail_job", analyze=False)]
+    found += [statements.reindex(layout, "mail_ix_job_claim"), statements.drop_index(layout, "mail_ix_job_claim_ccnew")]
+    assert [str(one) for one in found] == [
         'VACUUM (ANALYZE) "order".mail_job',
         'VACUUM "order".mail_job',
         'REINDEX INDEX CONCURRENTLY "order".mail_ix_job_claim',

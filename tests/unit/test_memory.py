@@ -32,7 +32,7 @@ def nothing_frozen() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("nothing_frozen")
-def test_a_worker_runs_while_what_was_imported_is_out_of_garbage_collections() -> None:
+def test_a_worker_freezes_imported_objects_while_it_runs() -> None:
     worker: Any = Serving()
     imported = len(gc.get_objects())
     before = gc.get_freeze_count()
@@ -42,7 +42,7 @@ def test_a_worker_runs_while_what_was_imported_is_out_of_garbage_collections() -
 
 
 @pytest.mark.usefixtures("nothing_frozen")
-def test_what_a_program_has_frozen_before_its_worker_stays_frozen() -> None:
+def test_objects_frozen_before_the_worker_started_stay_frozen() -> None:
     """As a server does before it forks its processes."""
     gc.freeze()
     before = gc.get_freeze_count()

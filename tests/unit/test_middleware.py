@@ -44,18 +44,18 @@ def within(calls: list[str], error: BaseException | None = None) -> Proceed:
     return attempt
 
 
-async def test_the_first_is_outermost(calls: list[str]) -> None:
+async def test_the_first_middleware_is_outermost(calls: list[str]) -> None:
     await surround([around(calls, "a"), around(calls, "b")], ATTEMPT, within(calls))
     assert calls == ["a in", "b in", "attempt", "b out", "a out"]
 
 
-async def test_an_error_goes_through_all_of_them(calls: list[str]) -> None:
+async def test_an_error_passes_through_every_middleware(calls: list[str]) -> None:
     with pytest.raises(ValueError, match="failed"):
         await surround([around(calls, "a"), around(calls, "b")], ATTEMPT, within(calls, ValueError("failed")))
     assert calls == ["a in", "b in", "attempt"]
 
 
-async def test_one_may_raise_instead_of_proceeding(calls: list[str]) -> None:
+async def test_middleware_may_raise_instead_of_proceeding(calls: list[str]) -> None:
     async def refuses(attempt: AttemptContext, proceed: Proceed) -> None:
         raise Snooze(timedelta(hours=1))
 
@@ -64,7 +64,7 @@ async def test_one_may_raise_instead_of_proceeding(calls: list[str]) -> None:
     assert calls == ["a in"]
 
 
-async def test_a_failure_can_be_replaced_but_not_kept(calls: list[str]) -> None:
+async def test_middleware_can_replace_an_error_but_not_suppress_it(calls: list[str]) -> None:
     async def replaces(attempt: AttemptContext, proceed: Proceed) -> None:
         try:
             await proceed()
@@ -110,7 +110,7 @@ async def _tries_again(attempt: AttemptContext, proceed: Proceed) -> None:
         (_tries_again, ValueError(), "raise Retry for another attempt", 1),
     ],
 )
-async def test_one_that_does_not_proceed_exactly_once_fails_the_attempt(
+async def test_middleware_that_does_not_proceed_exactly_once_fails_the_attempt(
     calls: list[str], middleware: Middleware, error: Exception | None, reason: str, attempts: int
 ) -> None:
     with pytest.raises(MiddlewareError, match=reason) as caught:
@@ -119,7 +119,7 @@ async def test_one_that_does_not_proceed_exactly_once_fails_the_attempt(
     assert calls.count("attempt") == attempts
 
 
-async def test_what_one_did_not_wait_for_is_ended_before_the_attempt_is(calls: list[str]) -> None:
+async def test_an_attempt_left_running_by_middleware_is_cancelled_first(calls: list[str]) -> None:
     tasks: list[asyncio.Task[None]] = []
     started = asyncio.Event()
 
@@ -166,7 +166,7 @@ async def _narrow(attempt: AttemptContext) -> None: ...
         (7, "builtins:int: middleware is a coroutine function"),
     ],
 )
-def test_what_cannot_be_called_as_middleware_is_refused(func: Any, reason: str) -> None:
+def test_an_invalid_middleware_function_is_refused(func: Any, reason: str) -> None:
     jobs = JobQueue()
     with pytest.raises(InvalidMiddlewareError, match=reason):
         jobs.middleware(func)
@@ -174,7 +174,7 @@ def test_what_cannot_be_called_as_middleware_is_refused(func: Any, reason: str) 
     assert jobs["a"].job_type.middleware == []
 
 
-def test_it_counts_for_handlers_registered_before_and_after_it() -> None:
+def test_middleware_applies_to_handlers_registered_before_and_after_it() -> None:
     jobs = JobQueue()
     accepted: list[Any] = [_never, _Callable(), partial(_twice)]
     jobs.handler("before")(lambda: None)
@@ -185,7 +185,7 @@ def test_it_counts_for_handlers_registered_before_and_after_it() -> None:
 
 
 @pytest.mark.parametrize("first", ["include", "register"])
-def test_an_included_registry_keeps_its_own_and_gets_no_other(first: str) -> None:
+def test_an_included_registry_keeps_only_its_own_middleware(first: str) -> None:
     jobs, feature = JobQueue(), JobQueue()
     jobs.handler("ours")(lambda: None)
     feature.handler("theirs")(lambda: None)
@@ -198,7 +198,7 @@ def test_an_included_registry_keeps_its_own_and_gets_no_other(first: str) -> Non
     assert {handler.name: list(handler.job_type.middleware) for handler in jobs} == {"ours": [_never], "theirs": [_twice]}
 
 
-def test_a_registry_is_included_once() -> None:
+def test_a_registry_cannot_be_included_twice_or_in_itself() -> None:
     jobs, feature, other = JobQueue(), JobQueue(), JobQueue()
     jobs.handler("ours")(lambda: None)
     feature.handler("theirs")(lambda: None)

@@ -25,7 +25,7 @@ MS, S, M, H, D = (timedelta(**{unit: 1}) for unit in ("milliseconds", "seconds",
         ("cancel_timeout", 0 * S, 1 * H, -1 * MS, 1 * H + MS),
     ],
 )
-def test_an_option_is_taken_at_its_bounds_and_refused_past_them(
+def test_an_option_is_accepted_at_its_bounds_and_refused_beyond_them(
     option: str, least: Any, most: Any, below: Any, above: Any
 ) -> None:
     for value in (least, most):
@@ -36,15 +36,15 @@ def test_an_option_is_taken_at_its_bounds_and_refused_past_them(
         assert caught.value.option == option
 
 
-def test_the_beat_is_bounded_as_well() -> None:
-    for beat in (100 * MS, 5 * M):
-        assert WorkerOptions(heartbeat_interval=beat, heartbeat_timeout=2 * beat + MS).heartbeat_interval == beat
-    for beat in (99 * MS, 5 * M + MS):
+def test_heartbeat_interval_is_bounded() -> None:
+    for interval in (100 * MS, 5 * M):
+        assert WorkerOptions(heartbeat_interval=interval, heartbeat_timeout=2 * interval + MS).heartbeat_interval == interval
+    for interval in (99 * MS, 5 * M + MS):
         with pytest.raises(InvalidOptionError, match="heartbeat_interval"):
-            WorkerOptions(heartbeat_interval=beat, heartbeat_timeout=1 * H)
+            WorkerOptions(heartbeat_interval=interval, heartbeat_timeout=1 * H)
 
 
-def test_a_dead_worker_is_found_in_less_than_twenty_seconds_unless_told_otherwise() -> None:
+def test_by_default_jobs_of_a_dead_worker_are_rescued_within_twenty_seconds() -> None:
     given = WorkerOptions()
     assert given.heartbeat_timeout + given.rescue_interval == 19 * S  # what the guide says
     assert (
@@ -54,7 +54,7 @@ def test_a_dead_worker_is_found_in_less_than_twenty_seconds_unless_told_otherwis
     assert sooner.heartbeat_timeout + sooner.rescue_interval == 3.5 * S
 
 
-def test_a_worker_lives_longer_than_two_beats() -> None:
+def test_heartbeat_timeout_must_exceed_two_heartbeat_intervals() -> None:
     assert WorkerOptions(heartbeat_interval=1 * S, heartbeat_timeout=2 * S + MS)
     with pytest.raises(
         InvalidOptionError, match="heartbeat_timeout: must be a timedelta of more than two heartbeat intervals"
@@ -63,12 +63,12 @@ def test_a_worker_lives_longer_than_two_beats() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "web-1.example", "x" * 64, "0_9"])
-def test_a_plain_name_is_taken(name: str) -> None:
+def test_a_plain_worker_name_is_accepted(name: str) -> None:
     assert WorkerOptions(name=name).name == name
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "x" * 65, "a\n", "ä"])
-def test_any_other_name_is_refused(name: str) -> None:
+def test_an_invalid_worker_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidOptionError, match="name: must be 1 to 64"):
         WorkerOptions(name=name)
 
@@ -80,12 +80,12 @@ def test_queues_are_read_in_their_order_with_their_limits() -> None:
 
 
 @pytest.mark.parametrize("queues", ["default", {"a": 0}, {"a": 10_001}])
-def test_queues_that_could_not_be_served_are_refused(queues: Any) -> None:
+def test_invalid_queue_options_are_refused(queues: Any) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         WorkerOptions(queues=queues)
     assert caught.value.option == "queues"
 
 
-def test_options_do_not_change() -> None:
+def test_worker_options_are_immutable() -> None:
     with pytest.raises(FrozenInstanceError):
         WorkerOptions().concurrency = 3  # type: ignore[misc]

@@ -89,7 +89,7 @@ def job_type(policy: Callable[[int, BaseException], timedelta | None] = lambda a
         (Retry(at=NOW), 3, DEAD, FAILED, DeadReason.EXHAUSTED),
     ],
 )
-def test_each_error_has_its_end(
+def test_each_error_maps_to_a_status_outcome_and_death_reason(
     error: BaseException, attempt: int, status: JobStatus, outcome: AttemptOutcome, reason: DeadReason | None
 ) -> None:
     end = of_error(job(attempt), error, job_type())
@@ -99,14 +99,14 @@ def test_each_error_has_its_end(
     assert (end.error is None) is (end.fingerprint is None)
 
 
-def test_a_retry_waits_as_long_as_the_policy_says() -> None:
+def test_a_retry_waits_for_the_delay_of_its_policy() -> None:
     assert of_error(job(2), ValueError("x"), job_type()).delay == 2 * SECOND
     assert of_error(job(1), Snooze(7 * SECOND), job_type()).delay == 7 * SECOND
     assert of_error(job(1), ValueError("x"), job_type(lambda attempt, error: -SECOND)).delay == timedelta(0)
     assert of_error(job(1), ValueError("x"), job_type(lambda attempt, error: timedelta.max)).delay == LONGEST
 
 
-def test_a_signal_says_when_whatever_the_policy_says() -> None:
+def test_retry_and_snooze_override_the_retry_policy() -> None:
     gives_up = job_type(lambda attempt, error: None)
     for signal in (Snooze, Retry):
         end = of_error(job(1), signal(7 * SECOND), gives_up)
@@ -115,7 +115,7 @@ def test_a_signal_says_when_whatever_the_policy_says() -> None:
         assert (end.status, end.delay, end.at) == (PENDING, timedelta(0), NOW)
 
 
-def test_a_retry_keeps_its_reason_or_the_error_it_was_raised_for() -> None:
+def test_a_retry_stores_its_reason_or_the_error_it_was_raised_from() -> None:
     def retried(error: Retry, *, suppress: bool = False) -> dict[str, Any]:
         try:
             try:
@@ -130,11 +130,11 @@ def test_a_retry_keeps_its_reason_or_the_error_it_was_raised_for() -> None:
         assert end.fingerprint is not None
         return end.error
 
-    kept = retried(Retry(SECOND))
-    assert (kept["type"], kept["message"]) == ("KeyError", "'busy'")
-    kept = retried(Retry(SECOND, reason="the bank is closed"))
-    assert (kept["type"], kept["message"]) == ("sa_jobqueue.errors.Retry", "the bank is closed")
-    assert "KeyError: 'busy'" in kept["traceback"]
+    stored = retried(Retry(SECOND))
+    assert (stored["type"], stored["message"]) == ("KeyError", "'busy'")
+    stored = retried(Retry(SECOND, reason="the bank is closed"))
+    assert (stored["type"], stored["message"]) == ("sa_jobqueue.errors.Retry", "the bank is closed")
+    assert "KeyError: 'busy'" in stored["traceback"]
     assert retried(Retry(SECOND), suppress=True)["message"] == "postponed for 0:00:01"
     end = of_error(job(3), raised(Retry(SECOND, reason="still closed")), job_type())
     assert end.error is not None
@@ -146,7 +146,7 @@ def test_a_policy_may_give_up_on_an_error() -> None:
     assert (end.status, end.reason) == (DEAD, DeadReason.DISCARDED)
 
 
-def test_a_policy_that_fails_is_replaced_and_named_in_the_error() -> None:
+def test_a_failing_retry_policy_falls_back_to_the_default_and_is_reported() -> None:
     def broken(attempt: int, error: BaseException) -> timedelta:
         raise KeyError("policy")
 
@@ -158,7 +158,7 @@ def test_a_policy_that_fails_is_replaced_and_named_in_the_error() -> None:
         assert "its retry policy failed" in end.error["traceback"]
 
 
-def test_without_a_handler_it_waits_by_the_default_backoff() -> None:
+def test_a_job_without_a_handler_is_retried_with_the_default_backoff() -> None:
     end = of_error(job(1), UnknownJobTypeError("test", []), None)
     assert end.status is PENDING
     assert timedelta(0) <= end.delay <= SECOND
@@ -204,14 +204,14 @@ def elsewhere(error: BaseException) -> BaseException:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_what_is_kept_of_an_error_is_bounded_and_fits_into_jsonb(error: BaseException) -> None:
-    kept = outcomes.describe(raised(error))
-    payloads.check_json("error", kept)
-    assert set(kept) == {"type", "message", "traceback"}
-    assert kept["type"].endswith(type(error).__name__)
+def test_a_stored_error_is_bounded_and_valid_jsonb(error: BaseException) -> None:
+    stored = outcomes.describe(raised(error))
+    payloads.check_json("error", stored)
+    assert set(stored) == {"type", "message", "traceback"}
+    assert stored["type"].endswith(type(error).__name__)
     # A NUL is written as four characters.
-    assert all(len(part) <= 4 * MAX_TEXT for part in kept.values())
-    assert json.loads(json.dumps(kept)) == kept
+    assert all(len(part) <= 4 * MAX_TEXT for part in stored.values())
+    assert json.loads(json.dumps(stored)) == stored
 
 
 def test_a_long_traceback_keeps_its_end() -> None:
@@ -226,16 +226,16 @@ def test_a_long_traceback_keeps_its_end() -> None:
     try:
         recurse(200)
     except ValueError as error:
-        kept = outcomes.describe(error)
-    assert len(kept["traceback"]) == MAX_TEXT
-    assert kept["traceback"].endswith("ValueError: at the bottom\n")
+        stored = outcomes.describe(error)
+    assert len(stored["traceback"]) == MAX_TEXT
+    assert stored["traceback"].endswith("ValueError: at the bottom\n")
 
 
-def test_an_unprintable_error_says_so() -> None:
+def test_an_error_without_a_printable_message_is_described_as_such() -> None:
     assert outcomes.describe(UnprintableError())["message"] == "<its message could not be made: RuntimeError>"
 
 
-def test_a_timeout_has_no_traceback_for_its_place_is_ours() -> None:
+def test_a_timeout_error_has_no_traceback() -> None:
     assert outcomes.describe(raised(TIMEOUT)) == {
         "type": "sa_jobqueue.errors.AttemptTimeoutError",
         "message": "ran past its timeout of 0:00:01",
@@ -275,5 +275,5 @@ def test_a_fingerprint_depends_on_type_and_function() -> None:
     assert len({fingerprint_of(error) for error in errors}) == len(errors)
 
 
-def test_timeouts_of_a_type_share_a_fingerprint_wherever_they_struck() -> None:
+def test_timeouts_share_a_fingerprint_wherever_they_were_raised() -> None:
     assert fingerprint_of(raised(TIMEOUT)) == fingerprint_of(elsewhere(AttemptTimeoutError(5 * SECOND)))

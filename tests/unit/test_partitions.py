@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from sa_jobqueue import Job
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.registry.selectors import Selector
 from sa_jobqueue.worker.background.settings import Control, Controls
 from sa_jobqueue.worker.claim import partitions as module
@@ -58,7 +58,7 @@ def of(found: Partitions, queue: str, type_name: str = "") -> Partition:
     return one
 
 
-def test_without_limits_everything_is_one_partition() -> None:
+def test_without_limits_all_queues_and_types_share_one_partition() -> None:
     found = partitions({"a": None, "b": None}, "t", "u")
     assert shape(found) == [(["a", "b"], ["t", "u"], None)]
     (one,) = found.every
@@ -68,7 +68,7 @@ def test_without_limits_everything_is_one_partition() -> None:
     assert (one.full_until, one.is_refused, one.own_type) == (float("-inf"), False, None)
 
 
-def test_a_queue_and_a_type_with_limits_of_this_worker_are_apart_in_each_combination() -> None:
+def test_queues_and_types_with_local_limits_form_a_partition_per_combination() -> None:
     found = partitions({"a": None, "b": 5}, "t", "u", slots={"u": 4})
     assert shape(found) == [(["a"], ["t"], None), (["a"], ["u"], "u"), (["b"], ["t"], None), (["b"], ["u"], "u")]
     assert [one.capacity(9) for one in found.every] == [9, 4, 5, 4]
@@ -78,10 +78,10 @@ def test_a_queue_and_a_type_with_limits_of_this_worker_are_apart_in_each_combina
     assert found.own_types == {"u"}
 
 
-def test_limits_across_workers_are_of_the_queue_its_keys_and_the_type(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_global_limits_apply_per_queue_fairness_key_and_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Limits", lambda model, *limited: (model, *limited))
-    key, other = part_of("a", "7"), part_of("z", "7")
-    controls = {"b": LIMITED, key: LIMITED, other: LIMITED, part_of("c", "7"): Control(weight=2)}
+    key, other = queue_key_of("a", "7"), queue_key_of("z", "7")
+    controls = {"b": LIMITED, key: LIMITED, other: LIMITED, queue_key_of("c", "7"): Control(weight=2)}
     found = partitions({"a": None, "b": None, "c": None}, "t", "u", of_queues=controls, of_types={"u": LIMITED})
     limits: dict[Any, Any] = {(one.queues[0], one.own_type): one.limits for one in found.every}
     assert limits == {
@@ -96,7 +96,7 @@ def test_limits_across_workers_are_of_the_queue_its_keys_and_the_type(monkeypatc
     assert found.is_limited
 
 
-def test_a_divided_rate_leaves_what_its_bucket_holds() -> None:
+def test_a_local_token_bucket_bounds_the_capacity_of_its_partition() -> None:
     found = partitions({"a": None, "b": None}, "t", of_queues={"a": DIVIDED})
     assert shape(found) == [(["b"], ["t"], None), (["a"], ["t"], None)]
     limited = of(found, "a")
@@ -106,7 +106,7 @@ def test_a_divided_rate_leaves_what_its_bucket_holds() -> None:
     assert not of(found, "b").buckets
 
 
-async def test_a_queue_with_a_selector_is_claimed_alone() -> None:
+async def test_a_queue_with_a_selector_is_its_own_partition() -> None:
     found = partitions({"a": None, "b": None}, "t", selected="a")
     assert shape(found) == [(["b"], ["t"], None), (["a"], ["t"], None)]
     assert (of(found, "a").is_plain, of(found, "b").is_plain) == (False, True)
@@ -114,9 +114,9 @@ async def test_a_queue_with_a_selector_is_claimed_alone() -> None:
     assert of(found, "a").selection is not None
 
 
-def test_a_lane_is_of_its_partition_unless_it_is_paused_or_not_served() -> None:
+def test_a_lane_belongs_to_a_partition_unless_paused_or_not_served() -> None:
     paused = Control(is_paused=True)
-    controls = {part_of("a", "7"): paused, "b": paused}
+    controls = {queue_key_of("a", "7"): paused, "b": paused}
     found = partitions({"a": None, "b": None}, "t", "u", slots={"u": 4}, of_queues=controls)
     assert found.lanes("a", "8", 2) == [Lane("a", "8", 2, ""), Lane("a", "8", 2, "u")]
     assert found.lanes("a", "7", 2) == found.lanes("b", "", 2) == found.lanes("c", "", 2) == []

@@ -105,7 +105,7 @@ def nested(depth: int) -> Any:
         nested(500),
     ],
 )
-def test_json_is_taken_as_it_is(value: Any) -> None:
+def test_json_values_are_accepted(value: Any) -> None:
     check_json("input", value)
 
 
@@ -130,7 +130,7 @@ def test_json_is_taken_as_it_is(value: Any) -> None:
         pytest.param(10**5000, "input", "is not JSON", id="huge"),
     ],
 )
-def test_a_fault_is_named_by_its_path_and_its_reason(value: Any, path: str, reason: str) -> None:
+def test_a_value_that_is_not_json_is_refused_with_its_path_and_reason(value: Any, path: str, reason: str) -> None:
     with pytest.raises(InvalidPayloadError) as caught:
         check_json("input", value)
     assert caught.value.field == path
@@ -174,7 +174,7 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_whatever_is_accepted_comes_back_equal(value: Any) -> None:
+def test_accepted_values_round_trip_unchanged(value: Any) -> None:
     try:
         check_json("input", value)
     except InvalidPayloadError:
@@ -194,7 +194,7 @@ def test_json_text_is_read_as_the_standard_library_reads_it(value: Any) -> None:
     [b"", b" ", b"nul", b"1 2", b"[1,", b'"\\ud', b"\xff", b"[" * 100_000, b"1" * 5_000],
     ids=["empty", "blank", "cut off", "two values", "open array", "cut escape", "not UTF-8", "deep", "long number"],
 )
-def test_json_that_python_cannot_read_is_a_value_of_its_own(document: bytes) -> None:
+def test_json_that_python_cannot_decode_becomes_an_unreadable_value(document: bytes) -> None:
     assert isinstance(read_json(document), Unreadable)
 
 
@@ -218,13 +218,15 @@ def test_json_that_python_cannot_read_is_a_value_of_its_own(document: bytes) -> 
         (set[int], {1}, [1], {1}),
     ],
 )
-def test_a_typed_payload_is_stored_as_json_and_comes_back_typed(declared: Any, value: Any, stored: Any, back: Any) -> None:
+def test_a_typed_payload_is_stored_as_json_and_decoded_to_its_type(
+    declared: Any, value: Any, stored: Any, back: Any
+) -> None:
     codec = typed(declared)
     assert codec.encode("input", value) == stored
     assert codec.decode("input", stored) == back
 
 
-def test_a_strict_model_comes_back_from_the_text_it_was_stored_as() -> None:
+def test_a_strict_model_round_trips_through_stored_json() -> None:
     codec = typed(StrictOrder)
     order = StrictOrder(order_id=UUID(int=7), paid_at=datetime(2026, 1, 1, tzinfo=UTC), total=Decimal("1.10"))
     assert codec.decode("input", codec.encode("input", order)) == order
@@ -255,7 +257,7 @@ def test_a_payload_that_does_not_fit_is_refused_with_its_path(declared: Any, val
     assert reason in caught.value.reason
 
 
-def test_an_instance_that_was_given_wrong_values_is_refused() -> None:
+def test_an_instance_holding_invalid_values_is_refused() -> None:
     changed = Order(order_id=7)
     changed.order_id = "seven"  # type: ignore[assignment]
     built = Order.model_construct(lines=[])
@@ -266,12 +268,12 @@ def test_an_instance_that_was_given_wrong_values_is_refused() -> None:
         typed(Mail).encode("input", Mail(to=object()))  # type: ignore[arg-type]
 
 
-def test_a_typed_payload_is_held_to_the_size_limit() -> None:
+def test_the_size_limit_applies_to_typed_payloads() -> None:
     with pytest.raises(PayloadTooLargeError):
         typed(Mail).encode("input", Mail("x" * MAX_BYTES))
 
 
-def test_stored_json_that_does_not_fit_any_more_is_refused_with_its_path() -> None:
+def test_stored_json_that_no_longer_fits_its_type_is_refused_with_its_path() -> None:
     with pytest.raises(InvalidPayloadError) as caught:
         typed(Order).decode("input", {"order_id": 7, "lines": [{"sku": []}]})
     assert caught.value.field == "input.lines[0].sku"
@@ -279,7 +281,7 @@ def test_stored_json_that_does_not_fit_any_more_is_refused_with_its_path() -> No
         typed(dict).decode("input", None)
 
 
-def test_an_output_that_is_not_json_names_itself_and_its_cause() -> None:
+def test_an_output_that_is_not_json_is_refused_with_its_cause() -> None:
     with pytest.raises(InvalidOutputError, match=r"return value is not usable: output\.a: is of type object") as caught:
         typed(Any).encode_output({"a": object()})
     assert isinstance(caught.value.__cause__, InvalidPayloadError)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sa_jobqueue import Job
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.worker.background.settings import Controls
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.buckets import Buckets
@@ -107,9 +107,9 @@ class World:
         return jobs
 
     def _scan(self, plan: Plan) -> list[Waiting]:
-        taken: list[Waiting] = []
+        claimed: list[Waiting] = []
         for allocation in plan.allocations:
-            left = min(allocation.quota, plan.limit - len(taken))
+            left = min(allocation.quota, plan.limit - len(claimed))
             for segment in allocation.segments:
                 quota = min(segment.quota, left)
                 for lane in segment.lanes:
@@ -117,9 +117,9 @@ class World:
                     ahead = [job for job in jobs if job[:2] > cursor]
                     for job in sorted(ahead)[: max(quota, 0)]:
                         self.jobs[lane].remove(job)
-                        taken.append(job)
+                        claimed.append(job)
                         quota, left = quota - 1, left - 1
-        return taken
+        return claimed
 
 
 def keys(jobs: Sequence[Waiting]) -> Counter[str]:
@@ -133,8 +133,8 @@ def lanes_of(plan: Plan) -> list[Lane]:
 # Keys and queues.
 
 
-def test_queues_share_by_weight_and_the_keys_of_a_queue_share_its_part() -> None:
-    world = World({"mail": None, "report": None}, weights={"report": 2, part_of("mail", "2"): 3})
+def test_slots_are_shared_by_weight_among_queues_then_among_fairness_keys() -> None:
+    world = World({"mail": None, "report": None}, weights={"report": 2, queue_key_of("mail", "2"): 3})
     for key in ("1", "2"):
         world.add(500, key=key)
     world.add(500, "report")
@@ -143,17 +143,17 @@ def test_queues_share_by_weight_and_the_keys_of_a_queue_share_its_part() -> None
     assert keys([job for job in started if job.queue == "mail"]) == {"1": 20, "2": 60}
 
 
-def test_keys_of_a_queue_that_is_kept_for_its_selector_have_their_weights() -> None:
-    world = World({"mail": None, "report": None}, weights={part_of("mail", "2"): 3})
-    world.planner.keep(("mail", ""), True)
+def test_fairness_keys_of_a_queue_with_held_candidates_are_weighted() -> None:
+    world = World({"mail": None, "report": None}, weights={queue_key_of("mail", "2"): 3})
+    world.planner.retain(("mail", ""), True)
     for key in ("1", "2"):
         world.add(100, key=key)
     assert keys(world.claim(16)) == {"1": 4, "2": 12}
-    world.planner.keep(("mail", ""), False)
+    world.planner.retain(("mail", ""), False)
     assert keys(world.claim(16)) == {"1": 4, "2": 12}
 
 
-def test_partitions_that_were_just_tried_get_no_slots() -> None:
+def test_excluded_partitions_get_no_slots() -> None:
     world = World({"a": 9, "b": 9})
     for queue in "ab":
         world.add(100, queue)
@@ -163,7 +163,7 @@ def test_partitions_that_were_just_tried_get_no_slots() -> None:
     assert {partition.queues[0]: shares[partition][0].quota for partition in shares} == {"b": 8}
 
 
-def test_queues_with_limits_take_from_the_same_slots_of_a_type() -> None:
+def test_queues_with_limits_share_the_slots_of_a_type() -> None:
     world = World({"a": 9, "b": 9}, slots={"u": 4})
     for queue in "ab":
         world.add(100, queue, type_name="u")
@@ -188,7 +188,9 @@ NAMES = [str(number) for number in range(6)] + [""]
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 30), st.integers(1, 12)), max_size=25), st.integers(1, 8))
 @settings(max_examples=40, deadline=None)
-def test_the_first_job_of_a_key_waits_for_at_most_one_of_each_other(course: list[tuple[str, int, int]], free: int) -> None:
+def test_the_first_job_of_a_fairness_key_waits_for_at_most_one_job_of_each_other(
+    course: list[tuple[str, int, int]], free: int
+) -> None:
     world = World()
     for key, count, slots in course:
         world.add(count, key=key)
@@ -211,7 +213,7 @@ def test_the_first_job_of_a_key_waits_for_at_most_one_of_each_other(course: list
     st.integers(1, 6),
 )
 @settings(max_examples=40, deadline=None)
-def test_every_job_is_started(course: list[tuple[str, int, float]], free: int) -> None:
+def test_the_planner_starts_every_job(course: list[tuple[str, int, float]], free: int) -> None:
     world = World()
     for key, count, late in course:
         world.add(count, key=key, ago=late)
@@ -222,7 +224,7 @@ def test_every_job_is_started(course: list[tuple[str, int, float]], free: int) -
     assert not world.planner.waiting()
 
 
-def test_a_claim_names_a_bounded_number_of_keys_and_each_has_its_turn() -> None:
+def test_a_claim_plans_a_bounded_number_of_fairness_keys_and_starves_none() -> None:
     world = World()
     for key in range(3 * MOST_KEYS):
         world.add(2, key=str(key))
@@ -231,7 +233,7 @@ def test_a_claim_names_a_bounded_number_of_keys_and_each_has_its_turn() -> None:
     assert len(set(firsts)) == len(firsts) == 3 * MOST_KEYS
 
 
-def test_what_others_leave_goes_to_the_last_which_used_its_whole_quota() -> None:
+def test_unused_quota_goes_to_the_queue_that_used_its_whole_quota() -> None:
     world = World({"a": None, "b": None, "c": None})
     for queue in "abc":
         world.add(100 if queue == "a" else 5, queue)
@@ -242,7 +244,7 @@ def test_what_others_leave_goes_to_the_last_which_used_its_whole_quota() -> None
     assert Counter(job.queue for job in world.claim(12)) == {"a": 10, "b": 1, "c": 1}
 
 
-def test_without_fair_shares_higher_priorities_go_first_over_all_queues() -> None:
+def test_without_fair_shares_priorities_apply_across_all_queues() -> None:
     world = World({"a": None, "b": None}, fair=False)
     for queue, priority in (("a", 0), ("b", 9), ("a", 5)):
         world.add(3, queue, priority=priority)
@@ -252,7 +254,7 @@ def test_without_fair_shares_higher_priorities_go_first_over_all_queues() -> Non
     assert [job.priority for job in world.claim(5)] == [9] * 3 + [5] * 2
 
 
-def test_without_fair_shares_between_queues_fairness_keys_share_all_the_same() -> None:
+def test_without_fair_shares_between_queues_fairness_keys_still_share() -> None:
     world = World({"a": None}, fair=False)
     for key in "123":
         world.add(9, "a", key=key)
@@ -262,7 +264,7 @@ def test_without_fair_shares_between_queues_fairness_keys_share_all_the_same() -
 # Priorities and ageing.
 
 
-def test_within_a_key_higher_priorities_go_first() -> None:
+def test_within_a_fairness_key_higher_priorities_start_first() -> None:
     world = World()
     for key in ("1", "2"):
         for priority in (0, 9):
@@ -272,7 +274,7 @@ def test_within_a_key_higher_priorities_go_first() -> None:
 
 @given(st.integers(0, 12), st.sampled_from([4, 16, 40]))
 @settings(max_examples=15, deadline=None)
-def test_a_job_with_n_before_it_starts_after_about_16_n_others(before: int, free: int) -> None:
+def test_ageing_starts_a_job_with_n_before_it_after_about_16_n_others(before: int, free: int) -> None:
     """Beside a flood of a higher priority that does not end."""
     world = World()
     low = world.add(before + 1, priority=-9, ago=60)
@@ -283,7 +285,7 @@ def test_a_job_with_n_before_it_starts_after_about_16_n_others(before: int, free
         assert started <= 16 * (before + 1) + 2 * free
 
 
-def test_nothing_ages_while_claims_do_not_come_back_full() -> None:
+def test_no_ageing_while_claims_stay_below_their_limit() -> None:
     world = World()
     for _ in range(20):
         world.add(3, priority=9)
@@ -296,7 +298,7 @@ def test_nothing_ages_while_claims_do_not_come_back_full() -> None:
 # Late arrivals.
 
 
-def test_late_arrivals_go_first_and_take_half_of_a_keys_part_at_most() -> None:
+def test_late_arrivals_are_claimed_first_with_at_most_half_of_a_fairness_keys_quota() -> None:
     world = World()
     lane, high = world.add(50), world.add(50, priority=9)
     world.cursors.late = {lane: {-number: "7" for number in range(1, 4)}, high: {-number: "8" for number in range(4, 99)}}
@@ -308,7 +310,7 @@ def test_late_arrivals_go_first_and_take_half_of_a_keys_part_at_most() -> None:
     assert plan.limit == 10
 
 
-def test_the_only_slot_may_be_for_a_late_arrival() -> None:
+def test_a_single_free_slot_may_go_to_a_late_arrival() -> None:
     world = World()
     lane = world.add(5)
     world.cursors.late = {lane: {-1: "7"}}
@@ -328,7 +330,7 @@ def test_late_arrivals_of_lanes_without_capacity_are_not_claimed() -> None:
 # Capacity.
 
 
-def test_types_and_queues_with_a_capacity_of_their_own_take_no_more() -> None:
+def test_types_and_queues_never_exceed_their_own_capacity() -> None:
     world = World({"mail": None, "report": 3}, slots={"own": 2})
     world.add(50, type_name="own")
     for queue in ("mail", "report"):
@@ -337,7 +339,7 @@ def test_types_and_queues_with_a_capacity_of_their_own_take_no_more() -> None:
     assert started == {("mail", "own"): 2, ("report", "test"): 3, ("mail", "test"): 35}
 
 
-def test_what_has_no_capacity_is_not_scanned_and_takes_nothing_from_others() -> None:
+def test_lanes_without_capacity_are_not_scanned_and_use_no_quota() -> None:
     world = World(slots={"own": 0})
     lane = world.add(50, type_name="own")
     world.add(50)
@@ -348,7 +350,7 @@ def test_what_has_no_capacity_is_not_scanned_and_takes_nothing_from_others() -> 
     assert Counter(job.type_name for job in world.claim(8)) == {"own": 4, "test": 4}
 
 
-def test_a_partition_whose_limits_left_nothing_is_left_out_for_a_while() -> None:
+def test_a_partition_at_its_limit_is_skipped_until_its_backoff_ends() -> None:
     world = World()
     world.add(5)
     (partition,) = world.planner.waiting()
@@ -357,13 +359,13 @@ def test_a_partition_whose_limits_left_nothing_is_left_out_for_a_while() -> None
     assert world.planner.share(10, 5.0)
 
 
-def test_under_limits_of_keys_only_those_that_were_asked_for_are_planned() -> None:
+def test_under_limits_per_fairness_key_only_requested_keys_are_planned() -> None:
     world = World()
     for key in ("1", "2", "3", ""):
         world.add(50, key=key)
     shares = world.planner.share(20, 0.0)
     names = world.planner.names([share for of in shares.values() for share in of])
-    assert names == [part_of("mail", key) for key in ("1", "2", "3")]
+    assert names == [queue_key_of("mail", key) for key in ("1", "2", "3")]
     plan = world.planner.plan(shares, 20, {names[0]: 2, names[1]: 0})
     planned = {
         segment.lanes[0].fairness_key: segment.quota for allocation in plan.allocations for segment in allocation.segments
@@ -371,13 +373,13 @@ def test_under_limits_of_keys_only_those_that_were_asked_for_are_planned() -> No
     assert planned == {"1": 2, "": 18}
 
 
-def test_a_queue_is_kept_while_its_selector_holds_candidates() -> None:
+def test_a_queue_stays_planned_while_its_selector_holds_candidates() -> None:
     world = World()
-    world.planner.keep(("mail", ""), keeps=True)
+    world.planner.retain(("mail", ""), is_retained=True)
     assert world.planner.waiting() == {world.partitions.of(("mail", ""))}
-    world.planner.keep(("mail", ""), keeps=False)
+    world.planner.retain(("mail", ""), is_retained=False)
     assert not world.planner.waiting()
     lane = world.add()
-    world.planner.keep(("mail", ""), keeps=True)
+    world.planner.retain(("mail", ""), is_retained=True)
     world.backlog.read_to_end([lane], 0.0)
     assert world.planner.waiting()

@@ -12,22 +12,22 @@ from sa_jobqueue.printable import printable, printable_json
 @pytest.mark.parametrize(
     "text", ["", "Zürich 日本 \xa0€", "family \U0001f469\u200d\U0001f4bb", "\u0646\u0627\u200c\u0645", r"C:\x1b [red]"]
 )
-def test_ordinary_text_of_any_language_stays_as_it_is(text: str) -> None:
+def test_printable_text_of_any_language_is_unchanged(text: str) -> None:
     assert printable(text) == text
 
 
-def test_what_steers_a_terminal_or_ends_a_line_is_escaped() -> None:
+def test_control_characters_and_line_separators_are_escaped() -> None:
     assert printable("a\x1b[2J\x9b\x7f\u202e\u2028\x85\ud800\r\n\t") == r"a\x1b[2J\x9b\x7f\u202e\u2028\x85\ud800\r\n\t"
     every = [chr(code) for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x61C)]
     assert printable("".join(every)).isprintable()
 
 
-def test_lines_are_kept_or_indented_where_asked_for() -> None:
+def test_newlines_are_kept_or_indented_on_request() -> None:
     assert printable("a\n\x1bb", newline="\n") == "a\n\\x1bb"
     assert printable("a\nb", newline="\n  ") == "a\n  b"
 
 
-def test_json_says_the_same_in_its_own_escapes() -> None:
+def test_json_output_uses_json_escapes() -> None:
     document = {"a\x7f": ["\x1b\n\u202e\ud800\U000e0041 é"]}
     text = printable_json(document, indent=2)
     assert json.loads(text) == document

@@ -17,7 +17,7 @@ class Clock:
         return self.now
 
 
-def test_a_step_prints_at_once_and_then_every_interval_with_an_estimate() -> None:
+def test_a_step_prints_immediately_and_then_every_interval_with_an_estimate() -> None:
     clock, printed = Clock(), list[str]()
     lines = ProgressLines("load", write=printed.append, clock=clock)
     lines.tick()
@@ -40,7 +40,7 @@ def test_a_step_prints_at_once_and_then_every_interval_with_an_estimate() -> Non
     assert printed[4:] == [r"load: a\nb", r"load: a\nb, 10 s"]
 
 
-def test_a_share_that_cannot_be_measured_does_not_end_the_lines() -> None:
+def test_a_failing_measurement_does_not_stop_progress_lines() -> None:
     clock, printed, shares = Clock(), list[str](), iter([(1, 4)])
     lines = ProgressLines("load", write=printed.append, clock=clock)
     lines.begin("staging", measure=lambda: next(shares))
@@ -53,7 +53,7 @@ def test_a_share_that_cannot_be_measured_does_not_end_the_lines() -> None:
     ]
 
 
-def test_a_silent_step_prints_while_the_block_lasts_and_its_success(
+def test_progress_is_printed_during_a_step_without_ticks_and_at_its_end(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     printed, again = list[str](), threading.Event()

@@ -43,7 +43,7 @@ MINUTE = timedelta(minutes=1)
         ("retention", {"fairness_key": "42", "retention": Retention(completed=timedelta(1))}),
     ],
 )
-def test_what_cannot_be_said_is_refused_before_it_is_written(field: str, given: dict[str, Any]) -> None:
+def test_invalid_queue_settings_are_refused_by_field(field: str, given: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError) as raised:
         QueueSettings(**{"name": "mail", **given})
     assert raised.value.option == field

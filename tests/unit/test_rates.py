@@ -35,10 +35,10 @@ def drive(rate: Rate, claims: list[tuple[int, list[int]]]) -> list[tuple[datetim
     for wait, weights in claims:
         now += timedelta(milliseconds=wait)
         rate = rate.as_of(now)
-        taken = weights[: rate.fitting(weights)]
-        if taken:
-            started += [(now, weight) for weight in taken]
-            rate = rate.spent(sum(taken))
+        granted = weights[: rate.fitting(weights)]
+        if granted:
+            started += [(now, weight) for weight in granted]
+            rate = rate.spent(sum(granted))
         else:
             # Just before it says, nothing starts either; at the instant, it does.
             assert not rate.as_of(now + rate.wait(weights[0]) - timedelta(milliseconds=1)).fitting(weights[:1])
@@ -47,7 +47,7 @@ def drive(rate: Rate, claims: list[tuple[int, list[int]]]) -> list[tuple[datetim
 
 
 @given(claims=CLAIMS, limit=st.integers(1, 200))
-def test_no_window_has_more_than_the_limit_or_one_heavier_job(claims: list[tuple[int, list[int]]], limit: int) -> None:
+def test_no_window_exceeds_the_limit_except_by_a_single_heavier_job(claims: list[tuple[int, list[int]]], limit: int) -> None:
     started = drive(Rate(limit=limit, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW), claims)
     for last, _ in started:
         within = [weight for at, weight in started if last - PERIOD < at <= last]
@@ -55,7 +55,7 @@ def test_no_window_has_more_than_the_limit_or_one_heavier_job(claims: list[tuple
 
 
 @given(claims=CLAIMS, limit=st.integers(1, 200), burst=st.integers(1, 100))
-def test_no_stretch_has_more_than_the_burst_or_a_heavier_job_and_what_the_rate_gives(
+def test_no_interval_exceeds_the_burst_or_its_heaviest_job_plus_the_rate(
     claims: list[tuple[int, list[int]]], limit: int, burst: int
 ) -> None:
     started = drive(Rate(limit=limit, period=PERIOD, burst=burst), claims)
@@ -73,32 +73,32 @@ def test_no_stretch_has_more_than_the_burst_or_a_heavier_job_and_what_the_rate_g
     burst=st.integers(1, 60),
     count=st.integers(1, 3),
 )
-def test_parts_of_a_divided_rate_together_give_no_more_than_the_rate_and_one_job_for_each_worker(
+def test_local_buckets_together_exceed_the_rate_by_at_most_one_job_per_worker(
     claims: list[tuple[int, int, int]], limit: int, burst: int, count: int
 ) -> None:
     clock = [1000.0]
     buckets = [Bucket(lambda: clock[0]) for _ in range(count)]
     assert buckets[0].capacity() == 0
-    told = Control(
+    control = Control(
         rate_limit=limit, rate_period=PERIOD, rate_burst=burst, rate_algorithm="local_token_bucket", sharers=count
     )
     for bucket in buckets:
-        bucket.update(told.part_of_rate)
+        bucket.update(control.part_of_rate)
     started: list[tuple[float, int]] = []
     for who, wait, due in claims:
         clock[0] += wait / 1000
         bucket = buckets[who % count]
-        taken = min(bucket.capacity(), due)
-        bucket.spend([JOB] * taken)
-        started += [(clock[0], taken)]
-    sums = list(accumulate(taken for _, taken in started))
-    for first, (begun, taken) in enumerate(started):
+        granted = min(bucket.capacity(), due)
+        bucket.spend([JOB] * granted)
+        started += [(clock[0], granted)]
+    sums = list(accumulate(granted for _, granted in started))
+    for first, (begun, granted) in enumerate(started):
         for (ended, _), total in zip(started[first:], sums[first:], strict=True):
             allowed = max(burst, count) + limit * (ended - begun) / PERIOD.total_seconds()
-            assert total - sums[first] + taken <= allowed + 1e-3
+            assert total - sums[first] + granted <= allowed + 1e-3
 
 
-def test_a_bucket_that_a_heavy_claim_took_into_debt_waits_until_it_is_paid_for() -> None:
+def test_an_overdrawn_token_bucket_waits_until_it_is_refilled() -> None:
     clock = [0.0]
     bucket = Bucket(lambda: clock[0])
     bucket.update(Rate(limit=10, period=PERIOD, burst=5))
@@ -111,7 +111,7 @@ def test_a_bucket_that_a_heavy_claim_took_into_debt_waits_until_it_is_paid_for()
     assert (bucket.capacity(), bucket.wait()) == (1, 0.0)
 
 
-def test_a_window_gives_room_back_just_when_it_has_moved_on() -> None:
+def test_a_sliding_window_frees_capacity_exactly_one_period_later() -> None:
     rate = Rate(limit=3, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW).as_of(START).spent(2)
     rate = rate.as_of(START + PERIOD / 2)
     assert (rate.left, rate.wait(1), rate.wait(2)) == (1, timedelta(0), PERIOD / 2)
@@ -119,7 +119,7 @@ def test_a_window_gives_room_back_just_when_it_has_moved_on() -> None:
     assert rate.as_of(START + PERIOD).left == 3
 
 
-def test_a_large_window_is_remembered_by_few_sums_and_loses_a_64th_at_most() -> None:
+def test_a_large_window_is_stored_as_few_sums_and_loses_at_most_a_64th() -> None:
     rate, now, started = Rate(limit=1000, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW), START, 0
     while now < START + 10 * PERIOD:
         rate = rate.as_of(now)
@@ -131,7 +131,7 @@ def test_a_large_window_is_remembered_by_few_sums_and_loses_a_64th_at_most() -> 
     assert started >= 10 * 1000 * SLOTS / (SLOTS + 2)
 
 
-def test_a_job_heavier_than_a_burst_starts_when_it_is_full_and_others_wait_until_it_is_paid_for() -> None:
+def test_a_job_costing_more_than_the_burst_starts_when_the_bucket_is_full() -> None:
     rate = Rate(limit=10, period=PERIOD, burst=5).as_of(START)
     assert rate.fitting([8, 1]) == 1
     rate = rate.spent(8)
@@ -140,7 +140,7 @@ def test_a_job_heavier_than_a_burst_starts_when_it_is_full_and_others_wait_until
     assert rate.as_of(START + timedelta(seconds=8)).fitting([8]) == 1
 
 
-def test_a_clock_that_is_put_back_stops_nothing_for_longer_than_a_period_or_a_moment() -> None:
+def test_a_clock_stepped_back_blocks_a_rate_for_at_most_one_period() -> None:
     for algorithm in RateAlgorithm:
         rate = Rate(limit=5, period=PERIOD, algorithm=algorithm).as_of(START).spent(5)
         assert rate.is_after(START - timedelta(milliseconds=3))
@@ -152,19 +152,19 @@ def test_a_clock_that_is_put_back_stops_nothing_for_longer_than_a_period_or_a_mo
         assert not replace(rate, at=back + STEPPED_BACK + timedelta(seconds=1)).is_after(back)
 
 
-def test_as_many_jobs_start_as_fit_in_order() -> None:
+def test_fitting_counts_the_leading_jobs_within_the_limit() -> None:
     rate = Rate(limit=10, period=PERIOD).as_of(START)
     assert [rate.fitting(weights) for weights in ([1, 2, 3, 4, 1], [9, 2, 1], [11], [11, 1], [])] == [4, 1, 1, 1, 0]
 
 
-def test_a_worker_has_an_equal_part_of_a_rate_and_at_least_one_job_at_once() -> None:
+def test_a_rate_is_divided_equally_with_a_burst_of_at_least_one_job() -> None:
     rate = Rate(limit=10, period=PERIOD, burst=7)
     parts = [rate.divided(count) for count in (1, 3, 20)]
     assert [(part.most, part.per_second) for part in parts] == [(7, 1.0), (2, 1 / 3), (1, 1 / 20)]
     assert all(isinstance(part.most, int) for part in parts)
 
 
-def test_a_window_counts_all_that_was_started_in_it_also_after_the_clock_was_put_back() -> None:
+def test_a_window_counts_all_its_starts_also_after_the_clock_steps_back() -> None:
     rate = Rate(limit=20, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW).as_of(START).spent(2)
     for seconds, weight in ((1, 3), (2, 4)):
         rate = rate.as_of(START + timedelta(seconds=seconds)).spent(weight)
@@ -174,7 +174,7 @@ def test_a_window_counts_all_that_was_started_in_it_also_after_the_clock_was_put
     assert (back.left, back.starts[1::2]) == (10, (10,))
 
 
-def test_only_a_window_of_many_rounds_its_instants_and_up() -> None:
+def test_only_windows_with_many_starts_round_their_instants_up() -> None:
     begun, slot = START + timedelta(milliseconds=3), PERIOD / SLOTS
     for limit, leaves in ((SLOTS, begun + PERIOD), (SLOTS + 1, START + slot + PERIOD)):
         rate = Rate(limit=limit, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW).as_of(begun).spent(1)
@@ -183,7 +183,7 @@ def test_only_a_window_of_many_rounds_its_instants_and_up() -> None:
         assert all(isinstance(instant, int) for instant in rate.starts)
 
 
-def test_a_claim_that_began_at_the_same_instant_is_not_after_this_one() -> None:
+def test_a_claim_at_the_same_instant_is_not_later() -> None:
     rate = Rate(limit=5, period=PERIOD).as_of(START)
     assert not Rate(limit=5, period=PERIOD).is_after(START)
     assert not rate.is_after(START)
@@ -192,7 +192,7 @@ def test_a_claim_that_began_at_the_same_instant_is_not_after_this_one() -> None:
     assert not rate.is_after(START - STEPPED_BACK - timedelta(microseconds=1))
 
 
-def test_a_rate_is_read_from_its_row_as_of_now_unless_a_later_claim_was_faster() -> None:
+def test_a_rate_is_loaded_as_of_now_unless_a_later_claim_wrote_it() -> None:
     row = SimpleNamespace(
         rate_limit=10,
         rate_period=PERIOD,

@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner
 from opentelemetry.sdk.trace import TracerProvider
 
-from sa_jobqueue import JobStatus
-from sa_jobqueue import events as told
+from sa_jobqueue import JobStatus, events
 from sa_jobqueue.cli import main
 from sa_jobqueue.observe.log_lines import LogCapture
 from sa_jobqueue.observe.telemetry.attempts import _describe
@@ -52,11 +51,11 @@ def test_types_are_named_exactly_or_by_patterns(
     assert is_redacted(type_name) is hidden
     assert redacted(type_name, {"card": CARD}) == (REDACTED if hidden else {"card": CARD})
     assert redacted(type_name, None) is None
-    kept = {"type": "Declined", "trace_context": "00-1-2-01", "message": REDACTED}
-    assert redacted_error(type_name, ERROR) == (kept if hidden else ERROR)
+    shown = {"type": "Declined", "trace_context": "00-1-2-01", "message": REDACTED}
+    assert redacted_error(type_name, ERROR) == (shown if hidden else ERROR)
 
 
-def test_a_report_quotes_no_error_that_may_be_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_quote_no_error_of_redacted_types(monkeypatch: pytest.MonkeyPatch) -> None:
     def shown(kind: str | None) -> str:
         group = {"example_type_name": kind, "error_type": "Declined"}
         texts = {"example_message": f"card {CARD}", "example_traceback": CARD}
@@ -74,19 +73,19 @@ def test_a_report_quotes_no_error_that_may_be_theirs(monkeypatch: pytest.MonkeyP
     assert _as_shown(without) == without
 
 
-def test_neither_logs_nor_spans_nor_captured_lines_quote_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_spans_and_captured_lines_omit_redacted_payloads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "charge,test")
     job = ("7", "charge", 2)
     ends: list[Any] = [
-        told.JobRescheduled(*job, AttemptOutcome.FAILED, timedelta(seconds=1), ERROR),
-        told.JobDied(*job, DeadReason.EXHAUSTED, ERROR),
-        told.MiddlewareFailed(*job, ValueError(CARD)),
+        events.JobRescheduled(*job, AttemptOutcome.FAILED, timedelta(seconds=1), ERROR),
+        events.JobDied(*job, DeadReason.EXHAUSTED, ERROR),
+        events.MiddlewareFailed(*job, ValueError(CARD)),
     ]
     stream = StringIO()
     logger = logging.getLogger("redacted")
     handler = logging.StreamHandler(stream)
     logger.addHandler(handler)
-    bus = told.EventBus()
+    bus = events.EventBus()
     logs.subscribe(bus, logger)
     for end in ends:
         bus.emit(end)
@@ -107,9 +106,9 @@ def test_neither_logs_nor_spans_nor_captured_lines_quote_them(monkeypatch: pytes
 
 
 @one_server_swept
-def test_no_command_shows_them(database_url: str, jobs: Jobs) -> None:
+def test_no_command_shows_redacted_payloads(database_url: str, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.DEAD, type_name="charge", input={"card": CARD}, last_error=ERROR, max_attempts=1)
-    (letter,) = jobs.dead_letters(job_id)
+    (dead_letter,) = jobs.dead_letters(job_id)
 
     def run(*arguments: str, patterns: str = "charge") -> str:
         environment = {"SA_JOBQUEUE_URL": database_url, VARIABLE: patterns}
@@ -122,7 +121,7 @@ def test_no_command_shows_them(database_url: str, jobs: Jobs) -> None:
         ("jobs", "list"),
         ("chains", "show", str(job_id)),
         ("chains", "list"),
-        ("dead-letters", "show", str(letter["id"])),
+        ("dead-letters", "show", str(dead_letter["id"])),
         ("dead-letters", "list"),
         ("explain", str(job_id)),
         ("trace", str(job_id)),

@@ -52,7 +52,7 @@ def described(func: Callable[..., Any], **options: Any) -> JobType:
     return describe(func, **DEFAULTS | options)
 
 
-def test_payload_output_and_place_are_read_from_the_signature() -> None:
+def test_payload_output_and_location_are_read_from_the_function() -> None:
     def send(order: Order) -> list[int]:
         return []
 
@@ -64,7 +64,7 @@ def test_payload_output_and_place_are_read_from_the_signature() -> None:
     assert (kind.takes_input, kind.is_async, kind.session_argument, kind.context_argument) == (True, False, None, None)
 
 
-def test_what_is_injected_is_found_by_its_annotation() -> None:
+def test_injected_arguments_are_found_by_annotation() -> None:
     def send(order: Order, ctx: AttemptContext, db: OwnSession) -> None: ...
 
     async def send_async(order: Order, *, db: AsyncSession) -> None: ...
@@ -84,7 +84,7 @@ def test_a_handler_may_take_no_payload() -> None:
     assert described(sweep).session_argument == "session"
 
 
-def test_an_unannotated_payload_is_json_as_it_is() -> None:
+def test_an_unannotated_payload_is_any_json() -> None:
     def send(order, retries=3): ...  # type: ignore[no-untyped-def]
 
     assert described(send).input.declared is Any
@@ -100,7 +100,7 @@ def test_a_method_can_be_a_handler() -> None:
     assert kind.input.declared is Order
 
 
-def test_what_a_job_waited_for_is_found_by_its_annotation() -> None:
+def test_blocker_outputs_are_found_by_annotation() -> None:
     def merge(order: Order, parts: Blockers[list[Order]]) -> None: ...
     def join(*, parts: Blockers[tuple[Order, int]], session: Session) -> None: ...
     def untyped(parts: Blockers) -> None: ...  # type: ignore[type-arg]
@@ -124,45 +124,45 @@ def test_what_a_job_waited_for_is_found_by_its_annotation() -> None:
     assert described(none).blockers is None
 
 
-def goes_on() -> Continuation[Order]:
+def continues() -> Continuation[Order]:
     raise NotImplementedError
 
 
-def goes_on_or_ends() -> int | Continuation[Order]:
+def continues_or_ends() -> int | Continuation[Order]:
     raise NotImplementedError
 
 
-def goes_on_or_ends_with_none() -> None | Continuation[Order]:  # noqa: RUF036 - the order is what is tested
+def continues_or_ends_with_none() -> None | Continuation[Order]:  # noqa: RUF036 - the order is what is tested
     raise NotImplementedError
 
 
-def goes_many_ways() -> Continuation[str | None] | int | list[int] | Continuation[Order]:
+def continues_with_several_types() -> Continuation[str | None] | int | list[int] | Continuation[Order]:
     raise NotImplementedError
 
 
-def goes_on_untyped() -> int | Continuation:  # type: ignore[type-arg]
+def continues_untyped() -> int | Continuation:  # type: ignore[type-arg]
     raise NotImplementedError
 
 
 @pytest.mark.parametrize(
     ("func", "ends_with", "chain_ends_with"),
     [
-        (goes_on, Any, Order),
-        (goes_on_or_ends, int, int | Order),
-        (goes_on_or_ends_with_none, Any, Order | None),
-        (goes_many_ways, int | list[int], str | int | list[int] | Order | None),
-        (goes_on_untyped, int, Any),
+        (continues, Any, Order),
+        (continues_or_ends, int, int | Order),
+        (continues_or_ends_with_none, Any, Order | None),
+        (continues_with_several_types, int | list[int], str | int | list[int] | Order | None),
+        (continues_untyped, int, Any),
     ],
 )
-def test_continuations_are_no_output_but_lead_to_the_chains(
+def test_continuation_types_determine_the_chain_output_not_the_job_output(
     func: Callable[..., Any], ends_with: Any, chain_ends_with: Any
 ) -> None:
     assert described(func).output.declared == ends_with
     assert described(func).chain_output.declared == chain_ends_with
 
 
-def test_the_output_of_a_handler_that_goes_on_is_checked_without_the_continuation() -> None:
-    kind = described(goes_on_or_ends)
+def test_the_output_of_a_continuing_handler_is_checked_without_its_continuation() -> None:
+    kind = described(continues_or_ends)
     assert kind.output.encode_output(7) == 7
     with pytest.raises(InvalidOutputError):
         kind.output.encode_output("seven")
@@ -228,7 +228,7 @@ def test_a_signature_that_cannot_be_called_is_refused(func: Callable[..., Any], 
 
 
 @pytest.mark.parametrize("func", [functools.partial(two_payloads, other=1), Order, print, 7])
-def test_what_is_no_function_is_refused(func: Any) -> None:
+def test_a_handler_that_is_not_a_function_is_refused(func: Any) -> None:
     with pytest.raises(InvalidHandlerError, match="test: a handler is a function"):
         described(func)
 
@@ -269,14 +269,14 @@ def test_a_registry_knows_its_types_by_name() -> None:
     assert "c" not in registry
 
 
-def test_an_unknown_type_is_told_with_the_known_ones() -> None:
+def test_an_unknown_job_type_error_lists_the_known_ones() -> None:
     with pytest.raises(UnknownJobTypeError, match="'x'; known job types: none") as caught:
         Registry().get("x")
     assert (caught.value.type_name, caught.value.known) == ("x", ())
     assert isinstance(caught.value, LookupError)
 
 
-def test_a_duplicate_names_both_places_and_changes_nothing() -> None:
+def test_a_duplicate_type_error_names_both_handlers_and_changes_nothing() -> None:
     def first() -> None: ...
     def second() -> None: ...
 
@@ -296,7 +296,7 @@ def versioned(**upcasters: Callable[[Any], Any]) -> JobType:
     return kind
 
 
-def test_an_old_input_is_brought_up_through_each_version() -> None:
+def test_an_old_input_is_upcast_through_each_version() -> None:
     kind = versioned(v1=lambda old: {"id": old}, v2=lambda old: {"order_id": old["id"]})
     assert kind.decode(7, 1) == kind.decode({"id": 7}, 2) == kind.decode({"order_id": 7}, 3) == Order(order_id=7)
 
@@ -310,7 +310,7 @@ def test_an_old_input_is_brought_up_through_each_version() -> None:
         ({"id": "x"}, 2, "input.order_id", "valid integer"),
     ],
 )
-def test_an_input_that_cannot_be_brought_up_says_why(data: Any, version: int, field: str, reason: str) -> None:
+def test_a_failing_upcast_reports_its_field_and_reason(data: Any, version: int, field: str, reason: str) -> None:
     kind = versioned(v2=lambda old: {"order_id": old["id"]})
     with pytest.raises(InvalidPayloadError) as caught:
         kind.decode(data, version)
@@ -318,13 +318,13 @@ def test_an_input_that_cannot_be_brought_up_says_why(data: Any, version: int, fi
     assert reason in caught.value.reason
 
 
-def test_a_type_is_found_in_what_includes_its_registry_also_where_two_include_each_other() -> None:
-    one, two, whole = JobQueue(), JobQueue(), JobQueue()
+def test_a_type_is_found_in_registries_that_include_this_one_even_in_cycles() -> None:
+    one, two, outer = JobQueue(), JobQueue(), JobQueue()
     one.include(two)
     two.include(one)
-    whole.include(one)
+    outer.include(one)
 
-    @whole.handler("send")
+    @outer.handler("send")
     def send() -> None: ...
 
     assert two.registry.find("send") is send.job_type

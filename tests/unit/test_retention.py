@@ -24,7 +24,7 @@ def test_an_age_is_a_duration_from_zero_to_the_longest(name: str) -> None:
         assert refused.value.option == f"retention.{name}"
 
 
-def test_the_shortest_age_of_any_rule_decides_what_may_go() -> None:
+def test_the_shortest_age_of_any_rule_is_the_first_to_prune() -> None:
     assert (RetentionRules().shortest, RetentionRules().shortest_of_dead_letters) == (None, None)
     rules = RetentionRules(
         default=Retention(completed=9 * DAY, dead_letters=8 * DAY, audit=DAY),
@@ -33,11 +33,11 @@ def test_the_shortest_age_of_any_rule_decides_what_may_go() -> None:
     )
     assert (rules.shortest, rules.shortest_of_dead_letters) == (4 * DAY, 3 * DAY)
     assert Retention(completed=DAY, cancelled=2 * DAY, dead=3 * DAY, dead_letters=4 * DAY).ages == [DAY, 2 * DAY, 3 * DAY]
-    kept = RetentionRules(default=Retention(completed=FOREVER, dead_letters=FOREVER))
-    assert (kept.shortest, kept.shortest_of_dead_letters) == (None, None)
+    unlimited = RetentionRules(default=Retention(completed=FOREVER, dead_letters=FOREVER))
+    assert (unlimited.shortest, unlimited.shortest_of_dead_letters) == (None, None)
 
 
-def test_statements_are_given_each_rule_under_its_place() -> None:
+def test_retention_rules_become_statement_parameters() -> None:
     rules = RetentionRules(
         default=Retention(completed=DAY, dead_letters=6 * DAY),
         queues={"mail": Retention(cancelled=2 * DAY, dead_letters=7 * DAY)},

@@ -32,22 +32,22 @@ def test_bounds_double_from_a_second_to_an_hour_by_default() -> None:
 
 
 @given(backoffs(), ATTEMPTS)
-def test_no_wait_is_above_the_cap(backoff: Backoff, attempt: int) -> None:
+def test_backoff_never_exceeds_its_cap(backoff: Backoff, attempt: int) -> None:
     assert backoff.bound(attempt) <= backoff.cap
     assert timedelta(0) <= backoff(attempt, ERROR) <= backoff.bound(attempt)
 
 
 @given(backoffs(), ATTEMPTS, ATTEMPTS)
-def test_bounds_never_shrink(backoff: Backoff, one: int, other: int) -> None:
+def test_backoff_bounds_never_decrease(backoff: Backoff, one: int, other: int) -> None:
     assert backoff.bound(min(one, other)) <= backoff.bound(max(one, other))
 
 
 @given(backoffs(jitter=False), ATTEMPTS)
-def test_without_jitter_the_wait_is_the_whole_bound(backoff: Backoff, attempt: int) -> None:
+def test_without_jitter_the_backoff_equals_its_bound(backoff: Backoff, attempt: int) -> None:
     assert backoff(attempt, ERROR) == backoff.bound(attempt)
 
 
-def test_a_slow_factor_reaches_its_cap_as_well() -> None:
+def test_a_small_factor_reaches_the_cap_too() -> None:
     slow = Backoff(base=timedelta(seconds=1), factor=1.01, cap=timedelta(hours=1))
     assert slow.bound(1000) == timedelta(hours=1)
 
@@ -74,10 +74,10 @@ def test_an_option_out_of_bounds_is_named(option: str, given_options: dict[str, 
     assert caught.value.reason.startswith("must ")
 
 
-def test_the_jitter_is_a_part_of_the_bound() -> None:
+def test_jitter_is_a_random_fraction_of_the_bound() -> None:
     assert Backoff(random=lambda: 0.25)(3, ERROR) == timedelta(seconds=1)
     assert Backoff(random=lambda: 0.25, jitter=False)(3, ERROR) == timedelta(seconds=4)
 
 
-def test_immediately_waits_for_nothing() -> None:
+def test_immediately_has_no_delay() -> None:
     assert immediately(3, ERROR) == timedelta(0)

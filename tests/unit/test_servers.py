@@ -76,31 +76,31 @@ def opened(provider: str = "auto", options: ServerOptions | None = None) -> Fake
     return server
 
 
-def test_an_explicit_url_comes_before_everything(machine: Machine) -> None:
+def test_an_explicit_url_takes_precedence_over_all_providers(machine: Machine) -> None:
     machine.has(url="postgresql://db/one", docker=True, wheel=True, local=(LOCAL_15,))
     server = opened()
     assert isinstance(server, FakeExternal)
     assert server.made_of == ("postgresql://db/one",)
 
 
-def test_docker_comes_before_the_wheel(machine: Machine) -> None:
+def test_docker_takes_precedence_over_the_wheel(machine: Machine) -> None:
     machine.has(docker=True, wheel=True, local=(LOCAL_15,))
     assert isinstance(opened(), FakeContainer)
 
 
-def test_the_wheel_serves_where_docker_is_silent(machine: Machine) -> None:
+def test_the_wheel_is_used_when_docker_is_unavailable(machine: Machine) -> None:
     machine.has(wheel=True, local=(LOCAL_15,))
     server = opened()
     assert isinstance(server, FakeEmbedded)
     assert server.made_of[0] == WHEEL.path
 
 
-def test_the_newest_local_programs_serve_where_the_wheel_is_missing(machine: Machine) -> None:
+def test_the_newest_local_binaries_are_used_when_the_wheel_is_missing(machine: Machine) -> None:
     machine.has(local=(LOCAL_15, LOCAL_17))
     assert opened().made_of[0] == LOCAL_17.path
 
 
-def test_a_provider_that_fails_to_start_passes_the_turn(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_provider_is_used_when_one_fails_to_start(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(settings: Mapping[str, str]) -> FakeContainer:
         raise ServerStartError("the image cannot be fetched")
 
@@ -109,7 +109,7 @@ def test_a_provider_that_fails_to_start_passes_the_turn(machine: Machine, monkey
     assert isinstance(opened(), FakeEmbedded)
 
 
-def test_nothing_at_hand_names_each_provider_its_reason_and_the_remedy(machine: Machine) -> None:
+def test_the_error_without_any_server_names_each_provider_reason_and_remedy(machine: Machine) -> None:
     with pytest.raises(ServerUnavailableError) as caught:
         open_server()
     assert isinstance(caught.value, JobQueueError)
@@ -137,7 +137,7 @@ def test_a_url_of_another_database_is_refused(url: str) -> None:
         open_server(url)
 
 
-def test_one_provider_asked_by_name_is_the_only_one_asked(machine: Machine) -> None:
+def test_a_provider_requested_by_name_is_the_only_one_tried(machine: Machine) -> None:
     machine.has(docker=True, local=(LOCAL_15,))
     with pytest.raises(ServerUnavailableError) as caught:
         open_server("embedded")
@@ -146,12 +146,12 @@ def test_one_provider_asked_by_name_is_the_only_one_asked(machine: Machine) -> N
 
 
 @pytest.mark.parametrize(("word", "expected"), [("oldest", LOCAL_15), ("newest", WHEEL)])
-def test_oldest_and_newest_choose_among_all_programs(machine: Machine, word: str, expected: BinaryDir) -> None:
+def test_oldest_and_newest_choose_among_all_binaries(machine: Machine, word: str, expected: BinaryDir) -> None:
     machine.has(wheel=True, local=(LOCAL_15, LOCAL_17))
     assert opened(word).made_of[0] == expected.path
 
 
-def test_an_unknown_provider_lists_the_known_ones(machine: Machine) -> None:
+def test_an_unknown_provider_error_lists_the_known_ones(machine: Machine) -> None:
     with pytest.raises(ValueError, match="docker, embedded, local, oldest, newest"):
         open_server("podman")
 
@@ -163,12 +163,12 @@ def test_options_reach_the_server(machine: Machine) -> None:
     assert server.options == {"tcp": True, "outlive_owner": True}
 
 
-def test_a_container_is_passed_over_when_it_is_to_outlive_its_owner(machine: Machine) -> None:
+def test_docker_is_skipped_for_a_server_that_must_outlive_its_owner(machine: Machine) -> None:
     machine.has(docker=True, wheel=True)
     assert isinstance(opened(options=ServerOptions(outlive_owner=True)), FakeEmbedded)
 
 
-def test_docker_without_its_socket_is_silent_before_its_client_is_loaded(
+def test_docker_without_a_socket_is_unavailable_without_loading_its_client(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
@@ -176,7 +176,7 @@ def test_docker_without_its_socket_is_silent_before_its_client_is_loaded(
     assert "docker.sock" in str(containers.docker_silence())
 
 
-def test_docker_that_refuses_the_ping_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_that_refuses_the_ping_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise ConnectionError("permission denied")
 
@@ -185,18 +185,18 @@ def test_docker_that_refuses_the_ping_is_silent(monkeypatch: pytest.MonkeyPatch)
     assert "permission denied" in str(containers.docker_silence())
 
 
-def test_docker_that_answers_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_docker_that_answers_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "_knock", lambda host: None)
     monkeypatch.setattr(containers, "_ping", lambda: None)
     assert containers.docker_silence() is None
 
 
-def test_a_missing_wheel_has_no_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_wheel_has_no_binaries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binaries, "WHEEL_PACKAGE", "no_such_wheel_of_postgresql")
     assert binaries.wheel_dirs() == []
 
 
-def test_of_one_major_the_newest_minor_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_newest_minor_of_a_major_version_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
     older_18 = BinaryDir(path=Path("/local/18/bin"), version=(18, 1), provider="local")
     monkeypatch.setattr(binaries, "local_dirs", lambda: [LOCAL_15, older_18])
     monkeypatch.setattr(binaries, "wheel_dirs", lambda: [WHEEL])
@@ -212,12 +212,14 @@ def test_of_one_major_the_newest_minor_is_listed_once(monkeypatch: pytest.Monkey
         ("something else", None),
     ],
 )
-def test_the_release_is_read_from_what_postgres_says(tmp_path: Path, answer: str, version: tuple[int, ...] | None) -> None:
+def test_the_version_is_read_from_the_output_of_postgres(
+    tmp_path: Path, answer: str, version: tuple[int, ...] | None
+) -> None:
     program = tmp_path / "postgres"
     program.write_text(f"#!/bin/sh\necho '{answer}'\n")
     program.chmod(0o755)
     assert binaries.read_version(tmp_path) == version
 
 
-def test_programs_that_do_not_run_have_no_release(tmp_path: Path) -> None:
+def test_binaries_that_do_not_run_have_no_version(tmp_path: Path) -> None:
     assert binaries.read_version(tmp_path) is None

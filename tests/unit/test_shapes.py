@@ -92,16 +92,16 @@ def codec(declared: Any) -> Codec[Any]:
 
 
 @pytest.mark.parametrize(("given", "wanted"), FITS)
-def test_what_may_fit_is_taken(given: Any, wanted: Any) -> None:
+def test_shapes_that_may_match_are_accepted(given: Any, wanted: Any) -> None:
     assert codec(given).shape.can_be(codec(wanted).shape)
 
 
 @pytest.mark.parametrize(("given", "wanted"), MISFITS)
-def test_what_can_never_fit_is_not(given: Any, wanted: Any) -> None:
+def test_shapes_that_can_never_match_are_refused(given: Any, wanted: Any) -> None:
     assert not codec(given).shape.can_be(codec(wanted).shape)
 
 
-def test_an_array_tells_how_many_items_it_has_and_the_shape_of_each() -> None:
+def test_an_array_shape_has_length_bounds_and_item_shapes() -> None:
     assert Codec(list[int]).shape.bounds == (0, None)
     assert Codec(tuple[int, str]).shape.bounds == (2, 2)
     assert Codec(Pair).shape.bounds == (2, 2)
@@ -111,14 +111,14 @@ def test_an_array_tells_how_many_items_it_has_and_the_shape_of_each() -> None:
     assert not Codec(tuple[int, str]).shape.item(0).can_be(Codec(str).shape)
 
 
-def test_a_type_without_a_schema_fits_everything() -> None:
+def test_a_type_without_a_schema_matches_every_shape() -> None:
     class Opaque:
         pass
 
     assert Codec(pydantic.InstanceOf[Opaque]).shape.can_be(Codec(int).shape)
 
 
-def test_types_are_named_as_they_are_written() -> None:
+def test_types_are_named_as_in_source_code() -> None:
     assert [name_of(one) for one in (int, type(None), Page, list[Page], Page | None, Literal["a"], Any)] == [
         "int",
         "None",

@@ -28,7 +28,7 @@ def erlang_c(servers: int, load: float) -> float:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("workers", "slots"), [(1, 8), (4, 2)])
-def test_waiting_agrees_with_erlang_c(workers: int, slots: int) -> None:
+def test_simulated_waiting_times_agree_with_erlang_c(workers: int, slots: int) -> None:
     from benchmarks.simulation.model import simulate
     from benchmarks.simulation.workload import Kind, Workload, arrivals
 
@@ -70,7 +70,7 @@ def test_queues_with_backlogs_start_in_proportion_to_within_a_claim_of_each_work
 @pytest.mark.parametrize(("full", "other"), [("flood", "few"), ("all\x1fflood", "all\x1ffew")], ids=["queues", "fair keys"])
 @given(st.integers(1, 5), st.integers(2, 20), st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None, derandomize=True)
-def test_ten_jobs_beside_a_flood_take_the_first_slots_that_become_free(
+def test_ten_jobs_beside_a_flood_get_the_first_free_slots(
     full: str, other: str, workers: int, slots: int, seed: int
 ) -> None:
     from benchmarks.simulation.model import simulate
@@ -89,7 +89,7 @@ def test_ten_jobs_beside_a_flood_take_the_first_slots_that_become_free(
     assert [one.arrival.kind.name for one in after[:turns]].count("few") == 10
 
 
-def test_the_same_seed_is_the_same_run_and_every_job_of_it_starts_once() -> None:
+def test_a_simulation_is_reproducible_and_starts_every_job_once() -> None:
     from benchmarks.simulation.model import Costs, simulate
     from benchmarks.simulation.workload import MIXED, arrivals
 

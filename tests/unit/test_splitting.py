@@ -33,7 +33,7 @@ class Table:
 
 
 @pytest.mark.parametrize(("refused", "most"), [((), 1), ((0,), 16), ((57,), 16), ((99,), 16), ((3, 57), 32)])
-async def test_all_but_the_refused_items_are_written_with_few_statements(refused: tuple[int, ...], most: int) -> None:
+async def test_a_refused_batch_is_split_until_all_other_items_are_written(refused: tuple[int, ...], most: int) -> None:
     table = Table(*refused)
     written, failed = await in_parts(range(100), table.write)
     assert (sum(written), sorted(table.rows)) == (100 - len(refused), [one for one in range(100) if one not in refused])
@@ -41,14 +41,14 @@ async def test_all_but_the_refused_items_are_written_with_few_statements(refused
     assert table.statements <= most
 
 
-async def test_an_error_that_is_not_of_a_row_is_raised_and_nothing_is_split() -> None:
+async def test_an_error_not_caused_by_a_row_is_raised_without_splitting() -> None:
     table = Table(3, state="57P01")
     with pytest.raises(DBAPIError):
         await in_parts(range(10), table.write)
     assert (table.statements, table.rows) == (1, [])
 
 
-async def test_nothing_to_write_is_no_statement() -> None:
+async def test_an_empty_batch_runs_no_statement() -> None:
     table = Table()
     assert await in_parts([], table.write) == ([], [])
     assert table.statements == 0
@@ -63,10 +63,10 @@ async def test_nothing_to_write_is_no_statement() -> None:
         (None, OperationalError, False),
     ],
 )
-def test_what_an_error_is_about(state: str | None, kind: type[DBAPIError], of_a_row: bool) -> None:
+def test_errors_caused_by_a_row_are_recognized(state: str | None, kind: type[DBAPIError], of_a_row: bool) -> None:
     assert is_of_a_row(error_of(state, kind)) is of_a_row
 
 
-def test_an_error_on_one_line() -> None:
+def test_an_error_summary_is_one_line() -> None:
     error = DBAPIError("UPDATE", {"secret": "x"}, psycopg.errors.CheckViolation("row violates ck\nDETAIL: Failing row"))
     assert summary(error) == "CheckViolation: row violates ck"

@@ -43,9 +43,7 @@ class World:
 
 @given(WEIGHTS, FREE)
 @settings(max_examples=50)
-def test_those_with_backlogs_start_in_proportion_to_their_weights_to_within_a_job(
-    weights: list[int], course: list[int]
-) -> None:
+def test_backlogged_queues_start_jobs_in_proportion_to_weight_within_one_job(weights: list[int], course: list[int]) -> None:
     named = {f"q{place}": weight for place, weight in enumerate(weights)}
     world, started = World(named), Counter[str]()
     for name in named:
@@ -62,7 +60,7 @@ def test_those_with_backlogs_start_in_proportion_to_their_weights_to_within_a_jo
     st.lists(st.tuples(st.integers(1, 20), st.integers(0, 3 * STRIDE), st.integers(0, 9)), max_size=6), st.integers(0, 40)
 )
 @settings(max_examples=200)
-def test_slots_go_one_by_one_to_whoever_is_furthest_behind(given_: list[tuple[int, int, int]], free: int) -> None:
+def test_each_slot_goes_to_the_queue_with_the_lowest_pass_value(given_: list[tuple[int, int, int]], free: int) -> None:
     sharers = [Sharer(str(order), weight, pass_value, order) for order, (weight, pass_value, _) in enumerate(given_)]
     sharers.sort(key=lambda one: (one.pass_value, one.order))
     capacities = [given_[one.order][2] for one in sharers]
@@ -76,7 +74,7 @@ def test_slots_go_one_by_one_to_whoever_is_furthest_behind(given_: list[tuple[in
 
 
 @given(st.integers(1, 6), st.integers(0, 40))
-def test_equal_ones_differ_by_a_job_at_most(count: int, free: int) -> None:
+def test_equal_weights_differ_by_at_most_one_job(count: int, free: int) -> None:
     sharers = [Sharer(str(order), 1, STRIDE, order) for order in range(count)]
     given_ = quotas(sharers, free, [free + 1] * count)
     assert sum(given_) == free
@@ -86,7 +84,7 @@ def test_equal_ones_differ_by_a_job_at_most(count: int, free: int) -> None:
 
 @given(WEIGHTS, st.lists(st.tuples(st.integers(1, 40), st.integers(0, 5), st.integers(0, 60)), min_size=5, max_size=40))
 @settings(max_examples=50)
-def test_no_slot_stays_free_that_somebody_has_a_job_for(weights: list[int], course: list[tuple[int, int, int]]) -> None:
+def test_no_slot_stays_free_while_a_job_waits(weights: list[int], course: list[tuple[int, int, int]]) -> None:
     world = World({f"q{place}": weight for place, weight in enumerate(weights)})
     for free, place, arrivals in course:
         world.add(f"q{place}", arrivals)
@@ -99,7 +97,7 @@ NAMES = [str(number) for number in range(6)]
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 30), st.integers(1, 12)), max_size=30), st.integers(1, 8))
 @settings(max_examples=80)
-def test_a_newcomer_waits_for_at_most_one_job_of_each_other(course: list[tuple[str, int, int]], free: int) -> None:
+def test_a_new_queue_waits_for_at_most_one_job_of_each_other_queue(course: list[tuple[str, int, int]], free: int) -> None:
     world = World()
     for name, count, slots in course:
         world.add(name, count)
@@ -114,7 +112,7 @@ def test_a_newcomer_waits_for_at_most_one_job_of_each_other(course: list[tuple[s
     assert all(count <= 1 for count in before.values())
 
 
-def test_ten_beside_a_million_start_with_the_next_claim() -> None:
+def test_ten_jobs_beside_a_million_start_with_the_next_claim() -> None:
     world = World()
     world.add("flood")
     for _ in range(3):
@@ -123,7 +121,7 @@ def test_ten_beside_a_million_start_with_the_next_claim() -> None:
     assert world.claim(20) == {"few": 10, "flood": 10}
 
 
-def test_a_rest_earns_no_credit() -> None:
+def test_an_idle_queue_earns_no_credit() -> None:
     world = World()
     world.add("busy")
     for _ in range(100):
@@ -133,7 +131,7 @@ def test_a_rest_earns_no_credit() -> None:
     assert abs(started["busy"] - started["rested"]) <= 1
 
 
-def test_what_was_started_while_nobody_waited_is_no_debt() -> None:
+def test_jobs_started_without_competition_cause_no_deficit() -> None:
     world = World()
     for _ in range(1000):
         world.add("lone", 1)
@@ -144,7 +142,7 @@ def test_what_was_started_while_nobody_waited_is_no_debt() -> None:
     assert abs(started["lone"] - started["other"]) <= 1
 
 
-def test_what_was_taken_beyond_a_share_is_paid_back_after_a_rest() -> None:
+def test_jobs_started_beyond_a_share_are_repaid_after_an_idle_period() -> None:
     world = World()
     world.add("a", 10)
     world.add("b")
@@ -154,7 +152,7 @@ def test_what_was_taken_beyond_a_share_is_paid_back_after_a_rest() -> None:
     assert abs((got["b"] + 1) - (got["a"] + 10)) <= 1
 
 
-def test_debts_are_paid_off_and_not_remembered_for_ever() -> None:
+def test_saved_pass_values_are_dropped_once_repaid() -> None:
     world = World()
     world.add("steady")
     for key in range(1000):
@@ -166,7 +164,7 @@ def test_debts_are_paid_off_and_not_remembered_for_ever() -> None:
 
 @given(WEIGHTS, FREE, st.integers(0, 5))
 @settings(max_examples=50)
-def test_nobody_gets_more_than_it_has_room_for(weights: list[int], course: list[int], capacity: int) -> None:
+def test_no_queue_gets_more_slots_than_its_capacity(weights: list[int], course: list[int], capacity: int) -> None:
     world = World({f"q{place}": weight for place, weight in enumerate(weights)})
     for name in world.weights:
         world.add(name)
@@ -176,7 +174,7 @@ def test_nobody_gets_more_than_it_has_room_for(weights: list[int], course: list[
         assert got.total() == free
 
 
-def test_a_bounded_number_is_named_and_each_has_its_turn() -> None:
+def test_a_bounded_number_of_queues_is_planned_and_none_starves() -> None:
     world = World(most=8)
     for number in range(24):
         world.add(str(number), 2)
@@ -185,7 +183,7 @@ def test_a_bounded_number_is_named_and_each_has_its_turn() -> None:
     assert len(set(firsts)) == len(firsts) == 24
 
 
-def test_the_same_are_named_until_they_are_charged_except_those_that_are_closed() -> None:
+def test_the_same_queues_are_planned_until_charged_or_closed() -> None:
     world = World()
     for name in "abc":
         world.add(name, 5)
@@ -195,7 +193,7 @@ def test_the_same_are_named_until_they_are_charged_except_those_that_are_closed(
     assert [one.name for one in world.stride.next(2)] == ["b", "c"]
 
 
-def test_a_weight_that_changes_holds_from_the_next_claim_on() -> None:
+def test_a_changed_weight_applies_from_the_next_claim() -> None:
     world = World()
     world.add("a")
     world.add("b")
@@ -205,7 +203,7 @@ def test_a_weight_that_changes_holds_from_the_next_claim_on() -> None:
     assert world.claim(10) == {"a": 8, "b": 2}
 
 
-def test_a_sixteenth_is_for_the_longest_waiting_while_claims_come_back_full() -> None:
+def test_ageing_reserves_a_sixteenth_while_claims_reach_their_limit() -> None:
     ageing = Ageing()
     ageing.started(1000, full=True)
     assert ageing.due() == 62

@@ -8,7 +8,7 @@ from contextlib import suppress
 from sa_jobqueue.db.timeouts import cancelled
 
 
-async def test_a_task_that_loses_a_cancellation_is_cancelled_again() -> None:
+async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
     """As `asyncio.wait_for` loses one before Python 3.12, which psycopg before 3.3.6 calls for every answer."""
     started = asyncio.Event()
 
@@ -24,7 +24,7 @@ async def test_a_task_that_loses_a_cancellation_is_cancelled_again() -> None:
     assert (stubborn.cancelled(), prompt.cancelled()) == (True, True)
 
 
-async def test_the_error_of_a_task_that_is_stopped_is_nobodys() -> None:
+async def test_errors_of_cancelled_tasks_are_ignored() -> None:
     async def fails() -> None:
         raise RuntimeError("anything")
 

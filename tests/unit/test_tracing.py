@@ -41,7 +41,7 @@ def written(span: ReadableSpan) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
-def test_the_current_span_is_the_job_s_and_its_chain_s(tracer: Tracer, spans: InMemorySpanExporter) -> None:
+def test_the_current_span_becomes_the_trace_context_of_job_and_chain(tracer: Tracer, spans: InMemorySpanExporter) -> None:
     with tracer.start_as_current_span("outer"):
         with tracer.start_as_current_span("inner"):
             job = Job("test")
@@ -51,14 +51,14 @@ def test_the_current_span_is_the_job_s_and_its_chain_s(tracer: Tracer, spans: In
     assert other.trace_context == other.chain_trace_context == written(outer)
 
 
-def test_without_a_current_span_nothing_is_set() -> None:
+def test_without_a_current_span_no_trace_context_is_set() -> None:
     assert current_traceparent() is None
     job = Job("test")
     assert "trace_context" not in job.__dict__
     assert "chain_trace_context" not in job.__dict__
 
 
-def test_what_is_given_is_kept(tracer: Tracer) -> None:
+def test_an_explicit_trace_context_is_kept(tracer: Tracer) -> None:
     with tracer.start_as_current_span("current"):
         given, none = Job("test", trace_context=GIVEN), Job("test", trace_context=None)
         both = Job("test", trace_context=GIVEN, chain_trace_context=None)
@@ -67,7 +67,7 @@ def test_what_is_given_is_kept(tracer: Tracer) -> None:
     assert (both.trace_context, both.chain_trace_context) == (GIVEN, None)
 
 
-def test_a_span_that_is_not_sampled_says_so() -> None:
+def test_an_unsampled_span_clears_the_sampled_flag() -> None:
     tracer = TracerProvider(sampler=ALWAYS_OFF).get_tracer("test")
     with tracer.start_as_current_span("dropped"):
         traceparent = current_traceparent()

@@ -22,7 +22,7 @@ from sa_jobqueue.errors import InvalidOptionError
         ("psycopg", "options=-c work_mem=1MB&host=/tmp", {"options": "-c work_mem=1MB", "host": "/tmp"}),
     ],
 )
-def test_options_of_each_driver_become_those_of_libpq(driver: str, query: str, expected: dict[str, str]) -> None:
+def test_driver_url_options_are_translated_to_libpq_options(driver: str, query: str, expected: dict[str, str]) -> None:
     url = for_psycopg(make_url(f"postgresql+{driver}://me:secret@localhost/test?{query}"))
     assert url.drivername == "postgresql+psycopg"
     assert dict(url.query) == expected

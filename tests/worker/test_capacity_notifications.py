@@ -67,7 +67,7 @@ def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], bool]:
     """Disable polls, so that a slot is found by a notification or never; return a check for how many workers rest."""
     monkeypatch.setattr(claimer, "_SPIN_WINDOW", 0.0)
     for module in (limits, claimer):
-        monkeypatch.setattr(module, "SELDOM", NEVER.total_seconds())
+        monkeypatch.setattr(module, "MAX_BACKOFF", NEVER.total_seconds())
         monkeypatch.setattr(module, "FULL", NEVER.total_seconds())
     sleeping: set[Claimer] = set()
     sleep = Claimer._sleep
@@ -236,7 +236,7 @@ async def test_a_conflicting_claim_is_retried_even_if_its_pause_ends_before_the_
 ) -> None:
     """On a loaded machine, the four milliseconds are over before it rests: it must not rest until the next poll."""
     monkeypatch.setattr(limits, "BUSY", 1e-9)
-    for name in ("SURVEY_EVERY", "SURVEY_IDLE"):
+    for name in ("FULL_SCAN_EVERY", "FULL_SCAN_IDLE"):
         monkeypatch.setattr(arrivals, name, NEVER.total_seconds())
     met, capacity = asyncio.Event(), limits.Limits.capacity
 

@@ -23,20 +23,20 @@ def test_attempts_are_stopped_after_a_pause_even_if_a_heartbeat_precedes_the_che
         on_endangered=warnings.append,
         clock=lambda: now[0],
     )
-    heartbeat.beat()
+    heartbeat.send()
     now[0] = 1.5
-    heartbeat.beat()
+    heartbeat.send()
     heartbeat.check()
     assert warnings == []
     now[0] = 5.0  # the whole process was paused; its threads resume in any order
-    heartbeat.beat()
+    heartbeat.send()
     assert heartbeat.is_safe
     heartbeat.check()
     heartbeat.check()
     assert warnings == [timedelta(seconds=3.5)]
     now[0] = 9.0
     heartbeat.check()
-    heartbeat.beat()
+    heartbeat.send()
     heartbeat.check()
     assert warnings == [timedelta(seconds=3.5), timedelta(seconds=4)]
     heartbeat.stop()

@@ -72,7 +72,7 @@ def claimed(monkeypatch: pytest.MonkeyPatch) -> Claimed:
 @pytest.fixture
 def no_later_full_scan(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable full scans after the first, so that they find nothing that catch-ups have missed."""
-    for name in ("SURVEY_EVERY", "SURVEY_IDLE"):
+    for name in ("FULL_SCAN_EVERY", "FULL_SCAN_IDLE"):
         monkeypatch.setattr(arrivals, name, 1e9)
 
 

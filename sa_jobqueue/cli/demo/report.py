@@ -117,16 +117,16 @@ def compare(
     """Return complaints: files without exactly one result or dead letter, or with wrong counts. Pure."""
     wrong: dict[str, list[str]] = {}
     for path in sorted(plain.keys() | recorded | results.keys() | dead.keys()):
-        ends, letters, expected = results.get(path, ()), dead.get(path, 0), plain.get(path)
+        ends, dead_letters, expected = results.get(path, ()), dead.get(path, 0), plain.get(path)
         if path not in plain or path not in recorded:
             wrong.setdefault("was not both enqueued and counted without the queue", []).append(path)
-        elif len(ends) + letters != 1:
-            wrong.setdefault(f"has {len(ends)} results and {letters} dead letters, instead of one of either", []).append(
-                path
-            )
-        elif expected is None and not letters:
+        elif len(ends) + dead_letters != 1:
+            wrong.setdefault(
+                f"has {len(ends)} results and {dead_letters} dead letters, instead of one of either", []
+            ).append(path)
+        elif expected is None and not dead_letters:
             wrong.setdefault("is broken, but has a result", []).append(path)
-        elif expected is not None and letters:
+        elif expected is not None and dead_letters:
             wrong.setdefault("is valid, but has a dead letter", []).append(path)
         elif expected is not None and ends[0] != expected:
             wrong.setdefault("has different counts", []).append(path)
@@ -140,7 +140,7 @@ def _groups(session: Session) -> tuple[ErrorGroup, ...]:
     groups = []
     for group in group_dead_letters(session, model=Job):
         where = DeadLetterFilter(fingerprints=[group.fingerprint] if group.fingerprint else [])
-        letters = list_dead_letters(session, where=where, limit=_SHOWN, newest_first=False, model=Job)
-        examples = tuple(f"{letter.input['path']}: {first_line(letter.error)}" for letter in letters)
+        dead_letters = list_dead_letters(session, where=where, limit=_SHOWN, newest_first=False, model=Job)
+        examples = tuple(f"{dead_letter.input['path']}: {first_line(dead_letter.error)}" for dead_letter in dead_letters)
         groups.append(ErrorGroup(group.error_type or group.reason, group.count, examples))
     return tuple(groups)

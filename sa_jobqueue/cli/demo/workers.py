@@ -29,7 +29,7 @@ _OPTIONS: Final = (
     *("--log-level", "info"),
 )
 _STOP_PATIENCE: Final = timedelta(seconds=15)
-_SETTLE: Final = timedelta(milliseconds=50)
+_GRACE: Final = timedelta(milliseconds=50)
 _LOG_TAIL: Final = 2_000
 
 
@@ -85,7 +85,7 @@ class Workers:
         """
         process = self._processes[pid]
         process.send_signal(signal.SIGSTOP)
-        time.sleep(_SETTLE.total_seconds())  # the server finishes the statements it has received
+        time.sleep(_GRACE.total_seconds())  # the server finishes the statements it has received
         if not holds_jobs():
             process.send_signal(signal.SIGCONT)
             return False

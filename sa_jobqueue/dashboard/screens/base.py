@@ -78,8 +78,8 @@ class Context:
         """Return a stored error of a job type; if it is redacted, only its class."""
         if error is None or self.access.may_see(type_name):
             return redacted_error(type_name, error)
-        kept = {"type": error["type"]} if isinstance(error, dict) and "type" in error else {}
-        return kept | {"message": REDACTED}
+        shown = {"type": error["type"]} if isinstance(error, dict) and "type" in error else {}
+        return shown | {"message": REDACTED}
 
     def error_line(self, type_name: str | None, error: Any) -> str:
         """Return a stored error on one line, at most 200 characters."""

@@ -87,8 +87,8 @@ def view_one(context: Context) -> dict[str, Any]:
         )
         nodes, edges, is_cut = _graph(context, session, chain["id"])
     stuck = {node.key for node in nodes if node.is_stuck}
-    shown, kept = graph.fold(nodes, edges, keep=[chain["id"], *stuck])
-    resolved = {edge: edges.get(edge, True) for edge in kept}
+    shown, drawn = graph.fold(nodes, edges, keep=[chain["id"], *stuck])
+    resolved = {edge: edges.get(edge, True) for edge in drawn}
     return {
         "chain": chain,
         "error_line": context.error_line(chain["last_type_name"], chain["error"]),
@@ -100,7 +100,7 @@ def view_one(context: Context) -> dict[str, Any]:
         "is_cut": is_cut,
         "stuck": [node for node in nodes if node.is_stuck],
         "picture": graph.svg(shown, resolved, current=chain["id"], label=f"Graph of {len(shown)} chains"),
-        "items": graph.outline(shown, kept),
+        "items": graph.outline(shown, drawn),
         "can_cancel": chain["status"] not in ENDED and context.may("cancel_chains"),
     }
 

@@ -126,7 +126,7 @@ def _preview_dismiss(context: Context, session: Session) -> Preview:
     where = replace(_meant(context, session), resolved=False)
     result = dismiss_dead_letters(session, where=where, by=context.access.user, dry_run=True, model=context.model)
     what = "They count as resolved. Their jobs stay dead, and what waits for these still waits."
-    details = [f"dead letter {letter_id}" for letter_id in result.ids[:_LISTED]]
+    details = [f"dead letter {dead_letter_id}" for dead_letter_id in result.ids[:_LISTED]]
     return _previewed(result, what, details)
 
 

@@ -56,7 +56,7 @@ def view(context: Context) -> dict[str, Any]:
         heartbeat_timeout = context.source.heartbeat_timeout
         explanation = explain_job(session, job_id, heartbeat_timeout=heartbeat_timeout, model=model)
         attempts = list_attempts(session, job_id, after=after or None, limit=ATTEMPTS, newest_first=True, model=model)
-        letters = list_dead_letters(
+        dead_letters = list_dead_letters(
             session, where=DeadLetterFilter(job_ids=[job_id], resolved=None), limit=_RELATED, model=model
         )
         chain = get_chain(session, job.chain_id, model=model)
@@ -76,7 +76,7 @@ def view(context: Context) -> dict[str, Any]:
             "changes": _changes(list(attempts)),
             "older_attempts": attempts.next,
             "steps": _steps(job, list(attempts)),
-            "letters": list(letters),
+            "letters": list(dead_letters),
             "chain": chain,
             "blockers": [(one, one.chain) for one in blockers],
             "blocked": list(blocked),
@@ -86,7 +86,7 @@ def view(context: Context) -> dict[str, Any]:
             "can_trigger": job.status in INITIAL and context.may("trigger_jobs"),
             "can_set_priority": job.status in INITIAL and context.may("set_priority"),
             "can_redrive": job.status is JobStatus.DEAD and context.may("redrive_dead_letters"),
-            "can_dismiss": any(one.resolution is None for one in letters) and context.may("dismiss_dead_letters"),
+            "can_dismiss": any(one.resolution is None for one in dead_letters) and context.may("dismiss_dead_letters"),
         }
 
 

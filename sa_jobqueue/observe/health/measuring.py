@@ -50,7 +50,7 @@ T = TypeVar("T")
 
 COUNTED: Final = 10_000
 """Limit of the counts of a lane's jobs, of dead letters and of blocked jobs."""
-LOOKED_AT: Final = 50_000
+MAX_EXAMINED: Final = 50_000
 """Limit of the jobs and attempts of the window that are scanned."""
 _TRANSACTIONS: Final = 500_000
 _HOLDERS: Final = 10
@@ -270,10 +270,10 @@ def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list
 
 
 def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> Rates:
-    parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": LOOKED_AT}
+    parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED}
     rows = session.execute(statements.lately(model), parameters).mappings().all()
     attempts = session.execute(statements.recent_attempts(model), parameters).all()
-    looked_at = max(sum(row["looked_at"] for row in rows), sum(n for _, n in attempts))
+    examined = max(sum(row["examined"] for row in rows), sum(n for _, n in attempts))
     return Rates(
         window=window,
         queues=[
@@ -287,7 +287,7 @@ def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> R
             for row in rows
         ],
         unsuccessful={AttemptOutcome(outcome): n for outcome, n in attempts},
-        is_partial=looked_at >= LOOKED_AT,
+        is_partial=examined >= MAX_EXAMINED,
     )
 
 

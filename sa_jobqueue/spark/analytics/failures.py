@@ -102,15 +102,15 @@ def dead_letter_ageing(
     names = check_groups(by, ("type_name", "queue", "reason"))
     is_open = sf.col("resolution").isNull()
     age = sf.when(is_open, seconds("died_at", instant_or_now(as_of)))
-    letters = history.dead_letters.withColumn("age_seconds", age)
+    dead_letters = history.dead_letters.withColumn("age_seconds", age)
     ages, younger = [], 0.0
     for name, limit in AGES.items():
-        there = (sf.col("age_seconds") >= younger) & (sf.col("age_seconds") < limit.total_seconds())
-        ages.append(sf.count_if(there).alias(name))
+        is_within = (sf.col("age_seconds") >= younger) & (sf.col("age_seconds") < limit.total_seconds())
+        ages.append(sf.count_if(is_within).alias(name))
         younger = limit.total_seconds()
     taken = percentiles(sf.when(~is_open, seconds("died_at", "resolved_at")), (0.5, 0.95))
     return (
-        letters.groupBy(*names)
+        dead_letters.groupBy(*names)
         .agg(
             sf.count("*").alias("letters"),
             sf.count_if(is_open).alias("open"),

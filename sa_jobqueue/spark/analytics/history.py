@@ -160,16 +160,16 @@ class CachedHistory(AbstractContextManager[History]):
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self._kept: list[DataFrame] = []
+        self._frames: list[DataFrame] = []
 
     def __enter__(self) -> History:
-        self._kept = [getattr(self._history, name).persist() for name in DATASETS]
+        self._frames = [getattr(self._history, name).persist() for name in DATASETS]
         # Read everything now in one query, because each query costs more than reading a small dataset.
-        reduce(DataFrame.unionAll, [frame.select(sf.lit(1)) for frame in self._kept]).count()
-        return History(*self._kept)
+        reduce(DataFrame.unionAll, [frame.select(sf.lit(1)) for frame in self._frames]).count()
+        return History(*self._frames)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for frame in self._kept:
+        for frame in self._frames:
             frame.unpersist()
 
 
@@ -199,13 +199,13 @@ def _schema(dataset: Dataset, names: Sequence[str]) -> str:
 
 
 def _conformed(frame: DataFrame, dataset: Dataset) -> DataFrame:
-    there = set(frame.columns)
+    existing = set(frame.columns)
     for name in dataset.key:
-        if name not in there:
+        if name not in existing:
             raise InvalidOptionError(dataset.name, f"must have the column {name!r}, which identifies its rows")
     wanted: list[Column] = []
     for name in USED[dataset.name]:
-        column = sf.col(name) if name in there else sf.lit(None)
+        column = sf.col(name) if name in existing else sf.lit(None)
         wanted.append(column.cast(_TYPES[dataset.column(name).kind]).alias(name))
     return frame.select(*wanted)
 

@@ -82,7 +82,7 @@ class Heartbeat:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._beat = leases.beat(model)
+        self._heartbeat = leases.heartbeat(model)
         self._forget = leases.forget_worker(model)
         self._identity = identity
         self._interval = interval.total_seconds()
@@ -128,7 +128,7 @@ class Heartbeat:
 
         Raises: the database's error if the first heartbeat fails.
         """
-        self.beat()
+        self.send()
         self._thread.start()
 
     def announce(self, state: WorkerState) -> None:
@@ -166,13 +166,13 @@ class Heartbeat:
         watch.join()
         self._engine.dispose()
 
-    def beat(self) -> None:
+    def send(self) -> None:
         """Write one heartbeat. It counts from when it was sent, because the server cannot have stamped it earlier.
 
         `on_drain` is called once, in this thread, by the heartbeat that finds a request to stop.
         """
         sent = self._clock()
-        asked_at = self._ask(self._beat, self._parameters()).scalar_one()
+        asked_at = self._ask(self._heartbeat, self._parameters()).scalar_one()
         # After a pause of the whole process this thread may continue before the loop, which then would notice nothing.
         if sent - self._last >= self._patience and not self._is_reported:
             self._late = sent - self._last
@@ -202,7 +202,7 @@ class Heartbeat:
             self.last_active = self._clock()
             self._wake.clear()
             try:
-                self.beat()
+                self.send()
                 rest = self._interval
             except DBAPIError:
                 self._disconnect()

@@ -53,7 +53,7 @@ class Throttle:
         self._call = call
         self._interval = interval
         self._next = 0.0
-        self._kept: dict[str, None] = {}
+        self._payloads: dict[str, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, payload: str) -> None:
@@ -62,8 +62,8 @@ class Throttle:
         if self._timer is None and now >= self._next:
             self._pass_on([payload])
             return
-        if len(self._kept) <= MOST_PAYLOADS:
-            self._kept[payload] = None
+        if len(self._payloads) <= MOST_PAYLOADS:
+            self._payloads[payload] = None
         if self._timer is None:
             self._timer = self._loop.call_at(self._next, self._flush)
 
@@ -71,12 +71,12 @@ class Throttle:
         """Drop what is waiting."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer, self._kept = None, {}
+        self._timer, self._payloads = None, {}
 
     def _flush(self) -> None:
         self._timer = None
-        kept, self._kept = self._kept, {}
-        self._pass_on(None if len(kept) > MOST_PAYLOADS else list(kept))
+        payloads, self._payloads = self._payloads, {}
+        self._pass_on(None if len(payloads) > MOST_PAYLOADS else list(payloads))
 
     def _pass_on(self, payloads: Hints) -> None:
         self._next = max(self._next, self._loop.time() - BURST) + self._interval

@@ -57,26 +57,26 @@ class Pruner(Component):
         self._rules = rules
         self._interval = interval.total_seconds()
         self._quarantine = quarantine
-        self._whole_at = 0.0
+        self._full_walk_at = 0.0
         """When the next walk to the end is due, by the loop's clock."""
 
     async def run(self) -> None:
         """Walk until cancelled; without any retention period this is one small statement each time."""
         loop = asyncio.get_running_loop()
         # Workers are often restarted together: none starts with a walk to the end.
-        self._whole_at = loop.time() + _TO_THE_END.total_seconds() * random.random()
+        self._full_walk_at = loop.time() + _TO_THE_END.total_seconds() * random.random()
         while True:
             await asyncio.sleep(self._interval * random.uniform(0.8, 1.2))
             started = loop.time()
-            is_whole = started >= self._whole_at
+            is_full = started >= self._full_walk_at
             lapsed = self._quarantine.lapsed(RefusedWrite.PRUNE)
-            refused = await self.walk(to_the_end=is_whole)
-            refused |= await self.prune_dead_letter_rows(to_the_end=is_whole)
+            refused = await self.walk(to_the_end=is_full)
+            refused |= await self.prune_dead_letter_rows(to_the_end=is_full)
             await self.walk_audit()
             await self._quarantine.written(RefusedWrite.PRUNE, [one for one in lapsed if one not in refused])
-            if is_whole:
+            if is_full:
                 spent = loop.time() - started
-                self._whole_at = loop.time() + max(_TO_THE_END.total_seconds(), _DUTY * spent) * random.uniform(0.8, 1.2)
+                self._full_walk_at = loop.time() + max(_TO_THE_END.total_seconds(), _DUTY * spent) * random.uniform(0.8, 1.2)
 
     async def walk(self, *, to_the_end: bool) -> set[JobId]:
         """Walk once through the jobs, and report what was deleted. Return the chains that could not be."""
@@ -126,10 +126,10 @@ class Pruner(Component):
         age = self._rules.default.audit
         if age is None or age >= FOREVER:
             return
-        gone = 1
-        while gone:
+        deleted = 1
+        while deleted:
             async with AsyncSession(self._engine) as session, session.begin():
-                gone = await aio.prune_audit(session, age, model=self._model)
+                deleted = await aio.prune_audit(session, age, model=self._model)
 
     async def prune(self, cursor: PruneCursor) -> Pruned:
         """Process one page, and commit."""

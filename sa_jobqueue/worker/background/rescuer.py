@@ -102,9 +102,9 @@ class Rescuer(Component):
             among: dict[str, Any] = {}
             if ids is not None:
                 statement, among = compiled(leases.rescue, self._model, orphans=orphans, only=True), {"ids": ids}
-            letters = {"letter_ids": [self._new_id() for _ in range(BATCH)]}
+            dead_letters = {"dead_letter_ids": [self._new_id() for _ in range(BATCH)]}
             async with self._engine.connect() as connection:
-                return await statement.execute(connection, given | more | letters | among)
+                return await statement.execute(connection, given | more | dead_letters | among)
 
         async def candidates() -> Sequence[Any]:
             async with self._engine.connect() as connection:

@@ -26,7 +26,7 @@ from sa_jobqueue.db.splitting import NO_RIGHT, sqlstate
 from sa_jobqueue.events import ComponentFailed, EventBus, SettingsDiffer
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.queues import Differences, add_declared_queues
-from sa_jobqueue.policies.fairness import label_of, part_of
+from sa_jobqueue.policies.fairness import label_of, queue_key_of
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.settings import RETRY, QueueSettings, retry_of
@@ -123,7 +123,7 @@ class Controls:
 
     def retry(self, queue: str, fairness_key: str = "") -> Backoff | None:
         """Return the backoff of a queue, or of a fairness key: its own, or that of its queue."""
-        return self.queue(part_of(queue, fairness_key)).retry or self.queue(queue).retry
+        return self.queue(queue_key_of(queue, fairness_key)).retry or self.queue(queue).retry
 
     @property
     def paused_queues(self) -> frozenset[str]:
@@ -170,7 +170,7 @@ class ControlReader(Component):
         self._transactions = engine.execution_options(isolation_level="READ COMMITTED")
         self._model = model
         self._events = events
-        self._declared = {part_of(one.name, one.fairness_key): one for one in declared}
+        self._declared = {queue_key_of(one.name, one.fairness_key): one for one in declared}
         self._quarantine = quarantine
         self._worker_id = worker_id
         self._is_declared = False
@@ -217,7 +217,7 @@ class ControlReader(Component):
             if kind == "worker":
                 concurrency = setting[_GLOBAL_CONCURRENCY]
                 continue
-            found[kind][part_of(name, fairness_key)] = Control(**dict(zip(_COLUMNS, setting, strict=True)))
+            found[kind][queue_key_of(name, fairness_key)] = Control(**dict(zip(_COLUMNS, setting, strict=True)))
         before = self.current
         now = replace(before, queues=found["queue"], types=found["type"], concurrency=concurrency)
         if now != before:

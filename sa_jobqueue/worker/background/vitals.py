@@ -86,7 +86,7 @@ class VitalSigns(Component):
         self._listener: Listener | None = None
         lost = 2 * options.heartbeat_timeout
         """Time limit for a connection attempt and for a missing answer."""
-        self._beat_usual = options.heartbeat_interval + lost
+        self._heartbeat_usual = options.heartbeat_interval + lost
         self._listen_usual = timedelta(seconds=QUIET_SECONDS) + lost
 
     def watch(self, heartbeat: Heartbeat, listener: Listener | None) -> None:
@@ -124,7 +124,7 @@ class VitalSigns(Component):
         if last_active is not None:
             parts.append(self._part("event loop", last_active, timedelta(seconds=_TICK)))
         if heartbeat is not None:
-            parts.append(self._part("heartbeat", heartbeat.last_active, self._beat_usual))
+            parts.append(self._part("heartbeat", heartbeat.last_active, self._heartbeat_usual))
         if listener is not None:
             parts.append(self._part("listener", listener.last_active, self._listen_usual))
         return Vitals(

@@ -1,9 +1,9 @@
-"""Learns which lanes have jobs and which jobs arrived behind cursors: by a survey at first, then by catch-ups.
+"""Learns which lanes have jobs and which jobs arrived behind cursors: by a full scan at first, then by catch-ups.
 
-After each catch-up with snapshot S, every lane that has a pending job of the worker's queues in S is known, or the survey
-under way finds it: the survey began after the watermark was taken, and what became visible since is returned by a catch-up.
-Surveys are repeated for what neither of them covers, jobs that were skipped because another claim held them and then rolled
-back: that bounds how long such a job can be overlooked (`SURVEY_EVERY`).
+After each catch-up with snapshot S, every lane that has a pending job of the worker's queues in S is known, or the full scan
+under way finds it: it began after the watermark was taken, and what became visible since is returned by a catch-up.
+Full scans are repeated for what neither of them covers, jobs that were skipped because another claim held them and then
+rolled back: that bounds how long such a job can be overlooked (`FULL_SCAN_EVERY`).
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from sa_jobqueue.worker.claim.partitions import Partitions
 
 CATCH_UP_EVERY: Final = 0.05
 """Seconds between two catch-ups of a busy worker, at least; more where one takes long."""
-SURVEY_EVERY: Final = 5.0
-"""Seconds from a survey to the next one of a worker that has claimed since, at least; more where one takes long."""
-SURVEY_IDLE: Final = 60.0
+FULL_SCAN_EVERY: Final = 5.0
+"""Seconds from a full scan to the next one of a worker that has claimed since, at least; more where one takes long."""
+FULL_SCAN_IDLE: Final = 60.0
 """The same for one that has not."""
 _SHARE_OF_CATCH_UPS: Final = 20
-_SHARE_OF_SURVEYS: Final = 200
-"""Catch-ups, and surveys, may take one part in so many of the time."""
+_SHARE_OF_FULL_SCANS: Final = 200
+"""Catch-ups, and full scans, may take one part in so many of the time."""
 _AFTER_A_CUT: Final = 20
 _ARRIVALS: Final = 2000
-"""Rows that one catch-up reads at most; where more were written, the lanes are surveyed instead."""
+"""Rows that one catch-up reads at most; where more were written, the lanes are scanned in full instead."""
 _KNOWN: Final = 64
 """Lanes with a backlog that one catch-up names, so that it does not return what their scans find."""
 _PAGE: Final = 1000
-"""Lanes of one page of a survey."""
+"""Lanes of one page of a full scan."""
 _CLOCKS_DIFFER: Final = 1.0
-"""Seconds by which the database's clock may differ from the worker's between two catch-ups before lanes are surveyed."""
+"""Seconds by which the database's clock may differ from the worker's between two catch-ups before a full scan."""
 _FIRST_LANE: Final = ("", "", -1000)
 
 
 class Arrivals:
-    """Runs catch-ups and surveys for one worker. `clock`: monotonic seconds."""
+    """Runs catch-ups and full scans for one worker. `clock`: monotonic seconds."""
 
     def __init__(
         self,
@@ -57,31 +57,31 @@ class Arrivals:
         clock: Callable[[], float],
     ) -> None:
         self._catch_up = compiled(arrivals.catch_up, model)
-        self._survey = compiled(arrivals.survey, model)
+        self._full_scan = compiled(arrivals.full_scan, model)
         self._partitions, self._cursors, self._backlog = partitions, cursors, backlog
         self._queues, self._types = queues, types
         self._shared_types = [name for name in types if name not in partitions.own_types]
         self._clock = clock
         self._catch_up_at = 0.0
         self._after: tuple[str, str, int] | None = _FIRST_LANE
-        """Where the next page of the survey that is under way begins."""
-        self._survey_began = self._survey_took = 0.0
-        self._survey_at = 0.0
+        """Where the next page of the full scan that is under way begins."""
+        self._full_scan_began = self._full_scan_took = 0.0
+        self._full_scan_at = 0.0
         self._claimed = True
         self._clocks: tuple[datetime, float] | None = None
-        self.on_survey: Callable[[], None] = lambda: None
-        """Called when a survey begins."""
+        self.on_full_scan: Callable[[], None] = lambda: None
+        """Called when a full scan begins."""
 
     def claimed(self) -> None:
         """Record that a claim ran: it may have skipped rows that others held."""
         self._claimed = True
 
-    def request_survey(self) -> None:
-        """Begin a survey next."""
-        self._survey_at = float("-inf")
+    def request_full_scan(self) -> None:
+        """Begin a full scan next."""
+        self._full_scan_at = float("-inf")
 
     @property
-    def is_surveying(self) -> bool:
+    def is_scanning(self) -> bool:
         """Whether lanes may have jobs that are not known yet."""
         return self._after is not None
 
@@ -90,14 +90,14 @@ class Arrivals:
         """Whether to ask before going to sleep: no lane is open, or the last catch-up was a while ago."""
         return not self._backlog.open or self._after is not None or self._clock() >= self._catch_up_at
 
-    def survey_in(self) -> float:
-        """Return in how many seconds a survey is due."""
-        return max(self._next_survey() - self._clock(), 0.0)
+    def full_scan_in(self) -> float:
+        """Return in how many seconds a full scan is due."""
+        return max(self._next_full_scan() - self._clock(), 0.0)
 
     async def keep_up(self, connection: AsyncConnection) -> None:
-        """Survey where that is due, a page at a time; catch up where lanes are open, for others may have come."""
+        """Scan in full where that is due, a page at a time; catch up where lanes are open, for others may have come."""
         now = self._clock()
-        if self._after is None and now >= self._next_survey():
+        if self._after is None and now >= self._next_full_scan():
             self._after = _FIRST_LANE
         if self._after is not None:
             await self._read_page(connection, self._after)
@@ -105,15 +105,15 @@ class Arrivals:
             await self.catch_up(connection)
 
     async def ask(self, connection: AsyncConnection) -> None:
-        """Read the next page of a survey that is under way; otherwise catch up."""
+        """Read the next page of a full scan that is under way; otherwise catch up."""
         if self._after is not None:
             await self._read_page(connection, self._after)
         else:
             await self.catch_up(connection)
 
-    def _next_survey(self) -> float:
-        every = SURVEY_EVERY if self._claimed else SURVEY_IDLE
-        return min(self._survey_at, self._survey_began + max(every, _SHARE_OF_SURVEYS * self._survey_took))
+    def _next_full_scan(self) -> float:
+        every = FULL_SCAN_EVERY if self._claimed else FULL_SCAN_IDLE
+        return min(self._full_scan_at, self._full_scan_began + max(every, _SHARE_OF_FULL_SCANS * self._full_scan_took))
 
     async def catch_up(self, connection: AsyncConnection) -> None:
         """Ask what became visible since the last catch-up, and for the next job of lanes that were read to their end."""
@@ -162,26 +162,26 @@ class Arrivals:
         backlog.answered(asked)
         if rewound:
             backlog.open_again(cursors.of_lane, now)
-            self._survey_at = min(self._survey_at, self._survey_began + _AFTER_A_CUT * self._survey_took)
+            self._full_scan_at = min(self._full_scan_at, self._full_scan_began + _AFTER_A_CUT * self._full_scan_took)
         if self._clocks is not None:
             before, then = self._clocks
             if abs((database_now - before).total_seconds() - (now - then)) > _CLOCKS_DIFFER + (now - began):
-                self.request_survey()
+                self.request_full_scan()
         self._clocks = database_now, now
 
     async def _read_page(self, connection: AsyncConnection, after: tuple[str, str, int]) -> None:
-        """Read one page of a survey."""
+        """Read one page of a full scan."""
         began = self._clock()
         names = ("after_queue", "after_fairness_key", "after_priority")
-        rows = await self._survey.execute(connection, dict(zip(names, after, strict=True)) | {"most": _PAGE})
+        rows = await self._full_scan.execute(connection, dict(zip(names, after, strict=True)) | {"most": _PAGE})
         now = self._clock()
         if after == _FIRST_LANE:
-            self._survey_began, self._survey_took = began, 0.0
-            self._survey_at, self._claimed = float("inf"), False
-            self.on_survey()
+            self._full_scan_began, self._full_scan_took = began, 0.0
+            self._full_scan_at, self._claimed = float("inf"), False
+            self.on_full_scan()
             if self._cursors.watermark is None:
                 self._cursors.watermark = Snapshot(rows[0][1], rows[0][2])
-        self._survey_took += now - began
+        self._full_scan_took += now - began
         for *_, queue, fairness_key, priority, at, wait in rows:
             if queue is None:
                 continue
@@ -190,10 +190,10 @@ class Arrivals:
                 self._backlog.found(lane, now + wait, now)
         self._after = tuple(rows[-1][3:6]) if len(rows) >= _PAGE else None
 
-    async def survey_all(self, connection: AsyncConnection) -> None:
-        """Read a whole survey, after a catch-up."""
+    async def scan_all(self, connection: AsyncConnection) -> None:
+        """Perform a full scan, after a catch-up."""
         await self._read_page(connection, _FIRST_LANE)
-        while self.is_surveying:
+        while self.is_scanning:
             await self.ask(connection)
         await self.catch_up(connection)
 

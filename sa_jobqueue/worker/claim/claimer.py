@@ -1,6 +1,6 @@
 """Claims due jobs for the free slots, and decides how long to sleep when there are none.
 
-The steps of one claim: apply changed settings; survey the lanes if that is due (`arrivals`); plan (`planner`); claim
+The steps of one claim: apply changed settings; scan all lanes if that is due (`arrivals`); plan (`planner`); claim
 (`claims`); move the cursors (`cursors`) and close the lanes that were read to their end (`backlog`). If nothing was found,
 catch up before going to sleep.
 """
@@ -21,7 +21,7 @@ from sa_jobqueue.db.splitting import is_of_a_row
 from sa_jobqueue.events import EventBus
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
-from sa_jobqueue.policies.fairness import whole
+from sa_jobqueue.policies.fairness import queue_of
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
@@ -33,7 +33,7 @@ from sa_jobqueue.worker.claim.buckets import Buckets
 from sa_jobqueue.worker.claim.claims import Claims, is_of_ordering
 from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan
 from sa_jobqueue.worker.claim.freed import Freed
-from sa_jobqueue.worker.claim.limits import FULL, SELDOM, transaction
+from sa_jobqueue.worker.claim.limits import FULL, MAX_BACKOFF, transaction
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.planner import Planner, Share
 from sa_jobqueue.worker.claim.rates import OutdatedError, TooHeavyError
@@ -82,7 +82,7 @@ class _Lanes:
         self.planner = Planner(partitions, self.cursors, fair=fair, weight=weight)
         self.backlog = Backlog(self.cursors, self.planner.open, self.planner.close)
         self.arrivals = Arrivals(model, partitions, self.cursors, self.backlog, queues=queues, types=types, clock=clock)
-        self.arrivals.on_survey = self._forget_candidates
+        self.arrivals.on_full_scan = self._forget_candidates
         self._clock = clock
         self._backing_off: dict[str, tuple[float, list[Lane]]] = {}
         """Fairness keys without capacity: the backoff in seconds, and their lanes."""
@@ -101,18 +101,18 @@ class _Lanes:
 
     def back_off(self, capacities: Mapping[str, int], now: float) -> None:
         """Leave fairness keys without capacity out of plans for a while: they would displace those that have some."""
-        for part, capacity in capacities.items():
+        for queue_key, capacity in capacities.items():
             if capacity > 0:
-                self._backing_off.pop(part, None)
+                self._backing_off.pop(queue_key, None)
                 continue
-            seconds = min(2 * self._backing_off[part][0], SELDOM) if part in self._backing_off else FULL
-            lanes = self.planner.lanes_of_key(part)
-            self._backing_off[part] = seconds, lanes
+            seconds = min(2 * self._backing_off[queue_key][0], MAX_BACKOFF) if queue_key in self._backing_off else FULL
+            lanes = self.planner.lanes_of_key(queue_key)
+            self._backing_off[queue_key] = seconds, lanes
             self.backlog.back_off(lanes, now + seconds)
 
-    def key_ended(self, part: str, now: float) -> bool:
+    def key_ended(self, queue_key: str, now: float) -> bool:
         """Plan a fairness key again because one of its jobs ended; return whether it was backing off."""
-        _, lanes = self._backing_off.pop(part, (0.0, []))
+        _, lanes = self._backing_off.pop(queue_key, (0.0, []))
         for lane in lanes:
             self.backlog.found(lane, now, now)
         return bool(lanes)
@@ -197,7 +197,7 @@ class Claimer(Component):
 
     def wake(self, queue: str | None = None) -> None:
         """Poll now: a job of this queue (None: of any queue) may be due."""
-        if queue is None or whole(queue) in self._options.limits:
+        if queue is None or queue_of(queue) in self._options.limits:
             self._was_notified = True
             self._spin_until = self._loop.time() + _SPIN_WINDOW
             self._poll_delay = _FIRST_POLL
@@ -209,11 +209,11 @@ class Claimer(Component):
 
     def job_ended(self, job_id: Any) -> None:
         """Poll once more if the end of this job may allow another one to start: of its ordering key, or under its limit."""
-        part = self._freed.end(job_id)
-        if part is not None:
+        queue_key = self._freed.end(job_id)
+        if queue_key is not None:
             for partition in self._lanes.partitions.every:
                 partition.full_until = float("-inf")
-            self._lanes.key_ended(part, self._loop.time())
+            self._lanes.key_ended(queue_key, self._loop.time())
         if self._ordered or self._lanes.partitions.is_limited:
             self._woken.set()
 
@@ -283,7 +283,7 @@ class Claimer(Component):
         await self._completer.drained()
         self._unblocker.search()
         await self._unblocker.drained()
-        await self._lanes.arrivals.survey_all(connection)
+        await self._lanes.arrivals.scan_all(connection)
         if await self.claim(connection) > 0 or self._capacity_in() is not None:
             return False
         if any(map(self._quarantine.quarantined, (RefusedWrite.UNBLOCK, RefusedWrite.START, RefusedWrite.CLAIM))):
@@ -363,8 +363,8 @@ class Claimer(Component):
                 lanes.backlog.open_lingering()
         started = await self._claim_all(connection)
         while started == 0 and lanes.arrivals.may_have_news:
-            # No lane is open. Check for new arrivals before going to sleep; a survey is followed by a catch-up.
-            is_last = not lanes.arrivals.is_surveying
+            # No lane is open. Check for new arrivals before going to sleep; a full scan is followed by a catch-up.
+            is_last = not lanes.arrivals.is_scanning
             await lanes.arrivals.ask(connection)
             lanes.backlog.wake(self._loop.time())
             if lanes.backlog.open:
@@ -374,10 +374,10 @@ class Claimer(Component):
         return started
 
     def _exclude(self) -> None:
-        """Exclude quarantined jobs and limits; request a survey when one of the jobs is to be retried."""
+        """Exclude quarantined jobs and limits; request a full scan when one of the jobs is to be retried."""
         before, self._claims.excluded = self._claims.excluded, self._quarantine.quarantined(RefusedWrite.START)
         if before and not set(before) <= set(self._claims.excluded):
-            self._lanes.arrivals.request_survey()
+            self._lanes.arrivals.request_full_scan()
         for partition in self._lanes.partitions.every:
             limits = partition.limits
             partition.is_refused = limits is not None and self._quarantine.is_quarantined(RefusedWrite.CLAIM, limits.name)
@@ -583,7 +583,7 @@ class Claimer(Component):
         jobs.sort(key=lambda job: place[job.id])
         partition.selection.started(jobs)
         for share in shares:
-            self._lanes.planner.keep(share.queue, bool(partition.selection.held))
+            self._lanes.planner.retain(share.queue, bool(partition.selection.held))
 
     async def _select(
         self,
@@ -602,7 +602,7 @@ class Claimer(Component):
         )
         lanes.claimed(plan, {partition: wanted}, new, at)
         for share in shares:
-            lanes.planner.keep(share.queue, bool(selection.held))
+            lanes.planner.retain(share.queue, bool(selection.held))
         return await selection.choose(limit, self._loop.time())
 
     async def _start(self, jobs: Sequence[ClaimedJob]) -> None:
@@ -643,7 +643,7 @@ class Claimer(Component):
             seconds = self._options.poll_interval.total_seconds()
         times = [self._capacity_in()]
         times += [self._quarantine.retry_in(write, self._claim_began) for write in (RefusedWrite.START, RefusedWrite.CLAIM)]
-        times.append(lanes.arrivals.survey_in())
+        times.append(lanes.arrivals.full_scan_in())
         if (opens_at := lanes.backlog.next_at) is not None:
             times.append(max(opens_at - now, _DEBOUNCE))
         if any(one.selection is not None and one.selection.held for one in lanes.partitions.every):

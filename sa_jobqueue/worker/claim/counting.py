@@ -19,20 +19,22 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.statements import limits
 
 START: Final = "0"
 
 
 class Running:
-    """Counts what runs of a queue and of a job type, None where that has no limit, and of each part of the queue `whole`."""
+    """Counts what runs of a queue and of a job type, None without a limit, and of each fairness key of `queue_of_keys`."""
 
-    def __init__(self, model: type[JobMixin[Any]], *, queue: str | None, type_name: str | None, whole: str | None) -> None:
+    def __init__(
+        self, model: type[JobMixin[Any]], *, queue: str | None, type_name: str | None, queue_of_keys: str | None
+    ) -> None:
         self._all = compiled(limits.running, model)
-        self._by_part = compiled(limits.running_by_part, model)
-        self._queue, self._type, self._whole = queue, type_name, whole
-        self._since = self._since_of_parts = START
+        self._by_fairness_key = compiled(limits.running_by_fairness_key, model)
+        self._queue, self._type, self._queue_of_keys = queue, type_name, queue_of_keys
+        self._since = self._since_of_keys = START
 
     async def count(self, connection: AsyncConnection) -> tuple[int, int]:
         """Return how many of the queue run and how many of the type, zero for None. Always on the same connection.
@@ -43,10 +45,10 @@ class Running:
         ((in_queue, of_type, self._since),) = await self._all.execute(connection, given)
         return in_queue, of_type
 
-    async def count_parts(self, connection: AsyncConnection) -> Counter[str]:
-        """Return how many of each part of the queue run. As `count`, always on the same connection."""
-        given = {"queue": self._whole, "since": self._since_of_parts}
-        rows = await self._by_part.execute(connection, given)
+    async def count_by_fairness_key(self, connection: AsyncConnection) -> Counter[str]:
+        """Return how many of each fairness key of the queue run. As `count`, always on the same connection."""
+        given = {"queue": self._queue_of_keys, "since": self._since_of_keys}
+        rows = await self._by_fairness_key.execute(connection, given)
         if rows:
-            self._since_of_parts = str(min(int(since) for _, _, since in rows))
-        return Counter({part_of(self._whole or "", fairness_key): n for fairness_key, n, _ in rows})
+            self._since_of_keys = str(min(int(since) for _, _, since in rows))
+        return Counter({queue_key_of(self._queue_of_keys or "", fairness_key): n for fairness_key, n, _ in rows})

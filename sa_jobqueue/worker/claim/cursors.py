@@ -9,7 +9,7 @@ is in W's list of transactions in progress, or at or above W's xmax. The next ca
 returns r, provided that it knows the cursors *after* that claim. Hence claims and catch-ups of one worker do not overlap.
 
 A late arrival stays here until a claim was given its id, also while its lane has no capacity. Not covered is a job that was
-skipped because another claim held it and then rolled back: for those a survey lowers the cursors every few seconds.
+skipped because another claim held it and then rolled back: for those a full scan lowers the cursors every few seconds.
 
 No clock and no I/O. Losing everything costs a scan from the start, which is slower and never wrong.
 Source: the keyset cursor is this project's; the comparison of snapshots is PgQ's (M. Kreen et al., Skype, 2007).
@@ -123,7 +123,7 @@ class Cursors:
         self.of_lane: dict[Lane, Key] = {}
         self.late: dict[Lane, dict[Any, str]] = {}
         self.watermark: Snapshot | None = None
-        """None until the first survey: no cursor may move without a watermark before it."""
+        """None until the first full scan: no cursor may move without a watermark before it."""
         self._database_now = START
 
     def lane_of(self, job: Started) -> Lane:

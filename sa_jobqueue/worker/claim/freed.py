@@ -59,7 +59,7 @@ class Freed:
                 self._pass_on()
 
     def end(self, job_id: Any) -> str | None:
-        """Record that a job ended; return its queue or fairness key (`part_of`) if it ran under limits, otherwise None."""
+        """Record that a job ended; return its queue key (`queue_key_of`) if it ran under limits, otherwise None."""
         held = self._held.pop(job_id, None)
         if held is None:
             return None

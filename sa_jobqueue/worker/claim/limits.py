@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled, plain
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import SEPARATOR, label_of, part_of, split, whole
+from sa_jobqueue.policies.fairness import SEPARATOR, label_of, queue_key_of, queue_of, split
 from sa_jobqueue.statements import limits
 from sa_jobqueue.worker.claim.counting import Running
 from sa_jobqueue.worker.claim.rates import Rates
@@ -47,36 +47,38 @@ class LimitRow(NamedTuple):
     @property
     def key(self) -> Key:
         """Key of the limit."""
-        return self.is_type, part_of(self.name, self.fairness_key)
+        return self.is_type, queue_key_of(self.name, self.fairness_key)
 
 
 Key: TypeAlias = tuple[bool, str]
-"""Key of a limit: whether it is of a job type, and the name of the type, the queue, or the fairness key (`part_of`)."""
+"""Key of a limit: whether it is of a job type, and the name of the type, the queue, or the fairness key (`queue_key_of`)."""
 
 BUSY: Final = 0.004
 """Seconds until a claim is retried that found the limit locked by another claim: about as long as a claim takes."""
 FULL: Final = 0.02
 """Seconds until a claim is retried that found no capacity; doubled each time, and shortened by a notification."""
-SELDOM: Final = 0.5
+MAX_BACKOFF: Final = 0.5
 """Maximum number of seconds between two such retries."""
 
 
 class Limits:
     """How much capacity the limits of a queue, its fairness keys and a job type leave: read and used in one transaction.
 
-    `queue`, `type_name`: those that have limits, or None. `parts`: fairness keys, as `part_of`, with limits of their own.
+    `queue`, `type_name`: those that have limits, or None. `queue_keys`: of fairness keys with their own limits.
     A crash leaves nothing behind: the transaction ends with its connection.
     """
 
     def __init__(
-        self, model: type[JobMixin[Any]], queue: str | None, type_name: str | None, parts: Collection[str] = ()
+        self, model: type[JobMixin[Any]], queue: str | None, type_name: str | None, queue_keys: Collection[str] = ()
     ) -> None:
         self._lock = compiled(limits.lock, model)
         self._queue, self._type = queue, type_name
-        self._own = frozenset(parts)
-        of_parts = self._of_parts = queue if queue is not None else next((whole(name) for name in parts), None)
-        self._running = Running(model, queue=queue, type_name=type_name, whole=of_parts)
-        self.rates = Rates(model, queue, parts)
+        self._own = frozenset(queue_keys)
+        queue_of_keys = self._queue_of_keys = (
+            queue if queue is not None else next((queue_of(name) for name in queue_keys), None)
+        )
+        self._running = Running(model, queue=queue, type_name=type_name, queue_of_keys=queue_of_keys)
+        self.rates = Rates(model, queue, queue_keys)
         self._full = FULL
         self._each: int | None = None
         self._most: dict[Key, int | None] = {}
@@ -93,21 +95,21 @@ class Limits:
         """Seconds until a retry may find capacity; zero if there was some."""
 
     async def capacity(
-        self, connection: AsyncConnection, limit: int, parts: Sequence[str] = ()
+        self, connection: AsyncConnection, limit: int, queue_keys: Sequence[str] = ()
     ) -> tuple[int, dict[str, int]]:
-        """Lock the limits; return how many of `limit` jobs may start now, and how many of each of `parts` with a limit.
+        """Lock the limits; return how many of `limit` jobs may start now, and how many of each of `queue_keys` with a limit.
 
         Must be called in a transaction.
         """
-        own = [name for name in parts if name in self._own]
+        own = [name for name in queue_keys if name in self._own]
         keys = [*([""] if self._queue is not None else []), *(split(name)[1] for name in own)]
-        asked = {"queue": self._of_parts, "fairness_keys": keys, "type_name": self._type}
+        asked = {"queue": self._queue_of_keys, "fairness_keys": keys, "type_name": self._type}
         rows = {row.key: row for row in starmap(LimitRow, await self._lock.execute(connection, asked))}
-        whole = [(False, self._queue)] if self._queue is not None else []
-        whole += [(True, self._type)] if self._type is not None else []
+        shared = [(False, self._queue)] if self._queue is not None else []
+        shared += [(True, self._type)] if self._type is not None else []
         self.retry_in = 0.0
         self.counted = {}
-        if any(key not in rows for key in whole):
+        if any(key not in rows for key in shared):
             self.retry_in = BUSY
             return 0, {}
         self.rates.read(rows)
@@ -116,11 +118,11 @@ class Limits:
             return 0, {}
         self._most |= {key: row.global_concurrency for key, row in rows.items()}
         self._keys.clear()
-        if any(rows[key].global_concurrency is not None for key in whole):
+        if any(rows[key].global_concurrency is not None for key in shared):
             in_queue, of_type = await self._running.count(connection)
         else:
             in_queue = of_type = 0
-        for key in whole:
+        for key in shared:
             row = rows[key]
             if row.global_concurrency is not None:
                 self.counted[key] = (of_type if row.is_type else in_queue), row.global_concurrency
@@ -131,16 +133,16 @@ class Limits:
                     self.retry_in = max(self.rates.wait(key), BUSY)
                     return 0, {}
         if limit <= 0:
-            self.retry_in, self._full = self._full, min(2 * self._full, SELDOM)
+            self.retry_in, self._full = self._full, min(2 * self._full, MAX_BACKOFF)
             return 0, {}
         self._full = FULL
-        return limit, await self._capacity_of_parts(connection, limit, parts, own, rows)
+        return limit, await self._capacity_of_keys(connection, limit, queue_keys, own, rows)
 
-    async def _capacity_of_parts(
+    async def _capacity_of_keys(
         self,
         connection: AsyncConnection,
         limit: int,
-        parts: Sequence[str],
+        queue_keys: Sequence[str],
         own: Sequence[str],
         rows: Mapping[Key, LimitRow],
     ) -> dict[str, int]:
@@ -152,9 +154,9 @@ class Limits:
         of_own = {name: row.global_concurrency for name in own if (row := rows.get((False, name))) is not None}
         most = {name: number for name, number in of_own.items() if number is not None}
         if each is not None:
-            most = dict.fromkeys(parts, each) | most
+            most = dict.fromkeys(queue_keys, each) | most
         if most:
-            counts = await self._running.count_parts(connection)
+            counts = await self._running.count_by_fairness_key(connection)
             for name, number in most.items():
                 capacities[name] = min(capacities.get(name, limit), number - counts[name])
                 self.counted[False, name] = counts[name], number
@@ -179,7 +181,7 @@ class Limits:
         """Return whether a limit may have been reached before `ended` jobs ended: not if half of it was free even then.
 
         The last count may not include these jobs, because this worker learns of an end later than the database. If other
-        workers have used up the limit since, they retry after `SELDOM` anyway.
+        workers have used up the limit since, they retry after `MAX_BACKOFF` anyway.
         """
         n, most = self._after.get(key, (1, 1))
         return 2 * (n + ended) >= most
@@ -187,7 +189,7 @@ class Limits:
     def covers(self, key: Key) -> bool:
         """Return whether a limit, or the one of a fairness key of its queue, is among these."""
         is_type, name = key
-        return name == self._type if is_type else whole(name) == self._queue or name in self._own
+        return name == self._type if is_type else queue_of(name) == self._queue or name in self._own
 
     def keys_of(self, queue: str) -> list[Key]:
         """Return which of the limits count a job of a queue or fairness key, by the last read."""

@@ -1,6 +1,6 @@
 """What to claim next: which lanes, in what order, and how many jobs of each. No clock, no I/O.
 
-Two levels of stride scheduling (`stride`): queues share the free slots, and the fairness keys of a queue share its part.
+Two levels of stride scheduling (`stride`): queues share the free slots, and the fairness keys of a queue share what it gets.
 Within a fairness key, higher priorities go first, but a sixteenth goes to the lane that has waited longest (`Ageing`). Only
 open lanes are planned (`backlog`), and only while their partition has capacity (`partitions`).
 """
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sa_jobqueue.policies.fairness import part_of, split
+from sa_jobqueue.policies.fairness import queue_key_of, split
 from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan, Segment
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.stride import Ageing, Sharer, Stride, quotas
@@ -39,7 +39,7 @@ class Planner:
     """Plans claims over the open lanes of one worker.
 
     `fair`: queues share by weight; otherwise higher priorities go first, over all queues. `weight`: of a queue, or of a
-    fairness key by `part_of`.
+    fairness key by `queue_key_of`.
     """
 
     def __init__(self, partitions: Partitions, cursors: Cursors, *, fair: bool, weight: Callable[[str], int]) -> None:
@@ -49,7 +49,7 @@ class Planner:
         self._weight = weight
         self._queues: Stride[Queue] = Stride(lambda queue: weight(queue[0]))
         self._of: dict[Queue, _OfQueue] = {}
-        self._kept: set[Queue] = set()
+        self._retained: set[Queue] = set()
 
     def open(self, lane: Lane) -> None:
         """Add a lane to the plans that follow."""
@@ -57,7 +57,7 @@ class Planner:
         self._queues.open(queue)
         of = self._of.get(queue)
         if of is None:
-            of = self._of[queue] = _OfQueue(lambda key: self._weight(part_of(lane.queue, key)))
+            of = self._of[queue] = _OfQueue(lambda key: self._weight(queue_key_of(lane.queue, key)))
         of.keys.open(lane.fairness_key).lanes[lane] = None
 
     def close(self, lane: Lane) -> None:
@@ -70,18 +70,18 @@ class Planner:
             keys.close(lane.fairness_key)
             self._close(queue)
 
-    def keep(self, queue: Queue, keeps: bool) -> None:
+    def retain(self, queue: Queue, is_retained: bool) -> None:
         """Plan a queue although no lane of it is open: its selector left out candidates that it may choose now."""
-        if keeps:
-            self._kept.add(queue)
-            self._of.setdefault(queue, _OfQueue(lambda key: self._weight(part_of(queue[0], key))))
+        if is_retained:
+            self._retained.add(queue)
+            self._of.setdefault(queue, _OfQueue(lambda key: self._weight(queue_key_of(queue[0], key))))
             self._queues.open(queue)
-        elif queue in self._kept:
-            self._kept.discard(queue)
+        elif queue in self._retained:
+            self._retained.discard(queue)
             self._close(queue)
 
     def _close(self, queue: Queue) -> None:
-        if not self._of[queue].keys.sharers and queue not in self._kept:
+        if not self._of[queue].keys.sharers and queue not in self._retained:
             self._queues.close(queue)
 
     def reweigh(self) -> None:
@@ -118,9 +118,9 @@ class Planner:
         return partition.capacity(free)
 
     def names(self, shares: Iterable[Share]) -> list[str]:
-        """Return the fairness keys, as `part_of`, that a plan of these shares names."""
+        """Return the fairness keys, as `queue_key_of`, that a plan of these shares names."""
         return [
-            part_of(share.queue[0], sharer.name)
+            queue_key_of(share.queue[0], sharer.name)
             for share in shares
             for sharer in self._of[share.queue].keys.next(MOST_KEYS)
             if sharer.name
@@ -161,7 +161,7 @@ class Planner:
         quota = min(share.quota, limit)
         sharers = of.keys.next(MOST_KEYS)
         # Only keys that were asked for have a known capacity.
-        most_of = [capacities.get(part_of(queue, one.name), 0 if capacities and one.name else quota) for one in sharers]
+        most_of = [capacities.get(queue_key_of(queue, one.name), 0 if capacities and one.name else quota) for one in sharers]
         given = quotas(sharers, quota, [min(most, quota) for most in most_of])
         aged = self._longest_waiting(of, sharers, quota)
         segments: list[Segment] = []
@@ -215,9 +215,9 @@ class Planner:
         """Charge queues for what the claims since `share` started."""
         self._queues.charge(started)
 
-    def lanes_of_key(self, part: str) -> list[Lane]:
-        """Return the open lanes of a fairness key, by `part_of`, in all types."""
-        queue, key = split(part)
+    def lanes_of_key(self, queue_key: str) -> list[Lane]:
+        """Return the open lanes of a fairness key, by `queue_key_of`, in all types."""
+        queue, key = split(queue_key)
         sharers = [of.keys.sharers.get(key) for (name, _), of in self._of.items() if name == queue]
         return [lane for sharer in sharers if sharer is not None for lane in sharer.lanes]
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import split, whole
+from sa_jobqueue.policies.fairness import queue_of, split
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.statements import limits
 
@@ -34,10 +34,10 @@ class Rates:
     that exceeds the rate is rolled back before any job runs, and fewer are claimed: the first that fit, in their order.
     """
 
-    def __init__(self, model: type[JobMixin[Any]], queue: str | None, parts: Collection[str]) -> None:
+    def __init__(self, model: type[JobMixin[Any]], queue: str | None, queue_keys: Collection[str]) -> None:
         self._spend, self._spend_first = compiled(limits.spend, model), compiled(limits.spend_first, model)
         self._queue = queue
-        self._parts = frozenset(parts)
+        self._queue_keys = frozenset(queue_keys)
         self._rates: dict[tuple[bool, str], Rate] = {}
         self._states: dict[tuple[bool, str], tuple[int, str]] = {}
         self._late: set[tuple[bool, str]] = set()
@@ -97,7 +97,7 @@ class Rates:
             heavy = True
             # Which job is the first is only certain for a fairness key, and for a claim of one job.
             self._fits[key] = max(fitting, 1)
-            if fitting == 0 and (self._is_part(key) or len(jobs) == 1):
+            if fitting == 0 and (self._is_fairness_key(key) or len(jobs) == 1):
                 self._first[key] = weights[0], time.monotonic() + _KNOWN
         if heavy:
             raise TooHeavyError
@@ -124,7 +124,7 @@ class Rates:
         states = [self._states.get(key, (None, None)) for key in spent]
         return {
             "is_types": [is_type for is_type, _ in spent],
-            "names": [whole(name) for _, name in spent],
+            "names": [queue_of(name) for _, name in spent],
             "fairness_keys": [split(name)[1] for _, name in spent],
             "versions": [version for version, _ in states],
             "places": [place for _, place in states],
@@ -137,10 +137,10 @@ class Rates:
         return weight if time.monotonic() < until else 1
 
     def _under(self, key: tuple[bool, str], jobs: Sequence[ClaimedJob]) -> Sequence[ClaimedJob]:
-        return [job for job in jobs if job.part == key[1]] if self._is_part(key) else jobs
+        return [job for job in jobs if job.part == key[1]] if self._is_fairness_key(key) else jobs
 
-    def _is_part(self, key: tuple[bool, str]) -> bool:
-        return not key[0] and key[1] in self._parts
+    def _is_fairness_key(self, key: tuple[bool, str]) -> bool:
+        return not key[0] and key[1] in self._queue_keys
 
 
 def weight_of(job: ClaimedJob) -> int:

@@ -7,7 +7,7 @@ continues with its next best.
 
 **What was offered and not started is held**, up to the window. Cursors pass it, so what was left out does not make the next
 claim scan what lies dead before it. The next offer reads what is held by its id, and as many others as the window has room
-for. At each survey of lanes, what is held is forgotten and found again: so a window full of jobs that the selector leaves
+for. At each full scan of lanes, what is held is forgotten and found again: so a window full of jobs that the selector leaves
 out hides jobs that go before them for those seconds.
 
 A selector that raises, returns something else or takes too long is reported once and not called for a while; its queue

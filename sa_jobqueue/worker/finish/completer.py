@@ -245,9 +245,9 @@ class Completer(Component):
 
     async def _set_aside(self, refused: Sequence[tuple[Completed | Finished, DBAPIError]]) -> None:
         now = time.monotonic()
-        kept = [_Refused(end, now) for end, _ in refused]
-        self._refused |= {(one.end.job.id, one.end.job.attempt): one for one in kept}  # before anything is awaited
-        for one, (_, error) in zip(kept, refused, strict=True):
+        added = [_Refused(end, now) for end, _ in refused]
+        self._refused |= {(one.end.job.id, one.end.job.attempt): one for one in added}  # before anything is awaited
+        for one, (_, error) in zip(added, refused, strict=True):
             pauses = await self._quarantine.add(_write_of(one.end), [(one.end.job.id, error)])
             one.due = now + pauses[one.end.job.id].total_seconds()
 
@@ -312,7 +312,7 @@ def parameters_of(ends: Sequence[Finished], *, worker_id: str, new_id: Callable[
         "fingerprints": [end.fingerprint for end in ends],
         "uncounted": [int(end.uncounted) for end in ends],
         "reasons": [end.reason and end.reason.value for end in ends],
-        "letter_ids": [new_id() for _ in ends],
+        "dead_letter_ids": [new_id() for _ in ends],
         "locks": with_roots(ends),
         "worker_id": worker_id,
     }

@@ -16,7 +16,7 @@ from sa_jobqueue.errors import JobQueueError, LostAttemptError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import complete_attempt
 from sa_jobqueue.operations.enqueueing import arrays, group_by_columns
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.statements import chains
 from sa_jobqueue.types import ENDED, JobStatus
 from sa_jobqueue.worker.finish.outcomes import Completed, Finished, of_error
@@ -126,7 +126,7 @@ class ChainWriter:
 
     def _notify_due(self, end: Completed) -> None:
         if isinstance(end.result, JobMixin):
-            self._unblocker.notify_due(part_of(end.result.queue, end.result.fairness_key))
+            self._unblocker.notify_due(queue_key_of(end.result.queue, end.result.fairness_key))
 
 
 def _is_held(error: DBAPIError) -> bool:

@@ -187,22 +187,22 @@ class Unblocker(Component):
         except DBAPIError as error:
             if not batch or not is_of_a_row(error):
                 raise
-            await self._settle_apart(batch)
+            await self._unblock_apart(batch)
             return
         self._due.difference_update(due)
         if done is None:
             return
         await self._apply(batch, done)
-        if done.moved or done.settled:
+        if done.moved or done.finished:
             self._held_rest = _HELD_REST
         elif self._chains:
             await self._rest()
 
-    async def _settle_apart(self, batch: dict[JobId, JobId | None]) -> None:
+    async def _unblock_apart(self, batch: dict[JobId, JobId | None]) -> None:
         """Process chains with as many transactions as needed, and find the jobs that cannot be unblocked."""
 
         async def some(chain_ids: Sequence[JobId]) -> None:
-            await self._settle({chain_id: batch[chain_id] for chain_id in chain_ids})
+            await self._unblock_batch({chain_id: batch[chain_id] for chain_id in chain_ids})
 
         _, refused = await in_parts(list(batch), some)
         for chain_id, error in refused:
@@ -214,7 +214,7 @@ class Unblocker(Component):
             rows = (await connection.execute(blockers.waiting(self._model), given)).all()
 
         async def some(job_ids: Sequence[JobId]) -> None:
-            await self._settle({chain_id: after}, only=job_ids)
+            await self._unblock_batch({chain_id: after}, only=job_ids)
 
         quarantined = set(self._quarantine.quarantined(RefusedWrite.UNBLOCK))
         _, refused = await in_parts([row.job_id for row in rows if row.job_id not in quarantined], some)
@@ -224,7 +224,7 @@ class Unblocker(Component):
             self._chains.pop(chain_id, None)
             self._later[chain_id] = time.monotonic() + min(pauses.values()).total_seconds()
 
-    async def _settle(self, chains: dict[JobId, JobId | None], *, only: Sequence[JobId] | None = None) -> None:
+    async def _unblock_batch(self, chains: dict[JobId, JobId | None], *, only: Sequence[JobId] | None = None) -> None:
         excluded = self._quarantine.quarantined(RefusedWrite.UNBLOCK)
         async with self._engine.begin() as connection:
             done = await connection.run_sync(unblock, self._model, chains, excluded=excluded, only=only)
@@ -234,14 +234,14 @@ class Unblocker(Component):
         """Report the result of a batch, and keep what remains of it."""
         for chain_id in batch:
             self._chains.pop(chain_id, None)
-        for chain_id in done.kept:
+        for chain_id in done.retained:
             pause = self._quarantine.retry_in(RefusedWrite.UNBLOCK) or PAUSES.base.total_seconds()
             self._later[chain_id] = time.monotonic() + pause
         for chain_id, after in done.left.items():
             self._chains.setdefault(chain_id, after)
         for moved in done.moved:
             self._report(moved)
-        await self._quarantine.written(RefusedWrite.UNBLOCK, [*done.settled, *(moved.job_id for moved in done.moved)])
+        await self._quarantine.written(RefusedWrite.UNBLOCK, [*done.finished, *(moved.job_id for moved in done.moved)])
 
     async def _rest(self) -> None:
         """Wait until something arrives, or until the locks on the remaining chains may be free."""
@@ -256,5 +256,5 @@ class Unblocker(Component):
             self._on_ended(moved.job_id)
             self._events.emit(JobDied(moved.job_id, moved.type_name, moved.attempt, DeadReason.BLOCKER_FAILED, None))
         else:
-            self._on_due(moved.part)
+            self._on_due(moved.queue_key)
             self._events.emit(JobUnblocked(moved.job_id, moved.type_name, moved.attempt))

@@ -24,7 +24,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import complete_attempts, ended_by_handler
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.registry.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
@@ -314,7 +314,7 @@ class Batches:
         ended, lost = complete_attempts(session, ends, **given)
         # Before the commit expires them.
         made = [result for _, result in ends if isinstance(result, JobMixin)]
-        queues = {part_of(job.queue, job.fairness_key) for job in made}
+        queues = {queue_key_of(job.queue, job.fairness_key) for job in made}
         followed: list[tuple[str | None, Any]] = [(None, chain_id) for chain_id in ended]
         followed += [(queue, None) for queue in sorted(queues)]
         return followed, [job for job, _ in ends if (job.id, job.attempt) in lost]

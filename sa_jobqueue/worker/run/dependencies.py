@@ -67,7 +67,7 @@ async def open_dependencies_in_thread(
 
         def close_unused(opened: asyncio.Future[Any]) -> None:
             if opened.exception() is None:
-                beside(providing.__exit__, None, None, None).add_done_callback(_heard)
+                beside(providing.__exit__, None, None, None).add_done_callback(_retrieve_exception)
 
         opening.add_done_callback(close_unused)
         raise
@@ -79,10 +79,10 @@ async def open_dependencies_in_thread(
         raise
     finally:
         closing = beside(providing.__exit__, *raised)
-        closing.add_done_callback(_heard)  # if this is cancelled, no caller awaits the result
+        closing.add_done_callback(_retrieve_exception)  # if this is cancelled, no caller awaits the result
         await asyncio.shield(closing)
 
 
-def _heard(ended: asyncio.Future[Any]) -> None:
+def _retrieve_exception(ended: asyncio.Future[Any]) -> None:
     if not ended.cancelled():
         ended.exception()

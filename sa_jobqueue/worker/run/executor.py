@@ -29,7 +29,7 @@ from sa_jobqueue.errors import AttemptTimeoutError, InvalidOutputError, LostAtte
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import attach, complete_attempt, ended_by_handler
-from sa_jobqueue.policies.fairness import part_of
+from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.printable import printable
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import blockers, completions, leases
@@ -427,7 +427,7 @@ class Executor:
             try:
                 ended = await session.run_sync(complete_attempt, job, result, worker_id=self._worker_id, **given)
                 # Before the commit expires it.
-                following = part_of(result.queue, result.fairness_key) if isinstance(result, JobMixin) else None
+                following = queue_key_of(result.queue, result.fairness_key) if isinstance(result, JobMixin) else None
             except LostAttemptError:
                 if job.id not in await self.still_held([job]):
                     raise
@@ -487,7 +487,7 @@ class Executor:
             try:
                 ended = complete_attempt(session, job, result, worker_id=self._worker_id, **given)
                 # Before the commit expires it.
-                following = part_of(result.queue, result.fairness_key) if isinstance(result, JobMixin) else None
+                following = queue_key_of(result.queue, result.fairness_key) if isinstance(result, JobMixin) else None
             except LostAttemptError:
                 # A thread that was left behind may outlive the worker, and its loop: there is nothing to ask.
                 if running.context.cancelled:

@@ -404,20 +404,20 @@ WITH free AS (SELECT row.id AS id
   AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
   AND job.leased_by = %(worker_id)s::VARCHAR
   AND CAST(job.status AS TEXT) = 'running'
-  RETURNING job.id, job.chain_id, job.status, job.has_waiters, false AS goes_on), roots AS (UPDATE job
+  RETURNING job.id, job.chain_id, job.status, job.has_waiters, false AS continues), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT ended.status
           FROM ended
           WHERE ended.chain_id != ended.id
-          AND NOT ended.goes_on)))[array_position(array((SELECT ended.chain_id
+          AND NOT ended.continues)))[array_position(array((SELECT ended.chain_id
           FROM ended
           WHERE ended.chain_id != ended.id
-          AND NOT ended.goes_on)), job.id)])
+          AND NOT ended.continues)), job.id)])
   WHERE job.id = ANY (array((SELECT ended.chain_id
         FROM ended
         WHERE ended.chain_id != ended.id
-        AND NOT ended.goes_on)))
+        AND NOT ended.continues)))
   RETURNING job.id, job.has_waiters)
-SELECT ended.id, CASE WHEN (NOT ended.goes_on) THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.has_waiters
+SELECT ended.id, CASE WHEN (NOT ended.continues) THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
     WHERE roots.id = ended.chain_id), ended.has_waiters) AS has_waiters
 FROM ended
@@ -437,7 +437,7 @@ WITH free AS (SELECT row.id AS id
   AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
   AND job.leased_by = %(worker_id)s::VARCHAR
   AND CAST(job.status AS TEXT) = 'running'
-  RETURNING job.id, job.chain_id, job.status, job.has_waiters, coalesce(job.id = ANY (%(parents)s::UUID[]), %(coalesce_1)s) AS goes_on), inserted AS (INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, input, scheduled_at)
+  RETURNING job.id, job.chain_id, job.status, job.has_waiters, coalesce(job.id = ANY (%(parents)s::UUID[]), %(coalesce_1)s) AS continues), inserted AS (INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, input, scheduled_at)
   SELECT given.id AS id, given.chain_id AS chain_id, given.chain_index AS chain_index, given.type_name AS type_name, given.chain_type_name AS chain_type_name, CAST(given.input AS JSONB) AS input, greatest(given.at, now() + coalesce(given.delay, interval '0')) AS greatest_1
   FROM unnest(%(parents)s::UUID[], %(next_id)s::UUID[], %(next_chain_id)s::UUID[], %(next_chain_index)s::INTEGER[], %(next_type_name)s::TEXT[], %(next_chain_type_name)s::TEXT[], %(next_input)s::TEXT[], %(delays)s::INTERVAL[], %(ats)s::TIMESTAMP WITH TIME ZONE[]) AS given(parent, id, chain_id, chain_index, type_name, chain_type_name, input, delay, at)
   WHERE given.parent = ANY (array((SELECT ended.id
@@ -446,16 +446,16 @@ WITH free AS (SELECT row.id AS id
   SET chain_completed_at=now(), chain_status=((array((SELECT ended.status
           FROM ended
           WHERE ended.chain_id != ended.id
-          AND NOT ended.goes_on)))[array_position(array((SELECT ended.chain_id
+          AND NOT ended.continues)))[array_position(array((SELECT ended.chain_id
           FROM ended
           WHERE ended.chain_id != ended.id
-          AND NOT ended.goes_on)), job.id)])
+          AND NOT ended.continues)), job.id)])
   WHERE job.id = ANY (array((SELECT ended.chain_id
         FROM ended
         WHERE ended.chain_id != ended.id
-        AND NOT ended.goes_on)))
+        AND NOT ended.continues)))
   RETURNING job.id, job.has_waiters)
-SELECT ended.id, CASE WHEN NOT ended.goes_on THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.has_waiters
+SELECT ended.id, CASE WHEN NOT ended.continues THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
     WHERE roots.id = ended.chain_id), ended.has_waiters) AS has_waiters
 FROM ended
@@ -684,7 +684,7 @@ SELECT chain.id
 FROM chain
 
 -- controls_of_worker {}
-SELECT told.kind, told.name, told.fairness_key, told.is_paused, told.weight, told.global_concurrency, told.rate_limit, told.rate_period, told.rate_burst, told.rate_algorithm, told.sharers, told.concurrency_per_key, told.retry_base, told.retry_factor, told.retry_cap
+SELECT setting.kind, setting.name, setting.fairness_key, setting.is_paused, setting.weight, setting.global_concurrency, setting.rate_limit, setting.rate_period, setting.rate_burst, setting.rate_algorithm, setting.sharers, setting.concurrency_per_key, setting.retry_base, setting.retry_factor, setting.retry_cap
 FROM (SELECT 'queue' AS kind, queue.name AS name, queue.fairness_key AS fairness_key, queue.paused_at IS NOT NULL AS is_paused, queue.weight AS weight, queue.global_concurrency AS global_concurrency, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, CASE WHEN (queue.rate_algorithm = 'local_token_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_1
     FROM worker AS sharer
     WHERE sharer.state = 'running'
@@ -701,7 +701,7 @@ FROM (SELECT 'queue' AS kind, queue.name AS name, queue.fairness_key AS fairness
   UNION ALL
   SELECT 'worker' AS kind, worker.id AS id, '', false, 1, worker.concurrency_requested AS concurrency_requested, CAST(NULL AS INTEGER) AS anon_4, CAST(NULL AS INTERVAL) AS anon__4, CAST(NULL AS INTEGER) AS anon__5, CAST(NULL AS TEXT) AS anon__6, CAST(NULL AS INTEGER) AS anon__7, CAST(NULL AS INTEGER) AS anon__8, CAST(NULL AS INTERVAL) AS anon__9, CAST(NULL AS DOUBLE PRECISION) AS anon__10, CAST(NULL AS INTERVAL) AS anon__11
   FROM worker
-  WHERE worker.id = %(worker_id)s::VARCHAR) AS told
+  WHERE worker.id = %(worker_id)s::VARCHAR) AS setting
 
 -- correct_heartbeats {}
 WITH ahead AS (SELECT worker.id AS id
@@ -1035,7 +1035,7 @@ WITH free AS (SELECT row.id AS id
   SELECT ended.id AS id, ended.attempt AS attempt, %(worker_id)s::VARCHAR AS anon_1, ended.started_at AS started_at, (%(outcomes)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_2, CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS JSONB) AS anon_3, (%(fingerprints)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_4
   FROM ended
   ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_5, ended.id AS id, ended.chain_id AS chain_id, ended.queue AS queue, ended.fairness_key AS fairness_key, ended.type_name AS type_name, ended.input AS input, ended.input_version AS input_version, (%(reasons)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_6, CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS JSONB) AS anon_3, (%(fingerprints)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_4, ended.attempt AS attempt
+  SELECT (%(dead_letter_ids)s::UUID[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_5, ended.id AS id, ended.chain_id AS chain_id, ended.queue AS queue, ended.fairness_key AS fairness_key, ended.type_name AS type_name, ended.input AS input, ended.input_version AS input_version, (%(reasons)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_6, CAST((%(errors)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS JSONB) AS anon_3, (%(fingerprints)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] AS anon_4, ended.attempt AS attempt
   FROM ended
   WHERE (%(statuses)s::TEXT[])[array_position(%(ids)s::UUID[], ended.id)] = %(param_4)s::VARCHAR
   ON CONFLICT (job_id)
@@ -1213,7 +1213,7 @@ JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
 GROUP BY lanes.queue, lanes.fairness_key
 
 -- health_lately {}
-SELECT seen.queue, count(*) AS looked_at, count(*) FILTER (WHERE seen.created_at > now() - %(window)s::INTERVAL) AS arrived, count(*) FILTER (WHERE seen.status = 'completed'
+SELECT seen.queue, count(*) AS examined, count(*) FILTER (WHERE seen.created_at > now() - %(window)s::INTERVAL) AS arrived, count(*) FILTER (WHERE seen.status = 'completed'
   AND seen.completed_at > now() - %(window)s::INTERVAL) AS completed, count(*) FILTER (WHERE seen.status = 'dead'
   AND seen.completed_at > now() - %(window)s::INTERVAL) AS dead, count(*) FILTER (WHERE seen.status = 'cancelled'
   AND seen.completed_at > now() - %(window)s::INTERVAL) AS cancelled
@@ -1845,8 +1845,8 @@ RETURNING job.id
 SELECT pg_notify(%(pg_notify_2)s::VARCHAR, %(queue)s::VARCHAR) AS pg_notify_1
 
 -- notify_each {"pg_notify_1": ".job:lost"}
-SELECT count(pg_notify(%(pg_notify_1)s::VARCHAR, told)) AS count_1
-FROM unnest(%(ids)s::TEXT[]) AS told
+SELECT count(pg_notify(%(pg_notify_1)s::VARCHAR, payload)) AS count_1
+FROM unnest(%(ids)s::TEXT[]) AS payload
 
 -- notify_rules {"pg_notify_2": ".job:rules"}
 SELECT pg_notify(%(pg_notify_2)s::VARCHAR, '') AS pg_notify_1
@@ -2300,7 +2300,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     WHERE lost.id = numbered.id) AS anon_3
   FROM numbered
   ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+  SELECT (%(dead_letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
     FROM lost
@@ -2371,7 +2371,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     WHERE lost.id = numbered.id) AS anon_3
   FROM numbered
   ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+  SELECT (%(dead_letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
     FROM lost
@@ -2456,7 +2456,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     WHERE lost.id = numbered.id) AS anon_3
   FROM numbered
   ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+  SELECT (%(dead_letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
     FROM lost
@@ -2527,7 +2527,7 @@ WITH lost AS (SELECT orphan.id AS id, orphan.leased_by AS leased_by, orphan.root
     WHERE lost.id = numbered.id) AS anon_3
   FROM numbered
   ON CONFLICT (job_id, attempt) DO NOTHING), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
+  SELECT (%(dead_letter_ids)s::UUID[])[numbered.n] AS anon_4, numbered.id AS id, numbered.chain_id AS chain_id, numbered.queue AS queue, numbered.fairness_key AS fairness_key, numbered.type_name AS type_name, numbered.input AS input, numbered.input_version AS input_version, (SELECT lost.reason
     FROM lost
     WHERE lost.id = numbered.id) AS anon_3, numbered.last_error AS last_error, (SELECT lost.reason
     FROM lost
@@ -2696,7 +2696,7 @@ WHERE job.id = ANY (array((SELECT locked.id
 RETURNING job.id
 
 -- settle_only {"chain_index_1": 0, "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": true, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
-WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
+WITH examined AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
   AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
   FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
   JOIN LATERAL (SELECT edge.ctid AS place, edge.job_id AS job_id, edge.on_failure AS on_failure
@@ -2711,17 +2711,17 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
     LIMIT %(limit)s::INTEGER) AS reached ON true
   LIMIT %(limit)s::INTEGER), waiting AS (SELECT job.id AS id, job.root_id AS root_id
   FROM job
-  WHERE job.id = ANY (array((SELECT looked_at.job_id
-        FROM looked_at)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
+  WHERE job.id = ANY (array((SELECT examined.job_id
+        FROM examined)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
   FROM job AS row
   WHERE row.id = ANY (array_cat(array((SELECT waiting.id
           FROM waiting)), array((SELECT waiting.root_id
           FROM waiting
           WHERE waiting.root_id IS NOT NULL))))
   ORDER BY row.id
-  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT looked_at.chain_id AS chain_id, looked_at.place AS place, looked_at.job_id AS job_id, looked_at.fails AS fails
-  FROM looked_at
-  WHERE looked_at.job_id = ANY (array((SELECT locked.id
+  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT examined.chain_id AS chain_id, examined.place AS place, examined.job_id AS job_id, examined.fails AS fails
+  FROM examined
+  WHERE examined.job_id = ANY (array((SELECT locked.id
         FROM locked
         WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
               FROM locked))))))), closed AS (UPDATE job_blocker
@@ -2798,7 +2798,7 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
         FROM locked
         WHERE locked.was_blocked)))
   AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  SELECT (%(dead_letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
   FROM moved
   WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
   ON CONFLICT (job_id)
@@ -2811,11 +2811,11 @@ FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST
       WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
   FROM moved
   UNION ALL
-  SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
+  SELECT examined.chain_id AS chain_id, examined.job_id AS job_id, NOT (examined.job_id = ANY (array((SELECT locked.id
           FROM locked
           WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
                 FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
-  FROM looked_at) AS "both"
+  FROM examined) AS "both"
 
 -- standing {}
 SELECT job.id
@@ -2933,7 +2933,7 @@ WITH recorded_attempt AS (INSERT INTO job_attempt (job_id, attempt, worker_id, s
   ON CONFLICT (job_id, attempt) DO NOTHING)
 SELECT pg_notify(%(pg_notify_2)s::VARCHAR, CAST(%(job_id)s::UUID AS TEXT)) AS pg_notify_1
 
--- survey {}
+-- full_scan {}
 WITH RECURSIVE lane(queue, fairness_key, priority, scheduled_at) AS (SELECT first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at
   FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
     FROM job
@@ -3001,7 +3001,7 @@ FROM excluded.rate_algorithm
 RETURNING job_type.type_name AS name, job_type.created_at = job_type.updated_at AS is_new
 
 -- unblock {"chain_index_1": 0, "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": true, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
-WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
+WITH examined AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
   AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
   FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
   JOIN LATERAL (SELECT edge.ctid AS place, edge.job_id AS job_id, edge.on_failure AS on_failure
@@ -3015,17 +3015,17 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
     LIMIT %(limit)s::INTEGER) AS reached ON true
   LIMIT %(limit)s::INTEGER), waiting AS (SELECT job.id AS id, job.root_id AS root_id
   FROM job
-  WHERE job.id = ANY (array((SELECT looked_at.job_id
-        FROM looked_at)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
+  WHERE job.id = ANY (array((SELECT examined.job_id
+        FROM examined)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
   FROM job AS row
   WHERE row.id = ANY (array_cat(array((SELECT waiting.id
           FROM waiting)), array((SELECT waiting.root_id
           FROM waiting
           WHERE waiting.root_id IS NOT NULL))))
   ORDER BY row.id
-  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT looked_at.chain_id AS chain_id, looked_at.place AS place, looked_at.job_id AS job_id, looked_at.fails AS fails
-  FROM looked_at
-  WHERE looked_at.job_id = ANY (array((SELECT locked.id
+  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT examined.chain_id AS chain_id, examined.place AS place, examined.job_id AS job_id, examined.fails AS fails
+  FROM examined
+  WHERE examined.job_id = ANY (array((SELECT locked.id
         FROM locked
         WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
               FROM locked))))))), closed AS (UPDATE job_blocker
@@ -3102,7 +3102,7 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
         FROM locked
         WHERE locked.was_blocked)))
   AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  SELECT (%(dead_letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
   FROM moved
   WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
   ON CONFLICT (job_id)
@@ -3115,14 +3115,14 @@ FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST
       WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
   FROM moved
   UNION ALL
-  SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
+  SELECT examined.chain_id AS chain_id, examined.job_id AS job_id, NOT (examined.job_id = ANY (array((SELECT locked.id
           FROM locked
           WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
                 FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
-  FROM looked_at) AS "both"
+  FROM examined) AS "both"
 
 -- unblock_failed {"chain_index_1": 0, "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": true, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
-WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
+WITH examined AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
   AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
   FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
   JOIN LATERAL (SELECT edge.ctid AS place, edge.job_id AS job_id, edge.on_failure AS on_failure
@@ -3136,17 +3136,17 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
     LIMIT %(limit)s::INTEGER) AS reached ON true
   LIMIT %(limit)s::INTEGER), waiting AS (SELECT job.id AS id, job.root_id AS root_id
   FROM job
-  WHERE job.id = ANY (array((SELECT looked_at.job_id
-        FROM looked_at)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
+  WHERE job.id = ANY (array((SELECT examined.job_id
+        FROM examined)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
   FROM job AS row
   WHERE row.id = ANY (array_cat(array((SELECT waiting.id
           FROM waiting)), array((SELECT waiting.root_id
           FROM waiting
           WHERE waiting.root_id IS NOT NULL))))
   ORDER BY row.id
-  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT looked_at.chain_id AS chain_id, looked_at.place AS place, looked_at.job_id AS job_id, looked_at.fails AS fails
-  FROM looked_at
-  WHERE looked_at.job_id = ANY (array((SELECT locked.id
+  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT examined.chain_id AS chain_id, examined.place AS place, examined.job_id AS job_id, examined.fails AS fails
+  FROM examined
+  WHERE examined.job_id = ANY (array((SELECT locked.id
         FROM locked
         WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
               FROM locked))))))), closed AS (UPDATE job_blocker
@@ -3223,7 +3223,7 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
         FROM locked
         WHERE locked.was_blocked)))
   AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  SELECT (%(dead_letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
   FROM moved
   WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
   ON CONFLICT (job_id)
@@ -3236,11 +3236,11 @@ FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST
       WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
   FROM moved
   UNION ALL
-  SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
+  SELECT examined.chain_id AS chain_id, examined.job_id AS job_id, NOT (examined.job_id = ANY (array((SELECT locked.id
           FROM locked
           WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
                 FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
-  FROM looked_at) AS "both"
+  FROM examined) AS "both"
 
 -- unknown_types {}
 WITH RECURSIVE lane(queue, fairness_key, priority, scheduled_at, type_name) AS (SELECT first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.type_name AS type_name

@@ -12,20 +12,20 @@ WITH free AS (SELECT row.id AS id
   AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
   AND job.leased_by = %(worker_id)s::VARCHAR
   AND CAST(job.status AS TEXT) = 'running'
-  RETURNING job.id, job.chain_id, job.status, job.has_waiters, false AS goes_on), roots AS (UPDATE job
+  RETURNING job.id, job.chain_id, job.status, job.has_waiters, false AS continues), roots AS (UPDATE job
   SET chain_completed_at=now(), chain_status=((array((SELECT ended.status
           FROM ended
           WHERE ended.chain_id != ended.id
-          AND NOT ended.goes_on)))[array_position(array((SELECT ended.chain_id
+          AND NOT ended.continues)))[array_position(array((SELECT ended.chain_id
           FROM ended
           WHERE ended.chain_id != ended.id
-          AND NOT ended.goes_on)), job.id)])
+          AND NOT ended.continues)), job.id)])
   WHERE job.id = ANY (array((SELECT ended.chain_id
         FROM ended
         WHERE ended.chain_id != ended.id
-        AND NOT ended.goes_on)))
+        AND NOT ended.continues)))
   RETURNING job.id, job.has_waiters)
-SELECT ended.id, CASE WHEN (NOT ended.goes_on) THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.has_waiters
+SELECT ended.id, CASE WHEN (NOT ended.continues) THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
     WHERE roots.id = ended.chain_id), ended.has_waiters) AS has_waiters
 FROM ended

@@ -12,7 +12,7 @@ WITH free AS (SELECT row.id AS id
   AND job.attempt = (%(attempts)s::INTEGER[])[array_position(%(ids)s::UUID[], job.id)]
   AND job.leased_by = %(worker_id)s::VARCHAR
   AND CAST(job.status AS TEXT) = 'running'
-  RETURNING job.id, job.chain_id, job.status, job.has_waiters, coalesce(job.id = ANY (%(parents)s::UUID[]), %(coalesce_1)s) AS goes_on), inserted AS (INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, input, scheduled_at)
+  RETURNING job.id, job.chain_id, job.status, job.has_waiters, coalesce(job.id = ANY (%(parents)s::UUID[]), %(coalesce_1)s) AS continues), inserted AS (INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, input, scheduled_at)
   SELECT given.id AS id, given.chain_id AS chain_id, given.chain_index AS chain_index, given.type_name AS type_name, given.chain_type_name AS chain_type_name, CAST(given.input AS JSONB) AS input, greatest(given.at, now() + coalesce(given.delay, interval '0')) AS greatest_1
   FROM unnest(%(parents)s::UUID[], %(next_id)s::UUID[], %(next_chain_id)s::UUID[], %(next_chain_index)s::INTEGER[], %(next_type_name)s::TEXT[], %(next_chain_type_name)s::TEXT[], %(next_input)s::TEXT[], %(delays)s::INTERVAL[], %(ats)s::TIMESTAMP WITH TIME ZONE[]) AS given(parent, id, chain_id, chain_index, type_name, chain_type_name, input, delay, at)
   WHERE given.parent = ANY (array((SELECT ended.id
@@ -21,16 +21,16 @@ WITH free AS (SELECT row.id AS id
   SET chain_completed_at=now(), chain_status=((array((SELECT ended.status
           FROM ended
           WHERE ended.chain_id != ended.id
-          AND NOT ended.goes_on)))[array_position(array((SELECT ended.chain_id
+          AND NOT ended.continues)))[array_position(array((SELECT ended.chain_id
           FROM ended
           WHERE ended.chain_id != ended.id
-          AND NOT ended.goes_on)), job.id)])
+          AND NOT ended.continues)), job.id)])
   WHERE job.id = ANY (array((SELECT ended.chain_id
         FROM ended
         WHERE ended.chain_id != ended.id
-        AND NOT ended.goes_on)))
+        AND NOT ended.continues)))
   RETURNING job.id, job.has_waiters)
-SELECT ended.id, CASE WHEN NOT ended.goes_on THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.has_waiters
+SELECT ended.id, CASE WHEN NOT ended.continues THEN ended.status END AS status, ended.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
     WHERE roots.id = ended.chain_id), ended.has_waiters) AS has_waiters
 FROM ended

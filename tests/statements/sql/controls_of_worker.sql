@@ -1,4 +1,4 @@
-SELECT told.kind, told.name, told.fairness_key, told.is_paused, told.weight, told.global_concurrency, told.rate_limit, told.rate_period, told.rate_burst, told.rate_algorithm, told.sharers, told.concurrency_per_key, told.retry_base, told.retry_factor, told.retry_cap
+SELECT setting.kind, setting.name, setting.fairness_key, setting.is_paused, setting.weight, setting.global_concurrency, setting.rate_limit, setting.rate_period, setting.rate_burst, setting.rate_algorithm, setting.sharers, setting.concurrency_per_key, setting.retry_base, setting.retry_factor, setting.retry_cap
 FROM (SELECT 'queue' AS kind, queue.name AS name, queue.fairness_key AS fairness_key, queue.paused_at IS NOT NULL AS is_paused, queue.weight AS weight, queue.global_concurrency AS global_concurrency, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, CASE WHEN (queue.rate_algorithm = 'local_token_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_1
     FROM worker AS sharer
     WHERE sharer.state = 'running'
@@ -15,4 +15,4 @@ FROM (SELECT 'queue' AS kind, queue.name AS name, queue.fairness_key AS fairness
   UNION ALL
   SELECT 'worker' AS kind, worker.id AS id, '', false, 1, worker.concurrency_requested AS concurrency_requested, CAST(NULL AS INTEGER) AS anon_4, CAST(NULL AS INTERVAL) AS anon__4, CAST(NULL AS INTEGER) AS anon__5, CAST(NULL AS TEXT) AS anon__6, CAST(NULL AS INTEGER) AS anon__7, CAST(NULL AS INTEGER) AS anon__8, CAST(NULL AS INTERVAL) AS anon__9, CAST(NULL AS DOUBLE PRECISION) AS anon__10, CAST(NULL AS INTERVAL) AS anon__11
   FROM worker
-  WHERE worker.id = %(worker_id)s::VARCHAR) AS told
+  WHERE worker.id = %(worker_id)s::VARCHAR) AS setting

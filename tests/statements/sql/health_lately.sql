@@ -1,4 +1,4 @@
-SELECT seen.queue, count(*) AS looked_at, count(*) FILTER (WHERE seen.created_at > now() - %(window)s) AS arrived, count(*) FILTER (WHERE seen.status = 'completed'
+SELECT seen.queue, count(*) AS examined, count(*) FILTER (WHERE seen.created_at > now() - %(window)s) AS arrived, count(*) FILTER (WHERE seen.status = 'completed'
   AND seen.completed_at > now() - %(window)s) AS completed, count(*) FILTER (WHERE seen.status = 'dead'
   AND seen.completed_at > now() - %(window)s) AS dead, count(*) FILTER (WHERE seen.status = 'cancelled'
   AND seen.completed_at > now() - %(window)s) AS cancelled

@@ -1,4 +1,4 @@
-WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
+WITH examined AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
   AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
   FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
   JOIN LATERAL (SELECT edge.ctid AS place, edge.job_id AS job_id, edge.on_failure AS on_failure
@@ -12,17 +12,17 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
     LIMIT %(limit)s::INTEGER) AS reached ON true
   LIMIT %(limit)s::INTEGER), waiting AS (SELECT job.id AS id, job.root_id AS root_id
   FROM job
-  WHERE job.id = ANY (array((SELECT looked_at.job_id
-        FROM looked_at)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
+  WHERE job.id = ANY (array((SELECT examined.job_id
+        FROM examined)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
   FROM job AS row
   WHERE row.id = ANY (array_cat(array((SELECT waiting.id
           FROM waiting)), array((SELECT waiting.root_id
           FROM waiting
           WHERE waiting.root_id IS NOT NULL))))
   ORDER BY row.id
-  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT looked_at.chain_id AS chain_id, looked_at.place AS place, looked_at.job_id AS job_id, looked_at.fails AS fails
-  FROM looked_at
-  WHERE looked_at.job_id = ANY (array((SELECT locked.id
+  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT examined.chain_id AS chain_id, examined.place AS place, examined.job_id AS job_id, examined.fails AS fails
+  FROM examined
+  WHERE examined.job_id = ANY (array((SELECT locked.id
         FROM locked
         WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
               FROM locked))))))), closed AS (UPDATE job_blocker
@@ -99,7 +99,7 @@ WITH looked_at AS (SELECT chain.id AS chain_id, reached.place AS place, reached.
         FROM locked
         WHERE locked.was_blocked)))
   AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  SELECT (%(dead_letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
   FROM moved
   WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
   ON CONFLICT (job_id)
@@ -112,8 +112,8 @@ FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST
       WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
   FROM moved
   UNION ALL
-  SELECT looked_at.chain_id AS chain_id, looked_at.job_id AS job_id, NOT (looked_at.job_id = ANY (array((SELECT locked.id
+  SELECT examined.chain_id AS chain_id, examined.job_id AS job_id, NOT (examined.job_id = ANY (array((SELECT locked.id
           FROM locked
           WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
                 FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
-  FROM looked_at) AS "both"
+  FROM examined) AS "both"

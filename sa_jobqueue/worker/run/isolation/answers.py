@@ -129,24 +129,24 @@ def _finished(answer: Message, job: ClaimedJob) -> Finished:
     )
 
 
-def _error(said: dict[str, Any]) -> dict[str, Any]:
-    return {name: clean(str(said[name])[-MAX_TEXT:]) for name in ("type", "message", "traceback")}
+def _error(error: dict[str, Any]) -> dict[str, Any]:
+    return {name: clean(str(error[name])[-MAX_TEXT:]) for name in ("type", "message", "traceback")}
 
 
 def _raised(answer: Message, end: Finished) -> BaseException:
     """Return the exception to raise in the worker, for middleware to see; what it means is decided."""
-    said = end.error or {"type": "", "message": "", "traceback": ""}
+    description = end.error or {"type": "", "message": "", "traceback": ""}
     when: dict[str, Any] = {"at": end.at} if end.at is not None else {"delay": end.delay}
     error: BaseException
     match answer["signal"]:
         case "Snooze":
             error = Snooze(**when)
         case "Retry" if end.status is JobStatus.PENDING:
-            error = Retry(**when, reason=said["message"])
+            error = Retry(**when, reason=description["message"])
         case "Discard":
-            error = Discard(said["message"])
+            error = Discard(description["message"])
         case "Cancel":
-            error = Cancel(said["message"])
+            error = Cancel(description["message"])
         case _:
-            error = IsolatedHandlerError(said["type"], said["message"], said["traceback"])
+            error = IsolatedHandlerError(description["type"], description["message"], description["traceback"])
     return carrying(error, end)

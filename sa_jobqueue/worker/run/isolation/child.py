@@ -39,7 +39,7 @@ _PR_SET_PDEATHSIG: Final = 1
 """Of prctl(2), Linux."""
 
 
-class Told(SystemExit):
+class Terminated(SystemExit):
     """SIGTERM: the worker has given the attempt up, and this process with it. `finally` blocks may still run."""
 
 
@@ -130,7 +130,7 @@ class Child:
                 given[job_type.blockers_argument] = _blockers(request["blockers"], job_type)
             run = self._run_async if job_type.is_async else self._run_sync
             return of_return(run(runner, context, job_type, arguments, given), job_type)
-        except Told:
+        except Terminated:
             raise
         except BaseException as error:  # the handler's own: it ends no more than the attempt
             return of_raise(job, error, job_type)
@@ -222,7 +222,7 @@ def die_with(parent: int) -> None:
 
 
 def _raise_signal(number: int, frame: FrameType | None) -> NoReturn:
-    raise Told(128 + number)
+    raise Terminated(128 + number)
 
 
 def _prefer_to_be_killed() -> None:

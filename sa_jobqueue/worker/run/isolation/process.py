@@ -84,8 +84,8 @@ class Process:
             async with asyncio.timeout(_START_SECONDS):
                 answer = await asyncio.shield(await child._ask(start))
             if answer["is"] != "ready":
-                said = answer["error"]
-                raise IsolationError(f"it cannot import the application: {said['type']}: {said['message']}")
+                fault = answer["error"]
+                raise IsolationError(f"it cannot import the application: {fault['type']}: {fault['message']}")
         except BaseException as error:
             child.kill()
             await asyncio.wait({child.ended})

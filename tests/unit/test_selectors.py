@@ -48,7 +48,7 @@ class Choosing(Queue):
         caller = SimpleNamespace(selector=selector, choose=self._choose)
         self.selection = Selection(cast("Any", caller), Job)
         self.selection._statement = cast("Any", SimpleNamespace(execute=self._candidates))
-        self.arrivals.on_survey = self._forget
+        self.arrivals.on_full_scan = self._forget
 
     def _forget(self) -> None:
         for one in self.selection.forget():
@@ -96,16 +96,16 @@ class Choosing(Queue):
         """Answer as `candidates`."""
         found = self._find(given, locks=False)
         assert len(set(found)) == len(found)
-        return [(self.now, str(row.xid), *_told(row)) for row in found] or [(self.now, None, *[None] * len(CANDIDATE))]
+        return [(self.now, str(row.xid), *_columns_of(row)) for row in found] or [(self.now, None, *[None] * len(CANDIDATE))]
 
 
-def _told(row: Row) -> tuple[Any, ...]:
+def _columns_of(row: Row) -> tuple[Any, ...]:
     lane = row.lane
     return row.id, row.type_name, *lane[:2], lane.priority, row.id, 0, None, row.scheduled_at, 0, None, None, None
 
 
 @pytest.mark.parametrize("histories", [30, pytest.param(1500, marks=pytest.mark.long)])
-def test_no_job_is_passed_over(histories: int) -> None:
+def test_the_selector_protocol_skips_no_job(histories: int) -> None:
     """The same histories in every run; many, and new ones, in the long run."""
     few = histories < 1000
     chosen = settings(max_examples=histories, stateful_step_count=50, deadline=None, derandomize=few, database=None)
@@ -123,22 +123,22 @@ class Chosen(Story):
         self.queue.chosen = chosen
 
     def offer(self, limit: int = 1) -> list[int]:
-        """Claim once, after a survey where none was; return the ids that were offered, in order."""
+        """Claim once, after a full scan where none was; return the ids that were offered, in order."""
         self.queue.offered = ()
         if self.queue.cursors.watermark is None:
-            self.survey()
+            self.full_scan()
         self.queue._claim(dict.fromkeys(PARTITIONS, limit), limit, limit)
         offered: Sequence[Any] = self.queue.offered
         return [one.id for one in offered]
 
 
-def test_what_goes_first_is_offered_first_up_to_the_window() -> None:
+def test_candidates_are_offered_in_claim_order_up_to_the_window() -> None:
     story = Chosen()
     low, high = story.add(*[LOW] * 3, ago=9), story.add(*[A] * 3)
     assert story.offer() == [row.id for row in [*high, *low]][:WINDOW]
 
 
-def test_what_was_not_started_is_offered_again_and_only_the_rest_is_read() -> None:
+def test_unselected_candidates_are_offered_again_without_being_read_again() -> None:
     story = Chosen()
     rows = story.add(*[A] * 10)
     assert story.offer() == [1, 2, 3, 4]
@@ -148,14 +148,14 @@ def test_what_was_not_started_is_offered_again_and_only_the_rest_is_read() -> No
     assert story.queue.cursors.of_lane[A][1] == 7
 
 
-def test_a_claim_starts_what_was_chosen_best_first() -> None:
+def test_a_claim_starts_selected_jobs_in_the_selectors_order() -> None:
     story = Chosen(lambda candidates: candidates[::-1])
     rows = story.add(*[A] * 4)
     story.offer(limit=2)
     assert [row.id for row in rows if row.status == "running"] == [3, 4]
 
 
-def test_what_another_worker_started_or_changed_is_held_no_more() -> None:
+def test_candidates_that_others_claimed_or_changed_are_dropped() -> None:
     story = Chosen(none)
     first, second, *_ = story.add(*[A] * 4)
     story.offer()
@@ -166,18 +166,18 @@ def test_what_another_worker_started_or_changed_is_held_no_more() -> None:
     assert story.offer() == [3, 4, 2]
 
 
-def test_a_window_of_jobs_that_are_left_out_hides_others_until_the_next_survey() -> None:
+def test_a_window_of_unselected_jobs_hides_others_until_the_next_full_scan() -> None:
     story = Chosen(none)
     story.add(*[LOW] * WINDOW)
     assert story.offer() == [1, 2, 3, 4]
     (high,) = story.add(A)
     story.catch_up()
     assert story.offer() == [1, 2, 3, 4]
-    story.survey()
+    story.full_scan()
     assert story.offer() == [high.id, 1, 2, 3]
 
 
-def test_what_is_in_quarantine_is_not_offered() -> None:
+def test_quarantined_jobs_are_not_offered() -> None:
     story = Chosen(none)
     story.add(*[A] * 3)
     story.offer()
@@ -185,7 +185,7 @@ def test_what_is_in_quarantine_is_not_offered() -> None:
     assert story.offer() == [1, 3]
 
 
-def test_what_was_left_out_for_too_long_goes_before_what_is_chosen() -> None:
+def test_candidates_past_max_wait_start_before_selected_ones() -> None:
     story = Chosen(lambda candidates: [one for one in candidates if cast("int", one.id) > 2])
     rows = story.add(*[A] * 2)
     cast("Any", story.queue.selection._caller).selector.max_wait = timedelta(seconds=10)

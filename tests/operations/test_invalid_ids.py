@@ -75,7 +75,7 @@ ASKED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
 ]
 
 
-def test_it_is_named_with_what_would_be_right_and_nothing_is_sent(engine: Engine) -> None:
+def test_an_invalid_id_is_refused_without_a_statement(engine: Engine) -> None:
     sent: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
     with Session(engine) as session:

@@ -39,7 +39,7 @@ def test_enqueue_without_deduplication_adds_the_job(session: Session, jobs: Jobs
     assert jobs.statuses() == {job.id: JobStatus.PENDING}
 
 
-async def test_the_asynchronous_one_does_too_and_each_session_has_its_function(
+async def test_async_enqueue_without_deduplication_adds_the_job_and_sync_refuses_async_sessions(
     async_engine: AsyncEngine, engine: Engine, jobs: Jobs
 ) -> None:
     _, send = handlers()
@@ -52,7 +52,7 @@ async def test_the_asynchronous_one_does_too_and_each_session_has_its_function(
     assert jobs.count() == 1
 
 
-def test_a_payload_given_by_keywords_is_named() -> None:
+def test_a_payload_passed_as_keywords_raises_a_helpful_error() -> None:
     _, send = handlers()
     with pytest.raises(
         InvalidJobError, match=r"order_id: is neither an option nor a column of Job; the payload is the first"
@@ -61,14 +61,14 @@ def test_a_payload_given_by_keywords_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["delay", "defer", "apply_async"])
-def test_names_of_other_libraries_lead_to_ours(name: str) -> None:
+def test_method_names_of_other_libraries_raise_a_helpful_error(name: str) -> None:
     _, send = handlers()
     with pytest.raises(AttributeError, match=rf"a handler has no '{name}': enqueue with `\.enqueue\(session, payload"):
         getattr(send, name)
     assert not hasattr(send, "wrapped")
 
 
-def test_a_decorator_without_parentheses_says_so() -> None:
+def test_a_decorator_without_parentheses_raises_a_helpful_error() -> None:
     decorated: Any = JobQueue().handler
 
     def send() -> None: ...
@@ -77,7 +77,7 @@ def test_a_decorator_without_parentheses_says_so() -> None:
         decorated(send)
 
 
-def test_the_id_of_a_job_is_known_after_the_commit_and_the_end_of_the_session(engine: Engine) -> None:
+def test_the_id_of_a_job_is_readable_after_the_commit_and_without_a_session(engine: Engine) -> None:
     _, send = handlers()
     job = send.job({})
     with Session(engine) as session, session.begin():
@@ -92,7 +92,7 @@ def test_the_id_of_a_job_is_known_after_the_commit_and_the_end_of_the_session(en
         assert session.get(Job, job.id) is None
 
 
-def test_a_text_is_a_key_and_policies_have_names(session: Session) -> None:
+def test_deduplicate_accepts_a_plain_key_and_named_policies(session: Session) -> None:
     _, send = handlers()
     first, _ = enqueue(session, send.job({}), deduplicate="shop 7")
     assert enqueue(session, send.job({}), deduplicate="shop 7") == (first, Enqueued.EXISTING)
@@ -106,7 +106,7 @@ def test_a_text_is_a_key_and_policies_have_names(session: Session) -> None:
         enqueue(session, send.job({}), deduplicate="")
 
 
-def test_steps_that_are_known_up_front_run_one_after_the_other(session: Session) -> None:
+def test_a_sequence_of_jobs_runs_one_after_another(session: Session) -> None:
     queue, seen = JobQueue(), []
 
     @queue.handler("step")
@@ -127,7 +127,7 @@ def test_steps_that_are_known_up_front_run_one_after_the_other(session: Session)
         sequence()
 
 
-async def test_a_signal_that_is_returned_is_to_be_raised(start: Start, engine: Engine) -> None:
+async def test_returning_a_signal_instead_of_raising_it_is_an_error(start: Start, engine: Engine) -> None:
     queue, send = handlers()
     with Session(engine) as session, session.begin():
         session.add(send.job({}))

@@ -50,7 +50,7 @@ def keys(found: Any) -> list[tuple[str, int]]:
 
 
 @both_servers_swept
-async def test_writes_are_listed_newest_first_page_by_page(
+async def test_bulk_writes_are_listed_newest_first_page_by_page(
     ledger: Session, async_sessions: async_sessionmaker[AsyncSession]
 ) -> None:
     expected = [("new", 0), ("stream", 2), ("stream", 1), ("stream", 0), ("old", 0)]
@@ -67,11 +67,11 @@ async def test_writes_are_listed_newest_first_page_by_page(
 
 
 @both_servers_swept
-def test_old_writes_are_pruned_with_their_rejected_rows_but_not_a_streams_last_batch(ledger: Session) -> None:
-    gone = [("old", 0), ("stream", 0), ("stream", 1)]
-    assert prune_writes(ledger, older_than=50 * DAY, dry_run=True).ids == gone
+def test_old_bulk_writes_are_pruned_except_the_last_batch_of_a_stream(ledger: Session) -> None:
+    pruned = [("old", 0), ("stream", 0), ("stream", 1)]
+    assert prune_writes(ledger, older_than=50 * DAY, dry_run=True).ids == pruned
     assert len(list_writes(ledger).items) == len(WRITES)
-    assert prune_writes(ledger, older_than=50 * DAY).ids == gone
+    assert prune_writes(ledger, older_than=50 * DAY).ids == pruned
     assert keys(list_writes(ledger)) == [("new", 0), ("stream", 2)]
     assert list_rejected_rows(ledger, "old").items == []
     assert len(list_rejected_rows(ledger, "stream").items) == 2
@@ -81,7 +81,7 @@ def test_old_writes_are_pruned_with_their_rejected_rows_but_not_a_streams_last_b
 
 
 @both_servers_swept
-async def test_the_chains_of_a_write_are_counted_as_they_stand(
+async def test_the_chains_of_a_bulk_write_are_counted_by_state(
     session: Session, jobs: Jobs, async_sessions: async_sessionmaker[AsyncSession]
 ) -> None:
     def stage(write_id: str, rows: int) -> None:
@@ -115,7 +115,7 @@ async def test_the_chains_of_a_write_are_counted_as_they_stand(
         assert await aio.count_write_chains(other, "nightly", sequence=1) is None
 
 
-def test_the_command_line_lists_shows_and_prunes(
+def test_the_command_line_lists_shows_and_prunes_bulk_writes(
     ledger: Session, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SA_JOBQUEUE_URL", database_url)
@@ -138,7 +138,7 @@ def test_the_command_line_lists_shows_and_prunes(
     assert run("prune", "--older-than", "50d") == "3 writes pruned\n"
 
 
-def test_rejected_rows_are_shown_without_their_records_where_payloads_are_redacted(
+def test_rejected_rows_are_shown_without_redacted_records(
     ledger: Session, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SA_JOBQUEUE_URL", database_url)

@@ -14,7 +14,7 @@ from sa_jobqueue.worker.run.executor import _begun
 seen: ContextVar[str] = ContextVar("seen", default="nothing")
 
 
-async def test_a_task_begins_at_once_in_a_context_of_its_own() -> None:
+async def test_a_task_starts_eagerly_in_its_own_context() -> None:
     async def attempt() -> None:
         seen.set("the attempt")
         begun.append(asyncio.current_task())
@@ -27,7 +27,7 @@ async def test_a_task_begins_at_once_in_a_context_of_its_own() -> None:
     assert (task.get_name(), seen.get()) == ("test", "nothing")
 
 
-async def test_what_is_raised_at_once_is_the_tasks() -> None:
+async def test_an_exception_raised_by_the_eager_start_belongs_to_the_task() -> None:
     async def attempt() -> None:
         raise ValueError
 
@@ -36,7 +36,7 @@ async def test_what_is_raised_at_once_is_the_tasks() -> None:
         await task
 
 
-async def test_a_task_factory_of_the_applications_makes_the_task() -> None:
+async def test_the_applications_task_factory_creates_the_task() -> None:
     made: list[Any] = []
 
     def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:

@@ -22,7 +22,7 @@ def lend(attempt: AttemptContext) -> Iterator[Client]:
     yield Client()
 
 
-def test_what_cannot_be_provided_is_refused() -> None:
+def test_an_invalid_dependency_is_refused() -> None:
     queue = JobQueue()
     given: Any
     for kind, given, words in (

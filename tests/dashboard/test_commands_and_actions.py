@@ -70,7 +70,7 @@ def commands(group: click.Group, prefix: str = "") -> Iterator[tuple[str, click.
             yield f"{prefix}{name}", command
 
 
-def test_each_command_reads_or_has_an_act_or_a_reason() -> None:
+def test_each_writing_command_has_a_dashboard_action_or_a_reason_not_to() -> None:
     found = dict(commands(main))
     assert sorted([*ACT_OF, *WITHOUT_ACT, *READS]) == sorted(found)
     assert {act for acts in ACT_OF.values() for act in acts} <= set(ACTS)

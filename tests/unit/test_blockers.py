@@ -27,14 +27,14 @@ def chain_ids(job: Job) -> list[Any]:
     return [one.chain_id for one in job._blockers]
 
 
-def test_a_job_an_id_and_a_wait_name_a_chain_in_the_order_given() -> None:
+def test_blockers_may_be_jobs_ids_and_waits_in_any_order() -> None:
     one, two, three = Job("a"), uuid7(), Job("c")
     job = Job("test", blockers=(given for given in (three, two, WaitFor(one, on_failure="fail"))))
     assert chain_ids(job) == [three.id, two, one.id]
     assert [wait.on_failure for wait in job._blockers] == ["wait", "wait", "fail"]
 
 
-def test_a_continuation_stands_for_its_chain() -> None:
+def test_a_continuation_as_blocker_refers_to_its_chain() -> None:
     job, root = Job("test"), uuid7()
     job.chain_id = root
     assert WaitFor(job).chain_id == root
@@ -45,18 +45,18 @@ def test_a_job_without_blockers_has_none() -> None:
 
 
 @pytest.mark.parametrize("blockers", ["text", b"bytes", 7, uuid7(), Job("a"), WaitFor(uuid7())])
-def test_what_is_no_list_is_refused(blockers: Any) -> None:
+def test_blockers_that_are_not_a_list_are_refused(blockers: Any) -> None:
     with pytest.raises(InvalidJobError, match=r"^blockers: must be a list of jobs, chains, ids or WaitFor"):
         Job("test", blockers=blockers)
 
 
 @pytest.mark.parametrize("wrong", ["7", 7, None, object(), Job, WaitFor(None), TextJob("a"), Job("a").__table__])
-def test_what_is_no_chain_is_named_by_its_place(wrong: Any) -> None:
+def test_a_blocker_that_is_not_a_chain_is_refused_by_its_index(wrong: Any) -> None:
     with pytest.raises(InvalidJobError, match=r"^blockers\[1\]: must be a job, a chain, the UUID of one, or WaitFor"):
         Job("test", blockers=[uuid7(), wrong])
 
 
-def test_a_queue_with_text_ids_takes_text() -> None:
+def test_a_queue_with_text_ids_accepts_text_blockers() -> None:
     job = TextJob("test", blockers=["a", TextJob("x", id="b")])
     assert [one.chain_id for one in job._blockers] == ["a", "b"]
     with pytest.raises(InvalidJobError, match=r"^blockers\[0\]: must be a job, a chain, the str of one, or WaitFor"):
@@ -64,17 +64,17 @@ def test_a_queue_with_text_ids_takes_text() -> None:
 
 
 @pytest.mark.parametrize("again", [lambda one: one, lambda one: one.id, lambda one: WaitFor(one, on_failure="fail")])
-def test_a_chain_named_twice_is_told_with_both_places(again: Any) -> None:
+def test_a_repeated_blocker_is_refused_with_both_indexes(again: Any) -> None:
     one = Job("a")
     with pytest.raises(InvalidJobError, match=r"^blockers\[2\]: is the chain of blockers\[0\] again"):
         Job("test", blockers=[one, uuid7(), again(one)])
 
 
-def test_an_unknown_policy_is_told_with_the_known_ones() -> None:
+def test_an_unknown_failure_policy_error_lists_the_known_ones() -> None:
     with pytest.raises(InvalidJobError, match=r"^on_failure: must be one of wait, fail, continue, got 'dies'"):
         WaitFor(uuid7(), on_failure="dies")  # type: ignore[arg-type]
 
 
-def test_waits_keeps_what_is_told() -> None:
+def test_waits_keeps_the_failure_policy() -> None:
     one = WaitFor(uuid7(), on_failure="continue")
     assert waits([one], UUID) == (one,)

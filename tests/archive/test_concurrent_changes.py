@@ -24,7 +24,7 @@ from sa_jobqueue.archive import (
     Step,
     archive,
 )
-from tests.archive.worlds import Rows, chain, chains_in, fill, in_archive, in_tables, states, together
+from tests.archive.sample_data import Rows, chain, chains_in, fill, in_archive, in_tables, states, together
 from tests.fixtures.database import both_servers_swept
 
 pytestmark = both_servers_swept
@@ -73,7 +73,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_chain_stays_in_the_tables_alone_when_there_changes(engine: Engine, tmp_path: Path, change: str) -> None:
+def test_a_chain_changed_during_archiving_stays_only_in_the_tables(engine: Engine, tmp_path: Path, change: str) -> None:
     fill(engine)
     before, report = archive_disturbed(engine, tmp_path, lambda: execute(engine, change))
     archived, left = in_archive(tmp_path), in_tables(engine)
@@ -85,7 +85,7 @@ def test_a_chain_stays_in_the_tables_alone_when_there_changes(engine: Engine, tm
     assert archived == others
 
 
-def test_a_run_of_which_everything_changed_leaves_no_file(engine: Engine, tmp_path: Path) -> None:
+def test_a_run_whose_chains_all_changed_leaves_no_file(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     _, report = archive_disturbed(engine, tmp_path, lambda: execute(engine, "UPDATE job SET trace_context = 'new'"))
     assert (report.chains, report.survivors, report.files) == (0, 7, 0)
@@ -93,7 +93,7 @@ def test_a_run_of_which_everything_changed_leaves_no_file(engine: Engine, tmp_pa
     assert archive(engine, tmp_path, before=MONTH).chains == 7
 
 
-def test_a_chain_that_somebody_deleted_meanwhile_is_in_neither_place_twice(engine: Engine, tmp_path: Path) -> None:
+def test_a_chain_deleted_concurrently_is_not_archived(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
 
     def delete() -> None:
@@ -105,7 +105,7 @@ def test_a_chain_that_somebody_deleted_meanwhile_is_in_neither_place_twice(engin
     assert chain(1) not in chains_in(in_archive(tmp_path)) | chains_in(in_tables(engine))
 
 
-def test_a_chain_that_a_table_of_the_application_refers_to_stays_and_keeps_no_other(engine: Engine, tmp_path: Path) -> None:
+def test_a_chain_referenced_by_an_application_table_stays_and_others_are_archived(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     execute(engine, "CREATE TABLE receipt (job_id uuid REFERENCES job)")
     try:
@@ -122,7 +122,7 @@ def test_a_chain_that_a_table_of_the_application_refers_to_stays_and_keeps_no_ot
 # Races, each with who comes first.
 
 
-def test_a_reference_that_is_being_made_keeps_its_chain(engine: Engine, tmp_path: Path) -> None:
+def test_an_uncommitted_reference_keeps_its_chain(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     with engine.connect() as other:
         begun: Connection = other
@@ -159,7 +159,7 @@ def before_statement(engine: Engine, start: str, do: Callable[[], None]) -> Iter
     assert done
 
 
-def test_a_reference_that_comes_after_the_locks_waits_and_finds_the_chain_gone(engine: Engine, tmp_path: Path) -> None:
+def test_a_reference_created_after_locking_waits_and_fails(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     refused: list[str] = []
 
@@ -176,7 +176,7 @@ def test_a_reference_that_comes_after_the_locks_waits_and_finds_the_chain_gone(e
     assert (report.chains, report.survivors) == (7, 0)
 
 
-def test_a_change_that_comes_between_the_locks_and_the_look_waits(engine: Engine, tmp_path: Path) -> None:
+def test_a_change_between_locking_and_comparing_waits(engine: Engine, tmp_path: Path) -> None:
     """The rows are locked before they are compared, continuations too: what is compared is what is deleted."""
     fill(engine)
     waited: list[bool] = []
@@ -193,7 +193,7 @@ def test_a_change_that_comes_between_the_locks_and_the_look_waits(engine: Engine
     assert chains_in(in_archive(tmp_path)) == GO
 
 
-def test_what_somebody_holds_is_passed_over(engine: Engine, tmp_path: Path) -> None:
+def test_locked_chains_are_skipped(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     with engine.connect() as other:
         held = f"SELECT FROM job WHERE id IN ('{chain(1)}', '{chain(10)}') FOR NO KEY UPDATE"
@@ -206,7 +206,7 @@ def test_what_somebody_holds_is_passed_over(engine: Engine, tmp_path: Path) -> N
 # Damage.
 
 
-def test_a_place_that_cannot_be_written_leaves_the_tables_alone(engine: Engine, tmp_path: Path) -> None:
+def test_an_unwritable_path_leaves_the_tables_unchanged(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)
     (tmp_path / "file").touch()
@@ -215,7 +215,7 @@ def test_a_place_that_cannot_be_written_leaves_the_tables_alone(engine: Engine, 
     assert (in_tables(engine), states(engine)) == (before, [])
 
 
-def test_a_disk_that_is_full_leaves_the_tables_alone(engine: Engine, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_tables_unchanged(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -252,7 +252,7 @@ def lose_rows(path: Path) -> None:
     pq.write_table(table.slice(1), file)
 
 
-def say_other(path: Path) -> None:
+def change_expected_counts(path: Path) -> None:
     """A whole and valid file, in which one value is not the database's."""
     file = first_file(path)
     table = pq.ParquetFile(file).read()
@@ -264,16 +264,16 @@ def lose_file(path: Path) -> None:
     first_file(path, "attempts").unlink()
 
 
-def have_twice(path: Path) -> None:
+def duplicate_file(path: Path) -> None:
     file = first_file(path)
     file.with_name("again.parquet").write_bytes(file.read_bytes())
 
 
-DAMAGE = [truncate, flip, lose_rows, say_other, lose_file, have_twice]
+DAMAGE = [truncate, flip, lose_rows, change_expected_counts, lose_file, duplicate_file]
 
 
 @pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
-def test_damage_is_noticed_before_anything_is_deleted(
+def test_corrupt_files_are_detected_before_anything_is_deleted(
     engine: Engine, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     fill(engine)
@@ -286,7 +286,7 @@ def test_damage_is_noticed_before_anything_is_deleted(
     assert together(in_archive(tmp_path), in_tables(engine)) == before
 
 
-def test_a_run_that_is_taken_up_reads_its_files_again(engine: Engine, tmp_path: Path) -> None:
+def test_a_resumed_run_verifies_its_files_again(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     before = in_tables(engine)
 
@@ -296,11 +296,11 @@ def test_a_run_that_is_taken_up_reads_its_files_again(engine: Engine, tmp_path: 
     with pytest.raises(RuntimeError, match="enough"):
         archive(engine, tmp_path, before=MONTH, on_progress=at(Step.DELETING, stop))
     file = first_file(tmp_path)
-    whole = file.read_bytes()
-    say_other(tmp_path)
+    content = file.read_bytes()
+    change_expected_counts(tmp_path)
     with pytest.raises(ArchiveCorruptError, match="not as the database had it"):
         archive(engine, tmp_path, before=MONTH)
     assert in_tables(engine) == before
-    file.write_bytes(whole)
+    file.write_bytes(content)
     archive(engine, tmp_path, before=MONTH)
     assert together(in_archive(tmp_path), in_tables(engine)) == before

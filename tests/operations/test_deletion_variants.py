@@ -21,7 +21,7 @@ class TextJob(JobMixin[str], Base, queue_schema="app", queue_prefix="t_"):
 
 
 @both_servers
-def test_chains_with_text_ids_go_in_the_order_of_their_code_points(engine: Engine) -> None:
+def test_chains_with_text_ids_are_locked_in_code_point_order(engine: Engine) -> None:
     Base.metadata.create_all(engine)
     jobs = Jobs(engine, TextJob)
     for name in ("a", "B", "ä", "_"):
@@ -38,7 +38,9 @@ def test_chains_with_text_ids_go_in_the_order_of_their_code_points(engine: Engin
 
 
 @both_servers_swept
-async def test_an_asynchronous_session_does_the_same(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
+async def test_chains_are_cancelled_and_deleted_on_an_async_session(
+    async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs
+) -> None:
     one, other = jobs.add(), jobs.add()
     async with async_sessions.begin() as session:
         assert (await aio.cancel_chains(session, [other, one])).ids == [one, other]

@@ -87,19 +87,19 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("make", "option", "words"), REFUSED)
-def test_a_mistake_is_refused_by_name(make: Callable[[], Any], option: str, words: str) -> None:
+def test_an_invalid_argument_is_refused_by_name(make: Callable[[], Any], option: str, words: str) -> None:
     with pytest.raises(InvalidOptionError, match=words) as caught:
         make()
     assert caught.value.option == option
 
 
-def test_what_is_no_job_is_refused_by_its_place() -> None:
+def test_a_value_that_is_not_a_job_is_refused_by_its_index() -> None:
     with pytest.raises(InvalidJobError, match="must be a job") as caught:
         enqueue_many(Session(), [{"a": 1}])  # type: ignore[type-var]
     assert caught.value.field == "new[0]"
 
 
-def test_a_subclass_of_a_queue_is_that_queue() -> None:
+def test_a_subclass_of_a_job_class_shares_its_tables() -> None:
     class Fresh(DeclarativeBase): ...
 
     class Parent(JobMixin, Fresh, queue_prefix="p_"): ...

@@ -31,7 +31,7 @@ def ran() -> list[str]:
     return []
 
 
-def test_it_runs_once_after_the_outermost_commit_in_the_order_registered(
+def test_callbacks_run_once_after_the_outermost_commit_in_order(
     sessions: sessionmaker[Session], jobs: Jobs, ran: list[str]
 ) -> None:
     def third(*, end: str) -> None:
@@ -51,7 +51,7 @@ def test_it_runs_once_after_the_outermost_commit_in_the_order_registered(
     assert ran == ["sees 1 job", "second", "third"]
 
 
-def test_a_rollback_forgets_it(sessions: sessionmaker[Session], ran: list[str]) -> None:
+def test_a_rollback_drops_callbacks(sessions: sessionmaker[Session], ran: list[str]) -> None:
     with sessions() as session:
         after_commit(session, ran.append, "rolled back")
         session.connection()
@@ -61,7 +61,7 @@ def test_a_rollback_forgets_it(sessions: sessionmaker[Session], ran: list[str]) 
     assert ran == ["kept"]
 
 
-def test_a_session_closed_without_a_commit_forgets_it(sessions: sessionmaker[Session], ran: list[str]) -> None:
+def test_closing_a_session_without_a_commit_drops_callbacks(sessions: sessionmaker[Session], ran: list[str]) -> None:
     session = sessions()
     for end in (session.close, session.reset):
         after_commit(session, ran.append, "closed")
@@ -72,7 +72,7 @@ def test_a_session_closed_without_a_commit_forgets_it(sessions: sessionmaker[Ses
     assert ran == []
 
 
-def test_a_commit_that_fails_forgets_it(sessions: sessionmaker[Session], jobs: Jobs, ran: list[str]) -> None:
+def test_a_failed_commit_drops_callbacks(sessions: sessionmaker[Session], jobs: Jobs, ran: list[str]) -> None:
     taken = jobs.add()
     with sessions() as session:
         after_commit(session, ran.append, "failed")
@@ -84,7 +84,7 @@ def test_a_commit_that_fails_forgets_it(sessions: sessionmaker[Session], jobs: J
     assert ran == []
 
 
-def test_a_savepoint_keeps_or_drops_what_was_registered_within_it(sessions: sessionmaker[Session], ran: list[str]) -> None:
+def test_a_savepoint_keeps_or_drops_callbacks_registered_within_it(sessions: sessionmaker[Session], ran: list[str]) -> None:
     with sessions.begin() as session:
         after_commit(session, ran.append, "1")
         with session.begin_nested():
@@ -108,7 +108,7 @@ def test_a_savepoint_keeps_or_drops_what_was_registered_within_it(sessions: sess
     assert ran == ["1", "2, released", "3, released twice", "4"]
 
 
-def test_a_failed_statement_in_a_savepoint_drops_only_what_the_savepoint_had(
+def test_a_failed_statement_in_a_savepoint_drops_only_its_callbacks(
     sessions: sessionmaker[Session], jobs: Jobs, ran: list[str]
 ) -> None:
     taken = jobs.add()
@@ -122,9 +122,7 @@ def test_a_failed_statement_in_a_savepoint_drops_only_what_the_savepoint_had(
     assert ran == ["around"]
 
 
-def test_a_commit_of_everything_keeps_savepoints_that_are_still_open(
-    sessions: sessionmaker[Session], ran: list[str]
-) -> None:
+def test_committing_the_session_runs_callbacks_of_open_savepoints(sessions: sessionmaker[Session], ran: list[str]) -> None:
     with sessions() as session:
         session.begin_nested()
         after_commit(session, ran.append, "1")
@@ -134,7 +132,7 @@ def test_a_commit_of_everything_keeps_savepoints_that_are_still_open(
         assert ran == ["1", "2"]
 
 
-def test_what_a_flush_or_a_commit_registers_counts_as_well(sessions: sessionmaker[Session], ran: list[str]) -> None:
+def test_callbacks_registered_during_flush_or_commit_run_too(sessions: sessionmaker[Session], ran: list[str]) -> None:
     with sessions() as session:
         for name in ("before_flush", "before_commit", "after_commit"):
             event.listen(session, name, lambda session, *_, name=name: after_commit(session, ran.append, name))
@@ -148,7 +146,7 @@ def test_what_a_flush_or_a_commit_registers_counts_as_well(sessions: sessionmake
     assert ran == ["before_flush", "before_commit", "after_commit"]
 
 
-def test_one_that_raises_is_logged_and_the_next_one_runs(
+def test_a_failing_callback_is_logged_and_the_next_one_runs(
     sessions: sessionmaker[Session], jobs: Jobs, ran: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails() -> None:
@@ -166,7 +164,7 @@ def test_one_that_raises_is_logged_and_the_next_one_runs(
     assert record.exc_info[0] is ZeroDivisionError
 
 
-def test_the_connection_is_back_in_its_pool_when_it_runs(engine: Engine, ran: list[str]) -> None:
+def test_callbacks_run_after_the_connection_returned_to_its_pool(engine: Engine, ran: list[str]) -> None:
     """So a callback may open a session of its own, also where the pool has one connection."""
     single = create_engine(engine.url, pool_size=1, max_overflow=0, pool_timeout=1)
 
@@ -199,13 +197,13 @@ class _CoroutineObject:
         (None, "must be a function, got None"),
     ],
 )
-def test_what_cannot_be_called_by_a_commit_is_refused_at_once(session: Session, callback: Any, reason: str) -> None:
+def test_an_invalid_callback_is_refused_when_registered(session: Session, callback: Any, reason: str) -> None:
     with pytest.raises(InvalidOptionError, match=f"callback: .*{reason}"):
         after_commit(session, callback)
     assert not session.in_transaction()
 
 
-def test_a_coroutine_that_a_plain_function_returns_is_reported(
+def test_a_callback_that_returns_a_coroutine_is_reported(
     session: Session, ran: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     after_commit(session, lambda: _coroutine())  # noqa: PLW0108 - hides what it calls
@@ -215,7 +213,7 @@ def test_a_coroutine_that_a_plain_function_returns_is_reported(
     assert "returned a coroutine after the commit; it is not awaited" in caplog.text
 
 
-def test_what_is_no_session_in_a_transaction_is_refused(sessions: sessionmaker[Session], ran: list[str]) -> None:
+def test_a_callback_needs_a_session_in_a_transaction(sessions: sessionmaker[Session], ran: list[str]) -> None:
     with pytest.raises(InvalidOptionError, match="session: must be a Session or an AsyncSession"):
         after_commit(object(), ran.append, "x")  # type: ignore[arg-type]
     with sessions(autobegin=False) as session:
@@ -226,7 +224,7 @@ def test_what_is_no_session_in_a_transaction_is_refused(sessions: sessionmaker[S
     assert ran == ["begun"]
 
 
-def test_a_scoped_session_is_its_session(sessions: sessionmaker[Session], ran: list[str]) -> None:
+def test_callbacks_can_be_registered_on_a_scoped_session(sessions: sessionmaker[Session], ran: list[str]) -> None:
     scoped = scoped_session(sessions)
     after_commit(scoped, ran.append, "ran")
     scoped.commit()
@@ -234,16 +232,18 @@ def test_a_scoped_session_is_its_session(sessions: sessionmaker[Session], ran: l
     assert ran == ["ran"]
 
 
-def test_a_session_that_is_dropped_is_not_kept_alive_by_its_own_callbacks(sessions: sessionmaker[Session]) -> None:
+def test_callbacks_do_not_keep_their_session_alive(sessions: sessionmaker[Session]) -> None:
     session = sessions()
     after_commit(session, session.refresh, object())
-    gone = weakref.ref(session)
+    reference = weakref.ref(session)
     del session
     gc.collect()
-    assert gone() is None
+    assert reference() is None
 
 
-async def test_an_async_session_does_the_same(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
+async def test_callbacks_run_after_the_commit_of_an_async_session(
+    async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs
+) -> None:
     ran: list[Any] = []
     tasks: list[asyncio.Task[None]] = []
     register: Callable[..., None] = aio.after_commit

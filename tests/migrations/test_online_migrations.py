@@ -23,7 +23,7 @@ ENQUEUE = text("INSERT INTO job (id, chain_id, type_name, chain_type_name) VALUE
 
 
 @pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+def _short_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locking, "WAIT", timedelta(milliseconds=200))
     monkeypatch.setattr(locking, "REST", timedelta(milliseconds=50))
 
@@ -50,7 +50,7 @@ def doing(work: Any) -> Iterator[list[Any]]:
     assert done, "it has not ended, or failed"
 
 
-def somebody_waits(engine: Engine) -> bool:
+def is_lock_awaited(engine: Engine) -> bool:
     with engine.connect() as connection:
         return bool(connection.scalar(WAITING))
 
@@ -75,7 +75,7 @@ def test_jobs_are_enqueued_while_a_migration_waits_for_a_long_transaction(
     enqueued = [enqueue(engine)]
     with holding(engine, held) as long_one, doing(migrate) as found:
         for _ in range(3):  # it comes back, and is let pass again
-            wait_until(lambda: somebody_waits(engine), what="the wait of the migration")
+            wait_until(lambda: is_lock_awaited(engine), what="the wait of the migration")
             enqueued.append(enqueue(engine))
         assert not found
         long_one.rollback()
@@ -85,7 +85,7 @@ def test_jobs_are_enqueued_while_a_migration_waits_for_a_long_transaction(
         assert set(connection.scalars(text("SELECT id FROM job"))) == set(enqueued)
 
 
-def test_a_migration_that_is_not_let_in_says_who_is_in_its_way(engine: Engine, next_version: int) -> None:
+def test_a_migration_blocked_by_a_lock_names_the_blocking_session(engine: Engine, next_version: int) -> None:
     with engine.begin() as connection:
         runner.upgrade(connection, to_version=1)
     with holding(engine, "SELECT FROM job") as long_one, engine.begin() as connection:
@@ -103,7 +103,7 @@ def test_a_migration_that_is_not_let_in_says_who_is_in_its_way(engine: Engine, n
 
 
 @pytest.mark.usefixtures("next_version")
-def test_columns_and_indexes_are_made_ahead_while_jobs_are_enqueued(engine: Engine) -> None:
+def test_prepare_adds_columns_and_indexes_while_jobs_are_enqueued(engine: Engine) -> None:
     def prepare() -> list[str]:
         with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
             return runner.prepare(connection)
@@ -117,7 +117,7 @@ def test_columns_and_indexes_are_made_ahead_while_jobs_are_enqueued(engine: Engi
     enqueue(engine)
     with holding(engine, "UPDATE job SET priority = 1") as long_one, doing(prepare) as made:
         for _ in range(2):
-            wait_until(lambda: somebody_waits(engine), what="the wait of the column")
+            wait_until(lambda: is_lock_awaited(engine), what="the wait of the column")
             enqueue(engine)
         long_one.commit()
     assert made == [["remark", "ix_job_remark"]]

@@ -29,7 +29,7 @@ async def forward(*, order_id: int = 0, session: AsyncSession) -> None:
     session.add(send.job(order_id=order_id, day=date(2026, 1, 2)))
 
 
-def test_fields_are_given_by_name_and_checked(engine: Engine) -> None:
+def test_keyword_handlers_accept_and_validate_fields_by_name(engine: Engine) -> None:
     SEEN.clear()
     job = send.job(order_id=7, day="2026-01-02", delay=timedelta(0), priority=2)
     assert (job.input, job.priority, job.fairness_key) == ({"order_id": 7, "day": "2026-01-02"}, 2, "7")
@@ -46,7 +46,7 @@ def test_fields_are_given_by_name_and_checked(engine: Engine) -> None:
         send.job({}, order_id=7)
 
 
-def test_a_worker_and_a_test_call_the_function_by_name(engine: Engine) -> None:
+def test_workers_and_tests_call_keyword_handlers_by_name(engine: Engine) -> None:
     SEEN.clear()
     with Session(engine) as session, session.begin():
         session.add(forward.job(order_id=7))
@@ -60,7 +60,7 @@ def test_a_worker_and_a_test_call_the_function_by_name(engine: Engine) -> None:
         assert send(order_id=1, day=day, session=session, ctx=context) == "none"
 
 
-async def test_an_asynchronous_one_runs_in_the_tests_session(async_engine: AsyncEngine) -> None:
+async def test_an_async_keyword_handler_runs_in_the_session_of_drain(async_engine: AsyncEngine) -> None:
     SEEN.clear()
     async with AsyncSession(async_engine) as session:
         await forward.enqueue(session, order_id=5)
@@ -68,7 +68,7 @@ async def test_an_asynchronous_one_runs_in_the_tests_session(async_engine: Async
     assert [one[0] for one in SEEN] == [5]
 
 
-def test_which_form_a_signature_means_is_never_open() -> None:
+def test_payload_and_keyword_handlers_are_never_ambiguous() -> None:
     queue = JobQueue()
 
     @queue.handler("whole")

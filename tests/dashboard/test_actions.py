@@ -42,7 +42,7 @@ def forms(page: str, act: str) -> list[dict[str, str]]:
     return [json.loads(html.unescape(one)) for one in found]
 
 
-def test_an_act_says_how_many_rows_it_changes_and_changes_none_before(client: Client, jobs: Jobs) -> None:
+def test_an_action_previews_its_row_count_before_changing_anything(client: Client, jobs: Jobs) -> None:
     pending, running, done = jobs.add(), jobs.add(JobStatus.RUNNING), jobs.add(JobStatus.COMPLETED)
     what = {"id": [str(one) for one in (pending, running, done)]}
     preview = client.post("cancel-jobs", what).text
@@ -56,7 +56,7 @@ def test_an_act_says_how_many_rows_it_changes_and_changes_none_before(client: Cl
     assert "<strong>0</strong> rows would change" in client.post("cancel-jobs", what).text
 
 
-def test_all_that_match_a_filter_are_cancelled_in_pages_and_later_ones_are_not(
+def test_cancelling_by_filter_excludes_jobs_enqueued_after_the_preview(
     client: Client, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sa_jobqueue.dashboard.screens.jobs.MAX_VALUES", 4)
@@ -77,7 +77,7 @@ def test_all_that_match_a_filter_are_cancelled_in_pages_and_later_ones_are_not(
     assert {statuses[one] for one in (other, later)} == {JobStatus.PENDING}
 
 
-def test_run_now_and_priority(client: Client, jobs: Jobs) -> None:
+def test_jobs_can_be_triggered_and_reprioritised(client: Client, jobs: Jobs) -> None:
     later = jobs.add(due_in=3600)
     what = {"id": str(later)}
     assert "<strong>1</strong> made due now" in confirmed(client, client.post("trigger-jobs", what).text)
@@ -86,7 +86,7 @@ def test_run_now_and_priority(client: Client, jobs: Jobs) -> None:
     assert client.post("set-priority", what, priority="10").status_code == 400
 
 
-def test_dead_letters_are_redriven_by_group_and_the_second_operator_sees_who_did_it(engine: Engine, jobs: Jobs) -> None:
+def test_dead_letters_are_redriven_by_group_and_a_second_operator_sees_the_first(engine: Engine, jobs: Jobs) -> None:
     ids = [jobs.add(JobStatus.DEAD, fingerprint="f1", error=ERROR, input={}) for _ in range(3)]
     other = jobs.add(JobStatus.DEAD, fingerprint="f2", error=ERROR, input={})
     ann, bob = operator(engine, "ann"), operator(engine, "bob")
@@ -105,13 +105,13 @@ def test_dead_letters_are_redriven_by_group_and_the_second_operator_sees_who_did
     assert "UTC by ann" in late
 
 
-def test_dead_letters_within_windows_are_counted_and_linked_exactly(client: Client, engine: Engine, jobs: Jobs) -> None:
-    letters = jobs.model.DeadLetter.__table__
+def test_dead_letter_counts_per_time_window_match_their_links(client: Client, engine: Engine, jobs: Jobs) -> None:
+    dead_letters = jobs.model.DeadLetter.__table__
     for hours in (0, 2, 12, 48, 100, 400):
         job_id = jobs.add(JobStatus.DEAD, fingerprint="f", error=ERROR, input={})
         with engine.begin() as connection:
             at = func.now() - timedelta(hours=hours)
-            connection.execute(update(letters).where(letters.c.job_id == job_id).values(died_at=at))
+            connection.execute(update(dead_letters).where(dead_letters.c.job_id == job_id).values(died_at=at))
     for window, count in {"1h": 1, "3h": 2, "24h": 3, "3d": 4, "7d": 5, "all": 6}.items():
         page = client.page(f"/queue/dead-letters?within={window}")
         [link] = re.findall(r'<a href="[^"]*?(/queue/dead-letters[^"]*fingerprint=f[^"]*)">([\d,]+)</a>', page)
@@ -119,7 +119,7 @@ def test_dead_letters_within_windows_are_counted_and_linked_exactly(client: Clie
         assert client.page(html.unescape(link[0])).count('name="ids"') == count
 
 
-def test_dismissed_letters_stay_dead(client: Client, jobs: Jobs) -> None:
+def test_a_dismissed_job_stays_dead_and_can_be_redriven(client: Client, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.DEAD, fingerprint="f", error=ERROR, input={})
     page = client.page(f"/queue/job?id={job_id}")
     [what] = forms(page, "dismiss-dead-letters")
@@ -131,7 +131,7 @@ def test_dismissed_letters_stay_dead(client: Client, jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize("kind", ["queue", "type"])
-def test_pause_and_resume(client: Client, engine: Engine, jobs: Jobs, kind: str) -> None:
+def test_queues_can_be_paused_and_resumed(client: Client, engine: Engine, jobs: Jobs, kind: str) -> None:
     jobs.add_worker()
     jobs.add()
     screen, noun, name = ("queues", "queues", "default") if kind == "queue" else ("job-types", "job-types", "test")
@@ -156,7 +156,7 @@ def test_pause_and_resume(client: Client, engine: Engine, jobs: Jobs, kind: str)
     assert paused_by() is None
 
 
-def test_each_act_is_one_line_of_the_log(client: Client, jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
+def test_each_action_writes_one_log_line(client: Client, jobs: Jobs, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "sa_jobqueue.dashboard")
     job_id = jobs.add()
     client.post("cancel-jobs", {"id": str(job_id)})
@@ -191,7 +191,7 @@ def test_a_job_shows_its_payload_exactly_and_its_attempts(client: Client, engine
     assert saved.headers["content-disposition"].startswith("attachment")
 
 
-def test_a_large_payload_and_many_attempts_are_cut(client: Client, engine: Engine, jobs: Jobs) -> None:
+def test_a_large_payload_and_many_attempts_are_truncated(client: Client, engine: Engine, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.RUNNING, attempt=1, input={"text": "x" * 4_000_000})
     rows = [{"job_id": job_id, "attempt": number, "outcome": "failed", "error": ERROR} for number in range(1, 1001)]
     with engine.begin() as connection:
@@ -205,7 +205,7 @@ def test_a_large_payload_and_many_attempts_are_cut(client: Client, engine: Engin
     assert len(client.get(f"/queue/payload?id={job_id}&what=input").content) > 4_000_000
 
 
-def test_what_a_user_may_not_see_is_in_no_page_and_no_file(engine: Engine, jobs: Jobs) -> None:
+def test_redacted_payloads_appear_in_no_page_or_download(engine: Engine, jobs: Jobs) -> None:
     error = {"type": "CardError", "message": "card 4111", "traceback": "card 4111"}
     columns: dict[str, Any] = {"type_name": "pay", "input": {"card": "4111"}, "last_error": error}
     job_id = jobs.add(JobStatus.DEAD, error=error, fingerprint="f", **columns)
@@ -225,10 +225,10 @@ def test_what_a_user_may_not_see_is_in_no_page_and_no_file(engine: Engine, jobs:
         assert "4111" not in client.page(f"/queue/{path}"), path
 
 
-def test_a_running_job_shows_its_progress_and_its_message_to_those_who_may_see_payloads(engine: Engine, jobs: Jobs) -> None:
+def test_a_running_job_shows_its_progress_message_only_with_payload_permission(engine: Engine, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.RUNNING, attempt=1)
-    told = {str(job_id): {"attempt": 1, "done": 40, "total": 100, "message": "<b>resizing"}}
-    jobs.add_worker(progress=told)
+    progress = {str(job_id): {"attempt": 1, "done": 40, "total": 100, "message": "<b>resizing"}}
+    jobs.add_worker(progress=progress)
     page = operator(engine, "ann").page(f"/queue/job?id={job_id}")
     assert '<progress max="1" value="0.4">' in page
     assert "40 of 100 (40%): &lt;b&gt;resizing" in page

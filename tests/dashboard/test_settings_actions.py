@@ -32,7 +32,7 @@ from sa_jobqueue.operations import (
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.settings import QueueSettings
 from tests.dashboard.conftest import Client
-from tests.dashboard.test_acts import confirmed, forms
+from tests.dashboard.test_actions import confirmed, forms
 from tests.fixtures.jobs import Jobs
 
 HOURLY = Schedule(name="hourly", type_name="report", cron="0 * * * *", input={"n": 1})
@@ -51,7 +51,7 @@ def fields(page: str, act: str) -> dict[str, Any]:
     return found
 
 
-def test_the_settings_of_a_queue_are_shown_in_a_form_and_set(client: Client, session: Session) -> None:
+def test_the_settings_of_a_queue_can_be_edited_in_a_form(client: Client, session: Session) -> None:
     page = client.page("/queue/queues?name=mail")
     [what] = forms(page, "upsert-queue")
     given = fields(page, "upsert-queue") | {
@@ -102,7 +102,7 @@ def test_the_settings_of_a_queue_are_shown_in_a_form_and_set(client: Client, ses
     assert get_queue(session, "mail").weight == 5
 
 
-def test_the_settings_of_a_fairness_key_are_set_and_deleted(client: Client, session: Session) -> None:
+def test_the_settings_of_a_fairness_key_can_be_set_and_deleted(client: Client, session: Session) -> None:
     page = client.page("/queue/queues?name=mail&fairness_key=42")
     [what] = forms(page, "upsert-queue")
     assert "concurrency_per_key" not in fields(page, "upsert-queue")
@@ -128,13 +128,13 @@ def test_the_settings_of_a_fairness_key_are_set_and_deleted(client: Client, sess
         ({"name": "a b"}, "name"),
     ],
 )
-def test_settings_that_are_wrong_are_named(client: Client, given: dict[str, Any], named: str) -> None:
+def test_invalid_settings_are_reported_by_field(client: Client, given: dict[str, Any], named: str) -> None:
     response = client.post("upsert-queue", **({"name": "mail"} | given))
     assert response.status_code in {400, 409}
     assert named in html.unescape(response.text)
 
 
-def test_the_limits_of_a_job_type_are_set_and_deleted(client: Client, session: Session) -> None:
+def test_the_limits_of_a_job_type_can_be_set_and_deleted(client: Client, session: Session) -> None:
     page = client.page("/queue/job-types?name=pay")
     [what] = forms(page, "upsert-job-type")
     preview = client.post("upsert-job-type", what, **fields(page, "upsert-job-type") | {"global_concurrency": "4"}).text
@@ -147,7 +147,7 @@ def test_the_limits_of_a_job_type_are_set_and_deleted(client: Client, session: S
     assert "<strong>0</strong> rows would change" in client.post("delete-job-types", what).text
 
 
-def test_a_schedule_is_created_and_changed_in_a_form(client: Client, session: Session) -> None:
+def test_a_schedule_can_be_created_and_changed_in_a_form(client: Client, session: Session) -> None:
     page = client.page("/queue/schedules")
     given = fields(page, "upsert-schedule") | {"name": "weekly", "cron": "0 3 * * 1", "type_name": "report"}
     given |= {"time_zone": "Europe/Berlin", "input": '{"big": 12345678901234567890123}', "timeout": "5m"}
@@ -182,7 +182,7 @@ def test_a_schedule_is_created_and_changed_in_a_form(client: Client, session: Se
         assert client.post("upsert-schedule", what, **same | {name: value}).status_code in {400, 409}, name
 
 
-def test_a_schedule_that_code_declares_is_not_changed_here(client: Client, session: Session) -> None:
+def test_a_schedule_declared_in_code_cannot_be_edited(client: Client, session: Session) -> None:
     sync_schedules(session, [HOURLY])
     session.commit()
     page = client.page("/queue/schedules?name=hourly")
@@ -192,7 +192,7 @@ def test_a_schedule_that_code_declares_is_not_changed_here(client: Client, sessi
     assert "declared in code" in client.post("upsert-schedule", {"name": "hourly"}, **given).text
 
 
-def test_an_input_that_a_user_may_not_see_is_kept_and_not_shown(engine: Engine, session: Session) -> None:
+def test_a_redacted_schedule_input_is_kept_and_not_shown(engine: Engine, session: Session) -> None:
     upsert_schedule(session, Schedule(name="secret", type_name="pay", cron="0 * * * *", input={"card": "4111"}))
     session.commit()
     access = Access(user="eve", permissions=ALL_PERMISSIONS, payload_types=["mail*"])
@@ -209,7 +209,7 @@ def test_an_input_that_a_user_may_not_see_is_kept_and_not_shown(engine: Engine, 
     assert "which you may not see" in moved.text
 
 
-def test_the_times_of_a_period_that_did_not_fire_are_run(client: Client, session: Session) -> None:
+def test_missed_times_of_a_period_can_be_run(client: Client, session: Session) -> None:
     upsert_schedule(session, HOURLY)
     first = datetime(2026, 3, 1, tzinfo=UTC)
     run_schedule(session, "hourly", since=first, until=first)
@@ -228,7 +228,7 @@ def test_the_times_of_a_period_that_did_not_fire_are_run(client: Client, session
     assert client.post("run-schedule", what, since="2000-01-01", until="2026-01-01").status_code == 409
 
 
-def test_acts_on_several_schedules_queues_and_job_types(client: Client, session: Session) -> None:
+def test_actions_apply_to_several_schedules_queues_or_job_types(client: Client, session: Session) -> None:
     for name in ("a", "b", "c"):
         upsert_schedule(session, Schedule(name=name, type_name="report", cron="0 * * * *"))
         upsert_queue(session, QueueSettings(name=name))
@@ -255,7 +255,7 @@ def test_acts_on_several_schedules_queues_and_job_types(client: Client, session:
     assert client.post("pause-schedules", {"name": [str(number) for number in range(201)]}).status_code == 400
 
 
-def test_chains_are_deleted_with_what_they_wait_for_and_never_what_others_wait_for(
+def test_chains_are_deleted_with_their_blockers_but_not_while_others_wait_for_them(
     client: Client, session: Session, jobs: Jobs
 ) -> None:
     first = Job(type_name="first")

@@ -44,7 +44,7 @@ def until_waiting(engine: Engine, count: int) -> None:
         wait_until(lambda: watcher.scalar(waiting) == count, what=f"{count} wait")
 
 
-def test_each_key_is_made_once_the_first_of_equal_ones_and_none_that_an_open_chain_has(
+def test_enqueue_payloads_creates_each_deduplication_key_once(
     session: Session, engine: Engine, jobs: Jobs, notifications: Notifications
 ) -> None:
     odd = "a\tb\\N\n'ä\U0001f600"
@@ -63,7 +63,7 @@ def test_each_key_is_made_once_the_first_of_equal_ones_and_none_that_an_open_cha
     assert other[1] is Enqueued.EXISTING
 
 
-def test_the_key_of_a_chain_that_has_ended_is_free(session: Session, engine: Engine) -> None:
+def test_the_key_of_an_ended_chain_can_be_used_again(session: Session, engine: Engine) -> None:
     put(session, "a")
     session.commit()
     session.execute(text("UPDATE job_queue SET status = 'cancelled'"))
@@ -72,7 +72,7 @@ def test_the_key_of_a_chain_that_has_ended_is_free(session: Session, engine: Eng
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_key_of_a_transaction_under_way_is_waited_for(engine: Engine, commits: bool) -> None:
+def test_a_key_of_an_open_transaction_is_waited_for(engine: Engine, commits: bool) -> None:
     with Session(engine) as first, ThreadPoolExecutor() as pool:
         assert put(first, "b", "c") == 2
 
@@ -87,7 +87,7 @@ def test_a_key_of_a_transaction_under_way_is_waited_for(engine: Engine, commits:
     assert keys(engine) == ["a", "b", "c", "d"]
 
 
-def test_two_with_the_same_keys_in_other_orders_never_deadlock(engine: Engine) -> None:
+def test_concurrent_enqueue_payloads_with_the_same_keys_never_deadlock(engine: Engine) -> None:
     with Session(engine) as first, ThreadPoolExecutor() as pool:
         put(first, "m")
 
@@ -104,7 +104,9 @@ def test_two_with_the_same_keys_in_other_orders_never_deadlock(engine: Engine) -
     assert keys(engine) == ["a", "m", "z"]
 
 
-async def test_an_async_session_does_the_same(async_sessions: async_sessionmaker[AsyncSession], engine: Engine) -> None:
+async def test_deduplicated_payloads_work_on_an_async_session(
+    async_sessions: async_sessionmaker[AsyncSession], engine: Engine
+) -> None:
     async with async_sessions() as session:
         for made in (2, 0):
             payloads: list[dict[str, Any]] = [{"key": "a"}, {"key": "b"}]
@@ -114,7 +116,9 @@ async def test_an_async_session_does_the_same(async_sessions: async_sessionmaker
 
 
 @pytest.mark.parametrize("key", ["", "\x00", 7, None, "x" * 501])
-def test_a_key_that_is_none_is_named_by_its_place_and_nothing_is_written(session: Session, jobs: Jobs, key: Any) -> None:
+def test_an_invalid_deduplication_key_is_named_by_its_index_and_nothing_is_written(
+    session: Session, jobs: Jobs, key: Any
+) -> None:
     with pytest.raises(InvalidJobError, match=r"payloads\[1\]\.deduplication_key"):
         enqueue_payloads(session, send, [{}, {"bad": True}], deduplicate_by=lambda one: key if one else "a")
     session.rollback()

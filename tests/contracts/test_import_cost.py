@@ -39,7 +39,7 @@ def loaded_by(code: str) -> set[str]:
 
 
 @pytest.mark.parametrize("code", ["import sa_jobqueue", "from sa_jobqueue import Job, JobQueue, Worker, aio; JobQueue()"])
-def test_importing_it_loads_nothing_heavy(code: str) -> None:
+def test_importing_the_package_loads_no_heavy_dependency(code: str) -> None:
     loaded = loaded_by(code)
     assert {"sa_jobqueue", "sqlalchemy", "psycopg"} <= loaded
     assert not loaded & set(HEAVY)
