@@ -369,9 +369,9 @@ def check_scene(session: Session, scene: Scene, *, unblocked: bool) -> Mapping[A
         _check_chain(names[chain_id], members, awaited=chain_id in awaited, unblocked=unblocked)
     for row in rows:
         name, count = names[row.id], sum(row.opens)
-        assert row.open_blockers == count, f"{name} counts {row.open_blockers} open edges of {count}"
+        assert row.open_blockers == count, f"{name} counts {row.open_blockers} open blockers of {count}"
         if row.status not in ENDED:
-            assert (row.status == JobStatus.BLOCKED) == (count > 0), f"{name} is {row.status} with {count} open edges"
+            assert (row.status == JobStatus.BLOCKED) == (count > 0), f"{name} is {row.status} with {count} open blockers"
         assert row.dead_letters == (row.status == JobStatus.DEAD), (
             f"{name} is {row.status} and has {row.dead_letters} dead letters"
         )

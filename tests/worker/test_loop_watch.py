@@ -73,7 +73,7 @@ async def test_a_handler_that_blocks_the_event_loop_is_logged_while_it_blocks(
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("event loop blocked for over ")
     assert fields["stack_info"].startswith("Stack (most recent call last):\n")
-    assert "in block\n    warnings.came.wait(PATIENCE)" in fields["stack_info"]
+    assert "in block\n    warnings.arrived.wait(PATIENCE)" in fields["stack_info"]
     if is_child and sys.version_info < (3, 12):
         assert "by task a task" in record.getMessage()
         return
