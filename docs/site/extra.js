@@ -9,3 +9,57 @@ new MutationObserver(() => {
     table.setAttribute("tabindex", "0");
   }
 }).observe(document.documentElement, { childList: true, subtree: true });
+
+// Draw the Mermaid diagrams of a page, and again when its colours change. The source stays on the page, folded. The library,
+// 0.8 MB compressed, is loaded only by pages that have a diagram.
+const sources = [...document.querySelectorAll("pre.diagram")];
+
+const drawings = () => sources.map((source) => {
+  const drawing = document.createElement("div");
+  const folded = document.createElement("details");
+  const summary = document.createElement("summary");
+  drawing.className = "drawing";
+  drawing.tabIndex = 0; // it scrolls
+  summary.textContent = "Source of the diagram";
+  source.replaceWith(drawing, folded);
+  folded.append(summary, source);
+  return drawing;
+});
+
+const draw = async (places) => {
+  const style = getComputedStyle(document.body);
+  const colour = (name) => style.getPropertyValue(`--md-${name}`);
+  const background = colour("default-bg-color"), line = colour("default-fg-color--light");
+  mermaid.initialize({
+    startOnLoad: false,
+    securityLevel: "strict",
+    theme: "base",
+    themeVariables: {
+      background,
+      primaryColor: colour("code-bg-color"),
+      primaryTextColor: colour("default-fg-color"),
+      primaryBorderColor: line,
+      lineColor: line,
+      edgeLabelBackground: background,
+      fontFamily: style.fontFamily,
+      dropShadow: "none",
+      useGradient: false,
+    },
+  });
+  for (const [at, source] of sources.entries()) {
+    places[at].innerHTML = (await mermaid.render(`diagram-${at}`, source.textContent)).svg;
+    const drawn = places[at].firstElementChild;
+    drawn.style.minWidth = `${drawn.viewBox.baseVal.width * 0.7}px`; // the text stays legible
+  }
+};
+
+if (sources.length) {
+  const script = document.createElement("script");
+  script.src = new URL("vendored/mermaid.tiny.js", document.currentScript.src);
+  script.addEventListener("load", () => {
+    const places = drawings();
+    draw(places);
+    new MutationObserver(() => draw(places)).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
+  });
+  document.head.append(script);
+}

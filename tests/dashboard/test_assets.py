@@ -23,7 +23,7 @@ def test_vendored_files_match_their_pins_and_include_licences() -> None:
         assert "LICENSE" in package["files"]
         for file in package["files"].values():
             path = ROOT / file["path"]
-            if package["name"] == "axe-core" and not path.exists():
+            if package["name"] in {"axe-core", "@mermaid-js/tiny"} and not path.exists():
                 continue  # not in the sdist
             assert hashlib.sha256(path.read_bytes()).hexdigest() == file["sha256"], path
             found.add(path)
