@@ -47,7 +47,11 @@ class Continues(Protocol[InT, OutT]):
     """A handler that a chain can continue with."""
 
     def continuation(self, payload: InT, /, **options: Any) -> Continuation[OutT]:
-        """Create the next job of a chain."""
+        """Create the next job of a chain.
+
+        `payload`: as for `Handler.job`. `options`: those of `Handler.job`. Returns a value that a handler returns to
+        continue its chain.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,11 @@ class BlockerOutcome:
     """Outcome of a chain that a job waited for."""
 
     chain_id: JobId
+    """Id of the chain."""
     type_name: str
+    """Type of the chain's root job."""
     status: JobStatus
+    """Status of its last job."""
     output: Json
     """Return value of its last job, as JSON; None unless the chain completed."""
     error: Json
@@ -73,7 +80,9 @@ class Blockers(Generic[OutT]):
     """
 
     outputs: OutT
+    """Their outputs, in the order of the job's `blockers`."""
     outcomes: tuple[BlockerOutcome, ...]
+    """Outcome of each chain, in the same order."""
 
     @property
     def failed(self) -> tuple[BlockerOutcome, ...]:
@@ -85,26 +94,45 @@ class ClaimedJob(NamedTuple):
     """The row of a claimed job, as the claim returned it."""
 
     id: JobId
+    """Id of the job."""
     type_name: str
+    """The job type."""
     queue: str
+    """Its queue."""
     fairness_key: str
     """Its fairness key, such as a customer's id; empty for none."""
     priority: int
+    """Its priority."""
     chain_id: JobId
+    """Id of its chain, which is the root job's."""
     chain_type_name: str
+    """Type of the root job."""
     chain_index: int
+    """Its position in the chain; 0 for the root."""
     input: Json
+    """Its payload as stored JSON."""
     input_version: int
+    """Version of the payload's shape."""
     attempt: int
+    """Number of this attempt, from 1."""
     max_attempts: int
+    """Maximum number of attempts."""
     timeout: timedelta | None
+    """Timeout of each attempt; None for no timeout."""
     created_at: datetime
+    """When it was enqueued."""
     scheduled_at: datetime
+    """When it was due."""
     started_at: datetime
+    """When this attempt was claimed, by the database's clock."""
     trace_context: str | None
+    """W3C `traceparent` of the span that enqueued it; None without tracing."""
     chain_trace_context: str | None
+    """The same of the chain's root job."""
     ordering_key: str | None = None
+    """Its ordering key; None for none."""
     rate_cost: int | None = None
+    """What an attempt costs against a rate limit; None: 1."""
     last_error: Json = None
     """Error of the last failed attempt, as JSON: `type`, `message`, `traceback`; None for a first attempt."""
     last_attempt_ended_at: datetime | None = None
@@ -120,6 +148,9 @@ class AttemptContext:
     """One attempt, for its handler: the job, whether the attempt should stop, and a way to extend its timeout.
 
     Passed to handlers that have an argument of this type. Use it only from the handler's thread or task.
+
+    The worker creates it. `job`: the claimed job. `worker_id`: id of the worker. `extend`: called with this object and a
+    timeout by `extend`. `report`: called with the arguments of `progress`; None discards them.
     """
 
     def __init__(
@@ -243,10 +274,11 @@ class AttemptContext:
         self, items: AsyncIterable[ItemT], *, total: float | None = None, message: str | None = None
     ) -> AsyncIterator[ItemT]: ...
     def track(self, items: Any, *, total: float | None = None, message: str | None = None) -> Any:
-        """Iterate over `items` and report each as done when the next one is requested: `for row in ctx.track(rows):`.
+        """Return an iterator over `items` that reports each as done when the next one is requested.
 
-        Use `async for` if `items` is asynchronous. `total`: by default `len(items)`, if there is a length; omitted from
-        reports once there are more items. `message`: as in `progress`, for every report.
+        Use it in `for row in ctx.track(rows):`, or with `async for` if `items` is asynchronous. `total`: by default
+        `len(items)`, if there is a length; omitted from reports once there are more items. `message`: as in `progress`, for
+        every report.
         Raises: as `progress`, before the first item.
         """
         if total is None and isinstance(items, Sized):
@@ -281,12 +313,13 @@ class AttemptContext:
         `payload`: the next handler's payload; None if it takes none. `options`: those of `handler.job`, including `delay`
         and `blockers`. The next job, the completion of this one, and the writes of the handler's session are committed
         together.
+        `handler`: the handler of the next job.
         Raises: as `handler.job`.
         """
         return handler.continuation(payload, **options)
 
     def stop(self, reason: CancelReason) -> None:
-        """Stop the attempt. Called by the worker; the first reason is kept."""
+        """Stop the attempt for a `reason`. Called by the worker; the first reason is kept."""
         with self._callbacks_lock:
             if self._stopped:
                 return
@@ -318,6 +351,6 @@ def enter_attempt(attempt: AttemptContext) -> None:
 
 
 def attempt_in(task: asyncio.Task[Any]) -> AttemptContext | None:
-    """Return the attempt in the context of another task; None if there is none, and before Python 3.12."""
+    """Return the attempt in the context of another `task`; None if there is none, and before Python 3.12."""
     get_context = getattr(task, "get_context", None)
     return None if get_context is None else get_context().get(_CURRENT)

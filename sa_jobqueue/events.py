@@ -21,8 +21,11 @@ class AttemptEvent:
     """Base class of events about one attempt of one job."""
 
     job_id: JobId
+    """Id of the job."""
     type_name: str
+    """The job type."""
     attempt: int
+    """Number of the attempt, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class JobCompleted(AttemptEvent):
     """A completion was committed."""
 
     ran: timedelta
+    """How long the handler ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,13 @@ class JobRescheduled(AttemptEvent):
     """An attempt did not succeed; the job runs again after `delay`, or at `at` if it is set."""
 
     outcome: AttemptOutcome
+    """How the attempt ended."""
     delay: timedelta
+    """Time until the job is due; ignored if `at` is set."""
     error: Any
+    """Its error as JSON (`type`, `message`, `traceback`); None without an error."""
     at: datetime | None = None
+    """When the job is due, if its handler set an instant."""
     ran: timedelta | None = None
     """How long the handler ran; None if it did not start."""
 
@@ -59,7 +67,9 @@ class JobDied(AttemptEvent):
     """A job became a dead letter."""
 
     reason: DeadReason
+    """Why it died."""
     error: Any
+    """Its error as JSON (`type`, `message`, `traceback`); None without an error."""
     ran: timedelta | None = None
     """How long the handler ran; None if it did not start, as for a job whose blocker died."""
 
@@ -69,6 +79,7 @@ class JobCancelled(AttemptEvent):
     """A job was cancelled by its handler."""
 
     ran: timedelta | None = None
+    """How long the handler ran; None if it did not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,7 @@ class MiddlewareFailed(AttemptEvent):
     """A middleware raised or was stopped after the handler's commit had completed the job; the job stays completed."""
 
     error: BaseException
+    """What the middleware raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,9 @@ class JobRescued(AttemptEvent):
     """A job of a lost worker, or with an expired lease, was rescued; `died` if that was its last attempt."""
 
     worker_id: str
+    """Id of the lost worker."""
     died: bool
+    """Whether the job became a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,7 @@ class UnknownTypesPending:
     """Due jobs have types for which no live worker has a handler. They stay pending."""
 
     type_names: tuple[str, ...]
+    """The job types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +118,7 @@ class UnservedQueues:
     """Queues have due jobs but no live worker serves them. The jobs stay pending."""
 
     queue_names: tuple[str, ...]
+    """The queues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +141,11 @@ class ScheduleFired:
     """A schedule fired: one job was enqueued for each of its times; none if all were skipped."""
 
     schedule: str
+    """Name of the schedule."""
     fire_times: tuple[datetime, ...]
+    """The times that it fired for, oldest first."""
     job_ids: tuple[JobId, ...]
+    """Ids of the enqueued jobs, in the order of `fire_times`."""
     missed_since: datetime | None
     """The first time that was skipped: missed, or while the last job was open; None if no time was."""
 
@@ -136,7 +155,9 @@ class ScheduleBroken:
     """A schedule's row is invalid; the schedule does not fire until the row is corrected."""
 
     schedule: str
+    """Name of the schedule."""
     reason: str
+    """What is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +165,7 @@ class SchedulesUndeclared:
     """Schedules of this worker's job types are no longer declared in its code. They keep firing."""
 
     schedules: tuple[str, ...]
+    """Names of the schedules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +173,7 @@ class SettingsDiffer:
     """Queues have other settings in the database than this worker's code declares. Those in the database apply."""
 
     worker_id: str
+    """Id of the worker."""
     differences: Mapping[str, Mapping[str, tuple[Any, Any]]]
     """By queue and setting: the value in the database, and the declared one."""
 
@@ -160,13 +183,17 @@ class WorkerStarted:
     """A worker registered and started."""
 
     worker_id: str
+    """Id of the worker."""
     queues: tuple[str, ...] = ()
+    """The queues that it serves."""
     concurrency: int = 0
+    """Maximum number of jobs it runs at once."""
     handlers: tuple[str, ...] = ()
     """The job types that it runs."""
     database: str = ""
     """The engine's URL, with the password masked and without query parameters."""
     schema_version: int = 0
+    """Version of the database's tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +201,11 @@ class SettingsChanged:
     """A worker reloaded the settings of its queues, its job types or itself; the fields are the new values."""
 
     worker_id: str
+    """Id of the worker."""
     paused_queues: tuple[str, ...]
+    """The queues of which no job is started."""
     paused_types: tuple[str, ...]
+    """The job types of which no job is started."""
     concurrency: int
     """How many jobs it runs at once."""
 
@@ -185,8 +215,11 @@ class SchemaAhead:
     """A worker started on tables one version newer than its own, as during a deployment; it ignores what is new."""
 
     worker_id: str
+    """Id of the worker."""
     version: int
+    """Version of the database's tables."""
     known: int
+    """Latest version that the worker knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +227,10 @@ class PoolerFound:
     """A worker connects through a connection pooler; it `listens` on a separate connection, or polls."""
 
     worker_id: str
+    """Id of the worker."""
     listens: bool
     poll_interval: timedelta
+    """Its poll interval, as in `WorkerOptions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +238,7 @@ class DrainRequested:
     """A worker found a request of `drain_workers` at its heartbeat; it stops as on SIGTERM."""
 
     worker_id: str
+    """Id of the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +246,7 @@ class WorkerStopped:
     """A worker stopped and released `released` unfinished jobs."""
 
     worker_id: str
+    """Id of the worker."""
     released: int
 
 
@@ -218,11 +255,15 @@ class WriteQuarantined:
     """A set-based write failed because of one row; the others were written, and this one is retried after `delay`."""
 
     write: RefusedWrite
+    """Which write failed."""
     subject: str
     """The id of the job, chain or dead letter, or the name of the schedule, queue or job type."""
     worker_id: str
+    """Id of the worker."""
     error: Exception
+    """The database's error."""
     sqlstate: str | None
+    """Its SQLSTATE code; None if it has none."""
     failures: int
     """Number of times this worker has tried."""
     delay: timedelta
@@ -233,7 +274,9 @@ class ComponentFailed:
     """A background task of a worker failed and will be restarted after `delay`."""
 
     component: str
+    """Name of the task."""
     error: BaseException
+    """What it raised."""
     delay: timedelta
 
 
@@ -242,6 +285,7 @@ class ProviderFailed:
     """A provider's `close` raised when the worker stopped; its dependency may still be open."""
 
     error: BaseException
+    """What `close` raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +296,13 @@ class SelectorFailed:
     """
 
     worker_id: str
+    """Id of the worker."""
     queue: str
+    """Name of the queue."""
     selector: str
     """Where it is declared, `module:function`."""
     error: Exception
+    """What the selector raised, or what is wrong with its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +310,11 @@ class MemoryExceeded:
     """A worker's process held more than its `max_memory`; it drains and stops, to be restarted."""
 
     worker_id: str
+    """Id of the worker."""
     resident_bytes: int
+    """Resident memory of the process, in bytes."""
     limit_bytes: int
+    """Its `max_memory`, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +322,9 @@ class HeartbeatFailing:
     """A worker's heartbeats failed for so long that it stopped its attempts before others can rescue the jobs."""
 
     worker_id: str
+    """Id of the worker."""
     silent: timedelta
+    """Time since the last successful heartbeat."""
 
 
 Event: TypeAlias = (
@@ -364,7 +416,7 @@ class EventBus:
         return end
 
     def is_subscribed(self, subscriber: Subscriber) -> bool:
-        """Return whether a subscriber equal to this one receives events."""
+        """Return whether a subscriber equal to `subscriber` receives events."""
         return any(one.subscriber == subscriber for one in self._subscriptions)
 
     def on_attempt_start(self, hook: AttemptHook) -> Callable[[], None]:
@@ -384,7 +436,10 @@ class EventBus:
         return end
 
     def begin(self, attempt: Any) -> None:
-        """Call the hooks of an attempt's start, in order. An exception is logged and does not fail the attempt."""
+        """Call the hooks of an attempt's start with `attempt`, in order.
+
+        An exception is logged and does not fail the attempt.
+        """
         for hook in self._attempt_hooks:
             try:
                 hook(attempt)
@@ -392,21 +447,21 @@ class EventBus:
                 _log.exception("hook %s failed at the start of an attempt", hook)
 
     def has_subscribers(self, kind: type[Event]) -> bool:
-        """Return whether events of a class have a subscriber now; if not, they need not be created."""
+        """Return whether events of the class `kind` have a subscriber now; if not, they need not be created."""
         for one in self._by_kind.get(kind) or self._subscribed(kind):  # noqa: SIM110 - any() costs more than it all
             if one.wanted is None or _is_wanted(one, kind):
                 return True
         return False
 
     def emit(self, event: Event) -> None:
-        """Deliver an event. An exception of a subscriber is logged, and the next subscriber is called."""
+        """Deliver `event`. An exception of a subscriber is logged, and the next subscriber is called."""
         kind = type(event)
         for one in self._by_kind.get(kind) or self._subscribed(kind):
             if one.wanted is None or _is_wanted(one, kind):
                 _call(one.subscriber, event, kind)
 
     def emit_many(self, events: Sequence[Event]) -> None:
-        """Deliver events of one class that happened together, as `emit` does; call each `many` once."""
+        """Deliver `events` of one class that happened together, as `emit` does; call each `many` once."""
         kind = type(events[0]) if events else None
         for one in () if kind is None else self._subscribed(kind):
             if one.wanted is None or _is_wanted(one, kind):

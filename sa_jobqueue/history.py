@@ -37,8 +37,11 @@ class Column:
     """One column of a dataset."""
 
     name: str
+    """Its name."""
     kind: Kind
+    """Its type."""
     doc: str
+    """What it holds."""
     private: bool = False
     """Whether it may hold what users put into payloads: left out on request."""
 
@@ -48,7 +51,9 @@ class Dataset:
     """One table as it is read: its columns in order, and what orders, dates and identifies its rows."""
 
     name: str
+    """Its name, such as `jobs`."""
     columns: tuple[Column, ...]
+    """Its columns, in order."""
     key: tuple[str, ...]
     """The columns that identify a row; the first of them never changes and splits the table into parts."""
 
@@ -58,7 +63,7 @@ class Dataset:
         return tuple(column.name for column in self.columns)
 
     def column(self, name: str) -> Column:
-        """Return the column of that name. Raises: KeyError."""
+        """Return the column called `name`. Raises: KeyError."""
         return {column.name: column for column in self.columns}[name]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -39,15 +39,15 @@ class Layout:
             raise InvalidOptionError("id_type", f"must be 'uuid' or 'text', got {self.id_type!r}")
 
     def name(self, noun: str) -> str:
-        """Return the bare name of an object, `mail_job` for `job`."""
+        """Return the bare name of an object: `mail_job` for the `noun` "job" with the prefix "mail_"."""
         return f"{self.prefix}{noun}"
 
     def qualified(self, noun: str) -> str:
-        """Return the name of an object as SQL text, with its schema if it has one."""
+        """Return the name of an object as SQL text, with its schema if it has one. `noun`: as in `name`."""
         return f'"{self.schema}".{self.prefix}{noun}' if self.schema else f"{self.prefix}{noun}"
 
     def channel(self, topic: Literal["due", "lost", "ended", "rules", "freed", "unblock"]) -> str:
-        """Return the NOTIFY channel of a topic: `due` carries a queue's name, `lost` a job's id, `ended` a chain's.
+        """Return the NOTIFY channel of a `topic`: `due` carries a queue's name, `lost` a job's id, `ended` a chain's.
 
         `rules` carries nothing: settings of queues, job types or workers have changed. `freed` carries a limit that has
         free capacity again, `queue mail` or `type report`. `unblock` carries nothing: a job ended without a worker, and

@@ -41,11 +41,17 @@ class Vacuumed:
     """The result of one table. Dead rows are those of the statistics."""
 
     table: str
+    """Name of the table."""
     dead_before: int
+    """Number of dead rows before."""
     dead_after: int
+    """Number of dead rows after."""
     bytes_before: int
+    """Size of the table in bytes before."""
     bytes_after: int
+    """Size of the table in bytes after."""
     seconds: float
+    """Duration in seconds."""
     skipped: str | None
     """Why it was skipped; None if it was not."""
     kept_for: Holder | None
@@ -57,10 +63,15 @@ class Reindexed:
     """The result of one index."""
 
     index: str
+    """Name of the index."""
     table: str
+    """Name of its table."""
     bytes_before: int
+    """Size of the index in bytes before."""
     bytes_after: int
+    """Size of the index in bytes after."""
     seconds: float
+    """Duration in seconds."""
     skipped: str | None
     """Why it was skipped; None if it was not."""
 
@@ -70,10 +81,13 @@ class Setting:
     """A storage parameter of a table: its current value and the recommended one."""
 
     table: str
+    """Name of the table."""
     name: str
+    """Name of the parameter."""
     current: str | None
     """None if the table does not set it, so that the server's default applies."""
     recommended: str
+    """The value that the migrations set."""
     sql: str
     """The statement that sets the recommended value."""
 
@@ -89,6 +103,8 @@ def vacuum(
 ) -> list[Vacuumed]:
     """VACUUM a queue's tables, one after the other; return dead rows before and after, and what keeps the rest.
 
+    `engine`: connects as the owner of the tables. `analyze`: also update the planner's statistics. `on_progress`: as in
+    `OnProgress`; None for no reports.
     `tables`: their names in the database; by default all tables of the queue. `lock_timeout`: how long to wait for the lock
     of each, 1 ms to 1 hour. Requires ownership of the tables; others are skipped.
     Raises: InvalidOptionError for an unknown table, before anything is done.
@@ -120,6 +136,7 @@ def reindex(
 ) -> list[Reindexed]:
     """Rebuild indexes concurrently, and drop the remains of interrupted rebuilds; return the result of each.
 
+    `engine`, `on_progress`: as in `vacuum`.
     `indexes`: their names; by default those that are invalid or mostly bloat, with `every` all of the queue's.
     `lock_timeout`: as in `vacuum`; also how long a rebuild waits for each transaction that may use the old index. After a
     timeout the new index is dropped. Requires ownership of the tables, and temporary disk space for each index.
@@ -157,7 +174,10 @@ def worth_vacuuming(table: TableHealth) -> bool:
 
 
 def storage_settings(engine: Engine, *, model: type[JobMixin[Any]] = Job) -> list[Setting]:
-    """Return the storage parameters of a queue's tables, with the values that the migrations set."""
+    """Return the storage parameters of a queue's tables, with the values that the migrations set.
+
+    `engine`: reads the catalog.
+    """
     known = (model, model.Attempt, model.Blocker, model.DeadLetter, model.Worker, model.RateState)
     nouns = {table_of(one).name: table_of(one) for one in known}
     with engine.connect() as connection:

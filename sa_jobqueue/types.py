@@ -175,7 +175,9 @@ class ChainResult(Generic[OutT]):
     length: int
     """Number of jobs in the chain."""
     last_job_id: Any
+    """Id of the last job."""
     last_type_name: str
+    """Type of the last job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +189,10 @@ class Progress:
     total: float | None = None
     """None: not known."""
     message: str | None = None
+    """Text of the report; None for none."""
     _: KW_ONLY
     attempt: int
+    """Number of the attempt, from 1."""
     as_of: datetime
     """When the worker wrote it: its last heartbeat, by the database's clock."""
 

@@ -42,6 +42,8 @@ def archive(
     A chain stays if a job of a chain that stays waits for it or waited; if it is awaited; and, unless
     `options.include_dead`, if it has an unresolved dead letter. Killed at any moment and called again with the same path, it
     goes on: no row is lost, and none is left both in the tables and in the archive.
+    `database`: an Engine, or the URL of the database; it uses one connection, which does not stay in a pool. `options`:
+    limits, timeouts and which chains are archived; by default those of `ArchiveOptions`.
     Changes: rows of `job`, `job_attempt`, `job_blocker` and `dead_letter` are deleted, `archive_run` records what became of
     them. Locks: an advisory lock on the queue's archive; rows for as long as a batch of `options.batch_jobs` takes.
     Raises: InvalidOptionError, DatabaseUnavailableError and SchemaError before anything is done; ArchiveBusyError;
@@ -67,6 +69,7 @@ def preview(
     """Return what `archive` would take on now, by type and month, and what would be held back. Writes nothing.
 
     It takes for granted that `archive` runs to its end; memory and time are those of walking all jobs once.
+    `database`, `before`, `options`: as in `archive`.
     Raises: InvalidOptionError, DatabaseUnavailableError, SchemaError.
     """
     check_before(before)
@@ -90,6 +93,9 @@ def preview(
 def archive_runs(
     database: Database | URL | str, *, model: type[JobMixin[Any]] = Job, limit: int = 100
 ) -> Sequence[Row[Any]]:
-    """Return the latest runs of the ledger, oldest first, each with the columns of `archive_run`."""
+    """Return the latest runs of the ledger, oldest first, each with the columns of `archive_run`.
+
+    `database`: as in `archive`. `limit`: maximum number of runs.
+    """
     with opened(database, model, ArchiveOptions(), alone=False) as connection, connection.begin():
         return connection.execute(archiving.runs(model, unfinished=False), {"limit": limit}).all()

@@ -28,9 +28,12 @@ class Task:
     """Input of an engine: all parts of a run, to be written to the run's hidden folders."""
 
     run_id: UUID
+    """Id of the run, which is `archive_run.id`."""
     parts: int
+    """Number of parts of the run, numbered from 0."""
     model: type[JobMixin[Any]]
     location: Location
+    """Folder or file system of the archive."""
     connection: Connection
     """The archiver's own; an engine leaves it without a transaction."""
     on_progress: Callable[[int], None]
@@ -50,6 +53,7 @@ class Engine(Protocol):
 
         Each file lies in `Location.hidden_folder` of its dataset and day, with the columns of `arrow.arrow_schema`. What a
         crash leaves there is thrown away.
+        `task`: the run, and where its files go.
         """
         ...
 
@@ -60,7 +64,10 @@ class PyArrowEngine:
     name: Final = "pyarrow"
 
     def write(self, task: Task) -> dict[str, int]:
-        """Write all files of a run. One statement a part and dataset; memory for some blocks and one row group."""
+        """Write all files of a run; return the number of rows of each dataset, as `Engine.write`.
+
+        One statement a part and dataset; memory for some blocks and one row group.
+        """
         return {dataset.name: _write(task, dataset) for dataset in DATASETS.values()}
 
 

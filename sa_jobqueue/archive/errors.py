@@ -34,7 +34,8 @@ class ArchivePathError(ArchiveError, OSError):
 class ArchiveElsewhereError(ArchiveError):
     """An unfinished run writes to another location; nothing was changed.
 
-    `run_id` identifies the run, `path` is its location: archive there first to finish it.
+    `run_id` identifies the run, `path` is its location: archive there first to finish it. `given` is the path that was
+    passed.
     """
 
     def __init__(self, run_id: UUID, path: str, given: str) -> None:

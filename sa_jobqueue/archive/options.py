@@ -85,10 +85,13 @@ class Progress:
     """Progress of a run."""
 
     run_id: UUID
+    """Id of the run."""
     step: Step
+    """The step that was just completed."""
     done: int = 0
     """Number of jobs processed in the current kind of step."""
     total: int = 0
+    """Number of jobs to process in this kind of step; 0 for a step without a count."""
 
 
 Listener: TypeAlias = Callable[[Progress], None]
@@ -100,8 +103,11 @@ class Held:
     """A finished chain that stays because a job of another chain refers to it."""
 
     chain_id: Any
+    """Id of the chain that stays."""
     by_job_id: Any
+    """Id of the job that waits, or waited, for it."""
     by_chain_id: Any
+    """Id of that job's chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,17 +115,27 @@ class ArchiveReport:
     """Result of an archiver. The counts are of chains that left the tables."""
 
     path: str
+    """Location of the archive."""
     engine: str
+    """Name of the engine that wrote the files: `pyarrow` or `spark`."""
     cutoff: datetime
+    """Chains that ended before this time were archived."""
     runs: int
+    """Number of runs."""
     taken_up: int
     """Number of runs of earlier archivers that were finished or restarted."""
     chains: int
+    """Number of chains."""
     jobs: int
+    """Number of their jobs."""
     attempts: int
+    """Number of recorded attempts of these jobs."""
     dead_letters: int
+    """Number of dead letters of these jobs."""
     blockers: int
+    """Number of these jobs' blockers."""
     files: int
+    """Number of files."""
     bytes: int
     """Size of the files on disk."""
     survivors: int
@@ -129,6 +145,7 @@ class ArchiveReport:
     held_by: tuple[Held, ...]
     """Some of the chains that were held back."""
     seconds: float
+    """Duration in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +153,13 @@ class Month:
     """Number and size of the jobs of one type that ended in one month."""
 
     type_name: str
+    """The job type."""
     month: str
+    """The month in UTC, such as `2026-01`."""
     chains: int
+    """Number of chains."""
     jobs: int
+    """Number of jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,13 +167,19 @@ class ArchivePreview:
     """Number of chains and rows that an archiver would archive now."""
 
     cutoff: datetime
+    """Chains that ended before this time are counted."""
     chains: int
+    """Number of chains."""
     jobs: int
+    """Number of their jobs."""
     months: tuple[Month, ...]
     """Counts by type and month."""
     held: int
+    """Number of ended chains that would stay, as in `ArchiveReport`."""
     held_by: tuple[Held, ...]
+    """Some of these chains."""
     seconds: float
+    """Duration of the preview in seconds."""
 
 
 def check_before(before: object) -> None:

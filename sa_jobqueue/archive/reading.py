@@ -16,11 +16,11 @@ from sa_jobqueue.history import DATASETS
 
 
 def open_archive(path: str | os.PathLike[str], dataset: str = "jobs") -> Any:
-    """Open one dataset of an archive as a `pyarrow.dataset.Dataset`, for reading a part of it or batch by batch.
+    """Return one dataset of an archive as a `pyarrow.dataset.Dataset`, for reading a part of it or batch by batch.
 
-    `dataset`: `jobs`, `attempts`, `dead_letters` or `blockers`. Columns are those of the published schema, then
-    `completed_date` (the day in UTC on which the chain ended) and `run` (`archive_run.id`): filters on these two read only
-    the files they need. Without files it has no rows.
+    `path`: the archive's folder or URI, as in `archive`. `dataset`: `jobs`, `attempts`, `dead_letters` or `blockers`.
+    Columns are those of the published schema, then `completed_date` (the day in UTC on which the chain ended) and `run`
+    (`archive_run.id`): filters on these two read only the files they need. Without files it has no rows.
     Raises: InvalidOptionError.
     """
     if dataset not in DATASETS:
@@ -43,7 +43,7 @@ def open_archive(path: str | os.PathLike[str], dataset: str = "jobs") -> Any:
 def read(
     path: str | os.PathLike[str], dataset: str = "jobs", *, columns: Sequence[str] | None = None, where: Any = None
 ) -> pa.Table:
-    """Read one dataset of an archive into memory: a `pyarrow.Table`, whose `to_pandas()` is a DataFrame.
+    """Read one dataset of an archive into memory; return a `pyarrow.Table`, whose `to_pandas()` is a DataFrame.
 
     `columns`: all for None. `where`: a filter such as `pyarrow.compute.field("completed_date") >= date(2026, 1, 1)`.
     While an archiver is at work a row may be in the archive and in the tables: who reads both reads the tables first, and

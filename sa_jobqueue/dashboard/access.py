@@ -70,11 +70,11 @@ class Access:
                 raise InvalidOptionError("permissions", f"must be among {', '.join(sorted(known))}, got {permission!r}")
 
     def may_open(self, source: str) -> bool:
-        """Return whether the user may open a queue."""
+        """Return whether the user may open a queue; `source` is its name."""
         return self.sources is None or source in self.sources
 
     def may_see(self, type_name: str | None) -> bool:
-        """Return whether the user may see the payloads and errors of a job type."""
+        """Return whether the user may see the payloads and errors of a job type, `type_name`; None if it is not known."""
         return any(fnmatchcase(type_name or "", pattern) for pattern in self.payload_types)
 
 

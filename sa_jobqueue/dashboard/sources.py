@@ -51,7 +51,9 @@ class Source:
     heartbeat_timeout: timedelta = timedelta(seconds=15)
     """Heartbeat timeout of the workers."""
     model: type[JobMixin[Any]] = field(init=False, repr=False)
+    """The `Job` class of `jobs`."""
     sampler: HealthSampler = field(init=False, repr=False)
+    """Health of the queue, shared by its viewers."""
     shares: Sampler[Shares] = field(init=False, repr=False)
     """Shares of the last minute. Counting them reads all jobs that changed recently, so viewers share the result."""
 

@@ -89,8 +89,9 @@ class InvalidJobError(JobQueueError, ValueError):
 class SessionSettingError(JobQueueError):
     """A setting of the application's session is not supported; nothing was written.
 
-    `setting` names it. The engine can set it for its own sessions: `create_engine(url, connect_args={"options": "-c
-    intervalstyle=postgres"})`, or `connect_args={"client_encoding": "utf8"}`.
+    `setting` names it, `value` is the supported value, `reason` what could not be written or read. The engine can set it for
+    its own sessions: `create_engine(url, connect_args={"options": "-c intervalstyle=postgres"})`, or
+    `connect_args={"client_encoding": "utf8"}`.
     """
 
     def __init__(self, setting: str, value: str, reason: str) -> None:
@@ -109,7 +110,7 @@ class InvalidBlockersError(InvalidJobError):
     """A job's blockers do not match its handler's annotation; nothing was written.
 
     `position` is the index of the blocker, from 0; None if the number of blockers is wrong. `expected` and `given` are the
-    annotated types of the outputs, or the numbers.
+    annotated types of the outputs, or the numbers. `reason` states what does not match.
     """
 
     def __init__(self, position: int | None, expected: str, given: str, reason: str) -> None:
@@ -129,7 +130,7 @@ class UnreadableInputError(InvalidPayloadError):
 class PayloadTooLargeError(InvalidPayloadError):
     """A payload is over the limit; nothing was written. Store it elsewhere and enqueue a reference to it.
 
-    `size_bytes` and `limit_bytes` are of its JSON text.
+    `field` names it. `size_bytes` and `limit_bytes` are of its JSON text.
     """
 
     def __init__(self, field: str, size_bytes: int, limit_bytes: int) -> None:
@@ -162,7 +163,10 @@ class InvalidSelectionError(JobQueueError, ValueError):
 
 
 class UnknownJobTypeError(JobQueueError, LookupError):
-    """No handler of that name is registered; nothing was written."""
+    """No handler of that name is registered; nothing was written.
+
+    `type_name` is the missing name, `known` has the registered ones, sorted.
+    """
 
     def __init__(self, type_name: str, known: Sequence[str]) -> None:
         self.type_name = type_name
@@ -171,7 +175,10 @@ class UnknownJobTypeError(JobQueueError, LookupError):
 
 
 class DuplicateJobTypeError(JobQueueError):
-    """Two handlers have the same job type; the second was not registered."""
+    """Two handlers have the same job type; the second was not registered.
+
+    `type_name` is the job type; `first` and `second`, which `places` holds, are where the two functions are declared.
+    """
 
     def __init__(self, type_name: str, first: str, second: str) -> None:
         self.type_name = type_name
@@ -184,7 +191,10 @@ def _because(reason: str) -> str:
 
 
 class JobNotFoundError(JobQueueError, LookupError):
-    """No such job; an operation that writes has changed nothing."""
+    """No such job; an operation that writes has changed nothing.
+
+    `job_ids` has all that are missing. `reason` ends the message.
+    """
 
     def __init__(self, job_ids: Sequence[JobId], *, reason: str = "nothing was changed") -> None:
         self.job_ids = tuple(job_ids)
@@ -194,7 +204,7 @@ class JobNotFoundError(JobQueueError, LookupError):
 class ChainNotFoundError(JobQueueError, LookupError):
     """No such chain; an operation that writes has changed nothing.
 
-    `chain_ids` names all that are missing; `field` is the argument they were given in.
+    `chain_ids` names all that are missing; `field` is the argument they were given in. `reason` ends the message.
     """
 
     def __init__(self, chain_ids: Sequence[JobId], *, field: str = "chain_ids", reason: str = "nothing was changed") -> None:
@@ -217,7 +227,10 @@ class NotAChainError(JobQueueError, LookupError):
 
 
 class ScheduleNotFoundError(JobQueueError, LookupError):
-    """No such schedule; an operation that writes has changed nothing. `names` has all that are missing."""
+    """No such schedule; an operation that writes has changed nothing.
+
+    `names` has all that are missing. `reason` ends the message.
+    """
 
     def __init__(self, names: Sequence[str], *, reason: str = "nothing was changed") -> None:
         self.names = tuple(names)
@@ -225,7 +238,10 @@ class ScheduleNotFoundError(JobQueueError, LookupError):
 
 
 class QueueNotFoundError(JobQueueError, LookupError):
-    """The queue has no settings and no active worker, or its fairness key no settings; nothing was changed."""
+    """The queue has no settings and no active worker, or its fairness key no settings; nothing was changed.
+
+    `name` is the queue; `fairness_key` the key in it, empty for the queue itself.
+    """
 
     def __init__(self, name: str, fairness_key: str = "") -> None:
         self.name = name
@@ -237,7 +253,10 @@ class QueueNotFoundError(JobQueueError, LookupError):
 
 
 class JobTypeNotFoundError(JobQueueError, LookupError):
-    """The job type has no settings, and no active worker has a handler for it; nothing was changed."""
+    """The job type has no settings, and no active worker has a handler for it; nothing was changed.
+
+    `type_name` is the job type.
+    """
 
     def __init__(self, type_name: str) -> None:
         self.type_name = type_name
@@ -295,7 +314,7 @@ class NoOutputError(JobQueueError, LookupError):
 class WrongJobTypeError(JobQueueError, TypeError):
     """The job or chain is of another type than the handler; nothing was changed.
 
-    `id` is the id of the job or chain, `expected` the handler's type, `given` the actual type.
+    `id` is the id of the job or chain, `expected` the handler's type, `given` the actual type, `reason` the message.
     """
 
     def __init__(self, id: JobId, expected: str, given: str, reason: str) -> None:
@@ -358,7 +377,7 @@ class NotReschedulableError(IllegalTransitionError):
 class ConflictError(JobQueueError):
     """Another row has the same unique key; roll back the transaction.
 
-    `constraint` is the name of the unique index or constraint.
+    `constraint` is the name of the unique index or constraint. `message` is PostgreSQL's message.
     """
 
     def __init__(self, message: str, constraint: str) -> None:
@@ -417,7 +436,8 @@ class SchemaTooNewError(SchemaError):
 class SchemaBusyError(SchemaError):
     """A migration could not lock the queue's tables in time; nothing was changed.
 
-    `holders` describes each blocking session: process id, application name, and how long its transaction has been open.
+    `table` is the `job` table of the queue, `patience` how long the migration tried. `holders` describes each blocking
+    session: process id, application name, and how long its transaction has been open.
     """
 
     def __init__(self, table: str, patience: timedelta, holders: Sequence[str]) -> None:
@@ -453,7 +473,10 @@ class WorkerRunningError(JobQueueError):
 
 
 class LostAttemptError(JobQueueError):
-    """The attempt is no longer this worker's: its job was rescued, cancelled or completed elsewhere. Nothing was written."""
+    """The attempt is no longer this worker's: its job was rescued, cancelled or completed elsewhere. Nothing was written.
+
+    `job_id` is the job, `attempt` the number of the attempt, from 1.
+    """
 
     def __init__(self, job_id: JobId, attempt: int) -> None:
         self.job_id = job_id
@@ -503,7 +526,10 @@ class MiddlewareError(JobQueueError):
 
 
 class AttemptTimeoutError(JobQueueError, TimeoutError):
-    """An attempt ran past its timeout."""
+    """An attempt ran past its timeout.
+
+    `timeout` is the timeout that it exceeded.
+    """
 
     def __init__(self, timeout: timedelta) -> None:
         self.timeout = timeout

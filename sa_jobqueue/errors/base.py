@@ -23,7 +23,10 @@ def _rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
 
 
 class JobQueueError(Portable):
-    """The job queue could not do what was asked."""
+    """The job queue could not do what was asked.
+
+    `message`: the text of the error; by default the first line of the class's docstring.
+    """
 
     __module__ = MODULE
 

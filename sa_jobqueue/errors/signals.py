@@ -68,7 +68,10 @@ class Retry(AttemptSignal):
 
 
 class Discard(AttemptSignal):
-    """Raise to make the job a dead letter immediately, even if it has attempts left."""
+    """Raise to make the job a dead letter immediately, even if it has attempts left.
+
+    `reason`: recorded as the message of the attempt's error.
+    """
 
     __module__ = MODULE
 
@@ -78,7 +81,10 @@ class Discard(AttemptSignal):
 
 
 class Cancel(AttemptSignal):
-    """Raise to end the job as cancelled, when there is nothing left to do and nothing failed."""
+    """Raise to end the job as cancelled, when there is nothing left to do and nothing failed.
+
+    `reason`: recorded as the message of the attempt's error.
+    """
 
     __module__ = MODULE
 

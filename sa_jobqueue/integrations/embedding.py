@@ -17,6 +17,7 @@ async def running(worker: Worker) -> AsyncIterator[Worker]:
 
     At the end it claims no more, and jobs that are running may finish for up to the worker's `shutdown_timeout`; the rest
     are released. Leave the server that much time to stop. If the task is cancelled meanwhile, they are released at once.
+    `worker`: the worker to run. Yields it.
     Raises: as `Worker.run`, before the block begins.
     """
     started = asyncio.Event()

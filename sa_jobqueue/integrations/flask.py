@@ -46,7 +46,8 @@ class FlaskJobs:
       `db.session` take part in the transaction that completes the job. They must not commit it.
     - `flask jobs ...` has all commands of `sa-jobqueue`, for the application's database; `flask jobs worker` runs a worker.
 
-    `db`: Flask-SQLAlchemy's object, or a `sessionmaker` bound to an engine.
+    `jobs`: the registry. `db`: Flask-SQLAlchemy's object, or a `sessionmaker` bound to an engine. `app`: the application;
+    None to pass it to `init_app` later.
     """
 
     def __init__(self, jobs: JobQueue[Any], db: SQLAlchemy | sessionmaker[Any], app: Flask | None = None) -> None:
@@ -58,7 +59,10 @@ class FlaskJobs:
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Add `flask jobs` to an application, and run handlers in its context; the last one, if there are several."""
+        """Add `flask jobs` to an application, and run handlers in its context; the last one, if there are several.
+
+        `app`: the application.
+        """
         self._app = app
         app.extensions[_EXTENSION] = self
         app.cli.add_command(_commands())
@@ -86,7 +90,7 @@ class FlaskJobs:
         return Worker(self.jobs, sessions.kw["bind"], session_factory=sessions, **options)
 
     async def in_app_context(self, attempt: AttemptContext, proceed: Proceed) -> None:
-        """Run an attempt in a new application context. Middleware."""
+        """Run an `attempt` in a new application context, by calling `proceed`. Middleware."""
         with self.app.app_context():
             await proceed()
 

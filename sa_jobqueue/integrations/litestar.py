@@ -21,6 +21,7 @@ class JobQueuePlugin(InitPlugin):
 
     `/livez` fails when a component of the worker has been stuck for half of `limit`, 5 minutes unless given. `/readyz`
     fails while the worker cannot start jobs. Both return a JSON document with the causes. `health`: whether to add them.
+    `worker`: the worker to run.
     """
 
     def __init__(self, worker: Worker, *, health: bool = True, limit: timedelta = DEFAULT_LIMIT) -> None:
@@ -29,7 +30,7 @@ class JobQueuePlugin(InitPlugin):
         self._limit = limit
 
     def on_app_init(self, app_config: AppConfig) -> AppConfig:
-        """Add the lifespan and the routes. Called by Litestar."""
+        """Add the lifespan and the routes to `app_config` and return it. Called by Litestar."""
         app_config.lifespan.append(lambda _: running(self._worker))
         if self._health:
             app_config.route_handlers += [self._probe(path) for path in PATHS]

@@ -27,7 +27,7 @@ __all__ = ["report_jobs"]
 
 
 def report_jobs(jobs: JobQueue[Any], *, check_ins: bool = True) -> None:
-    """Report every attempt of a registry's handlers to Sentry.
+    """Report every attempt of the handlers of `jobs` to Sentry.
 
     - An error of a handler is captured with the context `job` (id, type, queue, attempt and the like) and the tags
       `job.type` and `job.queue`. `Retry`, `Discard` and a timeout are captured too; `Snooze`, `Cancel` and a shutdown are

@@ -25,7 +25,7 @@ __all__ = ["health_routes", "worker_lifespan"]
 
 
 def worker_lifespan(worker: Worker) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """Return a lifespan for an application: it runs the worker as `running` does, from start-up to shutdown."""
+    """Return a lifespan for an application: it runs `worker` as `running` does, from start-up to shutdown."""
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
@@ -40,6 +40,7 @@ def health_routes(worker: Worker, *, limit: timedelta = DEFAULT_LIMIT) -> list[R
 
     `/livez` fails when a component of the worker has been stuck for half of `limit`, 5 minutes unless given: restart the
     process. `/readyz` fails while the worker cannot start jobs: it starts, drains or has stopped, or the database is away.
+    `worker`: the worker that runs in this process.
     """
 
     return [Route(path, _probe(path, worker, limit), include_in_schema=False) for path in PATHS]

@@ -19,7 +19,7 @@ __all__ = ["bind_jobs"]
 
 
 def bind_jobs(jobs: JobQueue[Any]) -> None:
-    """Bind `job_id`, `job_type`, `job_queue`, `job_attempt` and `worker_id` around every attempt of a registry's handlers.
+    """Bind `job_id`, `job_type`, `job_queue`, `job_attempt` and `worker_id` around every attempt of the handlers of `jobs`.
 
     Handlers, sync and async, and what they call see them through `structlog.contextvars.merge_contextvars`.
     """

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @Operations.register_operation("migrate_job_queue")
 class MigrateJobQueueOp(MigrateOperation):
-    """Migrate one queue's tables from one version to another, up or down."""
+    """Migrate one queue's tables from one version to another, up or down.
+
+    `layout`: placement of the queue's tables. `from_version`, `to_version`: schema versions; 0 means no tables.
+    """
 
     def __init__(self, layout: Layout, *, from_version: int, to_version: int) -> None:
         self.layout = layout
@@ -41,8 +44,9 @@ class MigrateJobQueueOp(MigrateOperation):
     ) -> None:
         """Migrate a job queue's tables from one version to another, up or down.
 
-        Pass both versions as literals, so that an old migration always replays the same; 0 means no tables. `schema`,
-        `prefix` and `id_type` are those of the model. Down to 0, all jobs are lost.
+        `operations`: passed by Alembic, which offers this as `op.migrate_job_queue`. `from_version`, `to_version`: the
+        current and the wanted schema version. Pass them as literals, so that an old migration always replays the same; 0
+        means no tables. `schema`, `prefix` and `id_type` are those of the model. Down to 0, all jobs are lost.
         Raises: SchemaError if the tables are not of `from_version`; nothing was changed. Never with `--sql`.
         """
         layout = Layout(schema, prefix, id_type)

@@ -30,6 +30,8 @@ _LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('sa_jobqueue migrati
 def statements(layout: Layout, *, from_version: int, to_version: int) -> list[str]:
     """Return the DDL that migrates a queue's tables from one version to another, up or down.
 
+    `layout`: placement of the tables: `Job.__jobqueue__` of the mapped class. `from_version`, `to_version`: schema versions,
+    from 0, which means no tables, to the latest.
     Shape: statements in order, without semicolons at their ends; the last stamps the version reached, unless that is 0,
     where nothing is left. Empty when the versions are equal. Reads no database, so it is always the same.
     Raises: SchemaTooNewError for a version this library does not know, InvalidOptionError for a negative one.
@@ -50,6 +52,7 @@ def statements(layout: Layout, *, from_version: int, to_version: int) -> list[st
 def current_version(connection: Connection, layout: Layout) -> int:
     """Return the version of a queue's tables; 0 without a `job` table.
 
+    `connection`: reads the catalog. `layout`: placement of the tables: `Job.__jobqueue__` of the mapped class.
     Raises: SchemaError when a `job` table exists without our stamp.
     """
     job = layout.qualified("job")
@@ -67,7 +70,7 @@ def current_version(connection: Connection, layout: Layout) -> int:
 
 
 def stamped_version(comment: str | None) -> int | None:
-    """Return the version stamped in a table's comment, or None without a stamp."""
+    """Return the version stamped in a table's `comment`, or None without a stamp."""
     found = _STAMP.fullmatch(comment or "")
     return int(found[1]) if found else None
 
@@ -75,6 +78,7 @@ def stamped_version(comment: str | None) -> int | None:
 def known_version(connection: Connection, layout: Layout) -> int:
     """Return the version of a queue's tables, as `current_version` does.
 
+    `connection`, `layout`: as in `current_version`.
     Raises: SchemaTooNewError for a version that this library does not know; SchemaError as `current_version`.
     """
     version = current_version(connection, layout)
@@ -89,6 +93,9 @@ def migrate(
     """Migrate a queue's tables from their current version to another, up or down.
 
     Anything that `prepare` has already created is kept.
+    `connection`: connects as the owner of the tables. `layout`: placement of the tables: `Job.__jobqueue__` of the mapped
+    class. `from_version`, `to_version`: schema versions, from 0, which means no tables, to the latest. `patience`: how long
+    to try to get the locks; 2 minutes by default.
     Changes: the queue's tables, types, functions and views; its schema appears with the first version and goes with the
     last one if nothing else lives there. Down to 0, all jobs are lost.
     Locks: an advisory lock, so that two migrations never overlap, and those in the versions' own docstrings. It waits a
@@ -125,7 +132,8 @@ def upgrade(
     """Upgrade a queue's tables to a version, by default the latest; return their previous version.
 
     Changes nothing if they have that version or a newer known one: safe to call at every start of a program.
-    `layout`: that of the ready-made models by default; `Job.__jobqueue__` of a mapped class.
+    `connection`, `patience`: as in `migrate`. `layout`: that of the ready-made models by default; `Job.__jobqueue__` of a
+    mapped class. `to_version`: None means the latest.
     Locks, Obliges, Raises: as `migrate`.
     """
     wanted = versions.LATEST if to_version is None else to_version
@@ -138,6 +146,7 @@ def downgrade(
     """Downgrade a queue's tables to a version; return their previous version. Down to 0, all jobs are lost.
 
     Changes nothing if they have that version or an older one.
+    `connection`, `layout`, `patience`: as in `upgrade`. `to_version`: 0 or a schema version.
     Locks, Obliges, Raises: as `migrate`.
     """
     return _walk(connection, layout or Layout(), to_version, up=False, patience=patience)
@@ -155,6 +164,8 @@ def prepare(
     Run it before `upgrade`, or before `alembic upgrade head`, if a table is large: reads and writes go on meanwhile, and
     the migration then finds them done. An incomplete index of an earlier attempt is built again. Does nothing if there is
     nothing to do.
+    `connection`: in AUTOCOMMIT, see below. `layout`, `to_version`: as in `upgrade`. `patience`: as in `migrate`, for each
+    column.
     Changes: the columns and indexes; the version stays, so running programs are not affected.
     Locks: as `migrate` for a column, each separately; for an index none that readers or writers wait for, and it waits
     itself for the transactions that were open when it began.

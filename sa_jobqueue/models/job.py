@@ -193,7 +193,8 @@ class JobMixin(Generic[IdT]):
         """Describe a job; nothing is written until a session flushes it.
 
         `type_name`: the handler's name; whether anybody handles it is not checked here (`handler.job(...)` does).
-        `input`: what `json.dumps` takes, at most `payloads.MAX_BYTES` of JSON text.
+        `input`: what `json.dumps` takes, at most `payloads.MAX_BYTES` of JSON text. `input_version`: version of its shape,
+        at least 1.
         `queue`: 1 to 100 letters, digits and `_.:/-`. `priority`: -9 to 9, larger first.
         `delay`: added to the database's clock at the insert, not negative. `at`: an aware instant; a past one means
         now. Give one of the two, or none for at once.

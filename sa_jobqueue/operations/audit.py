@@ -72,6 +72,7 @@ def list_audit(
     """Return one page of the audit, in chronological order.
 
     `after`: `next` of the previous page. `limit`: 1 to 1,000. `scan_limit`: as in `list_jobs`.
+    `where`: only matching records; all by default.
     Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit, scan_limit)
@@ -85,6 +86,7 @@ def prune_audit(session: Session, older_than: timedelta, *, model: type[JobMixin
     """Delete audit records older than an age, at most 1,000 per call; return how many. Commit and repeat until it returns 0.
 
     Workers do this if `Retention.audit` is set.
+    `older_than`: minimum age, from zero to 36,500 days.
     Changes: deletes rows of `job_audit`. Clock: the database's. Locks: these rows.
     Raises: InvalidOptionError.
     """

@@ -22,9 +22,11 @@ class BlockerCounts:
     open: int
     """Not ended yet."""
     completed: int
+    """Ended with that status."""
     dead: int
     """Ended so; one that is redriven is open again."""
     cancelled: int
+    """Ended with that status."""
 
     @property
     def total(self) -> int:
@@ -38,7 +40,9 @@ class BlockerCounts:
 
 
 def count_blockers(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> BlockerCounts:
-    """Count the chains that a job waits for, or did, by how they stand: of a set, for the job that waits for all of it.
+    """Return the number of chains that a job waits or waited for, by their state.
+
+    `job_id`: id of the job that waits.
 
     Reads a row a chain: for a bar that moves, not for every job of a set.
     Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is not of this queue's id type.

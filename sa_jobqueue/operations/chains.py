@@ -34,9 +34,9 @@ from sa_jobqueue.types import JobId, JobStatus
 class ChainFilter:
     """Filter of a listing of chains; an empty field matches all.
 
-    `statuses`: of the chain, which are those of its last job. `types`, `queues`, `fairness_keys`: of its root. `job_ids`:
-    chains that contain one of these jobs. `top_level`: chains that no job waits for or waited for. `created_after`
-    (inclusive), `created_before` (exclusive): aware, when the root was enqueued.
+    `ids`: these chains. `statuses`: of the chain, which are those of its last job. `types`, `queues`, `fairness_keys`: of
+    its root. `job_ids`: chains that contain one of these jobs. `top_level`: chains that no job waits for or waited for.
+    `created_after` (inclusive), `created_before` (exclusive): aware, when the root was enqueued.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -60,6 +60,7 @@ class ChainFilter:
 def get_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> ChainMixin[Any]:
     """Return a chain, read from the database.
 
+    `chain_id`: id of the chain, which is its root job's.
     Locks: none. Raises: ChainNotFoundError; NotAChainError, which names the chain, for the id of a continuation;
     InvalidJobError if the id does not have the type of this queue's ids.
     """
@@ -108,6 +109,7 @@ def list_chains(
     """Return one page of chains, ordered by id; otherwise like `list_jobs`.
 
     `scan_limit` counts jobs, because chains are found among them. Objects in the session are refreshed.
+    `where`: only matching chains; all by default.
     Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit, scan_limit)
@@ -172,6 +174,7 @@ def list_chain_jobs(
     """Return one page of a chain's jobs, in their order in the chain.
 
     `after`: `next` of the previous page, a `chain_index`. Otherwise like `list_jobs`; only the last page is short.
+    `chain_id`: id of the chain, which is its root job's.
     Locks: none. Raises: InvalidOptionError; for the first page ChainNotFoundError and NotAChainError, as `get_chain`.
     """
     check_limit(limit)
@@ -191,6 +194,7 @@ def list_blockers(
     """Return one page of a job's blockers in their order, including resolved ones.
 
     `after`: `next` of the previous page, an `index`. `limit`: 1 to 1,000.
+    `job_id`: id of the job that waits.
     Shape: `Job.Blocker` objects with `index`, `is_resolved`, `on_failure`, and a freshly loaded `chain`; empty for a job
     without blockers, or an unknown job. Locks: none. Raises: InvalidOptionError.
     """
@@ -243,6 +247,7 @@ def list_blocked_jobs(
 
     `open_only`: only jobs that still wait for it. Otherwise like `list_jobs`; empty for a chain without such jobs, or an
     unknown chain. Locks: none. Raises: InvalidOptionError.
+    `chain_id`: id of the chain, which is its root job's.
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)

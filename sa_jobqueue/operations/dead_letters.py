@@ -27,7 +27,10 @@ CHUNK = 1000
 class DeadLetterFilter:
     """Filter of dead letters; an empty field matches all, and `resolved=None` matches both.
 
-    `died_after` (inclusive), `died_before` (exclusive): aware.
+    `ids`: these dead letters. `job_ids`: dead letters of these jobs. `types`, `queues`, `fairness_keys`: of the job when it
+    died. `reasons`: why it died. `fingerprints`: of its last error. `died_after` (inclusive), `died_before` (exclusive):
+    aware. `resolved`: only unresolved ones by default; True for resolved ones.
+    Raises: InvalidOptionError naming the field.
     """
 
     ids: Sequence[JobId] = ()
@@ -51,13 +54,21 @@ class DeadLetterGroup:
     """Dead letters with the same type, reason and error."""
 
     type_name: str
+    """The job type."""
     reason: str
+    """One of `DeadReason`."""
     fingerprint: str | None
+    """Fingerprint of the error; None without an error."""
     error_type: str | None
+    """Class of the error; None without an error."""
     count: int
+    """Number of dead letters."""
     first_died_at: datetime
+    """When the first of the jobs died."""
     last_died_at: datetime
+    """When the last of the jobs died."""
     example_job_id: JobId
+    """Id of one of the jobs."""
 
 
 def list_dead_letters(
@@ -71,6 +82,7 @@ def list_dead_letters(
 ) -> Page[DeadLetterMixin[Any]]:
     """Return one page of dead letters, ordered by id; otherwise like `list_jobs`.
 
+    `where`: only matching dead letters; by default unresolved ones.
     Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that does not have the type of this queue's ids.
     """
     check_limit(limit)
@@ -83,7 +95,11 @@ def list_dead_letters(
 def group_dead_letters(
     session: Session, *, where: DeadLetterFilter = DeadLetterFilter(), model: type[JobMixin[Any]] = Job
 ) -> list[DeadLetterGroup]:
-    """Count dead letters by type, reason and error, most frequent first. Locks: none; reads every matching dead letter."""
+    """Count dead letters by type, reason and error; return the groups, most frequent first.
+
+    `where`: as in `list_dead_letters`.
+    Locks: none; reads every matching dead letter. Raises: as `list_dead_letters`.
+    """
     rows = session.execute(dead_letters.groups(model, *_conditions(model, where)))
     return [DeadLetterGroup(*row) for row in rows]
 
@@ -104,6 +120,7 @@ def redrive_dead_letters(
     letters; the database user by default. `limit`: maximum number per call, 1 to 1,000, in the order of the jobs' ids;
     commit, and call again with `after`, the result's `next`, until that is None. `dry_run`: change nothing; return the jobs
     that would be redriven.
+    `where`: only matching dead letters; by default all unresolved ones.
     Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`.
     Locks: the jobs, the roots of their chains, and the chains that they still wait for, roots first, each in the order of
     their ids, until the transaction ends.
@@ -143,6 +160,7 @@ def dismiss_dead_letters(
 
     `by`: the user, recorded in the dead letter. Resolved dead letters do not change. `limit`, `dry_run`: as in
     `redrive_dead_letters`, in the order of the dead letters' ids.
+    `where`: as in `redrive_dead_letters`. `after`: `next` of the previous result; None for the first call.
     Changes: `resolution`, `resolved_at`, `resolved_by`.
     Locks: the dead letters, in the order of their ids, until the transaction ends. Raises: InvalidOptionError.
     """

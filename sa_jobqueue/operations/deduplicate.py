@@ -55,7 +55,7 @@ class Deduplicate:
 
     @classmethod
     def throttle(cls, key: str, period: timedelta) -> Deduplicate:
-        """Return a policy for at most one job per period: later calls return that job, even after it has ended."""
+        """Return a policy for at most one job per `period`: later calls return that job, even after it has ended."""
         return cls(key, scope="any", window=period)
 
     @classmethod
@@ -122,6 +122,7 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
 
     Jobs of the same call are considered too. Keys are locked in one order, so that concurrent calls do not deadlock. Each
     job costs several statements; for thousands use `enqueue_many_unique`. Otherwise like `enqueue`.
+    `new`: pairs of a job and its policy.
     """
     listed = list(new)
     for index, (job, given) in enumerate(listed):

@@ -97,11 +97,17 @@ class Explanation:
     """The explanation of one job."""
 
     job_id: Any
+    """Id of the job."""
     type_name: str
+    """The job type."""
     queue: str
+    """Its queue."""
     fairness_key: str
+    """Its fairness key; empty for none."""
     status: JobStatus
+    """Its status."""
     cause: Cause
+    """Why it has this status, or why a pending job does not run."""
     sentence: str
     """The explanation as text, with what to do, if anything."""
     evidence: dict[str, Any] = field(default_factory=dict)
@@ -125,11 +131,11 @@ def explain_job(
     heartbeat_timeout: timedelta = timedelta(seconds=15),
     model: type[JobMixin[Any]] = Job,
 ) -> Explanation:
-    """Explain why a job is not running, or its state: a cause, a sentence, and evidence; for blocked jobs down to the root.
+    """Return why a job is not running, or its state: a cause, a sentence, and evidence; for blocked jobs down to the root.
 
-    `heartbeat_timeout`: the workers' setting; workers without a heartbeat for longer count as dead. Expected times are
-    estimates from the last minute. At most 20 chains per job and 50 levels of blockers are followed; the evidence includes
-    the number of open blockers. The facts belong to one moment only in a REPEATABLE READ transaction.
+    `job_id`: id of the job. `heartbeat_timeout`: the workers' setting; workers without a heartbeat for longer count as dead.
+    Expected times are estimates from the last minute. At most 20 chains per job and 50 levels of blockers are followed; the
+    evidence includes the number of open blockers. The facts belong to one moment only in a REPEATABLE READ transaction.
     Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
     """
     job = get_job(session, job_id, model=model)

@@ -39,9 +39,9 @@ from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
 class JobFilter:
     """Filter of a listing of jobs; an empty field matches all.
 
-    `fairness_keys`: in all queues, unless `queues` restricts them; "" matches jobs without a key. `chain_ids`: jobs of these
-    chains. `chain_types`: jobs of chains whose root has one of these types. `created_after` (inclusive), `created_before`
-    (exclusive): aware, when the job was enqueued.
+    `statuses`, `types`, `queues`: of the job. `ids`: these jobs. `fairness_keys`: in all queues, unless `queues` restricts
+    them; "" matches jobs without a key. `chain_ids`: jobs of these chains. `chain_types`: jobs of chains whose root has one
+    of these types. `created_after` (inclusive), `created_before` (exclusive): aware, when the job was enqueued.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -65,6 +65,7 @@ class JobFilter:
 def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
     """Return a job, read from the database.
 
+    `job_id`: id of the job.
     Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
     """
     check_id(model, "job_id", job_id)
@@ -114,8 +115,9 @@ def list_jobs(
 ) -> Page[Any]:
     """Return one page of jobs, ordered by id.
 
-    `matching`: an additional condition on columns of the job: `Job.input["tenant"].as_integer() == 7`. `columns`: names of
-    columns to read; each item is then a mapping instead of an object of the session.
+    `where`: only matching jobs; all by default. `matching`: an additional condition on columns of the job:
+    `Job.input["tenant"].as_integer() == 7`. `columns`: names of columns to read; each item is then a mapping instead of an
+    object of the session.
     `after`: `next` of the previous page; None for the first page. `limit`: 1 to 1,000. `newest_first`: largest ids first.
     UUIDv7 ids are ordered by time; other ids, such as UUIDv4 or your own text, are not.
     `scan_limit`: maximum number of jobs read per call, 1 to 1,000,000. A filter with few matches leads to short pages.
@@ -182,7 +184,8 @@ def list_attempts(
 ) -> Page[AttemptMixin[Any]]:
     """Return one page of the unsuccessful attempts of a job, ordered by number.
 
-    `after`: `next` of the previous page, the number of an attempt. `limit`: 1 to 1,000.
+    `job_id`: id of the job. `after`: `next` of the previous page, the number of an attempt. `limit`: 1 to 1,000.
+    `newest_first`: last attempt first.
     Locks: none. Raises: InvalidOptionError; InvalidJobError if the id does not have the type of this queue's ids.
     """
     check_limit(limit)
@@ -202,8 +205,8 @@ def cancel_jobs(
 ) -> BulkResult[Any]:
     """Cancel jobs that have not ended; return those that were cancelled, in the given order.
 
-    `by`: the user, for the audit (`list_audit`); None records nothing. `dry_run`: change and lock nothing; return the jobs
-    that would be cancelled.
+    `ids`: ids of the jobs. `by`: the user, for the audit (`list_audit`); None records nothing. `dry_run`: change and lock
+    nothing; return the jobs that would be cancelled.
     The worker of a running job is notified and stops it; later writes of the handler's session are rolled back.
     Changes: blocked, pending, running -> cancelled; inserts an attempt for each job that was running; unblocks or fails jobs
     that wait for one of the chains and not for a redrive, except those that another transaction has locked, which a worker
@@ -237,7 +240,7 @@ def reschedule_jobs(
 ) -> BulkResult[Any]:
     """Change when pending or blocked jobs are due, all of them or none; return them in the given order.
 
-    `delay`, `at`: as for a new job; without them, the jobs are due now. `by`, `dry_run`: as in `cancel_jobs`.
+    `delay`, `at`: as for a new job; without them, the jobs are due now. `ids`, `by`, `dry_run`: as in `cancel_jobs`.
     Changes: `scheduled_at`. Locks: as `cancel_jobs`.
     Raises: InvalidJobError for the time; JobNotFoundError; NotReschedulableError naming every job that is neither pending
     nor blocked, with its status. Nothing is written then, and the transaction can continue.

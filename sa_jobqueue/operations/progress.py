@@ -18,6 +18,7 @@ def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] 
     """Return the progress that a job's running attempt had reported by its worker's last heartbeat.
 
     None if the job is not running, or its attempt has not reported any yet.
+    `job_id`: id of the job.
     Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
     """
     check_id(model, "job_id", job_id)

@@ -75,8 +75,8 @@ def prune(
     With `queue_rows`, the retention in a queue's row overrides `rules` for that queue. Commit, then call again with
     `cursor=pruned.next` until that is None. A chain is kept while it is open, while jobs that wait for it have not been
     unblocked, and while a job of another kept chain waits or waited for it. Unresolved dead letters of deleted chains are
-    dismissed by `by`; dead letters are not deleted. Several processes can prune at the same time. `excluded`: chains to
-    keep.
+    dismissed by `by`; dead letters are not deleted. Several processes can prune at the same time. `excluded`: ids of chains
+    to keep. `cursor`: None for the first call. `scan`: 1 to 10,000. `dry_run`: change nothing; return what would be deleted.
     Changes: deletes rows of `job`, `job_blocker` and `job_attempt`. Clock: the database's.
     Locks: the jobs of the deleted chains, roots first, each in the order of their ids, until the transaction ends. It does
     not wait for locks: locked chains are left for the next run. Needs READ COMMITTED, PostgreSQL's default.
@@ -144,8 +144,10 @@ def prune_dead_letters(
 ) -> PrunedDeadLetters:
     """Delete resolved dead letters whose retention period has ended, among the next `scan`; return the next position.
 
-    Commit, then call again with `after=pruned.next` until that is None. Unresolved dead letters are kept, and those of jobs
-    that are still dead. Settings of queues apply only to chains. Several processes can prune at the same time. `excluded`:
+    `rules`: how long they are kept. `scan`: 1 to 10,000. `dry_run`: change nothing; return what would be deleted.
+    Commit, then call again with `after`, the result's `next`, until that is None. Unresolved dead letters are kept, and
+    those of jobs that are still dead. Settings of queues apply only to chains. Several processes can prune at the same time.
+    `excluded`:
     ids of dead letters to keep.
     Changes: deletes rows of `dead_letter`. Clock: the database's. Locks: the deleted rows, until the transaction ends; it
     does not wait for locks. Raises: InvalidOptionError. Nothing is written then.

@@ -33,28 +33,43 @@ class QueueStatus:
     """Settings and state of one queue; the defaults if it has no row."""
 
     name: str
+    """Name of the queue."""
     fairness_key: str
     """The key that these are the settings of; empty for the queue's own."""
     weight: int
+    """Its share, relative to other queues; 1 to 100."""
     paused_at: datetime | None
     """Since when no job of it is started."""
     paused_by: str | None
+    """Who paused it; None if it is not paused or no user was given."""
     concurrency_per_key: int | None
+    """Maximum number of running jobs of each fairness key; None: no limit."""
     global_concurrency: int | None
+    """Maximum number of running jobs across all workers; None: no limit."""
     rate_limit: int | None
+    """How many jobs may start within `rate_period`, across all workers; None: no limit."""
     rate_period: timedelta | None
+    """Period of `rate_limit`."""
     rate_burst: int | None
+    """How many may start at once after a pause; None: `rate_limit`."""
     rate_algorithm: str | None
+    """How starts are counted, a `RateAlgorithm`; None: a token bucket."""
     retry_base: timedelta | None
     """Initial backoff of job types without a retry policy, with `retry_factor` and `retry_cap`; None: not set."""
     retry_factor: float | None
+    """Factor of that backoff."""
     retry_cap: timedelta | None
+    """Maximum of that backoff."""
     retain_completed: timedelta | None
+    """How long completed chains are kept; None: the rule of the workers applies."""
     retain_cancelled: timedelta | None
+    """The same for cancelled chains."""
     retain_dead: timedelta | None
+    """The same for dead chains."""
     created_at: datetime | None
     """None for a queue without a row."""
     updated_at: datetime | None
+    """When an operation last changed the settings; None for a queue without a row."""
     workers: int
     """How many workers serve the queue; those killed a few minutes ago are among them."""
 
@@ -73,17 +88,25 @@ class TypeStatus:
     """Settings and state of one job type; the defaults if it has no row."""
 
     type_name: str
+    """Name of the job type."""
     paused_at: datetime | None
     """Since when no job of it is started."""
     paused_by: str | None
+    """Who paused it; None if it is not paused or no user was given."""
     global_concurrency: int | None
+    """Maximum number of running jobs across all workers; None: no limit."""
     rate_limit: int | None
+    """How many jobs may start within `rate_period`, across all workers; None: no limit."""
     rate_period: timedelta | None
+    """Period of `rate_limit`."""
     rate_burst: int | None
+    """How many may start at once after a pause; None: `rate_limit`."""
     rate_algorithm: str | None
+    """How starts are counted, a `RateAlgorithm`; None: a token bucket."""
     created_at: datetime | None
     """None for a type without a row."""
     updated_at: datetime | None
+    """When an operation last changed the settings; None for a type without a row."""
     workers: int
     """How many workers have a handler for it."""
 
@@ -98,9 +121,11 @@ class SyncedQueues:
     """Changes made by `sync_queues`."""
 
     created: tuple[str, ...] = ()
+    """Queues that had no row."""
     changed: dict[str, dict[str, tuple[Any, Any]]] = field(default_factory=dict)
     """By queue and column: what its row said, and what it says now."""
     unchanged: tuple[str, ...] = ()
+    """Queues whose row already had the declared settings."""
     undeclared: tuple[str, ...] = ()
     """Queues that have a row but are not declared. They are not changed, because an operator may have created them."""
 
@@ -159,8 +184,8 @@ def get_queue(
 ) -> QueueStatus:
     """Return a queue's settings and state.
 
-    `fairness_key`: return the settings of this key in the queue. `for_update`: lock the row, so that no other transaction
-    can change it before you write changed settings with `upsert_queue`.
+    `name`: name of the queue. `fairness_key`: return the settings of this key in the queue. `for_update`: lock the row, so
+    that no other transaction can change it before you write changed settings with `upsert_queue`.
     Changes: with `for_update`, inserts the row with default settings if it does not exist. Locks: with `for_update`, the
     row, until the transaction ends.
     Raises: QueueNotFoundError if the queue has neither a row nor a worker, or the key no row; not with `for_update`.
@@ -176,8 +201,8 @@ def get_queue(
 def get_job_type(session: Session, name: str, *, for_update: bool = False, model: type[JobMixin[Any]] = Job) -> TypeStatus:
     """Return a job type's settings and state.
 
-    `for_update`: lock the row, so that no other transaction can change it before you write changed settings with
-    `upsert_job_type`.
+    `name`: the job type. `for_update`: lock the row, so that no other transaction can change it before you write changed
+    settings with `upsert_job_type`.
     Changes: with `for_update`, inserts the row with default settings if it does not exist. Locks: with `for_update`, the
     row, until the transaction ends.
     Raises: JobTypeNotFoundError if the type has neither a row nor a worker; not with `for_update`. InvalidOptionError.
@@ -199,8 +224,9 @@ def upsert_queue(
 ) -> bool:
     """Write the settings of a queue, but not whether it is paused; return whether anything changed.
 
-    The next `sync_queues` restores the settings declared in code. `by`: the user, for the audit (`list_audit`); None records
-    nothing. `dry_run`: change nothing; return whether anything would change.
+    `settings`: the queue and all of its settings. The next `sync_queues` restores the settings declared in code. `by`: the
+    user, for the audit (`list_audit`); None records nothing. `dry_run`: change nothing; return whether anything would
+    change.
     Changes: inserts or updates the row. Locks: the row, until the transaction ends.
     Raises: InvalidOptionError.
     """
@@ -217,7 +243,7 @@ def upsert_job_type(
 ) -> bool:
     """Write the settings of a job type, but not whether it is paused; return whether anything changed.
 
-    `by`, `dry_run`: as in `upsert_queue`.
+    `settings`: the job type and all of its settings. `by`, `dry_run`: as in `upsert_queue`.
     Changes: inserts or updates the row. Locks: the row, until the transaction ends.
     Raises: InvalidOptionError.
     """
@@ -235,9 +261,10 @@ def delete_queues(
 ) -> BulkResult[str]:
     """Delete the settings of queues, which then have the defaults and are not paused; return those that had settings.
 
-    `fairness_key`: delete only the settings of this key; without it, the settings of keys are kept. Jobs are kept and
-    continue to run. A queue that workers serve is still listed. If code declares the queue, the next `sync_queues` and the
-    next worker that starts write its settings again. `by`: as in `upsert_queue`; `dry_run`: as in `pause_queues`.
+    `names`: names of queues. `fairness_key`: delete only the settings of this key; without it, the settings of keys are
+    kept. Jobs are kept and continue to run. A queue that workers serve is still listed. If code declares the queue, the next
+    `sync_queues` and the next worker that starts write its settings again. `by`: as in `upsert_queue`; `dry_run`: as in
+    `pause_queues`.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
     return _delete(session, model.Queue, names, model, by, fairness_key=fairness_key, dry_run=dry_run)
@@ -253,7 +280,8 @@ def delete_job_types(
 ) -> BulkResult[str]:
     """Delete the settings of job types, which then have the defaults and are not paused; return those that had settings.
 
-    Jobs are kept and continue to run. A type for which workers have a handler is still listed. `by`: as in `upsert_queue`;
+    `names`: job types. Jobs are kept and continue to run. A type for which workers have a handler is still listed. `by`: as
+    in `upsert_queue`;
     `dry_run`: as in `pause_queues`.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
@@ -271,9 +299,9 @@ def pause_queues(
 ) -> BulkResult[str]:
     """Pause queues: none of their jobs is started until they are resumed. Return the queues that were not paused before.
 
-    `fairness_key`: pause only the jobs of this key in them. Running jobs continue, and enqueued jobs wait. Workers apply it
-    within milliseconds after the commit; claims that have already started are completed. `by`: the user, for display and the
-    audit. `dry_run`: change nothing; return the queues that would be changed.
+    `names`: names of queues. `fairness_key`: pause only the jobs of this key in them. Running jobs continue, and enqueued
+    jobs wait. Workers apply it within milliseconds after the commit; claims that have already started are completed. `by`:
+    the user, for display and the audit. `dry_run`: change nothing; return the queues that would be changed.
     Changes: sets `paused_at` and `paused_by` where the queue is not paused; inserts missing rows.
     Locks: the rows, in the order of their names, until the transaction ends. Raises: InvalidOptionError.
     """
@@ -291,7 +319,7 @@ def resume_queues(
 ) -> BulkResult[str]:
     """Resume paused queues. Return the queues that were paused.
 
-    `by`: as in `upsert_queue`; `dry_run`: as in `pause_queues`.
+    `names`, `fairness_key`: as in `pause_queues`. `by`: as in `upsert_queue`; `dry_run`: as in `pause_queues`.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
     return _resume(session, model.Queue, names, model, by, fairness_key=fairness_key, dry_run=dry_run)
@@ -307,7 +335,7 @@ def pause_job_types(
 ) -> BulkResult[str]:
     """Pause job types: none of their jobs is started until they are resumed. Return the types that were not paused before.
 
-    `by`, `dry_run`, Changes, Locks, Raises: as `pause_queues`.
+    `names`: job types. `by`, `dry_run`, Changes, Locks, Raises: as `pause_queues`.
     """
     return _pause(session, model.JobType, names, by, model, dry_run=dry_run)
 
@@ -322,7 +350,7 @@ def resume_job_types(
 ) -> BulkResult[str]:
     """Resume paused job types. Return the types that were paused.
 
-    `by`: as in `upsert_queue`; `dry_run`: as in `pause_queues`.
+    `names`: as in `pause_job_types`. `by`: as in `upsert_queue`; `dry_run`: as in `pause_queues`.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
     return _resume(session, model.JobType, names, model, by, dry_run=dry_run)

@@ -26,7 +26,7 @@ from sa_jobqueue.types import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleStatus:
-    """Definition and state of a schedule."""
+    """Definition and state of a schedule. The fields from `name` to `overlap` are those of `Schedule`."""
 
     name: str
     cron: str
@@ -48,15 +48,21 @@ class ScheduleStatus:
     source: str
     """Where it is defined: `code`, or the `table`."""
     paused_at: datetime | None
+    """When it was paused; None if it is not."""
     paused_by: str | None
+    """Who paused it; None if it is not paused or no user was given."""
     next_fire_at: datetime | None
     """None if it has not been computed yet, or the schedule cannot fire."""
     last_fire_at: datetime | None
+    """The last time that it fired for; None before the first."""
     last_job_id: Any
+    """Id of its last job, which may have been deleted; None before the first."""
     error: str | None
     """Why it cannot fire."""
     created_at: datetime
+    """When its row was inserted."""
     updated_at: datetime
+    """When an operation last changed its row."""
     overdue: timedelta | None
     """For how long it is due and was not fired; None while all is well. More than a few seconds: no worker runs."""
 
@@ -69,7 +75,11 @@ class ScheduleStatus:
             return None
 
     def next_times(self, count: int, *, after: datetime) -> list[datetime]:
-        """Return its next times after an instant, whether or not it is paused. Raises: InvalidOptionError if it has none."""
+        """Return its next `count` times after an instant, whether or not it is paused.
+
+        `after`: aware.
+        Raises: InvalidOptionError if it has none.
+        """
         return Cron(self.cron, self.time_zone).times(after, count)
 
 
@@ -78,8 +88,11 @@ class SyncedSchedules:
     """Changes made by `sync_schedules`."""
 
     created: tuple[str, ...] = ()
+    """Schedules that had no row."""
     changed: tuple[str, ...] = ()
+    """Schedules whose row had another definition."""
     unchanged: tuple[str, ...] = ()
+    """Schedules whose row already had the declared definition."""
     undeclared: dict[str, str] = field(default_factory=dict)
     """Schedules that code once declared and this code does not, with their job types. They are left as they are, and fire:
     other code may declare them. Delete those that are meant to be gone."""
@@ -128,9 +141,9 @@ def upsert_schedule(
 ) -> bool:
     """Insert or replace a schedule; return whether anything changed.
 
-    Use it for schedules that users or the application create at run time. Declare the others in code with
-    `JobQueue.schedule`. `by`: as in `sync_schedules`. `dry_run`: change and lock nothing; return whether anything would
-    change.
+    `schedule`: its complete definition. Use it for schedules that users or the application create at run time. Declare the
+    others in code with `JobQueue.schedule`. `by`: as in `sync_schedules`. `dry_run`: change and lock nothing; return whether
+    anything would change.
     Changes, Locks: as `sync_schedules`, of one schedule.
     Raises: InvalidOptionError if code declares a schedule with this name; InvalidJobError if its jobs could not be enqueued.
     Nothing is written then.
@@ -157,7 +170,8 @@ def get_schedule(
 ) -> ScheduleStatus:
     """Return the definition and state of a schedule.
 
-    `for_update`: lock the row, so that no other transaction can change, fire or delete the schedule until this one ends.
+    `name`: name of the schedule. `for_update`: lock the row, so that no other transaction can change, fire or delete the
+    schedule until this one ends.
     Locks: with `for_update`, the row, until the transaction ends; waits if the schedule is being fired.
     Raises: ScheduleNotFoundError.
     """
@@ -200,7 +214,8 @@ def pause_schedules(
 ) -> BulkResult[str]:
     """Pause schedules until they are resumed. Return those that were not paused before.
 
-    `by`: the user, for display and the audit. `dry_run`: change and lock nothing; return those that would be changed.
+    `names`: names of schedules. `by`: the user, for display and the audit. `dry_run`: change and lock nothing; return those
+    that would be changed.
     Changes: sets `paused_at` and `paused_by` where the schedule is not paused.
     Locks: the rows, in the order of their names, until the transaction ends; waits for schedules that are being fired.
     Raises: ScheduleNotFoundError naming all that are missing; InvalidOptionError. Nothing is written then.
@@ -226,7 +241,8 @@ def resume_schedules(
 ) -> BulkResult[str]:
     """Resume paused schedules, which fire at their next time from now on. Return those that were paused.
 
-    Times during the pause do not count as missed. `by`: as in `sync_schedules`; `dry_run`: as in `pause_schedules`.
+    `names`: names of schedules. Times during the pause do not count as missed. `by`: as in `sync_schedules`; `dry_run`: as
+    in `pause_schedules`.
     Changes: clears `paused_at` and `paused_by`, and sets `next_fire_at`. Clock: the database's.
     Locks, Raises: as `pause_schedules`; InvalidOptionError for a schedule that cannot fire.
     """
@@ -256,8 +272,9 @@ def run_schedule(
 ) -> list[Any]:
     """Enqueue jobs of a schedule now, outside its times; return the ids of the jobs. The next time does not change.
 
-    Without times, each call enqueues one job for the current time. With `since` and `until`, which are aware and inclusive,
-    it enqueues a job for each scheduled time between them that has none yet, at most 10,000. It also runs paused schedules.
+    `name`: name of the schedule. Without times, each call enqueues one job for the current time. With `since` and `until`,
+    which are aware and inclusive, it enqueues a job for each scheduled time between them that has none yet, at most 10,000.
+    It also runs paused schedules.
     `by`: as in `sync_schedules`. `dry_run`: change and lock nothing; return the ids of the jobs that would be created, or
     None for a job of the current time, whose id is random.
     Changes: inserts the jobs; sets `last_job_id` for a job of the current time. Clock: the database's.
@@ -298,9 +315,11 @@ def delete_schedules(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Delete schedules; their jobs are kept. A worker that declares one of them creates it again when it starts.
+    """Delete schedules, but not their jobs; return their names.
 
-    `by`: as in `sync_schedules`; `dry_run`: as in `pause_schedules`. Locks, Raises: as `pause_schedules`.
+    A worker that declares one of them creates it again when it starts.
+    `names`: names of schedules. `by`: as in `sync_schedules`; `dry_run`: as in `pause_schedules`. Locks, Raises: as
+    `pause_schedules`.
     """
     check_by(by)
     found = _found(session, names, model, for_update=not dry_run)

@@ -27,8 +27,8 @@ MOST_LOST: Final = 100
 class WorkerFilter:
     """Filter of workers; an empty field matches all.
 
-    `names`: names given to workers, where `*` matches any characters: `["reports-*"]`. `queues`: workers that serve one of
-    these.
+    `ids`: these workers. `names`: names given to workers, where `*` matches any characters: `["reports-*"]`. `queues`:
+    workers that serve one of these.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -45,16 +45,27 @@ class WorkerStatus:
     """State of one worker at its last heartbeat."""
 
     id: str
+    """Its name and a random suffix, new at every start."""
     name: str
+    """Its name; the host name by default."""
     host: str
+    """Host name."""
     pid: int
+    """Process id."""
     version: str
+    """Version of this library."""
     queues: list[str]
+    """The queues that it serves."""
     job_types: list[str]
+    """The job types that it has handlers for."""
     concurrency: int
+    """Maximum number of jobs it runs at once."""
     state: WorkerState
+    """Its state."""
     started_at: datetime
+    """When it registered, by the database's clock."""
     heartbeat_at: datetime
+    """Its last heartbeat, by the database's clock."""
     drain_requested_at: datetime | None
     """When it was asked to drain; None if it was not."""
     silent_for: timedelta
@@ -78,7 +89,8 @@ def list_workers(
 ) -> Page[WorkerStatus]:
     """Return one page of workers, ordered by name and id, including those that died within the last minutes.
 
-    `after`: `next` of the previous page, a name and an id. `limit`: 1 to 1,000.
+    `where`: only matching workers; all by default. `after`: `next` of the previous page, a name and an id. `limit`: 1 to
+    1,000.
     Locks: none. Raises: InvalidOptionError.
     """
     check_limit(limit)
@@ -103,9 +115,9 @@ def drain_workers(
 ) -> BulkResult[str]:
     """Ask workers to drain, as SIGTERM does: claim no more, finish running jobs and stop. Return their ids, sorted.
 
-    Each is notified at the commit, or reads the request at its next heartbeat (every 5 s by default). It stops after its
-    shutdown timeout at the latest, and deletes its row. A supervisor may start it again. An empty filter matches all
-    workers. `by`, `dry_run`: as in `cancel_jobs`.
+    `where`: which workers. Each is notified at the commit, or reads the request at its next heartbeat (every 5 s by
+    default). It stops after its shutdown timeout at the latest, and deletes its row. A supervisor may start it again. An
+    empty filter matches all workers. `by`, `dry_run`: as in `cancel_jobs`.
     Changes: sets `drain_requested_at` where it is not set.
     Locks: their rows in the order of their ids, until the transaction ends. **Commit immediately**: their heartbeats wait
     for these locks, and a worker without heartbeats for its heartbeat timeout loses its jobs.
@@ -131,9 +143,10 @@ def resize_workers(
 ) -> BulkResult[str]:
     """Ask workers to change their concurrency; None restores the one they were started with. Return their ids, sorted.
 
-    `concurrency`: 1 to 10,000. Each worker applies it shortly after the commit and records it in its row. With a lower
-    concurrency, running jobs still finish. A worker whose handlers take sessions is limited by the connection pool. A
-    restarted worker has its original concurrency. An empty filter matches all workers. `by`, `dry_run`: as in `cancel_jobs`.
+    `where`: which workers. `concurrency`: 1 to 10,000. Each worker applies it shortly after the commit and records it in its
+    row. With a lower concurrency, running jobs still finish. A worker whose handlers take sessions is limited by the
+    connection pool. A restarted worker has its original concurrency. An empty filter matches all workers. `by`, `dry_run`:
+    as in `cancel_jobs`.
     Changes: `concurrency_requested`. Locks: as `drain_workers`. **Commit immediately.** Raises: InvalidOptionError.
     """
     if concurrency is not None and (not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_CONCURRENT):

@@ -62,8 +62,11 @@ class RetentionRules:
     """Retention of the chains in one queue's tables: by default, by queue, and by the type of a chain's first job."""
 
     default: Retention = NO_RETENTION
+    """Rule of the `JobQueue`, for fields that the others leave unset."""
     queues: Mapping[str, Retention] = field(default_factory=dict)
+    """Rule of each queue with settings, by its name."""
     types: Mapping[str, Retention] = field(default_factory=dict)
+    """Rule of each job type with its own, by the name of the type."""
 
     @property
     def shortest(self) -> timedelta | None:

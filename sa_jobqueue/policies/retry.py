@@ -30,6 +30,7 @@ class Backoff:
 
     `base`: the first bound, greater than zero; 1 s by default. `factor`: at least 1; 2 by default. `cap`: maximum delay; 1 h
     by default. `jitter`: False always waits for the whole bound, so that jobs that failed together are retried together.
+    `random`: returns the number from 0 to 1 that the bound is multiplied by, for tests.
     Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015 ("full jitter").
     """
 
@@ -48,7 +49,7 @@ class Backoff:
             raise InvalidOptionError("cap", f"must not be below base ({self.base}), got {self.cap}")
 
     def bound(self, attempt: int) -> timedelta:
-        """Return the maximum delay after this attempt (from 1); never above `cap`."""
+        """Return the maximum delay after this `attempt` (from 1); never above `cap`."""
         try:
             seconds = self.base.total_seconds() * float(self.factor) ** (max(attempt, 1) - 1)
         except OverflowError:
@@ -62,5 +63,5 @@ class Backoff:
 
 
 def immediately(attempt: int, error: BaseException, /) -> timedelta:
-    """Retry without delay: for tests, and for errors that are known to be transient."""
+    """Return no delay, whatever the `attempt` and the `error`: for tests, and for errors that are known to be transient."""
     return timedelta(0)

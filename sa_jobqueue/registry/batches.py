@@ -43,6 +43,7 @@ class BatchRule:
     def of(self, place: str, hint: Any) -> tuple[Any, BatchRule]:
         """Return the payload type of one job, from the annotation of a handler's first parameter, and the rule for it.
 
+        `place`: where the function is declared, for messages. `hint`: the annotation.
         Raises: InvalidHandlerError if it is not a list.
         """
         if typing.get_origin(hint) is not list:
@@ -58,6 +59,7 @@ class BatchItem(Generic[InT]):
     """One job of a batch."""
 
     payload: InT
+    """The job's decoded payload."""
     context: AttemptContext
     """Of this job's own attempt: whether it should stop, and its logger."""
 

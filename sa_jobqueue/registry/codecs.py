@@ -25,10 +25,13 @@ class PayloadCodec(Protocol):
         """Name stored with each payload. Keep it as long as there are jobs that this codec encoded."""
 
     def encode(self, data: bytes, /) -> Json:
-        """Encode a payload, given as JSON text in UTF-8, to the JSON value to store."""
+        """Return the JSON value to store for a payload. `data`: its JSON text in UTF-8."""
 
     def decode(self, stored: Json, /) -> bytes:
-        """Decode a value that `encode` returned, in this or an earlier release. If it raises, the job dies."""
+        """Return the JSON text of a `stored` value that `encode` returned, in this or an earlier release.
+
+        If it raises, the job dies.
+        """
 
 
 class Codecs:

@@ -79,6 +79,7 @@ class Handler(Generic[InT, OutT, JobT]):
     """A registered function. Calling it runs the function; `job` creates a job for it."""
 
     job_type: JobType
+    """The declaration: its name, options, payload and output types."""
     _model: type[JobT]
     _registry: Registry
     _insert: ClassVar[Callable[[Any, JobMixin[Any]], Any]]
@@ -174,7 +175,7 @@ class Handler(Generic[InT, OutT, JobT]):
         rate_cost: int | None = None,
         **columns: Any,
     ) -> JobT:
-        """Create a job of this type, its payload checked now; add it to a session to enqueue it.
+        """Create and return a job of this type, its payload checked now; add it to a session to enqueue it.
 
         A `keyword_handler` takes the fields of its payload by name: `send.job(order_id=7)`.
 
@@ -365,6 +366,7 @@ class Handler(Generic[InT, OutT, JobT]):
         """Register a function that turns the JSON of a `from_version` input into that of the next version.
 
         It lets workers run jobs that were enqueued before the payload's shape changed.
+        Returns a decorator, which returns the function unchanged.
         Raises: InvalidOptionError if that version is not below the handler's `version`, or already has an upcaster.
         """
 

@@ -217,12 +217,12 @@ class JobQueue(Generic[JobT]):
         return register
 
     def middleware(self, func: MiddlewareT) -> MiddlewareT:
-        """Register a coroutine function to run around every attempt of this registry's own handlers.
+        """Register a coroutine function to run around every attempt of this registry's own handlers; return it unchanged.
 
-        Called as `func(attempt, proceed)`; it awaits `proceed()` exactly once: that decodes the payload, calls the handler
-        and, where the handler takes a session, commits. The first one registered is outermost. It may raise to end the
-        attempt, a signal such as `Snooze` too; what the handler raises comes out of `proceed()`, and fails the attempt even
-        if it is kept. Context variables that it sets are seen by the handler, also in a thread.
+        `func`: called as `func(attempt, proceed)`; it awaits `proceed()` exactly once: that decodes the payload, calls the
+        handler and, where the handler takes a session, commits. The first one registered is outermost. It may raise to end
+        the attempt, a signal such as `Snooze` too; what the handler raises comes out of `proceed()`, and fails the attempt
+        even if it is kept. Context variables that it sets are seen by the handler, also in a thread.
         Handlers that are included elsewhere keep the middleware of their own registry, and get no other.
         Raises: InvalidMiddlewareError.
         """
@@ -315,7 +315,8 @@ class JobQueue(Generic[JobT]):
         leaves out wait. A sync function runs in a thread, and the worker does not claim until it returns. Many workers may
         call it at the same time and choose the same jobs: each job is started once. Limits, pauses and ordering keys still
         apply.
-        `window`: maximum number of candidates, 1 to 1,000. `timeout`: how long a call may take, 1 ms to 1 min.
+        `queue`: name of the queue. `window`: maximum number of candidates, 1 to 1,000. `timeout`: how long a call may take,
+        1 ms to 1 min.
         `max_wait`: a candidate that a worker has offered for this long is started first; without it, a job that is never
         chosen never starts. `inputs`: whether candidates have their payloads, which must be read for each of them.
         If the function raises, takes too long, or returns something else, `SelectorFailed` is emitted, and jobs start in the
@@ -362,10 +363,17 @@ class JobQueue(Generic[JobT]):
         """Declare a schedule that enqueues a job of a handler at the times of a cron expression, once for all workers.
 
         `name`: name of the row that workers create. The row stays until it is deleted, even if the declaration is removed.
-        `cron`, `time_zone` and the other options: as in `Schedule`. `payload`: as in `handler.job`; with `fire_time_field`,
-        the name of the field that receives the scheduled time, a mapping of the other fields is enough.
+        `cron`: when it fires, such as "0 3 * * *" for 03:00 every day; `Cron` has the syntax. `time_zone`: IANA name of the
+        zone in which the times are meant. `handler`: the handler, or the name of its job type.
+        `payload`: as in `Handler.job`; with `fire_time_field`, the name of the field that receives the scheduled time, a
+        mapping of the other fields is enough.
+        `misfire_policy`: what happens to times at which no worker ran: "skip" drops those later than `grace` (a minute by
+        default, at most 3,650 days), "one", the default, fires only the latest, "all" fires the latest `catch_up` of them (1
+        to 10,000; 100 by default).
+        `overlap`: False skips a time while the chain of the previous job is open.
         `options`: `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout` and `rate_cost` of its jobs; the handler's
         by default.
+        Returns the definition.
         Raises: InvalidOptionError, UnknownJobTypeError, InvalidPayloadError, InvalidJobError. Nothing is declared then.
         """
         registered = self[handler if isinstance(handler, str) else handler.job_type.name]
@@ -412,9 +420,10 @@ class JobQueue(Generic[JobT]):
         return declared
 
     def cron(self, expression: str, *, name: str | None = None, **options: Any) -> Callable[[HandlerT], HandlerT]:
-        """Declare a schedule of the handler it is written above; `name` is the handler's own unless given.
+        """Declare a schedule of the handler it is written above; return a decorator.
 
-        `expression`, `options`: as `cron` and the rest of `schedule`. Raises: as `schedule`; InvalidOptionError if it is
+        `expression`: as `cron` of `schedule`. `name`: by default the name of the job type. `options`: the other options of
+        `schedule`. Raises: as `schedule`; InvalidOptionError if it is
         written below `handler`.
         """
 
@@ -427,7 +436,7 @@ class JobQueue(Generic[JobT]):
         return declare
 
     def __getitem__(self, type_name: str) -> Handler[Any, Any, JobT]:
-        """Return a handler by its type's name. Raises: UnknownJobTypeError."""
+        """Return the handler of the job type `type_name`. Raises: UnknownJobTypeError."""
         self.registry.get(type_name)
         return self._handlers[type_name]
 
@@ -445,13 +454,16 @@ class JobQueue(Generic[JobT]):
         return kind.output.decode("output", kind.open("output", chain.output))
 
     def job(self, type_name: str, payload: Any = None, **options: Any) -> JobT:
-        """Describe a job of a type known only by name; otherwise as `Handler.job`. Raises: UnknownJobTypeError."""
+        """Create and return a job of a type known only by name; otherwise as `Handler.job`.
+
+        `type_name`: the job type. `options`: those of `Handler.job`. Raises: as `Handler.job`; UnknownJobTypeError.
+        """
         return self[type_name].job(payload, **options)
 
     def include(self, other: JobQueue[JobT]) -> None:
         """Take over every handler, schedule, queue and selector of another registry, such as a feature's own.
 
-        What is registered there afterwards is not.
+        `other`: a registry for the same `Job` class. What it registers afterwards is not included.
         Raises: DuplicateJobTypeError naming both places; InvalidOptionError when its jobs are rows of another class, or it
         is this registry, or has been included before. Nothing is taken over then.
         """

@@ -80,7 +80,7 @@ class Schedule:
             raise InvalidOptionError("fire_time_field", "needs an input that is an object, or none")
 
     def input_at(self, fire_time: datetime) -> Json:
-        """Return the input of the job that is fired for a time."""
+        """Return the input of the job that is fired for `fire_time`."""
         if self.fire_time_field is None:
             return self.input
         return {**(self.input or {}), self.fire_time_field: fire_time.astimezone(UTC).isoformat()}
@@ -103,6 +103,7 @@ class ScheduleRun:
     """The outcome of one due schedule. It is reported before the commit: after a rollback it has not happened."""
 
     schedule: str
+    """Name of the schedule."""
     fire_times: tuple[datetime, ...] = ()
     """The times that it was fired for, oldest first."""
     job_ids: tuple[Any, ...] = ()

@@ -22,20 +22,29 @@ class Candidate(NamedTuple):
     """A due job that a selector may choose."""
 
     id: JobId
+    """Id of the job."""
     type_name: str
+    """The job type."""
     queue: str
+    """Its queue."""
     fairness_key: str
     """Its fairness key, such as a customer's id; empty for none."""
     priority: int
+    """Its priority, -9 to 9; larger first."""
     chain_id: JobId
+    """Id of its chain, which is the root job's."""
     chain_index: int
+    """Its position in the chain; 0 for the root."""
     created_at: datetime
+    """When it was enqueued."""
     scheduled_at: datetime
     """When it was due."""
     attempt: int
     """How many attempts it has had."""
     deduplication_key: str | None
+    """Its deduplication key; None for none."""
     ordering_key: str | None
+    """Its ordering key; None for none."""
     input: Json
     """Its payload as JSON; None unless the selector was declared with `inputs`."""
 
@@ -55,6 +64,7 @@ start, best first; it may return more than `free`, because some may be taken by 
 class Selector:
     """A selector function with its options, which are those of `JobQueue.selector`.
 
+    `choose`: the function, called with the candidates and the number of free slots.
     Raises: InvalidOptionError naming the field.
     """
 

@@ -95,7 +95,9 @@ class QueueSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeSettings:
-    """Settings of a job type, stored in its row. A type without a row has the defaults. The fields are those of a queue.
+    """Settings of a job type, stored in its row. A type without a row has the defaults.
+
+    `type_name`: name of the job type. The other fields are those of `QueueSettings`, and apply to all jobs of the type.
 
     Raises: InvalidOptionError naming the field.
     """

@@ -56,11 +56,14 @@ def archive(
 ) -> ArchiveReport:
     """Move chains that ended before a time to Parquet files written by Spark; see `sa_jobqueue.archive.archive`.
 
-    `url`: the database URL; default: `SA_JOBQUEUE_URL` on the driver and on each executor. `password_file`: a file, present
+    `spark`: the session that writes. `before`, `options`, `on_progress`: as in `sa_jobqueue.archive.archive`. `url`: the
+    database URL; default: `SA_JOBQUEUE_URL` on the driver and on each executor. `password_file`: a file, present
     on all of them, that contains only the password. `tasks`: maximum number of concurrent readers, each with its own
-    connection; also the number of files per day and dataset. `path`: a folder that driver and executors share, or a URI that
-    both pyarrow and Spark can open; `s3://` is passed to Spark as `s3a://`.
-    Raises: the errors of `sa_jobqueue.archive.archive`; ArchiveError with Spark's message if Spark fails to write.
+    connection; also the number of files per day and dataset, 1 to 10,000. `path`: a folder that driver and executors share,
+    or a URI that both pyarrow and Spark can open; `s3://` is passed to Spark as `s3a://`.
+    Returns the same report.
+    Raises: the errors of `sa_jobqueue.archive.archive`; MissingExtraError without pandas; InvalidOptionError for `tasks` or
+    `url`; ArchiveError with Spark's message if Spark fails to write.
     """
     if find_spec("pandas") is None:  # mapInArrow requires it, used or not
         raise MissingExtraError("pandas", "spark")
@@ -78,7 +81,11 @@ def archive(
 
 
 class SparkEngine:
-    """Writes the files of a run as DataFrames. Requires no SparkContext, so it works over Spark Connect, too."""
+    """Writes the files of a run as DataFrames. Requires no SparkContext, so it works over Spark Connect, too.
+
+    `spark`: the session that writes. `database`: options of the data source, which reads the jobs on the executors. `tasks`:
+    maximum number of concurrent readers.
+    """
 
     name: Final = "spark"
 
@@ -88,7 +95,10 @@ class SparkEngine:
         self._tasks = tasks
 
     def write(self, task: Task) -> dict[str, int]:
-        """Write all files of a run; return the number of rows of each dataset, as counted by Spark."""
+        """Write all files of a run; return the number of rows of each dataset, as counted by Spark.
+
+        `task`: the run, and where its files go. Raises: ArchiveError with Spark's message.
+        """
         written: dict[str, int] = {}
         for dataset in DATASETS.values():
             query, parameters = copy_text(archived.read(task.model, dataset, task.run_id, 0))

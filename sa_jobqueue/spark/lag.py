@@ -20,7 +20,9 @@ class Holder:
     pid: int | None
     """Process id of its session; `pg_terminate_backend(pid)` ends it. None for a prepared transaction."""
     application_name: str | None
+    """Its `application_name`; None if this role may not see it, and for a prepared transaction."""
     user: str | None
+    """Its database role."""
     state: str | None
     """State as in `pg_stat_activity`; `prepared` for a prepared transaction."""
     open_for: timedelta | None
@@ -40,6 +42,7 @@ class StreamLag:
     next_xid: int
     """Greater than the id of every transaction that has begun to write."""
     is_replica: bool
+    """Whether the server is a replica."""
     holder: Holder | None
     """The transaction that holds the watermark back; None if there is none, on a replica, or if the role may not see it."""
 

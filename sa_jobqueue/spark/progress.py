@@ -38,7 +38,9 @@ class WorkersReport:
     """Result of workers on executors. It excludes killed tasks, whose work is recorded in the database only."""
 
     name: str
+    """The workers' name: the prefix and a random suffix."""
     rounds: int = 0
+    """Number of batches of Spark tasks that have ended."""
     completed: int = 0
     """Number of completed jobs."""
     failed: int = 0
@@ -46,6 +48,7 @@ class WorkersReport:
     lost: int = 0
     """Number of attempts whose lease was lost before they ended."""
     elapsed: timedelta = timedelta(0)
+    """Time since the workers were started."""
     ended: WorkersEnd | None = None
     """Why the workers ended; None while they run."""
 
@@ -57,11 +60,13 @@ class WorkersProgress:
     report: WorkersReport
     """Result of the batches that have ended."""
     slots: int
+    """Number of slots."""
     workers: int
     """Number of registered workers that send heartbeats."""
     running: int
     """Number of jobs that are running."""
     draining: bool
+    """Whether the workers were asked to drain."""
     due: int | None = None
     """Number of due jobs in its queues, counted every ten seconds up to 100,000 per priority; None at first."""
     is_capped: bool = False

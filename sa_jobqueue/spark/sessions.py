@@ -73,7 +73,7 @@ class SparkSessions:
 
     @contextmanager
     def open(self, attempt: AttemptContext) -> Iterator[SparkSession]:
-        """Open a session for one attempt, tagged with its job's id and attempt. Blocks while Spark starts.
+        """Open and yield a session for one `attempt`, tagged with its job's id and attempt. Blocks while Spark starts.
 
         Raises: SparkOnExecutorError in a Spark task, where Spark is not available; any error of `make`.
         """

@@ -88,5 +88,6 @@ def register(spark: SparkSession) -> None:
 
     Spark searches the driver's installed packages once per session: it misses a package that was installed later, or that
     comes in an archive (`--py-files`).
+    `spark`: the session.
     """
     spark.dataSource.register(JobQueueSource)

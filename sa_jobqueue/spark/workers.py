@@ -65,6 +65,7 @@ class WorkerSet:
         with WorkerSet(spark, "shop.jobs:jobs", slots=8, queues=["embed"]) as workers:
             report = workers.wait()  # until a whole batch was idle
 
+    - `spark`: the session whose executors run the workers.
     - `app`: `module:attribute` of the application's `JobQueue`, importable here and on every executor.
     - `slots`: number of workers, 1 to 10,000, each a Spark task; those for which the cluster has no core wait.
     - `url`: the database URL; default: `SA_JOBQUEUE_URL`, here and on every executor. `password_file`: a file with only the
@@ -352,8 +353,8 @@ class WorkerSet:
 def run_workers(spark: SparkSession, app: str, *, slots: int, **options: Any) -> WorkersReport:
     """Run workers on Spark's executors until a whole batch was idle or they are drained; return their result.
 
-    `options`: as for `WorkerSet`. On an interrupt (Ctrl-C), it stops the workers first; without Connect, however, Spark then
-    cancels everything that runs.
+    `spark`, `app`, `slots`, `options`: as for `WorkerSet`. On an interrupt (Ctrl-C), it stops the workers first; without
+    Connect, however, Spark then cancels everything that runs.
     Raises: InvalidOptionError before anything is started; WorkersFailedError when tasks failed permanently. No job is lost
     then, because their leases expire. An error of a handler only ends its attempt.
     """

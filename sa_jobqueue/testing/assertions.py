@@ -75,7 +75,11 @@ def assert_not_enqueued(
     session: AsyncSession, of: Jobs[JobT], matching: Matching = None, **columns: Any
 ) -> Coroutine[Any, Any, None]: ...
 def assert_not_enqueued(session: Any, of: Any, matching: Matching = None, **columns: Any) -> Any:
-    """Fail if `enqueued` finds a job. Raises: AssertionError that shows the jobs."""
+    """Fail if `enqueued` finds a job. Returns None; with an `AsyncSession`, a coroutine to be awaited.
+
+    `session`, `of`, `matching`, `columns`: as in `enqueued`.
+    Raises: AssertionError that shows the jobs; InvalidOptionError as `enqueued`.
+    """
 
     def check(opened: Session) -> None:
         wanted = _Wanted(of, matching, columns)

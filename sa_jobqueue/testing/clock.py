@@ -27,8 +27,8 @@ def advance(session: Any, by: timedelta, *, model: type[JobMixin[Any]] = Job) ->
     """Advance the queue's clock: move every time stored in its tables back, in the session's transaction.
 
     Afterwards jobs, backoffs, deadlines, deduplication windows, schedules and retention stand as they would after `by`.
-    Within one transaction PostgreSQL's `now()` does not move, so there the clock is frozen between two calls. With an
-    `AsyncSession`, to be awaited. `by`: above zero. `model`: the class whose table is the queue.
+    Within one transaction PostgreSQL's `now()` does not move, so there the clock is frozen between two calls. Returns
+    None; with an `AsyncSession`, a coroutine to be awaited. `by`: above zero. `model`: the class whose table is the queue.
     Changes: all rows of the queue but those of workers. Raises: InvalidOptionError.
     """
     if not isinstance(by, timedelta) or by <= timedelta(0):

@@ -21,6 +21,7 @@ SELECT current_setting('fsync') = 'off' AND current_setting('server_version_num'
 def create_database(server_url: str, template: str | None = None) -> str:
     """Create an empty database of a new name, or a copy of the database named `template`; return its URL.
 
+    `server_url`: URL of any database of the server, for a role that may create databases.
     Obliges: no session is connected to the template; PostgreSQL waits 5 seconds for sessions that are ending, then refuses.
     """
     name = f"{_PREFIX}_{secrets.token_hex(6)}"
@@ -33,14 +34,14 @@ def create_database(server_url: str, template: str | None = None) -> str:
 
 
 def drop_database(database_url: str) -> None:
-    """Drop the database of the URL and end the sessions in it; one already gone is no error."""
+    """Drop the database of `database_url` and end the sessions in it; one that does not exist is no error."""
     with _server(database_url) as connection:
         name = _quoted(connection, database_name(database_url))
         connection.execute(text(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
 
 
 def database_name(database_url: str) -> str:
-    """Read the name of the database from a URL. Raises: `ValueError` when it names none."""
+    """Return the name of the database in `database_url`. Raises: `ValueError` if it has none."""
     name = make_url(database_url).database
     if not name:
         raise ValueError("the URL names no database")
@@ -48,7 +49,7 @@ def database_name(database_url: str) -> str:
 
 
 def server_version(server_url: str) -> tuple[int, ...]:
-    """Ask the server for its release, such as (18, 6), waiting 5 seconds at most for a connection."""
+    """Return the release of the server at `server_url`, such as (18, 6), waiting 5 seconds at most for a connection."""
     engine = create_engine(server_url, poolclass=NullPool, connect_args={"connect_timeout": 5})
     with engine.connect() as connection:
         answer = connection.dialect.server_version_info or ()
@@ -56,7 +57,7 @@ def server_version(server_url: str) -> tuple[int, ...]:
 
 
 def create_schema(database_url: str, metadata: MetaData) -> None:
-    """Create the schemas and tables of `metadata` in the database, and leave no session behind."""
+    """Create the schemas and tables of `metadata` in the database of `database_url`, and leave no session behind."""
     engine = create_engine(database_url, poolclass=NullPool)
     with engine.begin() as connection:
         for schema in sorted({table.schema for table in metadata.tables.values() if table.schema}):
@@ -65,7 +66,10 @@ def create_schema(database_url: str, metadata: MetaData) -> None:
 
 
 class ThrowAwayDatabase:
-    """Create a database on entry and drop it on exit, sessions and all."""
+    """Create a database on entry and drop it on exit, sessions and all.
+
+    `server_url`, `template`: as in `create_database`.
+    """
 
     def __init__(self, server_url: str, template: str | None = None) -> None:
         self._server_url = server_url
@@ -93,6 +97,7 @@ class ThrowAwayDatabase:
 class DatabaseTemplate:
     """Prepare one database on first use, and clone it from then on: a copy of files is quicker than DDL.
 
+    `server_url`: as in `create_database`.
     `prepare` is given the URL of an empty database and leaves no session in it. When it raises, that database is
     dropped, and the next `clone` tries again. Not for several threads at once.
     """

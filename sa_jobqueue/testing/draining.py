@@ -30,11 +30,15 @@ class Drained:
     """Number of attempts of a `drain` by outcome."""
 
     completed: int = 0
+    """Completed."""
     retried: int = 0
     """Failed, or asked for another try by `Retry`; the job is due again later."""
     snoozed: int = 0
+    """Put off with `Snooze`."""
     died: int = 0
+    """Died: their jobs are dead letters."""
     cancelled: int = 0
+    """Ended with `Cancel`."""
     errors: list[BaseException] = field(default_factory=list)
     """Exceptions that handlers raised, without signals such as `Snooze`, oldest first."""
 

@@ -40,9 +40,9 @@ def perform(
 
     The payload passes through JSON and back, and what the handler returns is checked against its annotation; dependencies
     are opened, middleware is not run. What the handler raises is raised, signals such as `Snooze` too.
-    `session`: for a handler that takes one. `attempt`, `last_error`: what its `AttemptContext` shows of the attempt and the
-    one before. `blockers`: the outputs of the chains that its job waited for. `options`: of the job, as `handler.job` takes
-    them.
+    `handler`: the handler. `payload`: as in `Handler.job`. `session`: for a handler that takes one. `attempt`, `last_error`:
+    what its `AttemptContext` shows of the attempt and the one before. `blockers`: the outputs of the chains that its job
+    waited for. `options`: of the job, as `Handler.job` takes them.
     Raises: InvalidPayloadError, InvalidJobError, InvalidOutputError; InvalidOptionError without a session it needs.
     """
     kind = handler.job_type
@@ -117,10 +117,11 @@ def make_job(
 ) -> Any:
     """Enqueue a job and bring it to a state by the steps that a worker takes; return it, flushed, not committed.
 
-    With an `AsyncSession`, to be awaited. `status`: pending, blocked (with `blockers`), running, completed, dead or
-    cancelled. `output`: what a completed one returned. `error`: what a dead one, or a pending one before its next try,
-    failed with; a dead one has a dead letter. `options`: as `handler.job` takes them.
-    Raises: as `handler.job`; InvalidOptionError for a status without the option that it needs.
+    With an `AsyncSession`, to be awaited. `handler`: the handler of the job. `payload`: as in `Handler.job`. `status`:
+    pending, blocked (with `blockers`), running, completed, dead or cancelled. `output`: what a completed one returned.
+    `error`: what a dead one, or a pending one before its next try, failed with; a dead one has a dead letter. `options`: as
+    `Handler.job` takes them.
+    Raises: as `Handler.job`; InvalidOptionError for a status without the option that it needs.
     """
     wanted = JobStatus(status)
     if wanted is JobStatus.BLOCKED and not options.get("blockers"):
@@ -164,7 +165,7 @@ def clear(session: AsyncSession, *, model: type[JobMixin[Any]] = Job) -> Corouti
 def clear(session: Any, *, model: type[JobMixin[Any]] = Job) -> Any:
     """Delete all jobs, their history and their dead letters, in the session's transaction: for a suite's teardown.
 
-    `delete(Job)` alone fails where jobs wait for chains. With an `AsyncSession`, to be awaited.
+    `delete(Job)` alone fails where jobs wait for chains. Returns None; with an `AsyncSession`, a coroutine to be awaited.
     """
 
     def work(opened: Session) -> None:

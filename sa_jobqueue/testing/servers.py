@@ -62,8 +62,11 @@ class Attempt:
     """The reason why one provider had no server, and the remedy."""
 
     provider: str
+    """Name of the provider."""
     reason: str
+    """Why it had no server."""
     remedy: str
+    """What to do so that it has one."""
 
 
 class ServerUnavailableError(JobQueueError):
@@ -87,9 +90,13 @@ class ServerOptions:
     """Describe the server to use. An explicit URL is used unchanged, a container ignores all but `settings`."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the server, by name."""
     data_dir: Path | None = None
+    """Directory of its data, which is kept; None for a temporary one."""
     tcp: bool = False
+    """Whether it also listens on a free port of 127.0.0.1, with a generated password."""
     outlive_owner: bool = False
+    """Whether it runs on when this process ends; stop it with `stop()`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +104,18 @@ class Provider:
     """Tie the name of a provider to what opens a server and to what an operator can do when it cannot."""
 
     name: str
+    """Name of the provider, as in `open_server`."""
     open: Callable[[ServerOptions], PostgresServer]
+    """Starts a server."""
     remedy: str
+    """What to do if it cannot."""
 
 
 class ExternalServer:
-    """Use a server that is already running. It must answer once, and is never stopped."""
+    """Use a server that is already running. It must answer once, and is never stopped.
+
+    `url`: URL of the server. Raises: sqlalchemy.exc.ArgumentError if it is not a PostgreSQL URL.
+    """
 
     def __init__(self, url: str) -> None:
         given = make_url(url)
@@ -126,7 +139,8 @@ def open_server(provider: str = "auto", options: ServerOptions | None = None) ->
     """Return a running server of the first provider that can start one.
 
     `provider` is `auto`, the name of a provider (`docker`, `embedded`, `local`), `oldest` or `newest` of the installed
-    programs, or a URL. If `SA_JOBQUEUE_URL` is set, `auto` uses only that.
+    programs, or a URL. If `SA_JOBQUEUE_URL` is set, `auto` uses only that. `options`: settings of a server that is started;
+    by default those of `ServerOptions`.
 
     Obliges: stop it, or use it as a context manager.
     Raises: `ServerUnavailableError` when no provider can start one, `ValueError` for an unknown provider.

@@ -59,8 +59,9 @@ async def wait_chain(
 ) -> ChainResult[Any]:
     """Wait until a chain ends, and return its result.
 
-    See `sa_jobqueue.wait_chain` for the parameters, locks and errors. All waits for chains of one queue on one event loop
-    share a connection for notifications, which is closed with the last of them. Cancelling the wait leaves nothing behind.
+    `engine`: an `AsyncEngine`. The other parameters, locks and errors: as in `sa_jobqueue.wait_chain`. All waits for chains
+    of one queue on one event loop share a connection for notifications, which is closed with the last of them. Cancelling
+    the wait leaves nothing behind.
     """
     if not isinstance(engine, AsyncEngine):
         raise InvalidOptionError(

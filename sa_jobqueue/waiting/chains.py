@@ -60,12 +60,13 @@ def wait_chain(
 ) -> ChainResult[Any]:
     """Wait until a chain ends, and return its result; blocks this thread. Use `aio.wait_chain` in asynchronous code.
 
-    `chain`: a chain's id, a chain, or any of its jobs; attributes that are not loaded are not loaded now. `timeout`: of this
-    wait, by this machine's monotonic clock; greater than zero. It does not affect the chain. `output`: the type of the
-    chain's output, or the handler that the chain starts or ends with; without it, the output is JSON. `poll_interval`: how
-    long a lost notification can delay the result; greater than zero; each poll is one short statement. `listen`: False opens
-    no connection for notifications and only polls, for instance behind a pooler in transaction mode. `on_progress`: called
-    with each new report of `AttemptContext.progress` that a poll finds; it must be quick, and an exception ends the wait.
+    `engine`: reads the chain. `chain`: a chain's id, a chain, or any of its jobs; attributes that are not loaded are not
+    loaded now. `timeout`: of this wait, by this machine's monotonic clock; greater than zero. It does not affect the chain.
+    `output`: the type of the chain's output, or the handler that the chain starts or ends with; without it, the output is
+    JSON. `poll_interval`: how long a lost notification can delay the result; greater than zero; each poll is one short
+    statement. `listen`: False opens no connection for notifications and only polls, for instance behind a pooler in
+    transaction mode. `on_progress`: called with each new report of `AttemptContext.progress` that a poll finds; it must be
+    quick, and an exception ends the wait.
     `model`: the queue's class; by default that of the given object, or `sa_jobqueue.Job`.
 
     Do not wait in the transaction that enqueues, since no worker can see the job before the commit. Do not wait in a

@@ -66,6 +66,8 @@ _CLOSING: Final = timedelta(seconds=10)
 class Worker:
     """Run the jobs of one `JobQueue` on one event loop.
 
+    - `jobs`: the registry of the handlers. `options`: queues, concurrency, timeouts and intervals; see `WorkerOptions`.
+    - `events`: receives what happens; by default a new `EventBus`, which is the worker's `events`.
     - `engine`: an `Engine` or `AsyncEngine`. If a handler needs the other kind, it is created from the same URL.
     - `session_factory`, `async_session_factory`: create the sessions that handlers receive, with the application's own
       options; by default plain sessions on the engine. Their pool needs one connection for each of `concurrency` handlers.
@@ -78,6 +80,8 @@ class Worker:
 
     **A job may run more than once**, because a worker can die after the handler's external effects: handlers must be
     idempotent. What a handler writes through its session happens once.
+
+    Raises: InvalidOptionError naming the parameter.
     """
 
     def __init__(

@@ -88,6 +88,7 @@ def subscribe(
 
     `types`, `running`, `slots`: as in `metrics.workers.subscribe`. `tracer_provider`, `meter_provider`: by default
     OpenTelemetry's global ones.
+    `events`: the worker's `events`.
     Raises: MissingOpenTelemetryExtraError.
     """
     tracer, meter = _tracer(tracer_provider), _meter(meter_provider)

@@ -70,6 +70,7 @@ def capacity(
     `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`. `every`: width of a bucket. `target_wait` and
     `quantile`: as for `workers_needed`. `slots`: how many jobs your workers can run at once, for `utilisation`. `as_of`:
     time up to which running jobs are counted; default: Spark's clock.
+    `history`: the rows to measure.
     Shape: `bucket_start`, the columns of `by`, `started` (attempts in it), `arrivals_per_second` (`started` divided by the
     bucket's width), `mean_run_seconds` (of attempts that started in it and ended), `busy_workers` (total run time inside
     the bucket divided by its width: exactly Little's L), `utilisation` (`busy_workers` divided by `slots`; null without),

@@ -58,9 +58,13 @@ class History:
     """
 
     jobs: DataFrame
+    """Rows of the dataset `jobs`."""
     attempts: DataFrame
+    """Rows of the dataset `attempts`."""
     dead_letters: DataFrame
+    """Rows of the dataset `dead_letters`."""
     blockers: DataFrame
+    """Rows of the dataset `blockers`."""
     _recent: Callable[[date], History] | None = field(default=None, init=False, repr=False, compare=False)
     """Reads the history again without an archive's folders of days before a given one."""
 
@@ -70,10 +74,10 @@ class History:
 
     @classmethod
     def live(cls, spark: SparkSession, url: str, **options: str) -> History:
-        """Read a database through `spark.read.format("jobqueue")`.
+        """Return the history in a database, read through `spark.read.format("jobqueue")`.
 
-        `url` and `options` are those of that source. Options apply to all four datasets, so use `where` for filters that
-        only some of them support. Payloads are not read.
+        `spark`: the session that reads. `url` and `options` are those of that source. Options apply to all four datasets, so
+        use `where` for filters that only some of them support. Payloads are not read.
         """
         reader = spark.read.format("jobqueue").options(**options).option("url", url)
         frames = {name: reader.schema(_schema(dataset, USED[name])).load(name) for name, dataset in DATASETS.items()}
@@ -81,8 +85,9 @@ class History:
 
     @classmethod
     def archive(cls, spark: SparkSession, path: str) -> History:
-        """Read an archive: Parquet files in a folder for each dataset. A missing folder is read as empty.
+        """Return the history in an archive: Parquet files in a folder for each dataset. A missing folder is read as empty.
 
+        `spark`: the session that reads. `path`: the archive's folder or URI, as Spark opens it.
         Raises: NoHistoryError if the folder of jobs is missing.
         """
         history = cls(**{name: _archived(spark, path, dataset) for name, dataset in DATASETS.items()})
@@ -96,8 +101,8 @@ class History:
     def union(self, other: History) -> History:
         """Return both histories as one, without duplicate rows: of a row in both, this one's version is used.
 
-        Put the live queue first: `live.union(archive)`. Rows that an archive run has written and not yet deleted are in
-        both, and may have changed since.
+        `other`: the history to add. Put the live queue first: `live.union(archive)`. Rows that an archive run has written
+        and not yet deleted are in both, and may have changed since.
         """
         both = self._with(other)
         if self._recent or other._recent:
@@ -120,8 +125,9 @@ class History:
         queues: Sequence[str] = (),
         types: Sequence[str] = (),
     ) -> History:
-        """Return the rows that ended at `since` or later and before `until`, of these queues and types.
+        """Return the rows that ended at `since` or later and before `until`, of these `queues` and `types`.
 
+        All by default; instants are aware.
         A job that has not ended is selected by its enqueueing, an attempt by its end, a dead letter by the death, a blocker
         by the job that waits. With queues or types, attempts whose job is not in the history are left out. With `since`, the
         folders of earlier days of an archive are not read.

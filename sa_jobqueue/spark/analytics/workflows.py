@@ -36,6 +36,7 @@ _ENDED: Final = sorted(status.value for status in ENDED)
 def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs: int = DRIVER_JOBS) -> DataFrame:
     """Measure each workflow of two jobs or more: chains joined by blockers, directly or through other chains.
 
+    `history`: the rows to measure.
     Shape: `workflow_id` (the smallest id of its chains), `type_name` (of the open job that was enqueued last, or else of
     the job that ended last), `chains`, `jobs`, `is_ended` (all jobs), `created_at` (of the first job), `ended_at` (of the
     last job; null while one is open), `length` (jobs in the longest sequence), `width` (maximum number of jobs at the same
@@ -63,6 +64,7 @@ def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs
 def critical_paths(measured_workflows: DataFrame, history: History) -> DataFrame:
     """Return the jobs of each critical path in the result of `workflows`, in order.
 
+    `measured_workflows`: the result of `workflows`. `history`: the history that it was computed from.
     Shape: `workflow_id`, `position` (from 1), `job_id`, `type_name`, `status`, `run_seconds` (of all attempts),
     `wait_seconds` (from when its last attempt was due until it was claimed; null without a claim), `is_straggler`.
     """

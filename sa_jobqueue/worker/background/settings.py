@@ -51,6 +51,7 @@ class Control:
     """Settings of one queue or job type; the defaults apply if there are none."""
 
     is_paused: bool = False
+    """Whether none of its jobs is started."""
     weight: int = 1
     """Of a queue, relative to the others; 1 to 100."""
     global_concurrency: int | None = None
@@ -58,15 +59,21 @@ class Control:
     rate_limit: int | None = None
     """Maximum number of its jobs that start within `rate_period` across all workers."""
     rate_period: timedelta | None = None
+    """Period of `rate_limit`."""
     rate_burst: int | None = None
+    """How many may start at once after a pause; None: `rate_limit`."""
     rate_algorithm: str | None = None
+    """How starts are counted, a `RateAlgorithm`; None: a token bucket."""
     sharers: int | None = None
     """Number of workers that share a rate; 0 before this one is known to share it, None if the rate is not shared."""
     concurrency_per_key: int | None = None
     """Maximum number of jobs of each fairness key that run at once across all workers, unless the key has its own limit."""
     retry_base: timedelta | None = None
+    """Initial backoff of job types without a retry policy; None: the default of `Backoff`, as for the next two."""
     retry_factor: float | None = None
+    """Factor of that backoff."""
     retry_cap: timedelta | None = None
+    """Maximum of that backoff."""
 
     @property
     def retry(self) -> Backoff | None:
@@ -110,19 +117,20 @@ class Controls:
     queues: Mapping[str, Control] = field(default_factory=dict)
     """By queue, or by part of one."""
     types: Mapping[str, Control] = field(default_factory=dict)
+    """By job type."""
     concurrency: int | None = None
     """Number of jobs that this worker was asked to run at once; None: the number it was started with."""
 
     def queue(self, name: str) -> Control:
-        """Return the settings of a queue."""
+        """Return the settings of the queue `name`."""
         return self.queues.get(name, DEFAULTS)
 
     def type(self, name: str) -> Control:
-        """Return the settings of a job type."""
+        """Return the settings of the job type `name`."""
         return self.types.get(name, DEFAULTS)
 
     def retry(self, queue: str, fairness_key: str = "") -> Backoff | None:
-        """Return the backoff of a queue, or of a fairness key: its own, or that of its queue."""
+        """Return the backoff of `queue`, or of `fairness_key` in it: its own, or that of its queue."""
         return self.queue(queue_key_of(queue, fairness_key)).retry or self.queue(queue).retry
 
     @property

@@ -37,6 +37,7 @@ class PartVitals:
     """Progress of one component of a worker."""
 
     name: str
+    """Name of the component."""
     silent: timedelta
     """Time since its last progress."""
     usual: timedelta
@@ -48,6 +49,7 @@ class Vitals:
     """State of a worker's components at one moment."""
 
     phase: Phase
+    """Phase of the worker."""
     parts: tuple[PartVitals, ...]
     """The event loop, the heartbeat's thread and the listener, if started."""
     database_silent: timedelta | None
