@@ -107,7 +107,7 @@ def vacuum(
     `OnProgress`; None for no reports.
     `tables`: their names in the database; by default all tables of the queue. `lock_timeout`: how long to wait for the lock
     of each, 1 ms to 1 hour. Requires ownership of the tables; others are skipped.
-    Raises: InvalidOptionError for an unknown table, before anything is done.
+    Raises: InvalidOptionError for an unknown table or a `lock_timeout` out of bounds, before anything is done.
     """
     with _working(engine, lock_timeout) as connection:
         before = _by_name(health(engine, model=model).tables)
@@ -140,7 +140,7 @@ def reindex(
     `indexes`: their names; by default those that are invalid or mostly bloat, with `every` all of the queue's.
     `lock_timeout`: as in `vacuum`; also how long a rebuild waits for each transaction that may use the old index. After a
     timeout the new index is dropped. Requires ownership of the tables, and temporary disk space for each index.
-    Raises: InvalidOptionError for an unknown index, before anything is done.
+    Raises: InvalidOptionError for an unknown index or a `lock_timeout` out of bounds, before anything is done.
     """
     layout = model.__jobqueue__
     with _working(engine, lock_timeout) as connection:

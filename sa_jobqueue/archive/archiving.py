@@ -96,6 +96,7 @@ def archive_runs(
     """Return the latest runs of the ledger, oldest first, each with the columns of `archive_run`.
 
     `database`: as in `archive`. `limit`: maximum number of runs.
+    Raises: DatabaseUnavailableError, SchemaError.
     """
     with opened(database, model, ArchiveOptions(), alone=False) as connection, connection.begin():
         return connection.execute(archiving.runs(model, unfinished=False), {"limit": limit}).all()

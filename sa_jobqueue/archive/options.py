@@ -16,7 +16,10 @@ _MOST: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    """Batch sizes and timeouts of an archiver. The defaults suit a database under load."""
+    """Batch sizes and timeouts of an archiver. The defaults suit a database under load.
+
+    Raises: InvalidOptionError naming the field.
+    """
 
     include_dead: bool = False
     """Whether to archive chains with unresolved dead letters, which may still be redriven."""

@@ -53,6 +53,7 @@ class JobQueue(Generic[JobT]):
 
     `model`: the mapped class whose table is the queue; `sa_jobqueue.Job` by default. `retention`: how long its workers keep
     ended chains; forever by default.
+    Raises: InvalidOptionError naming the parameter.
     """
 
     @overload

@@ -79,8 +79,8 @@ class WorkerSet:
       after the end.
 
     A worker opens five connections, plus one per running job that takes a session: `slots * (5 + concurrency)` in all.
-    Raises: InvalidOptionError before anything is started, also if `spark.speculation` is on: the second copy of a task is
-    just one more worker, but when one of the two ends Spark kills the other.
+    Raises: MissingExtraError without pandas; InvalidOptionError before anything is started, also if `spark.speculation` is
+    on: the second copy of a task is just one more worker, but when one of the two ends Spark kills the other.
     """
 
     def __init__(
