@@ -77,12 +77,15 @@ class Reference:
         """Return what the docstrings of one function or class leave out."""
         text = self.texts[one.path.lower()]
         found = [name for name in parameters(one) if not self.states(text, re.compile(rf"`\*{{,2}}{name}`"))]
-        if isinstance(one, griffe.Function):
-            if str(one.returns) not in {"None", "NoReturn", "Never"} and not self.states(text, RETURNED):
-                found.append("return")
-            raised = set(RAISED.findall(one.source))
-            found += [name for name in sorted(raised) if not self.states(text, re.compile(rf"\b{name}\b"))]
-        return found
+        if isinstance(one, griffe.Function):  # what its class says is not about this method
+            text = one.docstring.value if one.docstring else ""
+        returned = str(one.returns) if isinstance(one, griffe.Function) else "None"
+        if returned not in {"None", "NoReturn", "Never"} and not self.states(text, RETURNED):
+            found.append("return")
+        constructors = [one.members.get("__init__"), one.members.get("__post_init__")]
+        bodies = [part.source for part in (constructors if isinstance(one, griffe.Class) else [one]) if part]
+        raised = {name for body in bodies for name in RAISED.findall(body)}
+        return found + [name for name in sorted(raised) if not self.states(text, re.compile(rf"\b{name}\b"))]
 
 
 @pytest.fixture(scope="module")
