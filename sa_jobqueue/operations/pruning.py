@@ -147,8 +147,7 @@ def prune_dead_letters(
     `rules`: how long they are kept. `scan`: 1 to 10,000. `dry_run`: change nothing; return what would be deleted.
     Commit, then call again with `after`, the result's `next`, until that is None. Unresolved dead letters are kept, and
     those of jobs that are still dead. Settings of queues apply only to chains. Several processes can prune at the same time.
-    `excluded`:
-    ids of dead letters to keep.
+    `excluded`: ids of dead letters to keep.
     Changes: deletes rows of `dead_letter`. Clock: the database's. Locks: the deleted rows, until the transaction ends; it
     does not wait for locks. Raises: InvalidOptionError. Nothing is written then.
     """

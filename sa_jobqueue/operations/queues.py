@@ -281,8 +281,7 @@ def delete_job_types(
     """Delete the settings of job types, which then have the defaults and are not paused; return those that had settings.
 
     `names`: job types. Jobs are kept and continue to run. A type for which workers have a handler is still listed. `by`: as
-    in `upsert_queue`;
-    `dry_run`: as in `pause_queues`.
+    in `upsert_queue`; `dry_run`: as in `pause_queues`.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
     return _delete(session, model.JobType, names, model, by, dry_run=dry_run)

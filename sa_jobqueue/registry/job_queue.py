@@ -424,8 +424,7 @@ class JobQueue(Generic[JobT]):
         """Declare a schedule of the handler it is written above; return a decorator.
 
         `expression`: as `cron` of `schedule`. `name`: by default the name of the job type. `options`: the other options of
-        `schedule`. Raises: as `schedule`; InvalidOptionError if it is
-        written below `handler`.
+        `schedule`. Raises: as `schedule`; InvalidOptionError if it is written below `handler`.
         """
 
         def declare(handler: HandlerT) -> HandlerT:
