@@ -139,7 +139,7 @@ class ClaimedJob(NamedTuple):
     """When the attempt before this one ended, by the database's clock; None for a first attempt."""
 
     @property
-    def part(self) -> str:
+    def queue_key(self) -> str:
         """The queue and the fairness key as one text, for use inside the worker."""
         return queue_key_of(self.queue, self.fairness_key)
 

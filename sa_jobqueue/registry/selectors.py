@@ -49,7 +49,7 @@ class Candidate(NamedTuple):
     """Its payload as JSON; None unless the selector was declared with `inputs`."""
 
     @property
-    def part(self) -> str:
+    def queue_key(self) -> str:
         """The queue and the fairness key as one text, for use inside the worker."""
         return queue_key_of(self.queue, self.fairness_key)
 

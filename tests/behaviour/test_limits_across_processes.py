@@ -42,7 +42,7 @@ queue = JobQueue()
 
 @queue.handler("recorded")
 def recorded(payload: dict, ctx: AttemptContext) -> None:
-    given = {{"pid": os.getpid(), "queue": ctx.job.part, "job_id": ctx.job.id, "attempt": ctx.attempt}}
+    given = {{"pid": os.getpid(), "queue": ctx.job.queue_key, "job_id": ctx.job.id, "attempt": ctx.attempt}}
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         number = connection.execute(text({_BEGIN!r}), given).scalar_one()
         connection.execute(text("SELECT pg_sleep(0.02)"))

@@ -528,7 +528,9 @@ class Claimer(Component):
         lanes, jobs, plan, limits = self._lanes, list[ClaimedJob](), None, partition.limits
         if limits is None:
             return []
-        names = lanes.planner.names(shares) if chosen is None else sorted({one.part for one in chosen if one.fairness_key})
+        names = (
+            lanes.planner.names(shares) if chosen is None else sorted({one.queue_key for one in chosen if one.fairness_key})
+        )
         at: Any = None
         try:
             async with transaction(connection):
@@ -569,9 +571,9 @@ class Claimer(Component):
             return self._lanes.planner.plan({partition: shares}, limit, capacities)
         late: dict[Any, str] = {}
         for one in chosen:
-            if capacities.get(one.part, 1) > 0 and one.id in partition.selection.held:
-                if one.part in capacities:
-                    capacities[one.part] -= 1
+            if capacities.get(one.queue_key, 1) > 0 and one.id in partition.selection.held:
+                if one.queue_key in capacities:
+                    capacities[one.queue_key] -= 1
                 late[one.id] = partition.selection.held[one.id][1]
         return Plan([Allocation(partition.types, 0, [])], late, limit)
 

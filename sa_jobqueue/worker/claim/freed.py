@@ -99,7 +99,7 @@ class Freed:
     def claimed(self, limits: Limits, before: Counter[Key], jobs: Sequence[ClaimedJob]) -> None:
         """Record the jobs that a claim started under limits, which were counted after `before` jobs had ended."""
         self._counting = None
-        self._held |= {job.id: (limits, job.part) for job in jobs}
+        self._held |= {job.id: (limits, job.queue_key) for job in jobs}
         limits.held += len(jobs)
         limits.asked_at = self._loop.time()
         if left := limits.started(jobs, before):

@@ -204,7 +204,7 @@ class Limits:
     def started(self, jobs: Sequence[ClaimedJob], ended: Mapping[Key, int]) -> list[Key]:
         """Record what was started after a count; return limits reached until `ended` jobs ended that are not reached now."""
         used = Counter[Key]()
-        for queue, n in Counter([job.part for job in jobs]).items():
+        for queue, n in Counter([job.queue_key for job in jobs]).items():
             for key in self.keys_of(queue):
                 used[key] += n
         counts = {key: self.counted[key] for key in ended if key in self.counted}

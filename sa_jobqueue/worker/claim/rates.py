@@ -137,7 +137,7 @@ class Rates:
         return weight if time.monotonic() < until else 1
 
     def _under(self, key: tuple[bool, str], jobs: Sequence[ClaimedJob]) -> Sequence[ClaimedJob]:
-        return [job for job in jobs if job.part == key[1]] if self._is_fairness_key(key) else jobs
+        return [job for job in jobs if job.queue_key == key[1]] if self._is_fairness_key(key) else jobs
 
     def _is_fairness_key(self, key: tuple[bool, str]) -> bool:
         return not key[0] and key[1] in self._queue_keys
