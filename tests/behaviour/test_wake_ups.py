@@ -131,7 +131,7 @@ async def test_a_locked_blocked_job_is_unblocked_once_its_lock_is_released(
     queries: list[str] = []
 
     def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        queries.extend(["query"] if "looked_at" in statement else [])
+        queries.extend(["query"] if "examined" in statement else [])
 
     async with a_worker_asleep(engine, asleep) as log:
         with Session(engine) as holder, Session(engine) as session:
