@@ -76,7 +76,7 @@ def _run(reports: bool, settings: Mapping[str, Any], place: Place, watch: Stopwa
         upsert_queue(session, QueueSettings(name="reports", **settings))
         # More than can be done: three times what all the slots could do.
         session.add_all(Job("report", queue="reports") for _ in range(int(reports * 3 * _SLOTS * SECONDS / _REPORT_SECONDS)))
-    over, looks = threading.Event(), list[steady.Look]()
+    over, looks = threading.Event(), list[steady.Observation]()
     with counting(place) as counted:
         watcher = threading.Thread(target=steady.watch, args=(OURS.claim_like, counted, over, looks, scale))
         watcher.start()

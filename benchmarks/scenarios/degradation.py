@@ -52,7 +52,7 @@ def scenario() -> Scenario:
 
 def _sustain(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
     scale = jobs / (RATE * SECONDS)
-    over, looks = threading.Event(), list[steady.Look]()
+    over, looks = threading.Event(), list[steady.Observation]()
     with (
         counting(place) as statements,
         running.working(system, place, jobs=10**9, stamps=True) as worker,

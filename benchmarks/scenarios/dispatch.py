@@ -101,7 +101,7 @@ def _claims(dead: int, place: Place, watch: Stopwatch, jobs: int) -> int:
         with watch:
             waits = [claim() for _ in range(min(claiming.CLAIMS, jobs))]
     watch.figures["dead"] = float(dead)
-    return claiming.send(watch, waits)
+    return claiming.report(watch, waits)
 
 
 def _churn(connection: Connection, dead: int) -> None:

@@ -104,7 +104,7 @@ class Pinned:
                     waits.append(time.monotonic() - began)
             watch.figures["buffers"] = claiming.buffers(connection, _PLAIN, parameters)
         watch.figures["dead"] = self._dead
-        return claiming.send(watch, waits)
+        return claiming.report(watch, waits)
 
     def _begin(self, place: Place) -> None:
         self._pin = place.engine(isolation_level="REPEATABLE READ").connect()
