@@ -372,7 +372,7 @@ async def test_capacity_freed_while_a_claim_counts_is_left_to_that_claim(monkeyp
             await asyncio.sleep(0)
 
     with slots.own_turn():
-        started: list[Any] = [SimpleNamespace(id=number, queue="default", part="default") for number in range(2)]
+        started: list[Any] = [SimpleNamespace(id=number, queue="default", queue_key="default") for number in range(2)]
         slots.claimed(under, slots.before(under), started)
         before = slots.before(under)
         for job in started:
