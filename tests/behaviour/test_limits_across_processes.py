@@ -68,10 +68,12 @@ def test_queue_and_key_limits_apply_across_processes_when_one_is_killed(engine: 
     def place(number: int) -> dict[str, Any]:
         return {"queue": "default"} if number % 2 else {"queue": "keyed", "fairness_key": f"{number % 5}"}
 
-    for number in range(200):
-        jobs.add(type_name="recorded", input={}, **place(number))
     workers = [spawn(WORKER) for _ in range(3)]
     pids = {worker.pid for worker in workers}
+    # Before there are jobs, which the first worker to start could finish alone.
+    wait_until(lambda: {row.pid for row in ask("SELECT pid FROM worker")} == pids, what="all of them have started")
+    for number in range(200):
+        jobs.add(type_name="recorded", input={}, **place(number))
     wait_until(lambda: {row.pid for row in ask("SELECT DISTINCT pid FROM run")} == pids, what="all of them work")
     victim = workers[0]
 
