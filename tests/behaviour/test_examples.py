@@ -21,7 +21,11 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SCRIPTS = sorted(path for path in EXAMPLES.rglob("*.py") if "# Output:" in path.read_text())
 REPORTS = [EXAMPLES / "build_graph.py", EXAMPLES / "flights" / "walkthrough.py"]
 """Examples at real size: what they print is measured, and depends on the interpreter."""
-LONG = {"fastapi_app/walkthrough.py", "flask_app/walkthrough.py", "llm_calls.py", "two_queues.py", "worker_in_litestar.py"}
+LONG = {
+    *("fastapi_app/walkthrough.py", "flask_app/walkthrough.py", "llm_calls.py", "two_queues.py", "worker_in_litestar.py"),
+    *("many_customers.py", "ordered_events.py", "outbox_to_kafka.py", "processing_files.py", "rate_limited_api.py"),
+    *("sending_email.py", "sentry_and_structlog.py", "webhooks.py", "worker_in_fastapi.py"),
+}
 """Those that take longest are left to the long run."""
 NEEDS = {"sending_email.py": "aiosmtpd", "outbox_to_kafka.py": "confluent_kafka"}
 """Packages that an example alone needs; without them it is skipped."""

@@ -155,6 +155,7 @@ def test_the_audit_fails_for_a_known_vulnerability(vulnerable: str) -> None:
     assert {re.sub(r"[._-]+", "-", name.lower()) for name in pinned} == {re.sub(r"[._-]+", "-", name) for name in asked}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("schema", SCHEMAS)
 def test_github_files_match_their_schema(schema: str) -> None:
     files = SCHEMAS[schema]

@@ -137,7 +137,8 @@ def fill(engine: Engine) -> dict[str, str]:
     return ids | {"attempted": str(attempted), "queue": "default", "type": "test", "fingerprint": "", "schedule": "nightly"}
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_screen_is_accessible_and_obeys_the_content_security_policy(
     browser: Browser, engine: Engine, scheme: str
 ) -> None:

@@ -234,6 +234,7 @@ def test_a_foreign_table_named_job_is_refused(make_application: MakeApplication)
         application.autogenerate()
 
 
+@pytest.mark.long
 @both_scopes
 def test_application_changes_to_a_queue_table_are_migrated_by_the_application(
     make_application: MakeApplication, configure: str

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from sa_jobqueue.spark.analytics import History
 
+pytestmark = pytest.mark.long  # the history they share takes Spark ten times as long as one of them
+
 FAILURES = {"failed", "timed_out", "lost"}
 Group = dict[tuple[Any, ...], dict[str, Any]]
 
@@ -246,7 +248,6 @@ def test_dead_letter_ageing_counts_by_age_and_time_to_resolution(history: Histor
     assert expected[()]["open_1d_to_7d"] == 2
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("driver_jobs", [0, 1000], ids=["on the cluster", "by the driver"])
 def test_a_diamond_workflow_has_its_critical_path_and_straggler(driver_jobs: int, history: History, rows: Rows) -> None:
     from sa_jobqueue.spark.analytics import critical_paths, workflows
@@ -305,7 +306,6 @@ def test_a_diamond_workflow_has_its_critical_path_and_straggler(driver_jobs: int
     measured.unpersist()
 
 
-@pytest.mark.long
 def test_busy_workers_are_the_attempt_time_per_hour(history: History, rows: Rows) -> None:
     from sa_jobqueue.spark.analytics import capacity, workers_needed
 
@@ -351,7 +351,6 @@ def test_busy_workers_are_the_attempt_time_per_hour(history: History, rows: Rows
     assert expected[at(7200), "long"]["busy_workers"] == 1.0  # all of the third hour
 
 
-@pytest.mark.long
 def test_a_report_runs_few_spark_jobs_and_no_python_udf(plainly: SparkSession, history: History) -> None:
     from sa_jobqueue.report import collect
     from sa_jobqueue.spark.analytics import capacity, workflows
@@ -374,7 +373,6 @@ def test_a_report_runs_few_spark_jobs_and_no_python_udf(plainly: SparkSession, h
     assert any(computed.values())
 
 
-@pytest.mark.long
 def test_live_and_archived_history_are_equal_and_their_union_has_no_duplicates(
     spark: SparkSession, database_url: str, engine: Engine, rows: Rows, history: History
 ) -> None:
@@ -417,7 +415,6 @@ def test_filtering_a_history_keeps_what_ended_within_it(history: History, rows: 
         history.where(since=datetime(2026, 1, 1))
 
 
-@pytest.mark.long
 def test_no_history_has_empty_measures(plainly: SparkSession, tmp_path: Path) -> None:
     from sa_jobqueue.spark import analytics
 
@@ -441,7 +438,6 @@ def test_no_history_has_empty_measures(plainly: SparkSession, tmp_path: Path) ->
         assert measure(nothing).collect() == []
 
 
-@pytest.mark.long
 def test_chain_components_are_equal_on_cluster_and_driver(plainly: SparkSession) -> None:
     from sa_jobqueue.spark.analytics import chain_components
 
@@ -489,7 +485,6 @@ def test_invalid_analytics_arguments_are_refused_by_name(history: History) -> No
             call()
 
 
-@pytest.mark.long
 def test_earlier_days_of_an_archive_are_not_read(plainly: SparkSession, rows: Rows, tmp_path: Path) -> None:
     from sa_jobqueue.spark.analytics import History
 

@@ -297,7 +297,8 @@ def test_an_option_already_set_by_an_argument_is_refused(frame: DataFrame, datab
             enqueue(frame, "number", payload="input", options={option: "x"}, **given)
 
 
-def test_the_write_id_option_is_case_insensitive(frame: DataFrame, database_url: str) -> None:
-    result = enqueue(frame, "number", payload="input", url=database_url, options={"Write_ID": "nightly"})
+def test_the_write_id_option_is_case_insensitive(spark: SparkSession, database_url: str) -> None:
+    few = spark.range(3).select(F.col("id").cast("string").alias("input"))
+    result = enqueue(few, "number", payload="input", url=database_url, options={"Write_ID": "nightly"})
     assert result.write_id == "nightly"
     assert result == written(database_url, "nightly")
