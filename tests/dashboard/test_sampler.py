@@ -23,6 +23,7 @@ from sa_jobqueue.observe.health.overview import Overview
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.test_cost import buffers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import wait_until
 
 
 class Clock:
@@ -202,7 +203,8 @@ def test_statement_timeouts_leave_each_page_usable(engine: Engine, jobs: Jobs) -
                 assert "statement timeout" in answer.text, path
             assert "/queue/workers" in answer.text, path  # the way on
         assert client.get("/queue/jobs").status_code == 503
-        assert "because the server cancelled the statement: " in client.page("/queue/overview")
+        reason = "because the server cancelled the statement: "
+        wait_until(lambda: reason in client.page("/queue/overview"), what="a report of what could be measured")
         assert client.get("/queue/audit").status_code == 200
     for path in pages.values():
         client.page(f"/queue/{path}")
