@@ -27,6 +27,7 @@ import pytest
 from sa_jobqueue.cli import main
 from tests.contracts.packages import ROOT
 from tests.dashboard.test_browser import AXE, CHECK, CHROMIUM, RULES, SKIPPED
+from tests.fixtures.workers import PATIENCE
 
 PARTS = ["Home", "Tutorial", "How-to guides", "Reference", "Explanation", "Project"]
 SHOWN = ("", "guides/chains/", "reference/cli/", "explanation/stability/")
@@ -193,6 +194,7 @@ def test_the_site_works_in_a_browser(site: str) -> None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(SKIPPED)
     from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE * 1000)
     asked: list[str] = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -226,6 +228,7 @@ def test_diagrams_are_drawn_in_the_colours_of_the_page(site: str) -> None:
         pytest.skip("Mermaid is not in the sdist: scripts/vendor fetches it")
     from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE * 1000)
     asked: list[str] = []
     inks: dict[str, set[str]] = {}
     with sync_playwright() as playwright:
