@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -336,6 +337,14 @@ class Services:
             finally:
                 process.kill()
 
+    def is_listening(self) -> bool:
+        """Return whether the worker is ready and listens."""
+        try:
+            return bool(self.get("8080", "/readyz")["listening"])
+        except urllib.error.HTTPError as error:
+            assert error.code == 503, error
+            return False
+
     def get(self, port: str, path: str, body: object = None) -> Any:
         """Request a path from a service by the port that it has in compose.yaml."""
         data = None if body is None else json.dumps(body).encode()
@@ -360,7 +369,7 @@ def test_the_services_of_compose_work_together(empty_database_url: str, pooler: 
         _, worker, _ = (stack.enter_context(shop.running(name)) for name in ("web", "worker", "exporter"))
         for name in ("web", "worker", "exporter"):
             wait_until(lambda name=name: shop.is_healthy(name), what=name)  # type: ignore[misc]
-        wait_until(lambda: shop.get("8080", "/readyz")["listening"], what="a worker that listens beside the pooler")
+        wait_until(shop.is_listening, what="a worker that listens beside the pooler")
         assert shop.get("8080", "/livez")["status"] == "ok"
 
         shop.get("8000", "/orders", {"id": 7, "item": "lamp"})
