@@ -36,11 +36,8 @@ from sa_jobqueue.events import (
     UnservedQueues,
 )
 from sa_jobqueue.models import Job
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
-
-pytestmark = one_server_swept
 
 AT_ONCE = Backoff(base=timedelta(microseconds=1))
 

@@ -39,7 +39,6 @@ from sa_jobqueue.operations import complete_job, lock_chain
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.types import DeadReason
 from tests.behaviour.test_attempts import drain, enqueue
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 
 DONE, DEAD, PENDING = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING
@@ -138,7 +137,6 @@ def test_undeclared_blockers_are_refused_when_the_job_is_created(wrong: str) -> 
     assert given in str(error)
 
 
-@one_server_swept
 @pytest.mark.parametrize("way", ["add", "enqueue_many", "chain", "new id"])
 def test_blockers_given_by_id_are_checked_at_flush(engine: Engine, jobs: Jobs, way: str) -> None:
     good, bad = enqueue(engine, number.job(1), text.job(2))
@@ -162,7 +160,6 @@ def test_blockers_given_by_id_are_checked_at_flush(engine: Engine, jobs: Jobs, w
     assert set(jobs.statuses()) == {good, bad}
 
 
-@one_server_swept
 async def test_blockers_of_matching_or_unknown_type_are_accepted(engine: Engine, jobs: Jobs) -> None:
     feature = JobQueue()
 
@@ -218,7 +215,6 @@ def test_a_job_with_checked_blockers_is_pickled_and_copied_as_data() -> None:
         assert (other.id, other.type_name, other.input) == (job.id, "number", 1)
 
 
-@one_server_swept
 async def test_a_blocker_output_of_the_wrong_type_is_a_dead_letter_at_once(engine: Engine, jobs: Jobs) -> None:
     wrong = untyped.job("seven")
     (job_id,) = enqueue(engine, add_up.job(blockers=[number.job(1), wrong]))
@@ -229,7 +225,6 @@ async def test_a_blocker_output_of_the_wrong_type_is_a_dead_letter_at_once(engin
     assert jobs.get(job_id)["last_error"]["message"].startswith("blockers[1]: ")
 
 
-@one_server_swept
 async def test_a_continuation_with_blockers_of_the_wrong_type_fails_its_attempt(engine: Engine, jobs: Jobs) -> None:
     (job_id,) = enqueue(engine, fan_out_wrong.job(1))
     await drain(queue, engine)
@@ -271,7 +266,6 @@ async def unannotated(kind: str, ctx: AttemptContext):  # type: ignore[no-untype
     return ctx.continue_with(number, 7)
 
 
-@one_server_swept
 @pytest.mark.parametrize("handler", [declares_none, declares_none_with_session, declares_another], ids=lambda it: it.name)
 async def test_an_undeclared_continuation_fails_its_attempt(engine: Engine, jobs: Jobs, handler: Any) -> None:
     (job_id,) = enqueue(engine, handler.job("x"))
@@ -283,7 +277,6 @@ async def test_an_undeclared_continuation_fails_its_attempt(engine: Engine, jobs
     assert [dead_letter["reason"] for dead_letter in jobs.dead_letters()] == [DeadReason.EXHAUSTED]
 
 
-@one_server_swept
 @pytest.mark.parametrize("handler", [declares_any, declares_bare, unannotated], ids=lambda it: it.name)
 async def test_a_handler_without_a_specific_return_type_may_continue_with_any_type(engine: Engine, handler: Any) -> None:
     (job_id,) = enqueue(engine, handler.job("x"))
@@ -300,7 +293,6 @@ def approve(n: int) -> Page | Continuation[int]:
     return Page(n)
 
 
-@one_server_swept
 def test_complete_job_checks_and_encodes_the_output_like_the_handler(engine: Engine, jobs: Jobs) -> None:
     ids = enqueue(engine, *(approve.job(n, delay=SECOND) for n in range(6)))
     with Session(engine) as session, session.begin():
@@ -320,7 +312,6 @@ def test_complete_job_checks_and_encodes_the_output_like_the_handler(engine: Eng
     assert [jobs.status(one) for one in ids] == [DONE, DONE, PENDING, DONE, DONE, DONE]
 
 
-@one_server_swept
 async def test_async_complete_job_checks_the_output(async_engine: AsyncEngine) -> None:
     async with AsyncSession(async_engine) as session, session.begin():
         job = approve.job(1)
@@ -334,7 +325,6 @@ async def test_async_complete_job_checks_the_output(async_engine: AsyncEngine) -
 # Reading outputs.
 
 
-@one_server_swept
 async def test_an_output_is_not_decoded_as_another_handlers(engine: Engine, async_engine: AsyncEngine) -> None:
     alone, chain = enqueue(engine, number.job(7), declares_any.job("x"))
     await drain(queue, engine)

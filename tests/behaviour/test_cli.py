@@ -27,7 +27,6 @@ from sa_jobqueue.types import DeadReason
 from tests.fixtures.chains import Chains
 from tests.fixtures.jobs import Jobs
 
-DATABASE = "session swept"
 Run = Callable[..., Result]
 
 

@@ -29,6 +29,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixtures, "PATIENCE", 60.0)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child that never returns to Python is not killed")
 def test_a_killed_workers_child_process_dies_with_it(
     start_worker: StartWorker,  # noqa: F811

@@ -10,11 +10,8 @@ from sqlalchemy import Engine, insert
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli import main
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.operations.test_pruning import CANCELLED, DAY, DEAD, dead_letters_of, ended, resolved
-
-pytestmark = one_server_swept
 
 
 def call(url: str, *arguments: str) -> Result:

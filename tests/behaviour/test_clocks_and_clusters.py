@@ -27,6 +27,8 @@ from tests.chaos.proxy import Proxy
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, quick, until, working
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 
 def simple() -> JobQueue[Any]:
     """Return a queue with one handler that does nothing."""

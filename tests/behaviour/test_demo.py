@@ -96,6 +96,7 @@ def test_demo_keep_prints_how_to_inspect_it_and_the_next_run_cleans_up(database_
     assert schemas(engine) == []
 
 
+@pytest.mark.long
 def test_demo_refuses_to_use_a_schema_it_did_not_create(database_url: str, engine: Engine) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE SCHEMA sa_jobqueue_demo CREATE TABLE mine (id int)"))
@@ -115,11 +116,8 @@ def running_demo(database_url: str, programs: Programs, tmp_path: Path) -> Itera
     process.communicate(timeout=PATIENCE)
 
 
-@pytest.mark.parametrize(
-    "how",
-    [signal.SIGINT, *(pytest.param(how, marks=pytest.mark.long) for how in (signal.SIGTERM, signal.SIGKILL))],
-    ids=lambda how: how.name,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
 def test_an_interrupted_demo_leaves_no_process(running_demo: Process, how: signal.Signals, engine: Engine) -> None:
     assert running_demo.stdout is not None
     line = next(line for line in running_demo.stdout if line.startswith("started workers"))

@@ -138,6 +138,7 @@ def test_worker_import_option_registers_handlers_of_other_modules(
     assert "module 'nothing' not found" in missing.stderr
 
 
+@pytest.mark.long
 def test_a_worker_restarts_when_its_code_changes(
     application: Path, database_url: str, programs: Programs, jobs: Jobs
 ) -> None:

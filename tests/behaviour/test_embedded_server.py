@@ -133,6 +133,7 @@ def test_socket_and_data_directories_are_private_to_the_servers_account(newest: 
     assert ask(newest.url, "SHOW listen_addresses") == ""
 
 
+@pytest.mark.long
 def test_tcp_listens_on_loopback_with_a_password_that_survives_a_restart() -> None:
     with EmbeddedServer(PROGRAMS[-1].path, QUICK, tcp=True) as server:
         url, pid = server.url, server.pid
@@ -165,6 +166,7 @@ def test_a_given_data_directory_is_kept_and_can_be_reused() -> None:
         assert (data_dir / "PG_VERSION").exists()
 
 
+@pytest.mark.long
 def test_a_refused_server_setting_raises_the_log_and_leaves_nothing() -> None:
     server = EmbeddedServer(PROGRAMS[-1].path, {"no_such_setting": "1"})
     with pytest.raises(ServerStartError, match="no_such_setting"):

@@ -22,9 +22,10 @@ SCRIPTS = sorted(path for path in EXAMPLES.rglob("*.py") if "# Output:" in path.
 REPORTS = [EXAMPLES / "build_graph.py", EXAMPLES / "flights" / "walkthrough.py"]
 """Examples at real size: what they print is measured, and depends on the interpreter."""
 LONG = {
-    *("fastapi_app/walkthrough.py", "flask_app/walkthrough.py", "llm_calls.py", "two_queues.py", "worker_in_litestar.py"),
+    *("approval.py", "fastapi_app/walkthrough.py", "flask_app/walkthrough.py", "flask_sqlalchemy_app.py", "llm_calls.py"),
     *("many_customers.py", "ordered_events.py", "outbox_to_kafka.py", "processing_files.py", "rate_limited_api.py"),
-    *("sending_email.py", "sentry_and_structlog.py", "webhooks.py", "worker_in_fastapi.py"),
+    *("sending_email.py", "sentry_and_structlog.py", "two_queues.py", "webhooks.py", "worker_in_fastapi.py"),
+    "worker_in_litestar.py",
 }
 """Those that take longest are left to the long run."""
 NEEDS = {"sending_email.py": "aiosmtpd", "outbox_to_kafka.py": "confluent_kafka"}
@@ -91,6 +92,7 @@ def test_an_example_prints_its_last_comment(
     assert printed(ended) == promised_output(script)
 
 
+@pytest.mark.long
 def test_an_example_prints_the_same_in_a_separate_interpreter(empty_database_url: str) -> None:
     script = EXAMPLES / "plain_script.py"
     assert run(str(script), url=empty_database_url, cwd=EXAMPLES.parent) == promised_output(script)

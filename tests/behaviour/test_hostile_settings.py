@@ -45,6 +45,8 @@ from sa_jobqueue.testing.servers import PostgresServer
 from sa_jobqueue.types import AttemptOutcome, DeadReason
 from tests.fixtures.workers import quick, until, working
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 SETTINGS: dict[str, dict[str, str]] = {
     "client_encoding latin1": {"client_encoding": "LATIN1"},
     "client_encoding sql_ascii": {"client_encoding": "SQL_ASCII"},

@@ -179,6 +179,7 @@ async def test_an_isolated_handler_holding_the_gil_does_not_block_the_workers_lo
     assert {event.job_id for event in log.of(JobCompleted)} == {held, releaser}
 
 
+@pytest.mark.long
 async def test_an_isolated_attempt_past_its_timeout_is_cancelled_terminated_then_killed(
     engine: Engine, jobs: Jobs, tmp_path: Path
 ) -> None:

@@ -34,13 +34,10 @@ from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import JobFilter, complete_job, delete_chains, lock_chain, trigger_jobs
 from sa_jobqueue.statements import arrivals
 from tests.fixtures.chains import Chains
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
 from tests.statements.cases import catch_up_parameters
-
-pytestmark = one_server_swept
 
 AT_ONCE = Backoff(base=Backoff().base / 1000, cap=Backoff().base / 1000)
 

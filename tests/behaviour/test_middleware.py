@@ -17,11 +17,8 @@ from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Snooz
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.registry import Proceed
 from tests.behaviour.test_attempts import drain, enqueue
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start
-
-pytestmark = one_server_swept
 
 TENANT: ContextVar[str] = ContextVar("tenant")
 KINDS = ["async", "async with session", "sync", "sync with session"]

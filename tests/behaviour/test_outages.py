@@ -30,6 +30,8 @@ from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until, wait_until, working
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 
 def simple() -> JobQueue[Any]:
     """Return a queue with one handler that does nothing."""

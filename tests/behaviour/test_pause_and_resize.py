@@ -29,11 +29,8 @@ from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.background import settings as controls
 from tests.behaviour.test_attempts import enqueue
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until, working
-
-pytestmark = one_server_swept
 
 
 def run_operation(engine: Engine, operation: Callable[..., Any], *given: Any, **more: Any) -> Any:

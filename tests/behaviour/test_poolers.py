@@ -25,6 +25,8 @@ from sa_jobqueue.worker.logs import describe
 from tests.fixtures.poolers import MakePooler
 from tests.fixtures.workers import quick, until, working
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 DROPS: dict[str, object] = {"ignore_startup_parameters": "options,extra_float_digits"}
 SETTINGS: dict[str, dict[str, object]] = {
     "refuses options": {},
@@ -61,7 +63,7 @@ def everything() -> JobQueue[Any]:
 
 @pytest.mark.parametrize(
     "tracked",
-    [None, pytest.param(0, marks=pytest.mark.long), 100],
+    [pytest.param(None, marks=pytest.mark.long), pytest.param(0, marks=pytest.mark.long), 100],
     ids=["old", "new, nothing is prepared", "new, producers prepare"],
 )
 async def test_producers_and_workers_run_through_a_transaction_pooler(

@@ -52,6 +52,8 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 As = Callable[[str], Engine]
 
 OF_NOBODY = [

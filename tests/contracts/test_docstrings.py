@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.contracts.packages import ROOT, SOURCE
 
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -23,6 +25,7 @@ def public(node: ast.AST, path: str) -> Iterator[tuple[str, Documented]]:
                 yield from public(child, f"{path}.{child.name}")
 
 
+@pytest.mark.long
 def test_everything_public_has_a_docstring() -> None:
     shown: list[tuple[Path, str, Documented]] = []
     for path in FILES:

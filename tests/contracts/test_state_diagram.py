@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from sa_jobqueue.types import INITIAL, TRANSITIONS
 
 ROOT = Path(__file__).parents[2]
@@ -19,6 +21,7 @@ def test_diagram_shows_exactly_the_legal_transitions() -> None:
     assert {new for old, new in arrows if old == "[*]"} == INITIAL
 
 
+@pytest.mark.long
 def test_the_state_diagram_page_is_generated_by_its_script() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "state_diagram"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)

@@ -196,6 +196,7 @@ def test_empty_and_failing_screens_are_accessible_too(browser: Browser, engine: 
     assert not {place: found for place, found in wrong.items() if found}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_charts_and_states_are_distinguishable_without_colour(browser: Browser, engine: Engine, scheme: str) -> None:
     """WCAG 2.2, 1.4.1 and 1.4.11: lines have a contrast of 3 and different dashes, states have words."""

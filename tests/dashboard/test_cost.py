@@ -15,6 +15,8 @@ from sa_jobqueue.dashboard import Source, dashboard
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.large import fill
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 JOBS = int(os.environ.get("SA_JOBQUEUE_DASHBOARD_JOBS", "20000"))
 BUFFERS = 12_000
 """Of a page: 10,000 entries of an index at 0.8 buffers each, and what is looked up for its rows."""

@@ -22,6 +22,8 @@ from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import wait_until
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 
 

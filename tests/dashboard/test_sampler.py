@@ -25,6 +25,8 @@ from tests.dashboard.test_cost import buffers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import wait_until
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 
 class Clock:
     def __init__(self) -> None:

@@ -7,9 +7,6 @@ import pytest
 from tests.explorer import Explorer
 from tests.explorer import chains as ops
 from tests.explorer.chains import Scene, prove
-from tests.fixtures.database import one_server_swept
-
-pytestmark = one_server_swept
 
 
 def running(scene: Scene) -> Scene:

@@ -12,9 +12,6 @@ from sa_jobqueue.types import ENDED
 from tests.explorer import Explorer, Operation, Steps
 from tests.explorer import chains as ops
 from tests.explorer.chains import Scene, prove
-from tests.fixtures.database import one_server_swept
-
-pytestmark = one_server_swept
 
 
 def fan_in(scene: Scene) -> Scene:

@@ -27,9 +27,6 @@ from sa_jobqueue.types import DeadReason
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, Steps
 from tests.explorer.statements import by_locks
 from tests.explorer.workers import SessionWorker
-from tests.fixtures.database import one_server_swept
-
-pytestmark = one_server_swept
 
 jobs: JobQueue[Any] = JobQueue()
 

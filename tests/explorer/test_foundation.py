@@ -15,9 +15,6 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements import completions
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, Steps
 from tests.explorer.workers import SessionWorker
-from tests.fixtures.database import one_server_swept
-
-pytestmark = one_server_swept
 
 
 class Given(NamedTuple):

@@ -22,10 +22,7 @@ from tests.explorer.leases import (
     redrives,
     worker_operation,
 )
-from tests.fixtures.database import one_server_swept
 from tests.model.protocol import Held, State, steps
-
-pytestmark = one_server_swept
 
 FENCE = r" AND job\.attempt = [^=]*? AND job\.leased_by = %\(worker_id\)s::VARCHAR"
 LOCK = r" FOR NO KEY UPDATE SKIP LOCKED"

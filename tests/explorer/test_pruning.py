@@ -33,9 +33,6 @@ from tests.explorer.test_deletion import (
     queue_of,
     wait_for,
 )
-from tests.fixtures.database import one_server_swept
-
-pytestmark = one_server_swept
 
 AT_ONCE = Retention(completed=timedelta(0), cancelled=timedelta(0), dead=timedelta(0))
 

@@ -8,9 +8,6 @@ from sa_jobqueue.operations import unblocking
 from tests.explorer import Explorer
 from tests.explorer import chains as ops
 from tests.explorer.chains import Scene, prove
-from tests.fixtures.database import one_server_swept
-
-pytestmark = one_server_swept
 
 
 def failed(scene: Scene, on_failure: str) -> Scene:

@@ -15,6 +15,8 @@ from sa_jobqueue.types import AttemptOutcome
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 STATUSES = [JobStatus.PENDING, JobStatus.RUNNING, JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED]
 QUEUES = [("default", ""), ("mail", ""), ("mail", "42"), ("mail", "43"), ("reports", "")]
 

@@ -24,6 +24,8 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.holders import Holders
 from tests.fixtures.workers import PATIENCE, quick, until, wait_until, working
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 AT_ONCE = Thresholds(horizon_warning=timedelta(microseconds=1), horizon_age_warning=5)
 
 KINDS: list[tuple[str, Callable[[Holders], AbstractContextManager[Any]], HolderKind, str, str]] = [

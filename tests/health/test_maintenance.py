@@ -19,6 +19,8 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.holders import Holders
 from tests.fixtures.jobs import Jobs
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 SHORT = timedelta(milliseconds=300)
 
 

@@ -96,7 +96,7 @@ both_scopes = pytest.mark.parametrize(
         id=lambda one: "all schemas" if one else "default schema only",
     ),
 )
-"""The default schema alone in the long run: `test_upgrade_check_downgrade_and_upgrade_again` has it by default."""
+"""The default schema alone in the long run."""
 
 
 def test_the_first_revision_creates_queues_before_tables_that_reference_them(make_application: MakeApplication) -> None:
@@ -108,7 +108,7 @@ def test_the_first_revision_creates_queues_before_tables_that_reference_them(mak
     [
         pytest.param(MODELS, "", id="stock names-default schema only", marks=pytest.mark.long),
         pytest.param(MODELS, "include_schemas=True", id="stock names-all schemas"),
-        pytest.param(NAMED_MODELS, "", id="naming convention-default schema only"),
+        pytest.param(NAMED_MODELS, "", id="naming convention-default schema only", marks=pytest.mark.long),
         pytest.param(NAMED_MODELS, "include_schemas=True", id="naming convention-all schemas", marks=pytest.mark.long),
     ],
 )
@@ -311,6 +311,7 @@ def test_a_metadata_without_the_queue_in_use_logs_a_warning_with_the_fix(
     assert not [record for record in caplog.records if "target_metadata" in record.getMessage()]
 
 
+@pytest.mark.long
 def test_drift_of_library_tables_is_reported_and_not_migrated(
     make_application: MakeApplication, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.operations import Cause, explain_job
-from tests.fixtures.database import SWEEP, one_server_swept
+from tests.fixtures.database import SWEEP
 from tests.fixtures.jobs import Jobs
 
 WORKERS = ("ready", "busy", "draining", "silent", "of another queue", "of another type")
@@ -161,7 +161,6 @@ def build(world: World, engine: Engine, jobs: Jobs) -> Any:
     return job_id
 
 
-@one_server_swept
 @pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.long)])
 def test_explain_names_the_first_cause_in_any_combination_of_causes(engine: Engine, jobs: Jobs, examples: int) -> None:
     seen: set[Cause] = set()

@@ -15,7 +15,6 @@ from sa_jobqueue import JobStatus
 from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import TRANSITIONS
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.tallies import tally
 from tests.fixtures.workers import ManualWorker
@@ -87,7 +86,6 @@ def test_from_every_state_the_job_can_end_without_further_faults(states: dict[St
     assert {state for state in states if state not in reached} <= cut_off
 
 
-@one_server_swept
 def test_the_lease_statements_match_the_protocol_model(
     states: dict[State, list[Step]], engine: Engine, jobs: Jobs, manual_worker: Callable[..., ManualWorker]
 ) -> None:

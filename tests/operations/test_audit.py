@@ -21,8 +21,6 @@ from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.fixtures.jobs import WORKER, Jobs
 
-DATABASE = "session swept"
-
 Act = Callable[..., Any]
 EVERY = WorkerFilter()
 NIGHTLY = Schedule(name="nightly", type_name="test", cron="0 3 * * *", input={"secret": "hunter2"})

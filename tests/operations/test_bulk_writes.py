@@ -22,6 +22,8 @@ from sa_jobqueue.operations.pages import every_item
 from tests.fixtures.database import both_servers_swept
 from tests.fixtures.jobs import Jobs
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 DAY = timedelta(days=1)
 WRITES = [("old", 0, 100), ("new", 0, 1), ("stream", 0, 100), ("stream", 1, 90), ("stream", 2, 80)]
 """Id, batch and age in days."""

@@ -351,6 +351,7 @@ def test_enqueue_many_refuses_jobs_it_cannot_write_together(session: Session, jo
     assert jobs.count() == 1
 
 
+@pytest.mark.long
 def test_enqueue_many_accepts_thousands_of_jobs(session: Session, jobs: Jobs) -> None:
     enqueue_many(session, (Job("test", {"n": n}) for n in range(5000)))
     session.commit()

@@ -36,9 +36,6 @@ from sa_jobqueue.operations import (
     trigger_jobs,
 )
 from sa_jobqueue.operations.completing import lock_chain
-from tests.fixtures.database import one_server_swept
-
-pytestmark = one_server_swept
 
 GOOD = uuid4()
 ASKED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [

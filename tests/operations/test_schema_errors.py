@@ -24,10 +24,7 @@ from sa_jobqueue.operations import (
     list_jobs,
     list_queues,
 )
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.workers import quick
-
-pytestmark = one_server_swept
 
 
 class Base(DeclarativeBase):

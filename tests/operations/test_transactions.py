@@ -15,8 +15,6 @@ from sa_jobqueue.errors import TransactionRequiredError
 from sa_jobqueue.operations import complete_job, delete_chains, enqueue_many_unique, enqueue_unique
 from tests.fixtures.jobs import Jobs
 
-DATABASE = "session swept"
-
 
 def add(session: Session, job_id: Any) -> None:
     session.add(Job(type_name="waits", blockers=[job_id]))

@@ -55,7 +55,8 @@ class Opened:
         self.page.goto(path.as_uri())
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_browser_renders_the_report_without_requests_or_injected_code(
     browser: Browser, tmp_path: Path, scheme: str
 ) -> None:

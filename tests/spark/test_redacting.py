@@ -23,6 +23,7 @@ CARD = "4111 1111"
 TYPES = ("charge", "charges", "pay.out", "payXout", "charge\n", "mail", None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("patterns", ["charge,pay.*", "*", ""])
 def test_redacted_rows_match_the_command_line(plainly: SparkSession, patterns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from sa_jobqueue.spark import redacted

@@ -128,6 +128,7 @@ def test_worker_batches_repeat_until_stopped(engine: Engine, worker_set: MakeSet
     assert (report.completed, report.ended) == (1, WorkersEnd.DRAINED)
 
 
+@pytest.mark.long
 def test_a_drain_finishes_running_jobs_and_claims_no_more(
     engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
 ) -> None:

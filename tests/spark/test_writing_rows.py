@@ -41,7 +41,7 @@ from sa_jobqueue.spark.source import JobQueueSource
 from sa_jobqueue.spark.staging import BadRowError
 from sa_jobqueue.spark.writing import BatchWriter
 from sa_jobqueue.testing.plugin import MakeDatabase
-from tests.fixtures.database import both_servers_swept, one_server_swept
+from tests.fixtures.database import both_servers_swept
 
 TEXT, INT, LONG, TIME, SECONDS = StringType(), IntegerType(), LongType(), TimestampType(), DoubleType()
 KINDS: dict[str, DataType] = {
@@ -250,7 +250,6 @@ def test_timestamps_out_of_range_are_refused(database_url: str, session: Session
     ]
 
 
-@one_server_swept
 def test_an_invalid_trace_context_is_refused_by_name(database_url: str, session: Session) -> None:
     good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
     bad = ["hello", "", f"{good[:-1]}\x00", good.upper(), f"{good}1"]

@@ -14,6 +14,8 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.plans import DIALECT
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 
 def _find(*, open_only: bool) -> Any:
     window = None if open_only else timedelta(hours=1)

@@ -14,6 +14,8 @@ from tests.fixtures.database import extreme
 from tests.fixtures.plans import Prepared, connect
 from tests.statements.cases import find
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 CHAINS = 10_000
 FILL = f"""
 INSERT INTO job (id, chain_id, type_name, chain_type_name)

@@ -15,6 +15,8 @@ from tests.fixtures.jobs import Jobs
 from tests.fixtures.plans import Prepared, connect
 from tests.fixtures.workers import ManualWorker
 
+DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+
 pytestmark = both_servers
 
 RATE = "INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 1000000, interval '1 second')"

@@ -23,7 +23,6 @@ from sa_jobqueue.observe import telemetry as observed
 from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.database import DatabaseCollector
 from sa_jobqueue.observe.metrics.workers import subscribe
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, quick
 from tests.telemetry.spans import Telemetry
@@ -42,7 +41,6 @@ metrics.set_meter_provider(MeterProvider([PeriodicExportingMetricReader(exporter
 TYPE, OUTCOME = "messaging.sa_jobqueue.job.type", "messaging.sa_jobqueue.job.outcome"
 
 
-@one_server_swept
 async def test_sent_and_processed_messages_are_each_counted_once(
     sessions: sessionmaker[Session], engine: Engine, telemetry: Telemetry
 ) -> None:
@@ -91,7 +89,6 @@ async def test_sent_and_processed_messages_are_each_counted_once(
         assert registry.get_sample_value("sa_jobqueue_attempts_total", labels) == count
 
 
-@one_server_swept
 def test_job_types_in_opentelemetry_metrics_are_bounded(sessions: sessionmaker[Session], telemetry: Telemetry) -> None:
     with sessions.begin() as session:
         enqueue_many(session, [Job(f"type_{number}") for number in range(300)])
@@ -100,7 +97,6 @@ def test_job_types_in_opentelemetry_metrics_are_bounded(sessions: sessionmaker[S
     assert sent["other"] == 100
 
 
-@one_server_swept
 def test_opentelemetry_database_metrics_equal_those_of_the_exporter(
     engine: Engine, jobs: Jobs, telemetry: Telemetry
 ) -> None:
@@ -138,7 +134,7 @@ def test_opentelemetry_database_metrics_equal_those_of_the_exporter(
     assert seen["sa_jobqueue_due_jobs", frozenset({"mail"})] == 3
 
 
-@one_server_swept
+@pytest.mark.long
 def test_the_exporter_uses_the_opentelemetry_sdk_the_application_configured(
     database_url: str, jobs: Jobs, tmp_path: Path
 ) -> None:
@@ -169,7 +165,6 @@ def test_the_exporter_uses_the_opentelemetry_sdk_the_application_configured(
     assert (without.exit_code, "no OpenTelemetry SDK is configured" in without.output) == (1, True)
 
 
-@one_server_swept
 def test_instrumenting_again_replaces_the_first_instrumentation(
     sessions: sessionmaker[Session], telemetry: Telemetry
 ) -> None:

@@ -30,12 +30,9 @@ from sa_jobqueue import (
 from sa_jobqueue.context import current_attempt
 from sa_jobqueue.errors import InvalidPayloadError
 from sa_jobqueue.operations import enqueue_payloads
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, quick
 from tests.telemetry.spans import Telemetry, id_of, is_child, links, written
-
-pytestmark = one_server_swept
 
 AT_ONCE = Backoff(base=timedelta(microseconds=1))
 

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from opentelemetry.trace import format_span_id, format_trace_id
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobStatus, enqueue_many
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.programs import Programs
 from tests.fixtures.workers import PATIENCE, wait_until
@@ -52,7 +52,7 @@ async def apart(payload: None):
 _NAMES = ("process render", "draw", "process flaky", "process apart", "in a child")
 
 
-@one_server_swept
+@pytest.mark.long
 def test_a_jobs_trace_continues_in_the_worker_process_and_its_logs(
     database_url: str, sessions: sessionmaker[Session], jobs: Jobs, telemetry: Telemetry, programs: Programs, tmp_path: Path
 ) -> None:

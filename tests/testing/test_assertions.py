@@ -14,9 +14,6 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, Blockers, Continuation, Job, JobQueue, JobStatus, Snooze
 from sa_jobqueue.errors import InvalidOptionError, InvalidOutputError, InvalidPayloadError
 from sa_jobqueue.testing import assert_enqueued, assert_not_enqueued, drain, enqueued, make_job, perform
-from tests.fixtures.database import one_server_swept
-
-pytestmark = one_server_swept
 
 jobs = JobQueue()
 MINUTE = timedelta(minutes=1)

@@ -21,9 +21,7 @@ from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError, Unreadabl
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.testing import Drained, EndlessDrainError, advance, assert_enqueued, clear, drain
-from tests.fixtures.database import one_server_swept
 
-pytestmark = one_server_swept
 LATER = Backoff(base=timedelta(minutes=1), jitter=False)
 """A retry that is not due in a test; by default one may be due at once."""
 

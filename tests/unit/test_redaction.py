@@ -22,7 +22,6 @@ from sa_jobqueue.report import render
 from sa_jobqueue.report.contents import _as_shown
 from sa_jobqueue.types import AttemptOutcome, DeadReason
 from sa_jobqueue.worker import logs
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.report.contents import filled
 from tests.unit.test_log_lines import attempt, within
@@ -105,7 +104,6 @@ def test_logs_spans_and_captured_lines_omit_redacted_payloads(monkeypatch: pytes
     assert entered.notes == {}
 
 
-@one_server_swept
 def test_no_command_shows_redacted_payloads(database_url: str, jobs: Jobs) -> None:
     job_id = jobs.add(JobStatus.DEAD, type_name="charge", input={"card": CARD}, last_error=ERROR, max_attempts=1)
     (dead_letter,) = jobs.dead_letters(job_id)

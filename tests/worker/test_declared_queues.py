@@ -20,11 +20,9 @@ from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.background import settings
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
 
-pytestmark = one_server_swept
 MINUTE = timedelta(minutes=1)
 
 

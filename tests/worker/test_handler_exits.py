@@ -26,13 +26,11 @@ from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.run import executor
 from tests.behaviour.test_attempts import AT_ONCE, enqueue
 from tests.fixtures import isolated
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.isolated import PanicException, leave
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
 
-pytestmark = one_server_swept
 OPTIONS: dict[str, Any] = {"max_attempts": 2, "retry": AT_ONCE}
 
 WAYS = {

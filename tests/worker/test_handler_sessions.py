@@ -17,12 +17,10 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.worker.run.sessions import _effects, _is_local
 from tests.behaviour.test_attempts import enqueue
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, quick
 
-DATABASE = "session swept"
 WRITE = text("INSERT INTO effect VALUES (:job)")
 KINDS = ["sync", "async", "batch", "async_batch"]
 
@@ -129,7 +127,6 @@ REFUSED: dict[str, Callable[[Session, str], None]] = {
 ALWAYS_REFUSED = ("with session", "close, swallowed", "commit", "raw end", "core rollback", "rollback past SQLAlchemy")
 
 
-@one_server_swept
 @pytest.mark.parametrize("misuse", variants(REFUSED, default=ALWAYS_REFUSED))
 async def test_a_handler_that_ends_its_transaction_fails_and_its_writes_are_rolled_back(
     engine: Engine, jobs: Jobs, misuse: str
@@ -174,7 +171,6 @@ LEGAL: dict[str, tuple[Callable[[Session, str], None], list[str]]] = {
 }
 
 
-@one_server_swept
 @pytest.mark.parametrize("use", LEGAL)
 async def test_a_handler_may_roll_back_and_continue(engine: Engine, jobs: Jobs, use: str) -> None:
     """What it wrote before is gone, by its own word; what it writes afterwards is kept with the completion."""
@@ -186,7 +182,6 @@ async def test_a_handler_may_roll_back_and_continue(engine: Engine, jobs: Jobs, 
     assert effects(engine) == sorted(f"{kind} {what}".strip() for kind in KINDS for what in expected)
 
 
-@one_server_swept
 @pytest.mark.parametrize("driver", ["psycopg", "psycopg sync"])
 async def test_autocommit_sessions_are_refused_before_anything_is_written(engine: Engine, jobs: Jobs, driver: str) -> None:
     """Where it can be seen, when the worker is made; else before the handler's first statement."""
@@ -241,7 +236,6 @@ LASTING = {
 }
 
 
-@one_server_swept
 @pytest.mark.parametrize(
     "setting", variants(LASTING, default=["a timeout", "a role", "a block", "a temporary table", "a lock"])
 )
@@ -301,7 +295,6 @@ def test_only_statements_with_lasting_effects_are_detected_as_session_changes() 
         assert _effects(statement)[0], statement
 
 
-@one_server_swept
 async def test_handlers_reuse_a_connection_if_they_change_no_session_state(engine: Engine, jobs: Jobs) -> None:
     pids: list[int] = []
 
@@ -325,7 +318,6 @@ class AppAsyncSession(AsyncSession):
     """An application's own."""
 
 
-@one_server_swept
 async def test_a_handler_receives_the_session_class_of_its_annotation(engine: Engine, jobs: Jobs) -> None:
     queue, seen = JobQueue[Any](), list[Any]()
 

@@ -17,11 +17,8 @@ from sa_jobqueue import JobQueue, WorkerOptions
 from sa_jobqueue.worker.background import loop_watch, vitals
 from sa_jobqueue.worker.background.loop_watch import LoopWatch
 from sa_jobqueue.worker.background.vitals import VitalSigns
-from tests.fixtures.database import one_server_swept
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start, until, wait_until
-
-DATABASE = "session swept"
 
 
 class Warnings(logging.Handler):
@@ -47,7 +44,6 @@ def warnings() -> Iterator[Warnings]:
 
 
 @pytest.mark.parametrize("is_child", [False, True], ids=["handler", "task of it"])
-@one_server_swept
 async def test_a_handler_that_blocks_the_event_loop_is_logged_while_it_blocks(
     is_child: bool, engine: Engine, jobs: Jobs, start: Start, warnings: Warnings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
