@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from html import unescape
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.machinery import SourceFileLoader
@@ -27,7 +28,7 @@ import pytest
 from sa_jobqueue.cli import main
 from tests.contracts.packages import ROOT
 from tests.dashboard.test_browser import AXE, CHECK, CHROMIUM, RULES, SKIPPED
-from tests.fixtures.workers import PATIENCE
+from tests.fixtures.workers import PATIENCE, wait_until
 
 PARTS = ["Home", "Tutorial", "How-to guides", "Reference", "Explanation", "Project"]
 SHOWN = ("", "guides/chains/", "reference/cli/", "explanation/stability/")
@@ -212,9 +213,18 @@ def test_the_site_works_in_a_browser(site: str) -> None:
         page = browser.new_page()
         page.goto(f"{site}/")  # leads to the newest version
         expect(page.locator("h1")).to_have_text(re.compile("sa_jobqueue"))
-        page.get_by_role("button", name="Search").first.click()
-        page.keyboard.type("deduplication")
-        expect(page.get_by_role("option", name="Dead jobs")).to_be_visible()
+
+        def finds() -> bool:
+            # A click before the page's script has run opens nothing, and what is typed then is lost.
+            page.reload()
+            page.get_by_role("button", name="Search").first.click()
+            page.keyboard.type("deduplication")
+            with suppress(AssertionError):
+                expect(page.get_by_role("option", name="Dead jobs")).to_be_visible(timeout=10_000)
+                return True
+            return False
+
+        wait_until(finds, what="a page that the search finds")
         browser.close()
     assert [url for url in asked if not url.startswith((site, "data:", "blob:"))] == []
     assert [url for url in asked if LIBRARY in url] == []  # these pages have no diagram
