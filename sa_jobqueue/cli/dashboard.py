@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -110,13 +111,12 @@ def make_app(
     trace_url: str | None = None,
 ) -> tuple[ASGIApp, str | None]:
     """Return the application, and the token of its link unless there is `authorize`. Raises: MissingDashboardExtraError."""
-    try:
-        from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access
-        from sa_jobqueue.dashboard import dashboard as made
-        from sa_jobqueue.dashboard.guard import LOOPBACK
-        from sa_jobqueue.dashboard.tokens import OneTimeToken
-    except ModuleNotFoundError as error:
-        raise MissingDashboardExtraError from error
+    require_extra()
+    from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access
+    from sa_jobqueue.dashboard import dashboard as made
+    from sa_jobqueue.dashboard.guard import LOOPBACK
+    from sa_jobqueue.dashboard.tokens import OneTimeToken
+
     engine = _engine(url)
     operator = None if read_only else _engine(url)
     accepted = [*LOOPBACK, *hosts]
@@ -127,15 +127,23 @@ def make_app(
     return tokens.wrap(app), tokens.token
 
 
+def require_extra() -> None:
+    """Import what the dashboard needs. Raises: MissingDashboardExtraError."""
+    try:
+        for name in ("sa_jobqueue.dashboard", "uvicorn"):
+            import_module(name)
+    except ModuleNotFoundError as error:
+        raise MissingDashboardExtraError from error
+
+
 @contextmanager
 def listening(
     app: ASGIApp, *, address: str, port: int, root_path: str = ""
 ) -> Iterator[tuple[uvicorn.Server, socket.socket]]:
     """Yield a server that is not started yet, and the socket that it will listen on. Raises: click.ClickException."""
-    try:
-        import uvicorn
-    except ModuleNotFoundError as error:
-        raise MissingDashboardExtraError from error
+    require_extra()
+    import uvicorn
+
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import Engine, text
 
-from sa_jobqueue.cli.demo import files
+from sa_jobqueue.cli import main
+from sa_jobqueue.cli.demo import command, files
 from sa_jobqueue.cli.demo.files import Counts
 from sa_jobqueue.cli.demo.report import compare
 from sa_jobqueue.testing.binaries import binary_dirs
@@ -94,6 +96,14 @@ def test_demo_keep_prints_how_to_inspect_it_and_the_next_run_cleans_up(database_
     assert 0 < counted <= recorded == FILES
     assert demo(SA_JOBQUEUE_URL=database_url).returncode == 0
     assert schemas(engine) == []
+
+
+def test_demo_reports_a_missing_dashboard_before_starting_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.setattr(command, "open_server", lambda *_: pytest.fail("a server was started"))
+    done = CliRunner().invoke(main, ["demo", "--dashboard"], env={"SA_JOBQUEUE_URL": None})
+    assert done.exit_code == 1
+    assert 'run pip install "sa-jobqueue[dashboard]"' in done.stderr
 
 
 @pytest.mark.long

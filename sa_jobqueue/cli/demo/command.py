@@ -54,6 +54,11 @@ def demo(
     Starts PostgreSQL and worker processes, kills one worker, and checks the result against a count without the queue.
     Exits with status 1 if the check fails.
     """
+    if with_dashboard:
+        # Known to be there before a server is started.
+        from sa_jobqueue.cli.dashboard import require_extra
+
+        require_extra()
     signal.signal(signal.SIGTERM, _end)
     # Standard output is for the JSON document only.
     progress = Progress(console(stderr=as_json))
