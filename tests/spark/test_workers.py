@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 APP = "tests.spark.workers_app:jobs"
 MakeSet = Callable[..., WorkerSet]
+DATABASE = "session"  # one of its own: its connections are counted
 WAIT_LIMIT = timedelta(seconds=90)
 """How long anything may last: the first task of a process imports everything, on a machine that may be busy."""
 
