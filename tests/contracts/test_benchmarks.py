@@ -26,7 +26,9 @@ FIGURES = {
 CHANGING = {"pipeline read": ("commits",), "pipeline archive": ("commits", "wal_bytes")}
 """What a scenario that is not to write, or only to delete, counts all the same."""
 
-pytestmark = pytest.mark.timeout(300)
+PATIENCE = 850
+"""Seconds that a benchmark may take beside other tests on a busy machine."""
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +39,7 @@ def _benchmarks_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_benchmarks(url: str, *arguments: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks", "--url", url, "--rounds", "1", "--json", "-", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=290)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -74,7 +76,6 @@ def test_every_benchmark_scenario_reports_its_measurements(is_spark: bool, jobqu
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 def test_one_command_benchmarks_every_installed_system(tmp_path: Path) -> None:
     from benchmarks.peers.catalogue import OURS
     from benchmarks.scenarios.degradation import SECONDS
@@ -82,7 +83,7 @@ def test_one_command_benchmarks_every_installed_system(tmp_path: Path) -> None:
 
     # Some of what the others could be is missing on most machines; that is what the page says then.
     command = [sys.executable, "-m", "benchmarks", "table", "--quick", "--out", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=590)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
 
     found = json.loads((tmp_path / "result.json").read_text())
