@@ -21,7 +21,7 @@ OTHER = re.compile(
 """A function or class whose docstring has the rest."""
 RETURNED = re.compile(r"\breturn|\byield|\bdecorator\b|^Shape:", re.IGNORECASE | re.MULTILINE)
 VALUES = {"sqlalchemy.orm.declared_attr", "sqlalchemy.orm.declared_attr.directive", "pytest.fixture"}
-"""Decorators of functions that nobody calls."""
+"""Decorators of functions that are read, not called."""
 RAISED = re.compile(r"^\s+raise ([A-Z]\w+)\(", re.MULTILINE)
 Documented = griffe.Class | griffe.Function
 

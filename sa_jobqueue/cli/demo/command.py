@@ -55,7 +55,7 @@ def demo(
     Exits with status 1 if the check fails.
     """
     if with_dashboard:
-        # Known to be there before a server is started.
+        # Before a server is started: the error would stop it again.
         from sa_jobqueue.cli.dashboard import require_extra
 
         require_extra()
