@@ -162,7 +162,7 @@ def collect(
             retries=sorted(retries, key=lambda row: (-row["retry_rate"], -row["jobs"], row["type_name"] or "")),
             errors=sorted(map(_as_shown, errors), key=lambda row: (-row["count"], row["fingerprint"])),
             dead_letters=sorted(
-                dead_letters, key=lambda row: (-row["open"], -row["letters"], row["type_name"], row["reason"])
+                dead_letters, key=lambda row: (-row["unresolved"], -row["dead_letters"], row["type_name"], row["reason"])
             ),
             workflows=slowest,
             workflow_count=workflow_count,
@@ -249,8 +249,9 @@ def _summary(history: History, retries: list[Row], dead_letters: list[Row], now:
         "attempts": attempts,
         "failure_rate": failures / attempts if attempts else None,
         "retry_rate": retried / claimed if claimed else None,
-        "open_dead_letters": sum(row["open"] for row in dead_letters),
-        "oldest_open_seconds": max((row["oldest_open_seconds"] or 0 for row in dead_letters), default=None) or None,
+        "unresolved_dead_letters": sum(row["unresolved"] for row in dead_letters),
+        "oldest_unresolved_seconds": max((row["oldest_unresolved_seconds"] or 0 for row in dead_letters), default=None)
+        or None,
     }
     of_all = {row["measure"]: row for row in _rows(analytics.latency_percentiles(history, ()))}
     for measure in ("wait", "run", "total"):

@@ -31,7 +31,13 @@ def filled() -> Contents:
         "run_seconds": 1.0,
         "wait_seconds": 0.5,
     }
-    ages = ("open_under_1h", "open_1h_to_1d", "open_1d_to_7d", "open_7d_to_30d", "open_over_30d")
+    ages = (
+        "unresolved_under_1h",
+        "unresolved_1h_to_1d",
+        "unresolved_1d_to_7d",
+        "unresolved_7d_to_30d",
+        "unresolved_over_30d",
+    )
     return Contents(
         sources=("/srv/archive", HOSTILE),
         generated_at=AS_OF,
@@ -41,7 +47,15 @@ def filled() -> Contents:
         first=T0,
         last=hours[-1],
         summary={
-            **{"jobs": 54, "completed": 42, "open": 3, "dead": 6, "cancelled": 3, "attempts": 60, "open_dead_letters": 4},
+            **{
+                "jobs": 54,
+                "completed": 42,
+                "open": 3,
+                "dead": 6,
+                "cancelled": 3,
+                "attempts": 60,
+                "unresolved_dead_letters": 4,
+            },
             **{
                 "failure_rate": 0.2,
                 "retry_rate": 0.0004,
@@ -63,9 +77,9 @@ def filled() -> Contents:
         ],
         errors=[_error(number) for number in range(60)],
         dead_letters=[
-            {"type_name": HOSTILE, "reason": "exhausted", "letters": 6, "open": 4, "redriven": 1, "dismissed": 1}
+            {"type_name": HOSTILE, "reason": "exhausted", "dead_letters": 6, "unresolved": 4, "redriven": 1, "dismissed": 1}
             | dict.fromkeys(ages, 1)
-            | {"oldest_open_seconds": 90_000.0, "resolution_p50_seconds": None}
+            | {"oldest_unresolved_seconds": 90_000.0, "resolution_p50_seconds": None}
         ],
         workflows=[
             {

@@ -73,7 +73,7 @@ def test_an_archive_and_a_database_are_combined_in_one_report(
     assert {status: summary[status] for status in statuses} == statuses
     by_worker = sum(job["completed_by"] is not None for job in rows.jobs)
     assert summary["attempts"] == len(rows.attempts) + by_worker
-    assert summary["open_dead_letters"] == sum(dead_letter["resolution"] is None for dead_letter in rows.dead_letters)
+    assert summary["unresolved_dead_letters"] == sum(dead_letter["resolution"] is None for dead_letter in rows.dead_letters)
     assert sum(bucket["enqueued"] for bucket in document["throughput"]) == len(rows.jobs)
     assert sum(group["count"] for group in document["errors"]) == sum(row["error"] is not None for row in rows.attempts)
     assert document["workflows"][0]["critical_path"] == [rows.ids[name] for name in ("a", "b", "b next", "d")]

@@ -231,21 +231,28 @@ def test_error_groups_are_by_stored_fingerprint_with_the_last_as_example(history
 def test_dead_letter_ageing_counts_by_age_and_time_to_resolution(history: History, rows: Rows) -> None:
     from sa_jobqueue.spark.analytics import dead_letter_ageing
 
-    limits = {"open_under_1h": 3600, "open_1h_to_1d": 86_400, "open_1d_to_7d": 7 * 86_400, "open_7d_to_30d": 30 * 86_400}
+    limits = {
+        "unresolved_under_1h": 3600,
+        "unresolved_1h_to_1d": 86_400,
+        "unresolved_1d_to_7d": 7 * 86_400,
+        "unresolved_7d_to_30d": 30 * 86_400,
+    }
     for by in (("type_name", "reason"), ()):
         expected = {}
         for key, dead_letters in grouped(rows.dead_letters, *by).items():
             ages = [(AS_OF - one["died_at"]).total_seconds() for one in dead_letters if one["resolution"] is None]
             taken = [(one["resolved_at"] - one["died_at"]).total_seconds() for one in dead_letters if one["resolution"]]
-            found = dict.fromkeys(("redriven", "dismissed", *limits, "open_over_30d"), 0)
+            found = dict.fromkeys(("redriven", "dismissed", *limits, "unresolved_over_30d"), 0)
             found |= Counter(one["resolution"] for one in dead_letters if one["resolution"])
-            found |= Counter(next((name for name, top in limits.items() if age < top), "open_over_30d") for age in ages)
-            found |= {"letters": len(dead_letters), "open": len(ages)}
-            summary = {"oldest_open_seconds": max(ages, default=None), "resolution_p50_seconds": rank(taken, 0.5)}
+            found |= Counter(
+                next((name for name, top in limits.items() if age < top), "unresolved_over_30d") for age in ages
+            )
+            found |= {"dead_letters": len(dead_letters), "unresolved": len(ages)}
+            summary = {"oldest_unresolved_seconds": max(ages, default=None), "resolution_p50_seconds": rank(taken, 0.5)}
             expected[key] = found | summary | {"resolution_p95_seconds": rank(taken, 0.95)}
         assert collected(dead_letter_ageing(history, by, as_of=AS_OF), *by) == expected
-    assert expected[()]["open_1h_to_1d"] == 1
-    assert expected[()]["open_1d_to_7d"] == 2
+    assert expected[()]["unresolved_1h_to_1d"] == 1
+    assert expected[()]["unresolved_1d_to_7d"] == 2
 
 
 @pytest.mark.parametrize("driver_jobs", [0, 1000], ids=["on the cluster", "by the driver"])

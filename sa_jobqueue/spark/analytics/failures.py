@@ -23,12 +23,12 @@ from sa_jobqueue.spark.analytics.history import History
 from sa_jobqueue.types import Resolution
 
 AGES: Final = {
-    "open_under_1h": timedelta(hours=1),
-    "open_1h_to_1d": timedelta(days=1),
-    "open_1d_to_7d": timedelta(days=7),
-    "open_7d_to_30d": timedelta(days=30),
+    "unresolved_under_1h": timedelta(hours=1),
+    "unresolved_1h_to_1d": timedelta(days=1),
+    "unresolved_1d_to_7d": timedelta(days=7),
+    "unresolved_7d_to_30d": timedelta(days=30),
 }
-"""Upper age limit of the open dead letters in each column; older ones are in `open_over_30d`."""
+"""Upper age limit of the unresolved dead letters in each column; older ones are in `unresolved_over_30d`."""
 
 
 def error_groups(history: History, *, every: timedelta = DAY) -> DataFrame:
@@ -96,33 +96,34 @@ def dead_letter_ageing(
 
     `by`: any of `type_name`, `queue` and `reason`. `as_of`: time at which ages are computed; default: Spark's clock.
     `history`: the rows to measure.
-    Shape: the columns of `by`, `letters`, `open`, `redriven`, `dismissed`, `open_under_1h`, `open_1h_to_1d`,
-    `open_1d_to_7d`, `open_7d_to_30d`, `open_over_30d`, `oldest_open_seconds`, and, from death to resolution,
-    `resolution_p50_seconds` and `resolution_p95_seconds`; these three are null without such dead letters.
+    Shape: the columns of `by`, `dead_letters`, `unresolved`, `redriven`, `dismissed`, `unresolved_under_1h`,
+    `unresolved_1h_to_1d`, `unresolved_1d_to_7d`, `unresolved_7d_to_30d`, `unresolved_over_30d`,
+    `oldest_unresolved_seconds`, and, from death to resolution, `resolution_p50_seconds` and `resolution_p95_seconds`; these
+    three are null without such dead letters.
     Raises: InvalidOptionError if `by` is invalid or `as_of` has no time zone.
     """
     names = check_groups(by, ("type_name", "queue", "reason"))
-    is_open = sf.col("resolution").isNull()
-    age = sf.when(is_open, seconds("died_at", instant_or_now(as_of)))
+    is_unresolved = sf.col("resolution").isNull()
+    age = sf.when(is_unresolved, seconds("died_at", instant_or_now(as_of)))
     dead_letters = history.dead_letters.withColumn("age_seconds", age)
     ages, younger = [], 0.0
     for name, limit in AGES.items():
         is_within = (sf.col("age_seconds") >= younger) & (sf.col("age_seconds") < limit.total_seconds())
         ages.append(sf.count_if(is_within).alias(name))
         younger = limit.total_seconds()
-    taken = percentiles(sf.when(~is_open, seconds("died_at", "resolved_at")), (0.5, 0.95))
+    taken = percentiles(sf.when(~is_unresolved, seconds("died_at", "resolved_at")), (0.5, 0.95))
     return (
         dead_letters.groupBy(*names)
         .agg(
-            sf.count("*").alias("letters"),
-            sf.count_if(is_open).alias("open"),
+            sf.count("*").alias("dead_letters"),
+            sf.count_if(is_unresolved).alias("unresolved"),
             *(sf.count_if(sf.col("resolution") == one.value).alias(one.value) for one in Resolution),
             *ages,
-            sf.count_if(sf.col("age_seconds") >= younger).alias("open_over_30d"),
-            sf.max("age_seconds").alias("oldest_open_seconds"),
+            sf.count_if(sf.col("age_seconds") >= younger).alias("unresolved_over_30d"),
+            sf.max("age_seconds").alias("oldest_unresolved_seconds"),
             taken.alias("taken"),
         )
-        .where("letters > 0")
+        .where("dead_letters > 0")
         .withColumn("resolution_p50_seconds", sf.col("taken")[0])
         .withColumn("resolution_p95_seconds", sf.col("taken")[1])
         .drop("taken")
