@@ -63,13 +63,13 @@ class WriteResult:
     """Result of a bulk write, as stored in the ledger: `staged == enqueued + duplicates + rejected`."""
 
     write_id: str
-    """The caller's name for it, or a random one; of a stream, its query's id."""
+    """Id given by the caller, or a random one; for a stream, the id of its query."""
     sequence: int = 0
     """The batch of a stream; 0 for a batch write."""
     staged: int
     """Rows that arrived."""
     enqueued: int
-    """Rows that are jobs now."""
+    """Number of rows that became jobs."""
     duplicates: int
     """Rows whose deduplication key an open chain had, of this write or another."""
     rejected: int

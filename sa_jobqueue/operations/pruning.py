@@ -173,7 +173,7 @@ def _prune_page(
         refused = error
     else:
         cursor = None if page.scanned < scan else page.last_id
-        return PrunedDeadLetters(dead_letters=page.gone, scanned=page.scanned, is_young=bool(page.is_young), next=cursor)
+        return PrunedDeadLetters(dead_letters=page.deleted, scanned=page.scanned, is_young=bool(page.is_young), next=cursor)
     if scan == 1:
         page = session.execute(retention.dead_letters(model, first=after is None, remove=False), given).one()
         return PrunedDeadLetters(

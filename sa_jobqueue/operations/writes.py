@@ -21,7 +21,7 @@ class Write:
     """A committed bulk write, or one batch of a stream: `staged == enqueued + duplicates + rejected`."""
 
     write_id: str
-    """The caller's name for it, or a random one; of a stream, its query's id."""
+    """Id given by the caller, or a random one; for a stream, the id of its query."""
     sequence: int
     """The batch of a stream; 0 for a batch write."""
     staged: int
@@ -33,9 +33,9 @@ class Write:
     rejected: int
     """Rows that are in `job_bulk_reject`, unless they were deleted."""
     written_by: str | None
-    """The application that wrote."""
+    """Application name of the writer."""
     written_at: datetime
-    """When it committed, by the database's clock: the start of that transaction."""
+    """Start of the transaction that committed it, by the database's clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class RejectedRow:
     sequence: int
     task_id: int
     row: int
-    """Place among the task's rows, from 0."""
+    """Position among the task's rows, from 0."""
     field: str
     reason: str
     record: str | None
@@ -80,13 +80,13 @@ def list_writes(
 class WriteCounts(BlockerCounts):
     """The chains of a bulk write, counted by status at one moment."""
 
-    gone: int
+    deleted: int
     """Ended, and deleted or archived since."""
 
     @property
     def total(self) -> int:
         """Total number of chains."""
-        return self.open + self.completed + self.dead + self.cancelled + self.gone
+        return self.open + self.completed + self.dead + self.cancelled + self.deleted
 
 
 def count_write_chains(

@@ -96,5 +96,5 @@ def prune(model: type[JobMixin[Any]]) -> ReturningDelete[Any]:
     row = table(model.Audit)
     limit = bindparam("limit", type_=Integer)
     oldest = select(row.c.id, row.c.done_at).order_by(row.c.id).limit(limit).cte("oldest")
-    gone = select(oldest.c.id).where(oldest.c.done_at < func.now() - bindparam("age", type_=Interval))
-    return delete(row).where(row.c.id.in_(gone)).returning(row.c.id)
+    too_old = select(oldest.c.id).where(oldest.c.done_at < func.now() - bindparam("age", type_=Interval))
+    return delete(row).where(row.c.id.in_(too_old)).returning(row.c.id)

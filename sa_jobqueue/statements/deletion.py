@@ -170,8 +170,8 @@ def delete_jobs(model: type[JobMixin[Any]]) -> Delete:
     check that nothing refers to them `uq_job_chain`, `pk_job_blocker`, `ix_job_blocker_chain`.
     """
     job: Any = model
-    gone = delete(model).where(job.id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
-    returned: Any = gone.returning(job.id, job.status, job.chain_id, job.has_waiters)
+    deletion = delete(model).where(job.id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    returned: Any = deletion.returning(job.id, job.status, job.chain_id, job.has_waiters)
     return typed("Delete", returned)
 
 

@@ -30,7 +30,7 @@ def expire(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     error = func.jsonb_build_object(
         "type", "Expired", "message", func.concat("was to start by ", job.c.expires_at, " and no worker was free by then")
     )
-    gone = (
+    expired = (
         update(job)
         .where(
             job.c.id == any_(func.array(select(late.c.id).scalar_subquery())),
@@ -44,10 +44,10 @@ def expire(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
             changed_xid=XID,
         )
         .returning(job.c.id, job.c.type_name, job.c.attempt, job.c.chain_id, job.c.status, job.c.has_waiters)
-        .cte("gone")
+        .cte("expired")
     )
-    roots = end_chains(job, gone, true())
-    return select(gone.c.id, gone.c.type_name, gone.c.attempt, gone.c.chain_id, awaited(gone, roots))
+    roots = end_chains(job, expired, true())
+    return select(expired.c.id, expired.c.type_name, expired.c.attempt, expired.c.chain_id, awaited(expired, roots))
 
 
 @once_a_model

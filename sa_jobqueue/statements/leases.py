@@ -83,8 +83,8 @@ def forget_dead_workers(model: type[JobMixin[Any]]) -> Delete:
     """
     worker = table(model.Worker)
     silent = worker.c.heartbeat_at < func.now() - bindparam("after", type_=Interval)
-    gone = select(worker.c.id).where(silent, ~_has_jobs(model)).with_for_update(skip_locked=True).cte("gone")
-    return delete(worker).where(worker.c.id == gone.c.id)
+    dead = select(worker.c.id).where(silent, ~_has_jobs(model)).with_for_update(skip_locked=True).cte("dead")
+    return delete(worker).where(worker.c.id == dead.c.id)
 
 
 def _has_jobs(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
@@ -179,7 +179,7 @@ def supersede(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = False, only: bool = False) -> Select[Any]:
-    """Take jobs from workers that stopped beating, and jobs whose own lease ran out; due again after a backoff, or dead.
+    """Rescue the jobs of dead workers, and jobs whose own lease expired: due again after a backoff, or dead.
 
     Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `base` and `cap` of the backoff in
     seconds; `dead_letter_ids`, `limit` fresh ids. With `orphans` instead the jobs whose worker has no row at all: done more
@@ -189,7 +189,7 @@ def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = F
     Shape: `(id, type_name, attempt, status, worker_id, chain_id, has_waiters)` a job, the last as in
     `completions.finish`; fewer than `limit` rows: none are left. Unordered.
     Changes: running -> pending, or dead when that was the last attempt; a `job_attempt` row each, and a dead letter
-    (`lost`, or `timed_out` where the lease ran out). The chain of a job that dies ends.
+    (`lost`, or `timed_out` where the lease expired). The chain of a job that dies ends.
     Clock: the database's alone, against heartbeats and leases it stamped itself.
     Locks: the rows taken, and the roots of continuations, until the transaction ends; rows held by others are skipped:
     their worker is just writing.
@@ -264,7 +264,7 @@ def lost(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[Any]:
 
 
 def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool) -> Any:
-    """Select and lock jobs of workers that are gone, and jobs past their time, each with why."""
+    """Select and lock jobs of dead workers, and jobs past their time, each with why."""
     job, worker = table(model), table(model.Worker)
     limit = bindparam("limit", type_=Integer)
     key = id_parameter(model.__jobqueue__)
@@ -274,7 +274,7 @@ def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool)
     if only:
         running = running.where(job.c.id == any_(array("ids", key)))
     silent = worker.c.heartbeat_at < func.now() - bindparam("ttl", type_=Interval)
-    is_gone = worker.c.id == bindparam("worker_id", type_=Text) if ended else silent
+    is_dead = worker.c.id == bindparam("worker_id", type_=Text) if ended else silent
     lost_reason, expired_reason = literal(DeadReason.LOST.value), literal(DeadReason.TIMED_OUT.value)
 
     def probe(name: str, *conditions: ColumnElement[bool]) -> Any:
@@ -288,11 +288,11 @@ def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool)
         )
         sources = [select(orphan.c.id, orphan.c.leased_by, orphan.c.root_id, lost_reason.label("reason"))]
     else:
-        gone, expired = probe("gone"), probe("expired", job.c.leased_until < func.now())
+        dead, expired = probe("dead"), probe("expired", job.c.leased_until < func.now())
         sources = [
-            select(gone.c.id, gone.c.leased_by, gone.c.root_id, lost_reason.label("reason"))
-            .select_from(worker.join(gone, true()))
-            .where(is_gone),
+            select(dead.c.id, dead.c.leased_by, dead.c.root_id, lost_reason.label("reason"))
+            .select_from(worker.join(dead, true()))
+            .where(is_dead),
             select(expired.c.id, expired.c.leased_by, expired.c.root_id, expired_reason.label("reason"))
             .select_from(worker.join(expired, true()))
             .where(~silent),
@@ -303,7 +303,7 @@ def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool)
 def _lost_error(reason: ColumnElement[str], worker_id: ColumnElement[str]) -> ColumnElement[Any]:
     """Return the error of a rescued job, in the shape of every other error; it names the worker that was lost."""
     message = case(
-        (reason == DeadReason.LOST.value, func.concat("worker ", worker_id, " stopped beating")),
-        else_=func.concat("worker ", worker_id, " let its lease run out"),
+        (reason == DeadReason.LOST.value, func.concat("worker ", worker_id, " stopped sending heartbeats")),
+        else_=func.concat("worker ", worker_id, " did not renew the lease in time"),
     )
     return func.jsonb_build_object("type", "Lost", "message", message, "worker", worker_id)

@@ -105,7 +105,7 @@ def dead_letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Se
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many to read; `shortest`, the shortest age of all;
     `RetentionRules.dead_letter_parameters`; `excluded`, ids of dead letters to keep, empty by default.
-    Shape: one row `(scanned, last_id, is_young, gone)`, as in `expired_chains`; `gone` is
+    Shape: one row `(scanned, last_id, is_young, deleted)`, as in `expired_chains`; `deleted` is
     how many were deleted, or without `remove` would be. The dead letter of a job that is still dead stays.
     Clock: the database's `now()`. Locks: the deleted rows, until the transaction ends; held ones are skipped.
     Index: the primary key, `scan` entries; that of the jobs, one probe per dead letter that is due.
@@ -128,19 +128,19 @@ def dead_letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Se
             select(dead_letter.c.id).where(dead_letter.c.id == any_(_array_of(due, key))).with_for_update(skip_locked=True)
         )
         chosen = select(locked.cte("chosen").c.id)
-        gone = (
+        deleted = (
             delete(dead_letter)
             .where(dead_letter.c.id == any_(_array_of(chosen, key)))
             .returning(dead_letter.c.id)
-            .cte("gone")
+            .cte("deleted")
         )
     else:
-        gone = due.cte("gone")
+        deleted = due.cte("deleted")
     return select(
         func.count().label("scanned"),
         select(seen.c.id).order_by(seen.c.id.desc()).limit(_ONE).scalar_subquery().label("last_id"),
         func.bool_and(seen.c.died_at >= func.now() - bindparam("shortest", type_=INTERVAL)).label("is_young"),
-        select(func.count()).select_from(gone).scalar_subquery().label("gone"),
+        select(func.count()).select_from(deleted).scalar_subquery().label("deleted"),
     ).select_from(seen)
 
 

@@ -57,8 +57,9 @@ def page(
 def counts(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count the chains that a write enqueued, by how they stand; those that were deleted or archived have ended.
 
-    Parameters: `write_id`, `sequence`. Shape: one row `(is_there, open, completed, dead, cancelled, gone)`, whether there is
-    such a write first. A write's jobs are those created at the start of its transaction, by a transaction no older.
+    Parameters: `write_id`, `sequence`. Shape: one row `(is_there, open, completed, dead, cancelled, deleted)`; first,
+    whether there is such a write. A write's jobs are those created at the start of its transaction, by a transaction no
+    older.
     Locks: none. Index: the ledger's primary key; `ix_job_history`, the pages that changed since the write.
     """
     write, job = table(model.Write), table(model)
@@ -73,10 +74,10 @@ def counts(model: type[JobMixin[Any]]) -> Select[Any]:
     ends = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
     columns = [func.count().filter(~ended).label("open")]
     columns += [func.count().filter(ended, outcome == status(one)).label(one.value) for one in ends]
-    gone = func.coalesce(enqueued, literal_column("0")) - func.count()
+    deleted = func.coalesce(enqueued, literal_column("0")) - func.count()
     is_there = enqueued.is_not(None).label("is_there")
     return (
-        select(is_there, *columns, gone.label("gone"))
+        select(is_there, *columns, deleted.label("deleted"))
         .select_from(job)
         .where(
             block(number(job)) >= block(of_ledger(number(write))),

@@ -155,7 +155,7 @@ class OldRelease:
     def heartbeat(self) -> None:
         mine = {"id": self.worker_id, "name": "old", "host": "h", "pid": 1, "version": "old", "queues": ["default"]}
         nulls = dict.fromkeys(("selectors", "type_slots", "progress"))
-        self.run("beat", **mine, job_types=["test"], concurrency=1, state="running", **nulls)
+        self.run("heartbeat", **mine, job_types=["test"], concurrency=1, state="running", **nulls)
 
     def change(self, job_id: UUID, status: str) -> None:
         """Cancel or redrive: what `cancel_jobs` and `redrive_dead_letters` ran, through the view."""

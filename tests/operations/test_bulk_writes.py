@@ -100,7 +100,7 @@ async def test_the_chains_of_a_bulk_write_are_counted_by_state(
     stage("after", 3)
     jobs.add()
     assert count_write_chains(session, "none") is None
-    assert count_write_chains(session, "nightly") == WriteCounts(open=6, completed=0, dead=0, cancelled=0, gone=0)
+    assert count_write_chains(session, "nightly") == WriteCounts(open=6, completed=0, dead=0, cancelled=0, deleted=0)
     ids = [row.id for row in session.execute(text("SELECT id FROM job ORDER BY created_at, id"))][2:8]
     running = "UPDATE job SET status = 'running', leased_by = 'w:1', started_at = now(), attempt = 1 WHERE id = :id"
     ended = "UPDATE job SET status = :status, leased_by = NULL, completed_at = now(), chain_completed_at = now()"
@@ -110,7 +110,7 @@ async def test_the_chains_of_a_bulk_write_are_counted_by_state(
     session.execute(text("DELETE FROM job WHERE id = :id"), {"id": ids[0]})
     session.commit()
     progress = count_write_chains(session, "nightly")
-    assert progress == WriteCounts(open=3, completed=0, dead=1, cancelled=1, gone=1)
+    assert progress == WriteCounts(open=3, completed=0, dead=1, cancelled=1, deleted=1)
     assert (progress.total, progress.ended) == (6, 3)
     async with async_sessions() as other:
         assert await aio.count_write_chains(other, "nightly") == progress

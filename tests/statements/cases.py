@@ -226,7 +226,7 @@ CASES = [
         lambda world: {"ids": list(world.running[:BATCH]), "attempts": [1] * BATCH, "worker_id": WORKER},
     ),
     Case("finish", lambda: completions.finish(Job), PK, lambda world: dying(world.running[:BATCH])),
-    Case("beat", lambda: leases.heartbeat(Job), NONE, lambda world: heartbeat_parameters()),
+    Case("heartbeat", lambda: leases.heartbeat(Job), NONE, lambda world: heartbeat_parameters()),
     Case("forget_worker", lambda: leases.forget_worker(Job), RUNNING, lambda world: {"worker_id": WORKER}),
     Case(
         "forget_dead_workers",
@@ -342,7 +342,7 @@ CASES = [
     ),
     Case("notify_due", lambda: notifications.notify_due(Job), NONE, lambda world: {"queue": "default"}, guarded=False),
     Case(
-        "look",
+        "chain_state",
         lambda: waiting.chain_state(Job),
         PK | {"uq_job_chain"},
         lambda world: {"job_id": world.pending[0]},
@@ -396,7 +396,7 @@ CASES = [
     Case("references", lambda: deletion.references(Job), NONE, of_chains_and_jobs, guarded=False),
     Case("delete_edges", lambda: deletion.delete_edges(Job), NONE, of_jobs, guarded=False),
     Case("delete_attempts", lambda: deletion.delete_attempts(Job), NONE, of_jobs, guarded=False),
-    Case("dismiss_letters", lambda: deletion.dismiss_dead_letters(Job), NONE, of_jobs, guarded=False),
+    Case("dismiss_dead_letters", lambda: deletion.dismiss_dead_letters(Job), NONE, of_jobs, guarded=False),
     Case("delete_jobs", lambda: deletion.delete_jobs(Job), NONE, of_jobs, guarded=False),
     Case("current_jobs", lambda: deletion.current_jobs(Job), NONE, of_chains, guarded=False),
     Case(

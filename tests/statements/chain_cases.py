@@ -133,7 +133,7 @@ CHAIN_CASES = [
     Case("unblock", lambda: blockers.unblock(Job), PK, lambda world: ended(world.running[:SEVERAL])),
     Case("unblock_failed", lambda: blockers.unblock(Job), PK, lambda world: ended(world.running[:SEVERAL], outcome="dead")),
     Case(
-        "settle_only",
+        "unblock_only",
         lambda: blockers.unblock(Job, only=True),
         PK,
         lambda world: ended(world.running[:SEVERAL]) | {"ids": list(world.waiting[:BATCH]), "excluded": [NOBODY]},

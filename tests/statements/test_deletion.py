@@ -47,7 +47,7 @@ OTHERS = {
     "references": ("job_blocker", {"ix_job_blocker_chain"}),
     "delete_edges": ("job_blocker", {"pk_job_blocker"}),
     "delete_attempts": ("job_attempt", {"pk_job_attempt"}),
-    "dismiss_letters": ("dead_letter", {"uq_dead_letter_open", "ix_dead_letter_job"}),
+    "dismiss_dead_letters": ("dead_letter", {"uq_dead_letter_open", "ix_dead_letter_job"}),
 }
 BUFFERS = 250
 """Bounds what each touches of the 2,000 pages and more that there are, for three chains of two jobs."""

@@ -108,7 +108,7 @@ def test_jobs_of_a_silent_worker_are_rescued(run: Run, jobs: Jobs) -> None:
     assert job["leased_by"] is job["leased_until"] is job["completed_at"] is None
     assert (job["attempt"], job["max_attempts"]) == (1, 20)
     assert job["last_error"] == attempt["error"]
-    assert attempt["error"] == {"type": "Lost", "message": f"worker {WORKER} stopped beating", "worker": WORKER}
+    assert attempt["error"] == {"type": "Lost", "message": f"worker {WORKER} stopped sending heartbeats", "worker": WORKER}
     assert (attempt["outcome"], attempt["worker_id"], attempt["started_at"]) == ("lost", WORKER, started)
     assert attempt["error_fingerprint"] == "lost"
     assert jobs.status(held) is RUNNING
@@ -121,7 +121,7 @@ def test_an_expired_lease_is_rescued_from_a_live_worker(run: Run, jobs: Jobs, en
     expire(engine, late)
     run(EXTEND, extend_parameters(within))
     assert rescued_ids(run(RESCUE, rescue_parameters())) == [late]
-    assert jobs.get(late)["last_error"]["message"] == f"worker {WORKER} let its lease run out"
+    assert jobs.get(late)["last_error"]["message"] == f"worker {WORKER} did not renew the lease in time"
     assert jobs.status(within) is jobs.status(endless) is RUNNING
 
 

@@ -39,7 +39,7 @@ WORKER_CASES = [
     Case("queues_page", lambda: queues.page(Job), frozenset(), guarded=False),
     Case("types_page", lambda: queues.page(Job, types=True), frozenset(), guarded=False),
     Case(
-        "controls_of_worker",
+        "settings_of_worker",
         lambda: controls.of_worker(Job),
         frozenset(),
         lambda world: {"queues": ["default"], "types": ["test"], "worker_id": WORKER},

@@ -13,23 +13,23 @@ WITH late AS (SELECT job.id AS id, job.root_id AS root_id
         FROM late
         WHERE late.root_id IS NOT NULL)))
   ORDER BY row.id
-  FOR NO KEY UPDATE SKIP LOCKED), gone AS (UPDATE job
+  FOR NO KEY UPDATE SKIP LOCKED), expired AS (UPDATE job
   SET status='cancelled', completed_at=now(), last_error=jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, concat(%(concat_1)s::VARCHAR, job.expires_at, %(concat_2)s::VARCHAR)), chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT late.id
         FROM late)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
   RETURNING job.id, job.type_name, job.attempt, job.chain_id, job.status, job.has_waiters), roots AS (UPDATE job
-  SET chain_completed_at=now(), chain_status=((array((SELECT gone.status
-          FROM gone
-          WHERE gone.chain_id != gone.id)))[array_position(array((SELECT gone.chain_id
-          FROM gone
-          WHERE gone.chain_id != gone.id)), job.id)])
-  WHERE job.id = ANY (array((SELECT gone.chain_id
-        FROM gone
-        WHERE gone.chain_id != gone.id)))
+  SET chain_completed_at=now(), chain_status=((array((SELECT expired.status
+          FROM expired
+          WHERE expired.chain_id != expired.id)))[array_position(array((SELECT expired.chain_id
+          FROM expired
+          WHERE expired.chain_id != expired.id)), job.id)])
+  WHERE job.id = ANY (array((SELECT expired.chain_id
+        FROM expired
+        WHERE expired.chain_id != expired.id)))
   RETURNING job.id, job.has_waiters)
-SELECT gone.id, gone.type_name, gone.attempt, gone.chain_id, coalesce((SELECT roots.has_waiters
+SELECT expired.id, expired.type_name, expired.attempt, expired.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = gone.chain_id), gone.has_waiters) AS has_waiters
-FROM gone
+    WHERE roots.id = expired.chain_id), expired.has_waiters) AS has_waiters
+FROM expired

@@ -1,4 +1,4 @@
-WITH gone AS (SELECT worker.id AS id
+WITH dead AS (SELECT worker.id AS id
   FROM worker
   WHERE worker.heartbeat_at < now() - %(after)s
   AND NOT (EXISTS (SELECT 1
@@ -8,5 +8,5 @@ WITH gone AS (SELECT worker.id AS id
       LIMIT ALL OFFSET 0))
   FOR UPDATE SKIP LOCKED)
 DELETE
-FROM worker USING gone
-WHERE worker.id = gone.id
+FROM worker USING dead
+WHERE worker.id = dead.id

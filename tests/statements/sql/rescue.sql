@@ -1,4 +1,4 @@
-WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS root_id, %(param_1)s::VARCHAR AS reason
+WITH lost AS (SELECT dead.id AS id, dead.leased_by AS leased_by, dead.root_id AS root_id, %(param_1)s::VARCHAR AS reason
   FROM worker
   JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
     FROM job
@@ -6,7 +6,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     AND job.id != ALL (%(excluded)s::UUID[])
     AND job.leased_by = worker.id
     LIMIT %(limit)s::INTEGER
-    FOR NO KEY UPDATE SKIP LOCKED) AS gone ON true
+    FOR NO KEY UPDATE SKIP LOCKED) AS dead ON true
   WHERE worker.heartbeat_at < now() - %(ttl)s
   UNION ALL
   SELECT expired.id AS id, expired.leased_by AS leased_by, expired.root_id AS root_id, %(param_2)s::VARCHAR AS reason

@@ -1,4 +1,4 @@
-WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS root_id, %(param_1)s::VARCHAR AS reason
+WITH lost AS (SELECT dead.id AS id, dead.leased_by AS leased_by, dead.root_id AS root_id, %(param_1)s::VARCHAR AS reason
   FROM worker
   JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
     FROM job
@@ -6,7 +6,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     AND job.id != ALL (%(excluded)s::UUID[])
     AND job.leased_by = worker.id
     LIMIT %(limit)s::INTEGER
-    FOR NO KEY UPDATE SKIP LOCKED) AS gone ON true
+    FOR NO KEY UPDATE SKIP LOCKED) AS dead ON true
   WHERE worker.id = %(worker_id)s::VARCHAR
   LIMIT %(limit)s::INTEGER), free AS (SELECT row.id AS id
   FROM job AS row

@@ -7,7 +7,7 @@ SELECT (SELECT job_bulk_write.enqueued
   AND coalesce(job.chain_status, job.status) = 'cancelled') AS cancelled, coalesce((SELECT job_bulk_write.enqueued
     FROM job_bulk_write
     WHERE job_bulk_write.write_id = %(write_id)s::VARCHAR
-    AND job_bulk_write.sequence = %(sequence)s::BIGINT), 0) - count(*) AS gone
+    AND job_bulk_write.sequence = %(sequence)s::BIGINT), 0) - count(*) AS deleted
 FROM job
 WHERE CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= (SELECT CAST(CAST(job_bulk_write.changed_xid AS TEXT) AS BIGINT) AS changed_xid
   FROM job_bulk_write

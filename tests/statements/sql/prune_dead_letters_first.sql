@@ -1,7 +1,7 @@
 WITH page AS (SELECT dead_letter.id AS id, dead_letter.job_id AS job_id, dead_letter.type_name AS type_name, dead_letter.queue AS queue, dead_letter.died_at AS died_at, dead_letter.resolved_at AS resolved_at
   FROM dead_letter
   ORDER BY dead_letter.id
-  LIMIT %(scan)s::INTEGER), gone AS (SELECT page.id AS id
+  LIMIT %(scan)s::INTEGER), deleted AS (SELECT page.id AS id
   FROM page
   WHERE page.resolved_at < now() - coalesce((%(types_dead_letters)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)], (%(queues_dead_letters)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)], %(default_dead_letters)s::INTERVAL)
   AND (SELECT CAST(job.status AS TEXT) = 'dead' AS anon_1
@@ -12,5 +12,5 @@ SELECT count(*) AS scanned, (SELECT page.id
   FROM page
   ORDER BY page.id DESC
   LIMIT 1) AS last_id, bool_and(page.died_at >= now() - %(shortest)s::INTERVAL) AS is_young, (SELECT count(*) AS count_1
-  FROM gone) AS gone
+  FROM deleted) AS deleted
 FROM page

@@ -11,7 +11,7 @@ WITH page AS (SELECT dead_letter.id AS id, dead_letter.job_id AS job_id, dead_le
           FROM job
           WHERE job.id = page.job_id) IS NOT true
         AND page.id != ALL (%(excluded)s::UUID[]))))
-  FOR UPDATE SKIP LOCKED), gone AS (DELETE
+  FOR UPDATE SKIP LOCKED), deleted AS (DELETE
   FROM dead_letter
   WHERE dead_letter.id = ANY (array((SELECT chosen.id
         FROM chosen)))
@@ -20,5 +20,5 @@ SELECT count(*) AS scanned, (SELECT page.id
   FROM page
   ORDER BY page.id DESC
   LIMIT 1) AS last_id, bool_and(page.died_at >= now() - %(shortest)s::INTERVAL) AS is_young, (SELECT count(*) AS count_1
-  FROM gone) AS gone
+  FROM deleted) AS deleted
 FROM page
