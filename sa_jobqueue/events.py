@@ -257,7 +257,7 @@ class WriteQuarantined:
     write: RefusedWrite
     """Which write failed."""
     subject: str
-    """The id of the job, chain or dead letter, or the name of the schedule, queue or job type."""
+    """Id of the job, chain or dead letter, or name of the schedule, queue or job type."""
     worker_id: str
     """Id of the worker."""
     error: Exception

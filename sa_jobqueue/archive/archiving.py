@@ -45,7 +45,7 @@ def archive(
     `database`: an Engine, or the URL of the database; it uses one connection, which does not stay in a pool. `options`:
     limits, timeouts and which chains are archived; by default those of `ArchiveOptions`.
     Changes: rows of `job`, `job_attempt`, `job_blocker` and `dead_letter` are deleted, `archive_run` records what became of
-    them. Locks: an advisory lock on the queue's archive; rows for as long as a batch of `options.batch_jobs` takes.
+    them. Locks: an advisory lock on the queue's archive; rows for as long as a batch of `options.delete_batch_size` takes.
     Raises: InvalidOptionError, DatabaseUnavailableError and SchemaError before anything is done; ArchiveBusyError;
     ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was or in the archive.
     """

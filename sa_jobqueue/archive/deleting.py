@@ -29,7 +29,7 @@ def delete_archived(
     run_id: UUID,
     contents: Contents,
     *,
-    batch_jobs: int,
+    delete_batch_size: int,
     on_progress: Callable[[int], None],
 ) -> int:
     """Delete the chains of a run that are as its files have them, a batch a transaction; return how many went.
@@ -45,7 +45,7 @@ def delete_archived(
     deleted = 0
     while left:
         stay: list[Any] = []
-        for batch in _batches(left, contents, batch_jobs):
+        for batch in _batches(left, contents, delete_batch_size):
             removed = _delete_batch(connection, model, run_id, batch, contents)
             stay += [chain_id for chain_id in batch if chain_id not in removed]
             deleted += len(removed)
@@ -56,12 +56,12 @@ def delete_archived(
     return deleted
 
 
-def _batches(chain_ids: Sequence[Any], contents: Contents, batch_jobs: int) -> Iterator[list[Any]]:
+def _batches(chain_ids: Sequence[Any], contents: Contents, delete_batch_size: int) -> Iterator[list[Any]]:
     batch: list[Any] = []
     jobs = 0
     for chain_id in chain_ids:
         length = contents.chains[str(chain_id)].jobs
-        if batch and jobs + length > batch_jobs:
+        if batch and jobs + length > delete_batch_size:
             yield batch
             batch, jobs = [], 0
         batch.append(chain_id)

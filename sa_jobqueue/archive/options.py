@@ -28,11 +28,11 @@ class ArchiveOptions:
     memory, about 300 bytes per chain."""
     max_runs: int | None = None
     """Maximum number of runs; None: no limit."""
-    part_jobs: int = 20_000
+    read_batch_size: int = 20_000
     """Maximum number of jobs read per statement, whose snapshot is held for a second or two."""
-    batch_jobs: int = 2_000
+    delete_batch_size: int = 2_000
     """Maximum number of jobs deleted per transaction; a chain is never split."""
-    scan_jobs: int = 10_000
+    scan_batch_size: int = 10_000
     """Maximum number of jobs scanned per statement when chains are selected."""
     statement_timeout: timedelta = timedelta(minutes=5)
     """Timeout of each statement, and of an idle transaction of the archiver."""
@@ -40,7 +40,7 @@ class ArchiveOptions:
     """Maximum time to wait for a lock, of another archiver or of a row; locked chains are tried again later, or stay."""
 
     def __post_init__(self) -> None:
-        for name in ("max_jobs", "part_jobs", "batch_jobs", "scan_jobs", "max_runs"):
+        for name in ("max_jobs", "read_batch_size", "delete_batch_size", "scan_batch_size", "max_runs"):
             number = getattr(self, name)
             if number is None and name == "max_runs":
                 continue
@@ -125,7 +125,7 @@ class ArchiveReport:
     """Chains that ended before this time were archived."""
     runs: int
     """Number of runs."""
-    taken_up: int
+    resumed: int
     """Number of runs of earlier archivers that were finished or restarted."""
     chains: int
     """Number of chains."""
@@ -141,7 +141,7 @@ class ArchiveReport:
     """Number of files."""
     bytes: int
     """Size of the files on disk."""
-    survivors: int
+    retained: int
     """Number of chains that changed after they were written, or are referred to; only the tables have them."""
     held: int
     """Number of finished chains that stay because a chain that stays waits or waited for them."""

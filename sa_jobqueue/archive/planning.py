@@ -54,7 +54,7 @@ def choose(
         connection.execute(archiving.drop_candidates(model))
         connection.execute(archiving.create_candidates(model))
     while jobs < room and not is_last:
-        given = {"after": after, "scan": options.scan_jobs, "cutoff": cutoff, "room": room - jobs}
+        given = {"after": after, "scan": options.scan_batch_size, "cutoff": cutoff, "room": room - jobs}
         if after is None:
             del given["after"]
         statement = archiving.choose(model, include_dead=options.include_dead, first=after is None)
@@ -62,7 +62,7 @@ def choose(
             page = connection.execute(statement, given).one()
         chains, jobs = chains + page.taken, jobs + page.jobs
         is_full = page.taken < page.fitting
-        is_last = not is_full and page.scanned < options.scan_jobs
+        is_last = not is_full and page.scanned < options.scan_batch_size
         after = page.last_taken if is_full else page.last_scanned
     held_by: tuple[Held, ...] = ()
     held = 0
@@ -80,12 +80,12 @@ def choose(
 
 
 def add_chains(
-    connection: Connection, model: type[JobMixin[Any]], run_id: UUID, *, part_jobs: int, **ledger: Any
+    connection: Connection, model: type[JobMixin[Any]], run_id: UUID, *, read_batch_size: int, **ledger: Any
 ) -> tuple[int, int]:
     """Write a run and its chains into the ledger, all at once; return the number of its parts and chains."""
     with connection.begin():
         connection.execute(archiving.begin(model), {"id": run_id, **ledger})
-        connection.execute(archiving.add_chains(model), {"run_id": run_id, "part_jobs": part_jobs})
+        connection.execute(archiving.add_chains(model), {"run_id": run_id, "read_batch_size": read_batch_size})
         found = connection.execute(archiving.parts(model), {"run_id": run_id}).one()
     return found.parts, found.chains
 

@@ -24,7 +24,7 @@ from sa_jobqueue.statements import archived, archiving
 from sa_jobqueue.types import ArchiveState
 
 _UNFINISHED: Final = 100
-_COUNTED: Final = ("chains", "jobs", "attempts", "dead_letters", "blockers", "files", "bytes", "survivors")
+_COUNTED: Final = ("chains", "jobs", "attempts", "dead_letters", "blockers", "files", "bytes", "retained")
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Archiver:
         """Archive what ended before `cutoff`. A chain that waits for its turn behind another is looked at again."""
         begun = monotonic()
         self._location.check()
-        taken_up = self.resume_runs()
+        resumed = self.resume_runs()
         runs = held = 0
         held_by: tuple[Held, ...] = ()
         while True:
@@ -90,7 +90,7 @@ class Archiver:
             engine=self._engine.name,
             cutoff=cutoff,
             runs=runs,
-            taken_up=taken_up,
+            resumed=resumed,
             held=held,
             held_by=held_by,
             seconds=monotonic() - begun,
@@ -128,7 +128,7 @@ class Archiver:
             self._connection,
             self._model,
             run_id,
-            part_jobs=self._options.part_jobs,
+            read_batch_size=self._options.read_batch_size,
             path=self._location.name,
             engine=self._engine.name,
             cutoff=cutoff,
@@ -168,7 +168,7 @@ class Archiver:
         run.contents = verify(self._location, run.files, written)
         self._report(run, Step.VERIFIED)
         run.counts = {"chains": len(run.contents.chains), **run.contents.counts}
-        self._advance(run, ArchiveState.WRITTEN, survivors=0)
+        self._advance(run, ArchiveState.WRITTEN, retained_chains=0)
         self._report(run, Step.WRITTEN)
 
     def _publish(self, run: _Run) -> None:
@@ -186,9 +186,9 @@ class Archiver:
             expected = {name: run.counts[name] for name in DATASETS}
             run.contents = verify(self._location, self._location.shown_files(run.id), expected)
         counter = self._counter(run, Step.DELETED_BATCH, run.counts["jobs"])
-        batch_jobs = self._options.batch_jobs
+        delete_batch_size = self._options.delete_batch_size
         deleting.delete_archived(
-            self._connection, self._model, run.id, run.contents, batch_jobs=batch_jobs, on_progress=counter
+            self._connection, self._model, run.id, run.contents, delete_batch_size=delete_batch_size, on_progress=counter
         )
         run.contents = None
         self._advance(run, ArchiveState.DELETED)
@@ -208,26 +208,26 @@ class Archiver:
         run.counts = {"chains": chains, **rows}
         with self._connection.begin():
             self._connection.execute(archiving.forget_chains(self._model), {"run_id": run.id})
-            self._set_state(run, ArchiveState.DONE, survivors=stay)
+            self._set_state(run, ArchiveState.DONE, retained_chains=stay)
         run.state = ArchiveState.DONE
         for name, number in run.counts.items():
             self._totals[name] += number
-        self._totals["survivors"] += stay
+        self._totals["retained"] += stay
         self._totals["files"] += len(files)
         self._totals["bytes"] += sum(file.bytes for file in files)
         self._report(run, Step.DONE)
         return chains
 
-    def _advance(self, run: _Run, state: ArchiveState, survivors: int | None = None) -> None:
+    def _advance(self, run: _Run, state: ArchiveState, retained_chains: int | None = None) -> None:
         with self._connection.begin():
-            self._set_state(run, state, survivors=survivors)
+            self._set_state(run, state, retained_chains=retained_chains)
         run.state = state
 
-    def _set_state(self, run: _Run, state: ArchiveState, *, survivors: int | None) -> None:
+    def _set_state(self, run: _Run, state: ArchiveState, *, retained_chains: int | None) -> None:
         given: dict[str, Any] = {"run_id": run.id, "was": run.state, "becomes": state}
-        if survivors is not None:
-            given |= {f"n_{name}": number for name, number in run.counts.items()} | {"n_survivors": survivors}
-        statement = archiving.advance(self._model, counted=survivors is not None)
+        if retained_chains is not None:
+            given |= {f"n_{name}": number for name, number in run.counts.items()} | {"n_retained": retained_chains}
+        statement = archiving.advance(self._model, counted=retained_chains is not None)
         if self._connection.execute(statement, given).rowcount != 1:
             raise ArchiveError(f"run {run.id} is no longer {run.state}: another archiver changed it; try again")
 

@@ -174,5 +174,5 @@ def _print_runs(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print_json({"runs": rows})
         return
-    headings = ["id", "state", "engine", "path", "cutoff", "chains", "jobs", "survivors", "started_at", "changed_at"]
+    headings = ["id", "state", "engine", "path", "cutoff", "chains", "jobs", "retained", "started_at", "changed_at"]
     print_table(counted(len(rows), "run"), headings, [[row[name] for name in headings] for row in rows])

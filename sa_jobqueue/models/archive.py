@@ -18,32 +18,32 @@ IdT = TypeVar("IdT")
 
 
 class ArchiveRunMixin(Companion):
-    """One bounded part of an archive: its files lie under the run's id. A run that was killed goes on from its state."""
+    """One bounded part of an archive, with files under the run's id. A run that was killed resumes from its state."""
 
     id: Mapped[UUID] = mapped_column(Uuid(), nullable=False)
-    """Names its files."""
+    """Id of the run; part of the names of its files."""
     path: Mapped[str] = mapped_column(Text, nullable=False)
-    """The archive's place."""
+    """Location of the archive."""
     engine: Mapped[str] = mapped_column(Text, nullable=False)
-    """Who writes the files: `pyarrow` or `spark`."""
+    """Engine that writes the files: `pyarrow` or `spark`."""
     cutoff: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)
-    """Only chains that ended before."""
+    """Only chains that ended before this time are archived."""
     state: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'planned'"))
     """One of `ArchiveState`."""
     chains: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
-    """Number of chains it moved, or plans to move if it is not done."""
+    """Number of chains moved; of chains to move while the run is not done."""
     jobs: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
-    """How many jobs are in its files."""
+    """Number of jobs in its files."""
     attempts: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
-    """How many attempts."""
+    """Number of attempts in its files."""
     dead_letters: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
-    """How many dead letters."""
+    """Number of dead letters in its files."""
     blockers: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
-    """How many edges."""
-    survivors: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
-    """How many chains changed after they were written, and stayed; they are not in its files any more."""
+    """Number of blockers in its files."""
+    retained: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
+    """Number of chains that changed after they were written, and stay in the tables; the files no longer have them."""
     started_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
-    """When it was planned, by the database's clock."""
+    """When the run was planned, by the database's clock."""
     changed_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When its state last changed, by the database's clock."""
 
@@ -61,23 +61,23 @@ class ArchiveRunMixin(Companion):
 
 
 class ArchiveChainMixin(Companion, Generic[IdT]):
-    """A chain that a run has taken on and that is still in the tables: its row here goes in the commit that deletes it.
+    """A chain of a run that is still in the tables. The row is deleted in the transaction that deletes the chain.
 
     So what is left when a run has nothing more to delete are the chains that stay, to be taken out of its files.
     """
 
     run_id: Mapped[UUID] = mapped_column(Uuid(), nullable=False, sort_order=-21)
-    """The run."""
+    """Id of the run."""
 
     @declared_attr
     def chain_id(cls) -> Mapped[IdT]:
-        """The chain, by its root job."""
+        """Id of the chain's root job."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
 
     part: Mapped[int] = mapped_column(Integer, nullable=False)
-    """Which part of the run it is read with, from 0; a part is some thousand jobs, in the order of their dates."""
+    """Number of the batch in which it is read, from 0; batches are ordered by date."""
     completed_on: Mapped[date] = mapped_column(Date, nullable=False)
-    """The day, in UTC, on which it ended: the partition of all its rows."""
+    """UTC day on which it ended: the partition of its rows."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:

@@ -21,25 +21,25 @@ class AttemptMixin(Companion, Generic[IdT]):
 
     @declared_attr
     def job_id(cls) -> Mapped[IdT]:
-        """The job; deliberately no foreign key: its check would cost every failure, and its cascade every deletion."""
+        """Id of the job; not a foreign key, which would make each failure and each deletion slower."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
 
     attempt: Mapped[int] = mapped_column(Integer, nullable=False)
-    """Which attempt, from 1."""
+    """Number of the attempt, from 1."""
     worker_id: Mapped[str | None] = mapped_column(Text)
-    """The worker that had it; stays when the worker is long gone."""
+    """Worker that ran it, which may no longer exist."""
     started_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When it was claimed, by the database's clock."""
     ended_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
-    """When its end was written, by the database's clock."""
+    """When its end was recorded, by the database's clock."""
     outcome: Mapped[str] = mapped_column(Text, nullable=False)
     """One of `AttemptOutcome`."""
     error: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
-    """`{"type", "message", "traceback"}` of what was raised; null when nothing was."""
+    """`{"type", "message", "traceback"}` of the exception; null if there was none."""
     error_fingerprint: Mapped[str | None] = mapped_column(Text)
-    """The same for errors of one kind raised at one place, whatever their message."""
+    """Equal for errors of the same type raised at the same place, whatever their message."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
-    """The transaction that wrote the row, for exact incremental reads."""
+    """Id of the transaction that wrote the row, for exact incremental reads."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:

@@ -15,27 +15,27 @@ from sa_jobqueue.models.base import Companion
 
 
 class AuditMixin(Companion):
-    """One call of an operation with `by`, written in its transaction: an operator's act, not an application's own.
+    """One call of an operation with `by`, recorded in its transaction: a change made by an operator.
 
     It has no payloads. A row outlives what it is about; it is deleted when `Retention.audit` is over.
     """
 
     id: Mapped[UUID] = mapped_column(Uuid(), nullable=False)
-    """A UUIDv7, in the order of the acts."""
+    """Primary key, a UUIDv7 in the order of the calls."""
     done_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
-    """When, by the database's clock."""
+    """Time of the call, by the database's clock."""
     done_by: Mapped[str] = mapped_column(Text, nullable=False)
-    """Who, as given by the caller."""
+    """User, as given by the caller."""
     operation: Mapped[str] = mapped_column(Text, nullable=False)
-    """The name of the operation, such as `cancel_jobs`."""
+    """Name of the operation, such as `cancel_jobs`."""
     arguments: Mapped[Any] = mapped_column(JSONB(none_as_null=False), nullable=False)
-    """What it was about: ids, names or a filter, and the new values. Lists are cut at 100 items."""
+    """Arguments of the call: ids, names or a filter, and the new values. Lists are cut at 100 items."""
     matched: Mapped[int] = mapped_column(Integer, nullable=False)
-    """Number of rows that it was about."""
+    """Number of rows that matched."""
     changed: Mapped[int] = mapped_column(Integer, nullable=False)
-    """Number of rows that it changed."""
+    """Number of rows that were changed."""
     ids: Mapped[Any] = mapped_column(JSONB(none_as_null=False), nullable=False)
-    """The ids or names of the rows that it changed, at most 100."""
+    """Ids or names of the changed rows, at most 100."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:

@@ -16,20 +16,20 @@ IdT = TypeVar("IdT")
 
 
 class BlockerMixin(Companion, Generic[IdT]):
-    """A job and a chain that it waits for. Kept after the chain completed, so that its output can be found."""
+    """A job and a chain that it waits for. Kept after the chain has completed, so that its output can be read."""
 
     @declared_attr
     def job_id(cls) -> Mapped[IdT]:
-        """The job that waits."""
+        """Id of the job that waits."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
 
     @declared_attr
     def blocked_by_chain_id(cls) -> Mapped[IdT]:
-        """The chain it waits for, by its root job."""
+        """Id of the chain that it waits for: of its root job."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-19)
 
     index: Mapped[int] = mapped_column("index", Integer, nullable=False)
-    """Place among the job's blockers, from 0."""
+    """Position among the job's blockers, from 0."""
     is_resolved: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
     """Whether the job no longer waits for this chain. Set once, when the end of the chain lets the job continue."""
     on_failure: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'wait'"))
@@ -39,12 +39,12 @@ class BlockerMixin(Companion, Generic[IdT]):
 
     @declared_attr
     def chain(cls) -> Mapped[ChainMixin[IdT]]:
-        """The chain it waits for, read when first touched."""
+        """The chain that the job waits for. Loaded on first access."""
         return chain_of_edge(cls)
 
     @declared_attr
     def job(cls) -> Mapped[Any]:
-        """The job that waits, read when first touched."""
+        """Id of the job that waits. Loaded on first access."""
         return job_of_edge(cls)
 
     @declared_attr.directive

@@ -16,23 +16,23 @@ IdT = TypeVar("IdT")
 
 
 class StageMixin(Companion, Generic[IdT]):
-    """One row on its way into the queue, written by one task of a bulk write. Gone when the write has committed.
+    """One row of a bulk write, written by one of its tasks and deleted when the write commits.
 
     Unlogged: a server that crashes empties it, and the write whose rows are missing then refuses to commit.
     """
 
     write_id: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-99)
-    """Which write: its `job_bulk_write.write_id`."""
+    """Id of the write, as in `job_bulk_write`."""
     sequence: Mapped[int] = mapped_column(BigInteger, nullable=False, sort_order=-98)
-    """Which part of it: the batch of a stream, 0 for a batch write."""
+    """Number of its batch; 0 for a batch write."""
     task_id: Mapped[int] = mapped_column(BigInteger, nullable=False, sort_order=-97)
-    """Which attempt of which task wrote it: only those that the writer says succeeded count."""
+    """Id of the task attempt that wrote the row; only rows of successful ones are used."""
     row: Mapped[int] = mapped_column(BigInteger, nullable=False, sort_order=-96)
-    """Place among the task's rows, from 0."""
+    """Position among the task's rows, from 0."""
 
     @declared_attr
     def id(cls) -> Mapped[IdT | None]:
-        """As the job's."""
+        """Id of the job."""
         return mapped_column(id_type(cls.__jobqueue__), sort_order=-90)
 
     queue: Mapped[str | None] = mapped_column(Text, sort_order=-89)
@@ -60,7 +60,7 @@ class StageMixin(Companion, Generic[IdT]):
 
     @declared_attr
     def blockers(cls) -> Mapped[list[IdT] | None]:
-        """The chains it waits for, in order."""
+        """Ids of the chains that the job waits for, in order."""
         return mapped_column(ARRAY(id_parameter(cls.__jobqueue__)), sort_order=-79)
 
     on_failure: Mapped[str | None] = mapped_column(Text, sort_order=-78)
@@ -68,15 +68,15 @@ class StageMixin(Companion, Generic[IdT]):
     trace_context: Mapped[str | None] = mapped_column(Text, sort_order=-77)
     """The job's trace context; null for none."""
     rejected_field: Mapped[str | None] = mapped_column(Text, sort_order=-76)
-    """What was wrong with it; null for a good row."""
+    """Column that was rejected; null for a valid row."""
     rejected_reason: Mapped[str | None] = mapped_column(Text, sort_order=-75)
-    """Why `rejected_field` was rejected; null for a good row."""
+    """Why it was rejected; null for a valid row."""
     record: Mapped[str | None] = mapped_column(Text, sort_order=-74)
-    """Of a rejected row: all of it, as JSON text."""
+    """The whole row as JSON text, if it was rejected."""
     staged_at: Mapped[datetime] = mapped_column(
         TIMESTAMP(timezone=True), nullable=False, server_default=func.now(), sort_order=-73
     )
-    """When it arrived; what is left over for a day belongs to a write that died."""
+    """When it was staged; rows left for a day belong to a write that failed."""
     rate_cost: Mapped[int | None] = mapped_column(Integer, sort_order=-72)
     """The job's `rate_cost`; null for 1."""
     expires_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-71)
@@ -101,26 +101,26 @@ class StageMixin(Companion, Generic[IdT]):
 
 
 class WriteMixin(Companion):
-    """One bulk write that committed: the ledger that makes its repetition a no-op, and its account."""
+    """One bulk write that has committed. The row makes repeating the write a no-op, and has its counts."""
 
     write_id: Mapped[str] = mapped_column(Text, nullable=False)
-    """The caller's name for it, or a random one; of a stream, its query's id."""
+    """Id given by the caller, or a random one; for a stream, the id of its query."""
     sequence: Mapped[int] = mapped_column(BigInteger, nullable=False)
-    """The batch of a stream, 0 for a batch write."""
+    """Number of the stream's batch; 0 for a batch write."""
     staged: Mapped[int] = mapped_column(BigInteger, nullable=False)
-    """Rows that arrived: enqueued, duplicates and rejected together."""
+    """Number of rows staged: enqueued, duplicates and rejected."""
     enqueued: Mapped[int] = mapped_column(BigInteger, nullable=False)
-    """Rows that are jobs now."""
+    """Number of rows that became jobs."""
     duplicates: Mapped[int] = mapped_column(BigInteger, nullable=False)
-    """Rows whose deduplication key another open chain had."""
+    """Number of rows whose deduplication key an open chain already had."""
     rejected: Mapped[int] = mapped_column(BigInteger, nullable=False)
-    """Rows that are in `job_bulk_reject` now."""
+    """Number of rows written to `job_bulk_reject`."""
     written_by: Mapped[str | None] = mapped_column(Text)
-    """The application that wrote."""
+    """Application name of the writer."""
     written_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
-    """When it committed, by the database's clock: the start of that transaction."""
+    """Start of the transaction that committed it, by the database's clock."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
-    """The transaction that committed it: the same as its jobs' at first."""
+    """Id of the transaction that committed it and enqueued its jobs."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
@@ -133,24 +133,24 @@ class WriteMixin(Companion):
 
 
 class RejectMixin(Companion):
-    """One row of a bulk write that could not be a job, and why. Kept until it is deleted by hand."""
+    """One rejected row of a bulk write, with the reason. Kept until it is deleted by an operator."""
 
     write_id: Mapped[str] = mapped_column(Text, nullable=False)
-    """Which write, as in `job_bulk_write`."""
+    """Id of the write, as in `job_bulk_write`."""
     sequence: Mapped[int] = mapped_column(BigInteger, nullable=False)
-    """Which batch of it."""
+    """Number of its batch."""
     task_id: Mapped[int] = mapped_column(BigInteger, nullable=False)
-    """Which task."""
+    """Id of the Spark task attempt."""
     row: Mapped[int] = mapped_column(BigInteger, nullable=False)
-    """Place among the task's rows, from 0."""
+    """Position among the task's rows, from 0."""
     field: Mapped[str] = mapped_column(Text, nullable=False)
-    """Which column was wrong."""
+    """Column that was rejected."""
     reason: Mapped[str] = mapped_column(Text, nullable=False)
-    """What was wrong with it."""
+    """Why it was rejected."""
     record: Mapped[str | None] = mapped_column(Text)
     """The row as JSON text."""
     rejected_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
-    """When, by the database's clock."""
+    """When it was rejected, by the database's clock."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:

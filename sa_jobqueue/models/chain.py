@@ -23,7 +23,7 @@ IdT = TypeVar("IdT")
 
 
 class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
-    """One chain, as it stood when it was read: a root job and its continuations. Changed through its jobs alone.
+    """One chain: a root job and its continuations, as of the time it was read. Changed only through its jobs.
 
     Constructing, changing or deleting one is a `ReadOnlyError`, at the latest when the session flushes.
     """
@@ -40,29 +40,29 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
     input: Mapped[Any]
     """Input of the root job, as JSON."""
     input_version: Mapped[int]
-    """Version of that input's shape."""
+    """Version of that input's schema."""
     status: Mapped[JobStatus]
     """Status of its last job."""
     output: Mapped[Any]
-    """Output of its last job; None until that has completed."""
+    """Output of its last job; null until it has completed."""
     error: Mapped[Any | None]
     """The last error of a chain that is dead or cancelled; null otherwise, or when there was none."""
     created_at: Mapped[datetime]
     """When the root job was enqueued."""
     completed_at: Mapped[datetime | None]
-    """When it ended: its last job completed, dead or cancelled; null while it is open."""
+    """When its last job ended (completed, dead or cancelled); null while the chain is open."""
     length: Mapped[int]
     """Number of its jobs so far."""
     last_job_id: Mapped[IdT]
-    """Its last job so far; the root when there is no other."""
+    """Id of its last job so far."""
     last_type_name: Mapped[str]
-    """The type of its last job so far."""
+    """Type of its last job so far."""
     deduplication_key: Mapped[str | None]
     """Deduplication key of the root job; null for none."""
     jobs: Mapped[list[Any]]
-    """Its jobs so far, the root first; read when first touched."""
+    """Its jobs so far, the root first. Loaded on first access."""
     blocking: Mapped[list[Any]]
-    """The edges to the jobs that wait for it or did, by job: `edge.job`, `edge.is_resolved`; read when first touched."""
+    """The blockers that refer to it, resolved ones too, by job; each has `job` and `is_resolved`. Loaded on access."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise ReadOnlyError("a chain is what its jobs are: add its first job, and the chain is there")

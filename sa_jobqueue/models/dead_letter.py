@@ -17,21 +17,21 @@ IdT = TypeVar("IdT")
 
 
 class DeadLetterMixin(Companion, Generic[IdT]):
-    """One death of one job. A job that is redriven and dies again has a second row; at most one is unresolved."""
+    """One death of one job. A job that is redriven and dies again has another row; at most one is unresolved."""
 
     @declared_attr
     def id(cls) -> Mapped[IdT]:
-        """Id of the dead letter: a job may die more than once."""
+        """Primary key. A job that dies more than once has several."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
 
     @declared_attr
     def job_id(cls) -> Mapped[IdT]:
-        """The job; no foreign key, because a dead letter outlives its job's retention."""
+        """Id of the job; not a foreign key, because a dead letter may outlive its job."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-19)
 
     @declared_attr
     def chain_id(cls) -> Mapped[IdT]:
-        """The chain of the job."""
+        """Id of the job's chain."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-18)
 
     queue: Mapped[str] = mapped_column(Text, nullable=False)
@@ -43,15 +43,15 @@ class DeadLetterMixin(Companion, Generic[IdT]):
     input: Mapped[Any] = mapped_column(JSONB(none_as_null=False), nullable=True)
     """The job's input, as it was stored."""
     input_version: Mapped[int] = mapped_column(Integer, nullable=False)
-    """The version of the input's shape."""
+    """Version of the input's schema."""
     reason: Mapped[str] = mapped_column(Text, nullable=False)
     """One of `DeadReason`."""
     error: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
-    """The last error in full; for a lost job, its last worker."""
+    """Last error in full; for a lost job, its last worker."""
     error_fingerprint: Mapped[str | None] = mapped_column(Text)
-    """Equal for errors of one type raised at one place, whatever their message: group by it."""
+    """Equal for errors of the same type raised at the same place, whatever their message. Group by it."""
     attempts: Mapped[int] = mapped_column(Integer, nullable=False)
-    """The job's `attempt` when it died."""
+    """Number of the attempt at which it died."""
     died_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it died, by the database's clock."""
     resolution: Mapped[str | None] = mapped_column(Text)
@@ -59,9 +59,9 @@ class DeadLetterMixin(Companion, Generic[IdT]):
     resolved_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """When it was resolved, by the database's clock."""
     resolved_by: Mapped[str | None] = mapped_column(Text)
-    """Who resolved it, as given by the caller."""
+    """User who resolved it, as given by the caller."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
-    """The transaction that last wrote the row, for exact incremental reads."""
+    """Id of the transaction that last wrote the row, for exact incremental reads."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:

@@ -14,24 +14,24 @@ from sa_jobqueue.models.base import Companion
 
 
 class QuarantineMixin(Companion):
-    """One row that a set-based write could not include: the rest of its batch was written without it.
+    """One row that a set-based write had to leave out; the rest of its batch was written.
 
     A worker inserts it when the write fails, tries again after growing pauses, and deletes it when the write succeeds. Rows
     that no worker has tried for a while are deleted. Empty as a rule.
     """
 
     subject: Mapped[str] = mapped_column(Text, nullable=False)
-    """The id of the job, chain or dead letter, or the name of the schedule, queue or job type."""
+    """Id of the job, chain or dead letter, or name of the schedule, queue or job type."""
     statement: Mapped[str] = mapped_column(Text, nullable=False)
-    """The write that fails: one of `RefusedWrite`."""
+    """Kind of write that fails, one of `RefusedWrite`."""
     sqlstate: Mapped[str | None] = mapped_column(Text)
-    """The error's SQLSTATE; null where the driver raised it without the server."""
+    """SQLSTATE of the error; null if the driver raised it without the server."""
     error: Mapped[str] = mapped_column(Text, nullable=False)
-    """The type and first line of the error."""
+    """Type and first line of the error."""
     worker_id: Mapped[str | None] = mapped_column(Text)
-    """The worker that tried last; null for an archiver."""
+    """Worker that tried last; null for an archiver."""
     failures: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"))
-    """How often the write has failed."""
+    """Number of times the write has failed."""
     first_failed_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it failed first."""
     retry_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)

@@ -14,7 +14,7 @@ from sa_jobqueue.models.base import Companion, within_times
 
 
 class RateStateMixin(Companion):
-    """State of one rate limit: a row per queue, fairness key or job type, from its first claim under a rate on.
+    """State of one rate limit: a row per queue, fairness key or job type, created by the first claim under the limit.
 
     It is written under the lock of the row that has the rate, and is kept when the rate changes: the new rate continues from
     it. The version is part of the key, so the newest state is the first entry from the end: a read passes none of the dead
@@ -22,19 +22,19 @@ class RateStateMixin(Companion):
     """
 
     is_type: Mapped[bool] = mapped_column(Boolean, nullable=False)
-    """Whether it is of a job type: else of a queue, or of a fairness key in one."""
+    """Whether the limit is that of a job type; otherwise it is that of a queue or fairness key."""
     name: Mapped[str] = mapped_column(Text, nullable=False)
-    """Of that queue or type."""
+    """Name of the queue or job type."""
     fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"))
-    """Of that key in the queue; empty for all of the queue, and for a type."""
+    """Fairness key within the queue; empty for the whole queue or for a job type."""
     version: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("1"), autoincrement=False)
-    """How often it was written."""
+    """Number of times it was written."""
     tokens: Mapped[float | None] = mapped_column(Double)
     """Capacity of a token bucket as of `spent_at`; null when it is full."""
     starts: Mapped[list[int] | None] = mapped_column(ARRAY(BigInteger))
-    """Of a sliding window: when something was started within it, in microseconds since 1970, each followed by how much."""
+    """For a sliding window: the time of each start in it, in microseconds since 1970, each followed by its cost."""
     spent_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)
-    """When a claim last wrote what was started."""
+    """When a claim last recorded its starts."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:

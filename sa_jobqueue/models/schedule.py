@@ -32,7 +32,7 @@ class ScheduleMixin(Companion, Generic[IdT]):
     input: Mapped[Any] = mapped_column(JSONB, nullable=True)
     """Input of its jobs, as JSON."""
     input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"))
-    """Version of the input's shape."""
+    """Version of the input's schema."""
     fire_time_field: Mapped[str | None] = mapped_column(Text)
     """Field of the input that receives the scheduled time, in ISO 8601 and UTC; null for none."""
     max_attempts: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("20"))

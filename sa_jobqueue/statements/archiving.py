@@ -209,8 +209,8 @@ def drop_held(model: type[JobMixin[Any]]) -> Delete:
     blocker = union_all(of_root.correlate(held), of_others.correlate(held)).lateral("blocker")
     below = held.join(blocker, true()).join(candidate, candidate.c.chain_id == blocker.c.id)
     held = held.union(select(blocker.c.id).select_from(below))
-    gone: Any = delete(candidate).where(candidate.c.chain_id.in_(select(held.c.id))).returning(candidate.c.chain_id)
-    return typed("Delete", gone)
+    deletion: Any = delete(candidate).where(candidate.c.chain_id.in_(select(held.c.id))).returning(candidate.c.chain_id)
+    return typed("Delete", deletion)
 
 
 @once_a_model
@@ -241,14 +241,14 @@ def begin(model: type[JobMixin[Any]]) -> Insert:
 
 @once_a_model
 def add_chains(model: type[JobMixin[Any]]) -> Insert:
-    """Make all candidates chains of a run, in parts of about `part_jobs` jobs, by the days on which they ended.
+    """Make all candidates chains of a run, in parts of about `read_batch_size` jobs, by the days on which they ended.
 
-    Parameters: `run_id`, `part_jobs`. Changes: rows of `archive_chain`.
+    Parameters: `run_id`, `read_batch_size`. Changes: rows of `archive_chain`.
     """
     candidate, chain = candidates(model), table(model.ArchiveChain)
     order = (candidate.c.completed_on, candidate.c.chain_id)
     before = func.sum(candidate.c.jobs).over(order_by=order) - candidate.c.jobs
-    part = cast(func.div(before, bindparam("part_jobs", type_=Numeric)), Integer)
+    part = cast(func.div(before, bindparam("read_batch_size", type_=Numeric)), Integer)
     rows = select(bindparam("run_id", type_=Uuid()), candidate.c.chain_id, part, candidate.c.completed_on)
     return insert(chain).from_select(["run_id", "chain_id", "part", "completed_on"], rows)
 
@@ -268,13 +268,13 @@ def advance(model: type[JobMixin[Any]], *, counted: bool) -> Update:
     """Bring a run from one state to the next.
 
     Parameters: `run_id`, `was`, `becomes`; where `counted` `n_chains`, `n_jobs`, `n_attempts`, `n_dead_letters`,
-    `n_blockers`, `n_survivors`. Changes: `state`, `changed_at`, the counts. Obliges: one row must be changed; if none is,
+    `n_blockers`, `n_retained`. Changes: `state`, `changed_at`, the counts. Obliges: one row must be changed; if none is,
     the run is not where it should be.
     """
     run = table(model.ArchiveRun)
     values: dict[str, Any] = {"state": bindparam("becomes", type_=Text), "changed_at": func.now()}
     if counted:
-        names = ("chains", "jobs", "attempts", "dead_letters", "blockers", "survivors")
+        names = ("chains", "jobs", "attempts", "dead_letters", "blockers", "retained")
         values |= {name: bindparam(f"n_{name}", type_=BigInteger) for name in names}
     at = (run.c.id == bindparam("run_id", type_=Uuid()), run.c.state == bindparam("was", type_=Text))
     return update(run).where(*at).values(values)

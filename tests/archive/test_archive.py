@@ -69,9 +69,9 @@ def test_finished_chains_are_archived_whole_with_every_column(engine: Engine, tm
     assert together(archived, left) == before
     assert chains_in(archived) == GO
     assert len(archived["jobs"]) == report.jobs == 9
-    counted = (report.chains, report.attempts, report.dead_letters, report.blockers, report.survivors, report.held)
+    counted = (report.chains, report.attempts, report.dead_letters, report.blockers, report.retained, report.held)
     assert counted == (7, 6, 1, 3, 0, 0)
-    assert (report.runs, report.taken_up, report.engine) == (1, 0, "pyarrow")
+    assert (report.runs, report.resumed, report.engine) == (1, 0, "pyarrow")
     (row,) = archive_runs(engine)
     assert (row.state, row.chains, row.jobs, row.path) == ("done", 7, 9, str(tmp_path))
     assert not execute_one(engine, "SELECT count(*) FROM archive_chain")
@@ -117,9 +117,9 @@ def test_several_runs_and_archives_can_be_read_together(engine: Engine, tmp_path
     # 1 was waited for by 8, which belongs to a later run: it goes when that is gone.
     execute(engine, edge(8, 1))
     before = in_tables(engine)
-    first = run(engine, tmp_path, max_jobs=1, max_runs=2, scan_jobs=2)
+    first = run(engine, tmp_path, max_jobs=1, max_runs=2, scan_batch_size=2)
     assert first.runs == 2
-    report = run(engine, tmp_path, max_jobs=1, scan_jobs=2)
+    report = run(engine, tmp_path, max_jobs=1, scan_batch_size=2)
     assert report.held == 0
     assert together(in_archive(tmp_path), in_tables(engine)) == before
     assert chains_in(in_archive(tmp_path)) == GO
@@ -248,7 +248,7 @@ def test_an_unfinished_run_is_resumed_only_at_its_own_path(engine: Engine, tmp_p
         archive(engine, tmp_path / "one", before=MONTH, on_progress=stop)
     with pytest.raises(ArchiveElsewhereError, match="one"):
         archive(engine, tmp_path / "two", before=MONTH)
-    assert archive(engine, tmp_path / "one", before=timedelta(days=1000)).taken_up == 1
+    assert archive(engine, tmp_path / "one", before=timedelta(days=1000)).resumed == 1
 
 
 def test_no_transaction_is_open_between_archive_steps(engine: Engine, tmp_path: Path, database_url: str) -> None:
@@ -272,7 +272,7 @@ def test_no_transaction_is_open_between_archive_steps(engine: Engine, tmp_path: 
         (datetime(2026, 1, 1), {}, "before"),
         (datetime(9999, 1, 1, tzinfo=UTC), {}, "before"),
         (MONTH, {"max_jobs": 0}, "max_jobs"),
-        (MONTH, {"batch_jobs": True}, "batch_jobs"),
+        (MONTH, {"delete_batch_size": True}, "delete_batch_size"),
         (MONTH, {"lock_timeout": timedelta(0)}, "lock_timeout"),
     ],
 )
@@ -301,7 +301,7 @@ def test_a_chain_that_cannot_be_deleted_stays_in_the_tables_and_is_reported(engi
         f"CREATE TRIGGER refuse BEFORE DELETE ON job FOR EACH ROW WHEN (OLD.id = '{chain(1)}') EXECUTE FUNCTION refuse()",
     )
     report = run(engine, tmp_path)
-    assert (report.chains, report.survivors) == (len(GO) - 1, 1)
+    assert (report.chains, report.retained) == (len(GO) - 1, 1)
     assert chains_in(in_archive(tmp_path)) == GO - {chain(1)}
     with engine.connect() as connection:
         ((subject, statement, error),) = connection.execute(text("SELECT subject, statement, error FROM quarantine")).all()

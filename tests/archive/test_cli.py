@@ -46,7 +46,7 @@ def test_the_archive_command_archives_reports_and_lists_runs(run: Run, engine: E
     listed = json.loads(run("runs", "--json").stdout)["runs"]
     assert [(one["state"], one["path"]) for one in listed] == [("done", str(tmp_path))] * report["runs"]
     assert sum(one["jobs"] for one in listed) == read(tmp_path).num_rows
-    assert "survivors" in run("runs").stdout
+    assert "retained" in run("runs").stdout
     assert "0 chains archived" in run("--before", "30d", "--to", tmp_path).stdout
 
 

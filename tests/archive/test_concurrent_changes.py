@@ -78,7 +78,7 @@ def test_a_chain_changed_during_archiving_stays_only_in_the_tables(engine: Engin
     before, report = archive_disturbed(engine, tmp_path, lambda: execute(engine, change))
     archived, left = in_archive(tmp_path), in_tables(engine)
     assert chains_in(archived) == GO - {chain(1)}
-    assert (report.survivors, report.chains, states(engine)) == (1, 6, ["done"])
+    assert (report.retained, report.chains, states(engine)) == (1, 6, ["done"])
     together(archived, left)
     assert (chain(1),) in left["jobs"]
     others = {name: {key: row for key, row in rows.items() if key in archived[name]} for name, rows in before.items()}
@@ -88,7 +88,7 @@ def test_a_chain_changed_during_archiving_stays_only_in_the_tables(engine: Engin
 def test_a_run_whose_chains_all_changed_leaves_no_file(engine: Engine, tmp_path: Path) -> None:
     fill(engine)
     _, report = archive_disturbed(engine, tmp_path, lambda: execute(engine, "UPDATE job SET trace_context = 'new'"))
-    assert (report.chains, report.survivors, report.files) == (0, 7, 0)
+    assert (report.chains, report.retained, report.files) == (0, 7, 0)
     assert not list(tmp_path.rglob("*.parquet"))
     assert archive(engine, tmp_path, before=MONTH).chains == 7
 
@@ -112,7 +112,7 @@ def test_a_chain_referenced_by_an_application_table_stays_and_others_are_archive
         execute(engine, f"INSERT INTO receipt VALUES ('{chain(3)}')")
         before = in_tables(engine)
         report = archive(engine, tmp_path, before=MONTH)
-        assert (report.chains, report.survivors) == (6, 1)
+        assert (report.chains, report.retained) == (6, 1)
         assert chains_in(in_archive(tmp_path)) == GO - {chain(3)}
         assert together(in_archive(tmp_path), in_tables(engine)).keys() == before.keys()
     finally:
@@ -132,7 +132,7 @@ def test_an_uncommitted_reference_keeps_its_chain(engine: Engine, tmp_path: Path
 
         before, report = archive_disturbed(engine, tmp_path, refer)
         other.commit()
-    assert report.survivors == 1
+    assert report.retained == 1
     left = in_tables(engine)
     assert (chain(9), chain(1)) in left["blockers"]
     assert chains_in(in_archive(tmp_path)) == GO - {chain(1)}
@@ -173,7 +173,7 @@ def test_a_reference_created_after_locking_waits_and_fails(engine: Engine, tmp_p
         report = archive(engine, tmp_path, before=MONTH)
     refer("60s")
     assert refused == [OperationalError.__name__, IntegrityError.__name__]
-    assert (report.chains, report.survivors) == (7, 0)
+    assert (report.chains, report.retained) == (7, 0)
 
 
 def test_a_change_between_locking_and_comparing_waits(engine: Engine, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ def test_locked_chains_are_skipped(engine: Engine, tmp_path: Path) -> None:
         held = f"SELECT FROM job WHERE id IN ('{chain(1)}', '{chain(10)}') FOR NO KEY UPDATE"
         before, report = archive_disturbed(engine, tmp_path, lambda: other.execute(text(held)))
     # 2 for one of its continuations, and with it what it waited for.
-    assert (report.chains, report.survivors) == (2, 5)
+    assert (report.chains, report.retained) == (2, 5)
     assert together(in_archive(tmp_path), in_tables(engine)) == before
 
 
@@ -226,7 +226,7 @@ def test_a_full_disk_leaves_the_tables_unchanged(engine: Engine, tmp_path: Path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (in_tables(engine), states(engine)) == (before, ["planned"])
-    assert archive(engine, tmp_path, before=MONTH).taken_up == 1
+    assert archive(engine, tmp_path, before=MONTH).resumed == 1
     assert together(in_archive(tmp_path), in_tables(engine)) == before
 
 
@@ -282,7 +282,7 @@ def test_corrupt_files_are_detected_before_anything_is_deleted(
         archive(engine, tmp_path, before=MONTH, on_progress=at(Step.FILES, lambda: damage(tmp_path)))
     assert str(tmp_path) in caught.value.path
     assert (in_tables(engine), in_archive(tmp_path)["jobs"]) == (before, {})
-    assert archive(engine, tmp_path, before=MONTH).taken_up == 1
+    assert archive(engine, tmp_path, before=MONTH).resumed == 1
     assert together(in_archive(tmp_path), in_tables(engine)) == before
 
 

@@ -20,7 +20,7 @@ from tests.fixtures.variants import variants
 pytestmark = pytest.mark.parametrize("database_url", ["oldest swept"], indirect=True)
 
 MONTH = timedelta(days=30)
-SMALL = ArchiveOptions(include_dead=True, part_jobs=4, batch_jobs=3)
+SMALL = ArchiveOptions(include_dead=True, read_batch_size=4, delete_batch_size=3)
 """Several of everything: parts, files, batches."""
 
 
@@ -111,7 +111,7 @@ def kill(progress):
     if seen.count(sys.argv[3]) == 2:
         os._exit(9)
 archive(sys.argv[1], sys.argv[2], before=timedelta(days=30), on_progress=kill,
-    options=ArchiveOptions(include_dead=True, part_jobs=4, batch_jobs=3))
+    options=ArchiveOptions(include_dead=True, read_batch_size=4, delete_batch_size=3))
 """
 
 
@@ -122,7 +122,7 @@ def test_a_run_of_a_killed_process_is_finished_by_the_next(engine: Engine, tmp_p
     done = subprocess.run([sys.executable, "-c", CHILD, *arguments], check=False, env=os.environ, timeout=240)
     assert done.returncode == 9
     report = archive(engine, tmp_path, before=MONTH, options=SMALL)
-    assert report.taken_up == 1
+    assert report.resumed == 1
     assert together(in_tables(engine), in_archive(tmp_path)) == before
 
 

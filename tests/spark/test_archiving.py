@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
 MONTH = timedelta(days=30)
-SMALL = ArchiveOptions(part_jobs=5, batch_jobs=3)
+SMALL = ArchiveOptions(read_batch_size=5, delete_batch_size=3)
 STATES = (Step.PLANNED, Step.FILES, Step.WRITTEN, Step.DELETING, Step.DELETED_BATCH, Step.DELETED)
 
 
@@ -50,7 +50,7 @@ def test_the_spark_archive_equals_the_tables_after_a_crash_in_every_state(
         left = {name: rows.keys() for name, rows in in_tables(engine).items()}
         assert all(before[name].keys() == there[name] | left[name] for name in before), point
     report = archive(spark, tmp_path, before=MONTH, url=database_url, options=SMALL)
-    assert (report.engine, report.taken_up, report.chains, report.jobs) == ("spark", 1, 7, 9)
+    assert (report.engine, report.resumed, report.chains, report.jobs) == ("spark", 1, 7, 9)
     archived = in_archive(tmp_path)
     assert together(archived, in_tables(engine)) == before
     assert not list(tmp_path.glob("_*"))
@@ -84,7 +84,7 @@ def test_both_archive_engines_share_an_archive_and_resume_each_others_runs(
         archive(spark, tmp_path, before=MONTH, url=database_url, options=SMALL, on_progress=change_and_kill)
     # The one that changed leaves the files that Spark wrote, and goes with a run of this process.
     report = archive_here(engine, tmp_path, before=MONTH)
-    assert (report.taken_up, report.survivors, report.runs, report.chains) == (1, 1, 1, 7)
+    assert (report.resumed, report.retained, report.runs, report.chains) == (1, 1, 1, 7)
     archived = in_archive(tmp_path)
     assert chains_in(archived) == {chain(number) for number in (1, 2, 3, 4, 5, 6, 8)}
     together(archived, in_tables(engine))

@@ -428,7 +428,7 @@ CREATE TABLE ${q}archive_run (
   attempts bigint DEFAULT 0 NOT NULL,
   dead_letters bigint DEFAULT 0 NOT NULL,
   blockers bigint DEFAULT 0 NOT NULL,
-  survivors bigint DEFAULT 0 NOT NULL,
+  retained bigint DEFAULT 0 NOT NULL,
   started_at timestamptz DEFAULT now() NOT NULL,
   changed_at timestamptz DEFAULT now() NOT NULL,
   CONSTRAINT ${p}pk_archive_run PRIMARY KEY (id),

@@ -350,7 +350,7 @@ class Quarantined:
     """A row that workers cannot write: it was removed from its batch, and the write is retried."""
 
     subject: str
-    """The id of the job, chain or dead letter, or the name of the schedule, queue or job type."""
+    """Id of the job, chain or dead letter, or name of the schedule, queue or job type."""
     statement: RefusedWrite
     sqlstate: str | None
     error: str

@@ -52,14 +52,6 @@ SET has_waiters=%(has_waiters)s
 WHERE job.id = ANY (%(ids)s::UUID[])
 AND NOT job.has_waiters
 
--- beat {}
-INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency, state, selectors, type_slots, progress)
-VALUES (%(id)s::VARCHAR, %(name)s::VARCHAR, %(host)s::VARCHAR, %(pid)s::INTEGER, %(version)s::VARCHAR, %(queues)s::TEXT[], %(job_types)s::TEXT[], %(concurrency)s::INTEGER, %(state)s::VARCHAR, %(selectors)s::JSONB, %(type_slots)s::JSONB, %(progress)s::JSONB)
-ON CONFLICT (id) DO
-UPDATE
-SET concurrency = excluded.concurrency, heartbeat_at = clock_timestamp(), state = excluded.state, progress = excluded.progress
-RETURNING worker.drain_requested_at
-
 -- blocker_counts {}
 SELECT EXISTS (SELECT job.id
   FROM job
@@ -217,6 +209,24 @@ WHERE job_bulk_staging.write_id = %(write_id)s::VARCHAR
 AND job_bulk_staging.sequence = %(sequence)s::BIGINT
 AND job_bulk_staging.task_id = ANY (%(task_ids)s::BIGINT[])
 AND job_bulk_staging.rejected_reason IS NOT NULL
+
+-- bulk_reject_taken_ids {}
+UPDATE job_bulk_staging
+SET rejected_field='id', rejected_reason='is that of another job, in the queue or in this write', record=CAST(jsonb_strip_nulls(jsonb_build_object('id', job_bulk_staging.id, 'queue', job_bulk_staging.queue, 'fairness_key', job_bulk_staging.fairness_key, 'type_name', job_bulk_staging.type_name, 'priority', job_bulk_staging.priority, 'input_version', job_bulk_staging.input_version, 'scheduled_at', job_bulk_staging.scheduled_at, 'delay', job_bulk_staging.delay, 'max_attempts', job_bulk_staging.max_attempts, 'timeout', job_bulk_staging.timeout, 'deduplication_key', job_bulk_staging.deduplication_key, 'blockers', job_bulk_staging.blockers, 'on_failure', job_bulk_staging.on_failure, 'trace_context', job_bulk_staging.trace_context, 'rate_cost', job_bulk_staging.rate_cost, 'expires_at', job_bulk_staging.expires_at, 'ordering_key', job_bulk_staging.ordering_key, 'skip_while_retrying', job_bulk_staging.skip_while_retrying)) || jsonb_build_object('input', job_bulk_staging.input) AS TEXT)
+FROM (SELECT each.task_id AS task_id, each.row AS row, row_number() OVER (PARTITION BY each.id
+    ORDER BY each.task_id, each.row) AS place, job.id AS job_id
+  FROM job_bulk_staging AS each
+  LEFT OUTER JOIN job ON job.id = each.id
+  WHERE each.write_id = %(of_write_id)s::VARCHAR
+  AND each.sequence = %(of_sequence)s::BIGINT
+  AND each.task_id = ANY (%(of_task_ids)s::BIGINT[])
+  AND each.rejected_reason IS NULL) AS found
+WHERE job_bulk_staging.write_id = %(of_write_id)s::VARCHAR
+AND job_bulk_staging.sequence = %(of_sequence)s::BIGINT
+AND job_bulk_staging.task_id = ANY (%(of_task_ids)s::BIGINT[])
+AND job_bulk_staging.task_id = found.task_id
+AND job_bulk_staging.row = found.row
+AND (found.place > 1 OR found.job_id IS NOT NULL)
 
 -- bulk_take_write {}
 INSERT INTO job_bulk_write (write_id, sequence, staged, enqueued, duplicates, rejected, written_by)
@@ -505,6 +515,14 @@ SELECT job.id, job.chain_id
 FROM job
 WHERE job.id = ANY (%(ids)s::UUID[])
 
+-- chain_state {}
+SELECT job_chain.id, job_chain.type_name, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, root.has_waiters
+FROM job_chain
+JOIN job AS root ON root.id = job_chain.id
+WHERE job_chain.id = (SELECT asked.chain_id
+  FROM job AS asked
+  WHERE asked.id = %(job_id)s::UUID)
+
 -- chains_to_unblock {"after": "00000000-0000-0000-0000-000000000000"}
 SELECT job.id
 FROM job
@@ -683,25 +701,11 @@ WITH RECURSIVE chain(id) AS (SELECT job.id AS id
 SELECT chain.id
 FROM chain
 
--- controls_of_worker {}
-SELECT setting.kind, setting.name, setting.fairness_key, setting.is_paused, setting.weight, setting.global_concurrency, setting.rate_limit, setting.rate_period, setting.rate_burst, setting.rate_algorithm, setting.sharers, setting.concurrency_per_key, setting.retry_base, setting.retry_factor, setting.retry_cap
-FROM (SELECT 'queue' AS kind, queue.name AS name, queue.fairness_key AS fairness_key, queue.paused_at IS NOT NULL AS is_paused, queue.weight AS weight, queue.global_concurrency AS global_concurrency, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, CASE WHEN (queue.rate_algorithm = 'local_token_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_1
-    FROM worker AS sharer
-    WHERE sharer.state = 'running'
-    AND queue.name = ANY (sharer.queues)) END AS sharers, queue.concurrency_per_key AS concurrency_per_key, queue.retry_base AS retry_base, queue.retry_factor AS retry_factor, queue.retry_cap AS retry_cap
-  FROM queue
-  WHERE queue.name = ANY (%(queues)s::TEXT[])
-  UNION ALL
-  SELECT 'type' AS kind, job_type.type_name AS type_name, '', job_type.paused_at IS NOT NULL AS anon_2, 1, job_type.global_concurrency AS global_concurrency, job_type.rate_limit AS rate_limit, CASE WHEN (job_type.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (job_type.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE job_type.rate_period END AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, CASE WHEN (job_type.rate_algorithm = 'local_token_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_3
-    FROM worker AS sharer
-    WHERE sharer.state = 'running'
-    AND job_type.type_name = ANY (sharer.job_types)) END AS sharers, CAST(NULL AS INTEGER) AS anon_4, CAST(NULL AS INTERVAL) AS anon__1, CAST(NULL AS DOUBLE PRECISION) AS anon__2, CAST(NULL AS INTERVAL) AS anon__3
-  FROM job_type
-  WHERE job_type.type_name = ANY (%(types)s::TEXT[])
-  UNION ALL
-  SELECT 'worker' AS kind, worker.id AS id, '', false, 1, worker.concurrency_requested AS concurrency_requested, CAST(NULL AS INTEGER) AS anon_4, CAST(NULL AS INTERVAL) AS anon__4, CAST(NULL AS INTEGER) AS anon__5, CAST(NULL AS TEXT) AS anon__6, CAST(NULL AS INTEGER) AS anon__7, CAST(NULL AS INTEGER) AS anon__8, CAST(NULL AS INTERVAL) AS anon__9, CAST(NULL AS DOUBLE PRECISION) AS anon__10, CAST(NULL AS INTERVAL) AS anon__11
-  FROM worker
-  WHERE worker.id = %(worker_id)s::VARCHAR) AS setting
+-- continuations {}
+SELECT job.id, job.chain_id
+FROM job
+WHERE job.root_id = ANY (%(ids)s::UUID[])
+ORDER BY job.id
 
 -- correct_heartbeats {}
 WITH ahead AS (SELECT worker.id AS id
@@ -824,7 +828,7 @@ WHERE dead_letter.resolution IS NULL
 AND dead_letter.id = ANY (%(param_1)s::UUID[])
 RETURNING dead_letter.id
 
--- dismiss_letters {"resolution": "dismissed"}
+-- dismiss_dead_letters {"resolution": "dismissed"}
 UPDATE dead_letter
 SET resolution=%(resolution)s::VARCHAR, resolved_at=now(), resolved_by=coalesce(nullif(%(by)s::VARCHAR, ''), nullif(current_setting('sa_jobqueue.actor', true), ''), CAST(SESSION_USER AS TEXT)), changed_xid=pg_current_xact_id()
 WHERE dead_letter.job_id = ANY (%(job_ids)s::UUID[])
@@ -850,26 +854,26 @@ WITH late AS (SELECT job.id AS id, job.root_id AS root_id
         FROM late
         WHERE late.root_id IS NOT NULL)))
   ORDER BY row.id
-  FOR NO KEY UPDATE SKIP LOCKED), gone AS (UPDATE job
+  FOR NO KEY UPDATE SKIP LOCKED), expired AS (UPDATE job
   SET status='cancelled', completed_at=now(), last_error=jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, concat(%(concat_1)s::VARCHAR, job.expires_at, %(concat_2)s::VARCHAR)), chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT late.id
         FROM late)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
   RETURNING job.id, job.type_name, job.attempt, job.chain_id, job.status, job.has_waiters), roots AS (UPDATE job
-  SET chain_completed_at=now(), chain_status=((array((SELECT gone.status
-          FROM gone
-          WHERE gone.chain_id != gone.id)))[array_position(array((SELECT gone.chain_id
-          FROM gone
-          WHERE gone.chain_id != gone.id)), job.id)])
-  WHERE job.id = ANY (array((SELECT gone.chain_id
-        FROM gone
-        WHERE gone.chain_id != gone.id)))
+  SET chain_completed_at=now(), chain_status=((array((SELECT expired.status
+          FROM expired
+          WHERE expired.chain_id != expired.id)))[array_position(array((SELECT expired.chain_id
+          FROM expired
+          WHERE expired.chain_id != expired.id)), job.id)])
+  WHERE job.id = ANY (array((SELECT expired.chain_id
+        FROM expired
+        WHERE expired.chain_id != expired.id)))
   RETURNING job.id, job.has_waiters)
-SELECT gone.id, gone.type_name, gone.attempt, gone.chain_id, coalesce((SELECT roots.has_waiters
+SELECT expired.id, expired.type_name, expired.attempt, expired.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = gone.chain_id), gone.has_waiters) AS has_waiters
-FROM gone
+    WHERE roots.id = expired.chain_id), expired.has_waiters) AS has_waiters
+FROM expired
 
 -- expire_only {"chain_index_1": 0, "concat_1": "was to start by ", "concat_2": " and no worker was free by then", "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "Expired", "jsonb_build_object_3": "message"}
 WITH late AS (SELECT job.id AS id, job.root_id AS root_id
@@ -887,26 +891,26 @@ WITH late AS (SELECT job.id AS id, job.root_id AS root_id
         FROM late
         WHERE late.root_id IS NOT NULL)))
   ORDER BY row.id
-  FOR NO KEY UPDATE SKIP LOCKED), gone AS (UPDATE job
+  FOR NO KEY UPDATE SKIP LOCKED), expired AS (UPDATE job
   SET status='cancelled', completed_at=now(), last_error=jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, concat(%(concat_1)s::VARCHAR, job.expires_at, %(concat_2)s::VARCHAR)), chain_completed_at=CASE WHEN (job.chain_index = %(chain_index_1)s::INTEGER) THEN now() END, changed_xid=pg_current_xact_id()
   WHERE job.id = ANY (array((SELECT late.id
         FROM late)))
   AND (job.root_id IS NULL OR job.root_id = ANY (array((SELECT free.id
           FROM free))))
   RETURNING job.id, job.type_name, job.attempt, job.chain_id, job.status, job.has_waiters), roots AS (UPDATE job
-  SET chain_completed_at=now(), chain_status=((array((SELECT gone.status
-          FROM gone
-          WHERE gone.chain_id != gone.id)))[array_position(array((SELECT gone.chain_id
-          FROM gone
-          WHERE gone.chain_id != gone.id)), job.id)])
-  WHERE job.id = ANY (array((SELECT gone.chain_id
-        FROM gone
-        WHERE gone.chain_id != gone.id)))
+  SET chain_completed_at=now(), chain_status=((array((SELECT expired.status
+          FROM expired
+          WHERE expired.chain_id != expired.id)))[array_position(array((SELECT expired.chain_id
+          FROM expired
+          WHERE expired.chain_id != expired.id)), job.id)])
+  WHERE job.id = ANY (array((SELECT expired.chain_id
+        FROM expired
+        WHERE expired.chain_id != expired.id)))
   RETURNING job.id, job.has_waiters)
-SELECT gone.id, gone.type_name, gone.attempt, gone.chain_id, coalesce((SELECT roots.has_waiters
+SELECT expired.id, expired.type_name, expired.attempt, expired.chain_id, coalesce((SELECT roots.has_waiters
     FROM roots
-    WHERE roots.id = gone.chain_id), gone.has_waiters) AS has_waiters
-FROM gone
+    WHERE roots.id = expired.chain_id), expired.has_waiters) AS has_waiters
+FROM expired
 
 -- explain_ahead {}
 SELECT count(*) AS count_1
@@ -1060,7 +1064,7 @@ SELECT ended.id, ended.status, ended.chain_id, coalesce((SELECT roots.has_waiter
 FROM ended
 
 -- forget_dead_workers {}
-WITH gone AS (SELECT worker.id AS id
+WITH dead AS (SELECT worker.id AS id
   FROM worker
   WHERE worker.heartbeat_at < now() - %(after)s::INTERVAL
   AND NOT (EXISTS (SELECT 1
@@ -1070,8 +1074,8 @@ WITH gone AS (SELECT worker.id AS id
       LIMIT ALL OFFSET 0))
   FOR UPDATE SKIP LOCKED)
 DELETE
-FROM worker USING gone
-WHERE worker.id = gone.id
+FROM worker USING dead
+WHERE worker.id = dead.id
 
 -- forget_worker {}
 DELETE
@@ -1082,6 +1086,33 @@ AND NOT (EXISTS (SELECT 1
     WHERE job.status = 'running'
     AND job.leased_by = worker.id
     LIMIT ALL OFFSET 0))
+
+-- full_scan {}
+WITH RECURSIVE lane(queue, fairness_key, priority, scheduled_at) AS (SELECT first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at
+  FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    AND (job.queue, job.fairness_key, job.priority) > (%(after_queue)s::VARCHAR, %(after_fairness_key)s::VARCHAR, %(after_priority)s::SMALLINT)
+    ORDER BY job.queue, job.fairness_key, job.priority, job.scheduled_at, job.id
+    LIMIT 1) AS first
+  UNION ALL
+  SELECT following.queue AS queue, following.fairness_key AS fairness_key, following.priority AS priority, following.scheduled_at AS scheduled_at
+  FROM lane
+  JOIN LATERAL (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
+    FROM job
+    WHERE job.status = 'pending'
+    AND job.priority >= '-9'
+    AND (job.queue, job.fairness_key, job.priority) > (lane.queue, lane.fairness_key, lane.priority)
+    ORDER BY job.queue, job.fairness_key, job.priority, job.scheduled_at, job.id
+    LIMIT 1) AS following ON true)
+SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
+  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.queue, found.fairness_key, found.priority, found.scheduled_at, found.wait
+FROM (SELECT 1 AS one) AS here
+LEFT OUTER JOIN (SELECT lane.queue AS queue, lane.fairness_key AS fairness_key, lane.priority AS priority, lane.scheduled_at AS scheduled_at, CAST(EXTRACT(epoch
+      FROM lane.scheduled_at - now()) AS DOUBLE PRECISION) AS wait
+  FROM lane
+  LIMIT %(most)s::INTEGER) AS found ON true
 
 -- give_up_begun {}
 UPDATE job
@@ -1294,6 +1325,14 @@ FROM (SELECT dead_letter.died_at AS died_at
   WHERE dead_letter.resolution IS NULL
   LIMIT %(limit)s::INTEGER) AS found
 
+-- heartbeat {}
+INSERT INTO worker (id, name, host, pid, version, queues, job_types, concurrency, state, selectors, type_slots, progress)
+VALUES (%(id)s::VARCHAR, %(name)s::VARCHAR, %(host)s::VARCHAR, %(pid)s::INTEGER, %(version)s::VARCHAR, %(queues)s::TEXT[], %(job_types)s::TEXT[], %(concurrency)s::INTEGER, %(state)s::VARCHAR, %(selectors)s::JSONB, %(type_slots)s::JSONB, %(progress)s::JSONB)
+ON CONFLICT (id) DO
+UPDATE
+SET concurrency = excluded.concurrency, heartbeat_at = clock_timestamp(), state = excluded.state, progress = excluded.progress
+RETURNING worker.drain_requested_at
+
 -- history_attempts {"param_1": 1, "param_2": 2}
 SELECT CAST(job_attempt.job_id AS TEXT) AS job_id, job_attempt.attempt AS attempt, CAST(job_attempt.worker_id AS TEXT) AS worker_id, job_attempt.started_at AS started_at, job_attempt.ended_at AS ended_at, CAST(job_attempt.outcome AS TEXT) AS outcome, CAST(job_attempt.error AS TEXT) AS error, CAST(job_attempt.error_fingerprint AS TEXT) AS error_fingerprint, CAST(CAST(job_attempt.changed_xid AS TEXT) AS BIGINT) AS xid
 FROM job_attempt
@@ -1457,6 +1496,34 @@ SELECT job.id, job.status, job.attempt, job.leased_by
 FROM job
 WHERE job.id = ANY (%(ids)s::UUID[])
 
+-- limits_current {}
+SELECT limits.is_type, limits.name, limits.fairness_key, limits.global_concurrency, limits.concurrency_per_key, limits.rate_limit, limits.rate_period, limits.rate_burst, limits.rate_algorithm, limits.tokens, limits.starts, limits.spent_at, limits.now
+FROM (SELECT false AS is_type, queue.name AS name, queue.fairness_key AS fairness_key, queue.global_concurrency AS global_concurrency, queue.concurrency_per_key AS concurrency_per_key, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, now() AS now
+  FROM queue
+  LEFT OUTER JOIN LATERAL (SELECT state.version AS version, CASE WHEN (abs(state.tokens) <= 1e15) THEN state.tokens END AS tokens, CASE WHEN (array_position(state.starts, NULL) IS NULL) THEN state.starts END AS starts, CASE WHEN (state.spent_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (state.spent_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE state.spent_at END AS spent_at, state.ctid AS place
+    FROM rate_state AS state
+    WHERE queue.rate_limit IS NOT NULL
+    AND state.is_type = false
+    AND state.name = queue.name
+    AND state.fairness_key = queue.fairness_key
+    ORDER BY state.version DESC
+    LIMIT 1) AS state ON true
+  WHERE coalesce(queue.rate_limit, queue.global_concurrency, queue.concurrency_per_key) IS NOT NULL
+  UNION ALL
+  SELECT true AS is_type, job_type.type_name AS name, '' AS fairness_key, job_type.global_concurrency AS global_concurrency, CAST(NULL AS INTEGER) AS concurrency_per_key, job_type.rate_limit AS rate_limit, CASE WHEN (job_type.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (job_type.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE job_type.rate_period END AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, now() AS now
+  FROM job_type
+  LEFT OUTER JOIN LATERAL (SELECT state.version AS version, CASE WHEN (abs(state.tokens) <= 1e15) THEN state.tokens END AS tokens, CASE WHEN (array_position(state.starts, NULL) IS NULL) THEN state.starts END AS starts, CASE WHEN (state.spent_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (state.spent_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE state.spent_at END AS spent_at, state.ctid AS place
+    FROM rate_state AS state
+    WHERE job_type.rate_limit IS NOT NULL
+    AND state.is_type = true
+    AND state.name = job_type.type_name
+    AND state.fairness_key = ''
+    ORDER BY state.version DESC
+    LIMIT 1) AS state ON true
+  WHERE coalesce(job_type.rate_limit, job_type.global_concurrency) IS NOT NULL) AS limits
+ORDER BY limits.is_type, limits.name, limits.fairness_key
+LIMIT %(limit)s::INTEGER
+
 -- limits_lock {}
 SELECT limits.is_type, limits.name, limits.fairness_key, limits.global_concurrency, limits.concurrency_per_key, limits.rate_limit, limits.rate_period, limits.rate_burst, limits.rate_algorithm, limits.tokens, limits.starts, limits.spent_at, limits.version, limits.place, limits.now
 FROM (SELECT of_queues.is_type AS is_type, of_queues.name AS name, of_queues.fairness_key AS fairness_key, of_queues.global_concurrency AS global_concurrency, of_queues.concurrency_per_key AS concurrency_per_key, of_queues.rate_limit AS rate_limit, of_queues.rate_period AS rate_period, of_queues.rate_burst AS rate_burst, of_queues.rate_algorithm AS rate_algorithm, of_queues.tokens AS tokens, of_queues.starts AS starts, of_queues.spent_at AS spent_at, of_queues.version AS version, of_queues.place AS place, of_queues.now AS now
@@ -1540,34 +1607,6 @@ WHERE NOT (EXISTS (SELECT is_there.name
     AND is_there.name = first.name
     AND is_there.fairness_key = first.fairness_key))
 RETURNING rate_state.name
-
--- limits_standing {}
-SELECT limits.is_type, limits.name, limits.fairness_key, limits.global_concurrency, limits.concurrency_per_key, limits.rate_limit, limits.rate_period, limits.rate_burst, limits.rate_algorithm, limits.tokens, limits.starts, limits.spent_at, limits.now
-FROM (SELECT false AS is_type, queue.name AS name, queue.fairness_key AS fairness_key, queue.global_concurrency AS global_concurrency, queue.concurrency_per_key AS concurrency_per_key, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, now() AS now
-  FROM queue
-  LEFT OUTER JOIN LATERAL (SELECT state.version AS version, CASE WHEN (abs(state.tokens) <= 1e15) THEN state.tokens END AS tokens, CASE WHEN (array_position(state.starts, NULL) IS NULL) THEN state.starts END AS starts, CASE WHEN (state.spent_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (state.spent_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE state.spent_at END AS spent_at, state.ctid AS place
-    FROM rate_state AS state
-    WHERE queue.rate_limit IS NOT NULL
-    AND state.is_type = false
-    AND state.name = queue.name
-    AND state.fairness_key = queue.fairness_key
-    ORDER BY state.version DESC
-    LIMIT 1) AS state ON true
-  WHERE coalesce(queue.rate_limit, queue.global_concurrency, queue.concurrency_per_key) IS NOT NULL
-  UNION ALL
-  SELECT true AS is_type, job_type.type_name AS name, '' AS fairness_key, job_type.global_concurrency AS global_concurrency, CAST(NULL AS INTEGER) AS concurrency_per_key, job_type.rate_limit AS rate_limit, CASE WHEN (job_type.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (job_type.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE job_type.rate_period END AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, state.tokens AS tokens, state.starts AS starts, state.spent_at AS spent_at, now() AS now
-  FROM job_type
-  LEFT OUTER JOIN LATERAL (SELECT state.version AS version, CASE WHEN (abs(state.tokens) <= 1e15) THEN state.tokens END AS tokens, CASE WHEN (array_position(state.starts, NULL) IS NULL) THEN state.starts END AS starts, CASE WHEN (state.spent_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (state.spent_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE state.spent_at END AS spent_at, state.ctid AS place
-    FROM rate_state AS state
-    WHERE job_type.rate_limit IS NOT NULL
-    AND state.is_type = true
-    AND state.name = job_type.type_name
-    AND state.fairness_key = ''
-    ORDER BY state.version DESC
-    LIMIT 1) AS state ON true
-  WHERE coalesce(job_type.rate_limit, job_type.global_concurrency) IS NOT NULL) AS limits
-ORDER BY limits.is_type, limits.name, limits.fairness_key
-LIMIT %(limit)s::INTEGER
 
 -- list_blocked_jobs {"blocked_by_chain_id_1": "00000000-0000-0000-0000-000000000000", "job_id_1": "ffffffff-ffff-ffff-ffff-ffffffffffff", "param_1": 1000, "param_2": 51, "place_1": 1000}
 SELECT page.id, page.place, page.fits, job.id AS id_1, job.queue, job.fairness_key, job.type_name, job.priority, job.chain_id, job.chain_type_name, job.chain_index, job.root_id, job.input, job.input_version, job.output, job.status, job.open_blockers, job.has_waiters, job.created_at, job.scheduled_at, job.started_at, job.completed_at, job.completed_by, job.attempt, job.max_attempts, job.timeout, job.last_error, job.leased_by, job.leased_until, job.deduplication_key, job.chain_completed_at, job.trace_context, job.chain_trace_context, job.changed_xid, job.chain_status, job.expires_at, job.ordering_key, job.skip_while_retrying, job.rate_cost
@@ -1764,16 +1803,8 @@ WHERE job.id = ANY (array((SELECT unnest(ARRAY[meant.id, meant.chain_id]) AS unn
 ORDER BY job.root_id IS NOT NULL, job.id
 FOR NO KEY UPDATE
 
--- look {}
-SELECT job_chain.id, job_chain.type_name, job_chain.status, job_chain.output, job_chain.error, job_chain.created_at, job_chain.completed_at, job_chain.length, job_chain.last_job_id, job_chain.last_type_name, root.has_waiters
-FROM job_chain
-JOIN job AS root ON root.id = job_chain.id
-WHERE job_chain.id = (SELECT asked.chain_id
-  FROM job AS asked
-  WHERE asked.id = %(job_id)s::UUID)
-
 -- lost {"excluded": [], "param_1": "lost", "param_2": "timed_out"}
-WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS root_id, %(param_1)s::VARCHAR AS reason
+WITH lost AS (SELECT dead.id AS id, dead.leased_by AS leased_by, dead.root_id AS root_id, %(param_1)s::VARCHAR AS reason
   FROM worker
   JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
     FROM job
@@ -1781,7 +1812,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     AND job.id != ALL (%(excluded)s::UUID[])
     AND job.leased_by = worker.id
     LIMIT %(limit)s::INTEGER
-    FOR NO KEY UPDATE SKIP LOCKED) AS gone ON true
+    FOR NO KEY UPDATE SKIP LOCKED) AS dead ON true
   WHERE worker.heartbeat_at < now() - %(ttl)s::INTERVAL
   UNION ALL
   SELECT expired.id AS id, expired.leased_by AS leased_by, expired.root_id AS root_id, %(param_2)s::VARCHAR AS reason
@@ -1869,13 +1900,7 @@ WHERE job.id = %(job_id)s::UUID
 -- prune_bounded {}
 SELECT set_config('lock_timeout', concat(%(seconds)s::INTEGER, 's'), true) AS set_config_1
 
--- prune_lengths {}
-SELECT job.root_id AS chain_id, count(*) AS n
-FROM job
-WHERE job.root_id = ANY (%(ids)s::UUID[])
-GROUP BY job.root_id
-
--- prune_letters {"excluded": []}
+-- prune_dead_letters {"excluded": []}
 WITH page AS (SELECT dead_letter.id AS id, dead_letter.job_id AS job_id, dead_letter.type_name AS type_name, dead_letter.queue AS queue, dead_letter.died_at AS died_at, dead_letter.resolved_at AS resolved_at
   FROM dead_letter
   WHERE dead_letter.id > %(after)s::UUID
@@ -1889,7 +1914,7 @@ WITH page AS (SELECT dead_letter.id AS id, dead_letter.job_id AS job_id, dead_le
           FROM job
           WHERE job.id = page.job_id) IS NOT true
         AND page.id != ALL (%(excluded)s::UUID[]))))
-  FOR UPDATE SKIP LOCKED), gone AS (DELETE
+  FOR UPDATE SKIP LOCKED), deleted AS (DELETE
   FROM dead_letter
   WHERE dead_letter.id = ANY (array((SELECT chosen.id
         FROM chosen)))
@@ -1898,14 +1923,14 @@ SELECT count(*) AS scanned, (SELECT page.id
   FROM page
   ORDER BY page.id DESC
   LIMIT 1) AS last_id, bool_and(page.died_at >= now() - %(shortest)s::INTERVAL) AS is_young, (SELECT count(*) AS count_1
-  FROM gone) AS gone
+  FROM deleted) AS deleted
 FROM page
 
--- prune_letters_first {"excluded": []}
+-- prune_dead_letters_first {"excluded": []}
 WITH page AS (SELECT dead_letter.id AS id, dead_letter.job_id AS job_id, dead_letter.type_name AS type_name, dead_letter.queue AS queue, dead_letter.died_at AS died_at, dead_letter.resolved_at AS resolved_at
   FROM dead_letter
   ORDER BY dead_letter.id
-  LIMIT %(scan)s::INTEGER), gone AS (SELECT page.id AS id
+  LIMIT %(scan)s::INTEGER), deleted AS (SELECT page.id AS id
   FROM page
   WHERE page.resolved_at < now() - coalesce((%(types_dead_letters)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)], (%(queues_dead_letters)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)], %(default_dead_letters)s::INTERVAL)
   AND (SELECT CAST(job.status AS TEXT) = 'dead' AS anon_1
@@ -1916,8 +1941,14 @@ SELECT count(*) AS scanned, (SELECT page.id
   FROM page
   ORDER BY page.id DESC
   LIMIT 1) AS last_id, bool_and(page.died_at >= now() - %(shortest)s::INTERVAL) AS is_young, (SELECT count(*) AS count_1
-  FROM gone) AS gone
+  FROM deleted) AS deleted
 FROM page
+
+-- prune_lengths {}
+SELECT job.root_id AS chain_id, count(*) AS n
+FROM job
+WHERE job.root_id = ANY (%(ids)s::UUID[])
+GROUP BY job.root_id
 
 -- prune_lock_roots {}
 SELECT job.id, job.type_name, CAST(coalesce(job.chain_status, job.status) AS TEXT) AS outcome
@@ -1929,37 +1960,6 @@ AND NOT job.has_waiters
 AND job.chain_completed_at < now() - coalesce(CASE WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'completed') THEN (%(types_completed)s::INTERVAL[])[array_position(%(types)s::TEXT[], job.type_name)] WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'cancelled') THEN (%(types_cancelled)s::INTERVAL[])[array_position(%(types)s::TEXT[], job.type_name)] WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'dead') THEN (%(types_dead)s::INTERVAL[])[array_position(%(types)s::TEXT[], job.type_name)] END, CASE WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'completed') THEN (%(queues_completed)s::INTERVAL[])[array_position(%(queues)s::TEXT[], job.queue)] WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'cancelled') THEN (%(queues_cancelled)s::INTERVAL[])[array_position(%(queues)s::TEXT[], job.queue)] WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'dead') THEN (%(queues_dead)s::INTERVAL[])[array_position(%(queues)s::TEXT[], job.queue)] END, CASE WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'completed') THEN %(default_completed)s::INTERVAL WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'cancelled') THEN %(default_cancelled)s::INTERVAL WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'dead') THEN %(default_dead)s::INTERVAL END)
 ORDER BY job.id
 FOR UPDATE SKIP LOCKED
-
--- prune_look {}
-WITH page AS (SELECT job.id AS id, job.root_id AS root_id, job.type_name AS type_name, job.queue AS queue, job.status AS status, job.chain_status AS chain_status, job.chain_completed_at AS chain_completed_at, job.has_waiters AS has_waiters, job.created_at AS created_at
-  FROM job
-  WHERE job.id > %(after)s::UUID
-  ORDER BY job.id
-  LIMIT %(scan)s::INTEGER)
-SELECT count(*) AS scanned, (SELECT page.id
-  FROM page
-  ORDER BY page.id DESC
-  LIMIT 1) AS last_id, bool_and(page.created_at >= now() - %(shortest)s::INTERVAL) AS is_young, array_agg(page.id
-  ORDER BY page.id ASC) FILTER (WHERE page.root_id IS NULL
-  AND page.chain_completed_at IS NOT NULL
-  AND NOT page.has_waiters
-  AND page.chain_completed_at < now() - coalesce(CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN (%(types_completed)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN (%(types_cancelled)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN (%(types_dead)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] END, CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN (%(queues_completed)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN (%(queues_cancelled)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN (%(queues_dead)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] END, CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN %(default_completed)s::INTERVAL WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN %(default_cancelled)s::INTERVAL WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN %(default_dead)s::INTERVAL END)) AS ids
-FROM page
-
--- prune_look_first {}
-WITH page AS (SELECT job.id AS id, job.root_id AS root_id, job.type_name AS type_name, job.queue AS queue, job.status AS status, job.chain_status AS chain_status, job.chain_completed_at AS chain_completed_at, job.has_waiters AS has_waiters, job.created_at AS created_at
-  FROM job
-  ORDER BY job.id
-  LIMIT %(scan)s::INTEGER)
-SELECT count(*) AS scanned, (SELECT page.id
-  FROM page
-  ORDER BY page.id DESC
-  LIMIT 1) AS last_id, bool_and(page.created_at >= now() - %(shortest)s::INTERVAL) AS is_young, array_agg(page.id
-  ORDER BY page.id ASC) FILTER (WHERE page.root_id IS NULL
-  AND page.chain_completed_at IS NOT NULL
-  AND NOT page.has_waiters
-  AND page.chain_completed_at < now() - coalesce(CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN (%(types_completed)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN (%(types_cancelled)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN (%(types_dead)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] END, CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN (%(queues_completed)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN (%(queues_cancelled)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN (%(queues_dead)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] END, CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN %(default_completed)s::INTERVAL WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN %(default_cancelled)s::INTERVAL WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN %(default_dead)s::INTERVAL END)) AS ids
-FROM page
 
 -- prune_of_queues {}
 SELECT queue.name, CASE WHEN (queue.retain_completed IS NOT NULL) THEN least(greatest(queue.retain_completed, interval '0'), interval '36500 days') END AS completed, CASE WHEN (queue.retain_cancelled IS NOT NULL) THEN least(greatest(queue.retain_cancelled, interval '0'), interval '36500 days') END AS cancelled, CASE WHEN (queue.retain_dead IS NOT NULL) THEN least(greatest(queue.retain_dead, interval '0'), interval '36500 days') END AS dead
@@ -1976,6 +1976,37 @@ AND job.chain_completed_at IS NOT NULL
 AND NOT job.has_waiters
 AND job.chain_completed_at < now() - coalesce(CASE WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'completed') THEN (%(types_completed)s::INTERVAL[])[array_position(%(types)s::TEXT[], job.type_name)] WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'cancelled') THEN (%(types_cancelled)s::INTERVAL[])[array_position(%(types)s::TEXT[], job.type_name)] WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'dead') THEN (%(types_dead)s::INTERVAL[])[array_position(%(types)s::TEXT[], job.type_name)] END, CASE WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'completed') THEN (%(queues_completed)s::INTERVAL[])[array_position(%(queues)s::TEXT[], job.queue)] WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'cancelled') THEN (%(queues_cancelled)s::INTERVAL[])[array_position(%(queues)s::TEXT[], job.queue)] WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'dead') THEN (%(queues_dead)s::INTERVAL[])[array_position(%(queues)s::TEXT[], job.queue)] END, CASE WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'completed') THEN %(default_completed)s::INTERVAL WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'cancelled') THEN %(default_cancelled)s::INTERVAL WHEN (CAST(coalesce(job.chain_status, job.status) AS TEXT) = 'dead') THEN %(default_dead)s::INTERVAL END)
 ORDER BY job.id
+
+-- prune_scan {}
+WITH page AS (SELECT job.id AS id, job.root_id AS root_id, job.type_name AS type_name, job.queue AS queue, job.status AS status, job.chain_status AS chain_status, job.chain_completed_at AS chain_completed_at, job.has_waiters AS has_waiters, job.created_at AS created_at
+  FROM job
+  WHERE job.id > %(after)s::UUID
+  ORDER BY job.id
+  LIMIT %(scan)s::INTEGER)
+SELECT count(*) AS scanned, (SELECT page.id
+  FROM page
+  ORDER BY page.id DESC
+  LIMIT 1) AS last_id, bool_and(page.created_at >= now() - %(shortest)s::INTERVAL) AS is_young, array_agg(page.id
+  ORDER BY page.id ASC) FILTER (WHERE page.root_id IS NULL
+  AND page.chain_completed_at IS NOT NULL
+  AND NOT page.has_waiters
+  AND page.chain_completed_at < now() - coalesce(CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN (%(types_completed)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN (%(types_cancelled)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN (%(types_dead)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] END, CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN (%(queues_completed)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN (%(queues_cancelled)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN (%(queues_dead)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] END, CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN %(default_completed)s::INTERVAL WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN %(default_cancelled)s::INTERVAL WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN %(default_dead)s::INTERVAL END)) AS ids
+FROM page
+
+-- prune_scan_first {}
+WITH page AS (SELECT job.id AS id, job.root_id AS root_id, job.type_name AS type_name, job.queue AS queue, job.status AS status, job.chain_status AS chain_status, job.chain_completed_at AS chain_completed_at, job.has_waiters AS has_waiters, job.created_at AS created_at
+  FROM job
+  ORDER BY job.id
+  LIMIT %(scan)s::INTEGER)
+SELECT count(*) AS scanned, (SELECT page.id
+  FROM page
+  ORDER BY page.id DESC
+  LIMIT 1) AS last_id, bool_and(page.created_at >= now() - %(shortest)s::INTERVAL) AS is_young, array_agg(page.id
+  ORDER BY page.id ASC) FILTER (WHERE page.root_id IS NULL
+  AND page.chain_completed_at IS NOT NULL
+  AND NOT page.has_waiters
+  AND page.chain_completed_at < now() - coalesce(CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN (%(types_completed)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN (%(types_cancelled)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN (%(types_dead)s::INTERVAL[])[array_position(%(types)s::TEXT[], page.type_name)] END, CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN (%(queues_completed)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN (%(queues_cancelled)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN (%(queues_dead)s::INTERVAL[])[array_position(%(queues)s::TEXT[], page.queue)] END, CASE WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'completed') THEN %(default_completed)s::INTERVAL WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'cancelled') THEN %(default_cancelled)s::INTERVAL WHEN (CAST(coalesce(page.chain_status, page.status) AS TEXT) = 'dead') THEN %(default_dead)s::INTERVAL END)) AS ids
+FROM page
 
 -- prune_waited_for {}
 SELECT DISTINCT job_blocker.blocked_by_chain_id
@@ -2247,8 +2278,8 @@ FROM chosen
 WHERE worker.id = chosen.id
 RETURNING worker.id
 
--- rescue {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "Lost", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "timed_out", "param_3": "lost", "param_4": "lost", "param_5": "dead", "param_6": "dead", "power_1": 2}
-WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS root_id, %(param_1)s::VARCHAR AS reason
+-- rescue {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped sending heartbeats", "concat_3": "worker ", "concat_4": " did not renew the lease in time", "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "Lost", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "timed_out", "param_3": "lost", "param_4": "lost", "param_5": "dead", "param_6": "dead", "power_1": 2}
+WITH lost AS (SELECT dead.id AS id, dead.leased_by AS leased_by, dead.root_id AS root_id, %(param_1)s::VARCHAR AS reason
   FROM worker
   JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
     FROM job
@@ -2256,7 +2287,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     AND job.id != ALL (%(excluded)s::UUID[])
     AND job.leased_by = worker.id
     LIMIT %(limit)s::INTEGER
-    FOR NO KEY UPDATE SKIP LOCKED) AS gone ON true
+    FOR NO KEY UPDATE SKIP LOCKED) AS dead ON true
   WHERE worker.heartbeat_at < now() - %(ttl)s::INTERVAL
   UNION ALL
   SELECT expired.id AS id, expired.leased_by AS leased_by, expired.root_id AS root_id, %(param_2)s::VARCHAR AS reason
@@ -2330,8 +2361,8 @@ SELECT numbered.id, numbered.type_name, numbered.attempt, numbered.status, (SELE
     WHERE roots.id = numbered.chain_id), numbered.has_waiters) AS has_waiters
 FROM numbered
 
--- rescue_ended {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "Lost", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "lost", "param_3": "lost", "param_4": "dead", "param_5": "dead", "power_1": 2}
-WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS root_id, %(param_1)s::VARCHAR AS reason
+-- rescue_ended {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped sending heartbeats", "concat_3": "worker ", "concat_4": " did not renew the lease in time", "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "Lost", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "lost", "param_3": "lost", "param_4": "dead", "param_5": "dead", "power_1": 2}
+WITH lost AS (SELECT dead.id AS id, dead.leased_by AS leased_by, dead.root_id AS root_id, %(param_1)s::VARCHAR AS reason
   FROM worker
   JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
     FROM job
@@ -2339,7 +2370,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     AND job.id != ALL (%(excluded)s::UUID[])
     AND job.leased_by = worker.id
     LIMIT %(limit)s::INTEGER
-    FOR NO KEY UPDATE SKIP LOCKED) AS gone ON true
+    FOR NO KEY UPDATE SKIP LOCKED) AS dead ON true
   WHERE worker.id = %(worker_id)s::VARCHAR
   LIMIT %(limit)s::INTEGER), free AS (SELECT row.id AS id
   FROM job AS row
@@ -2401,8 +2432,8 @@ SELECT numbered.id, numbered.type_name, numbered.attempt, numbered.status, (SELE
     WHERE roots.id = numbered.chain_id), numbered.has_waiters) AS has_waiters
 FROM numbered
 
--- rescue_only {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "Lost", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "timed_out", "param_3": "lost", "param_4": "lost", "param_5": "dead", "param_6": "dead", "power_1": 2}
-WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS root_id, %(param_1)s::VARCHAR AS reason
+-- rescue_only {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped sending heartbeats", "concat_3": "worker ", "concat_4": " did not renew the lease in time", "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "Lost", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "timed_out", "param_3": "lost", "param_4": "lost", "param_5": "dead", "param_6": "dead", "power_1": 2}
+WITH lost AS (SELECT dead.id AS id, dead.leased_by AS leased_by, dead.root_id AS root_id, %(param_1)s::VARCHAR AS reason
   FROM worker
   JOIN LATERAL (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
     FROM job
@@ -2411,7 +2442,7 @@ WITH lost AS (SELECT gone.id AS id, gone.leased_by AS leased_by, gone.root_id AS
     AND job.id = ANY (%(ids)s::UUID[])
     AND job.leased_by = worker.id
     LIMIT %(limit)s::INTEGER
-    FOR NO KEY UPDATE SKIP LOCKED) AS gone ON true
+    FOR NO KEY UPDATE SKIP LOCKED) AS dead ON true
   WHERE worker.heartbeat_at < now() - %(ttl)s::INTERVAL
   UNION ALL
   SELECT expired.id AS id, expired.leased_by AS leased_by, expired.root_id AS root_id, %(param_2)s::VARCHAR AS reason
@@ -2486,7 +2517,7 @@ SELECT numbered.id, numbered.type_name, numbered.attempt, numbered.status, (SELE
     WHERE roots.id = numbered.chain_id), numbered.has_waiters) AS has_waiters
 FROM numbered
 
--- rescue_orphans {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped beating", "concat_3": "worker ", "concat_4": " let its lease run out", "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "Lost", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "lost", "param_3": "lost", "param_4": "dead", "param_5": "dead", "power_1": 2}
+-- rescue_orphans {"chain_index_1": 0, "concat_1": "worker ", "concat_2": " stopped sending heartbeats", "concat_3": "worker ", "concat_4": " did not renew the lease in time", "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "Lost", "jsonb_build_object_3": "message", "jsonb_build_object_4": "worker", "least_1": 62, "least_2": 1, "make_interval_1": 0, "make_interval_2": 0, "make_interval_3": 0, "make_interval_4": 0, "make_interval_5": 0, "make_interval_6": 0, "param_1": "lost", "param_2": "lost", "param_3": "lost", "param_4": "dead", "param_5": "dead", "power_1": 2}
 WITH lost AS (SELECT orphan.id AS id, orphan.leased_by AS leased_by, orphan.root_id AS root_id, %(param_1)s::VARCHAR AS reason
   FROM (SELECT job.id AS id, job.leased_by AS leased_by, job.root_id AS root_id
     FROM job
@@ -2557,6 +2588,13 @@ SELECT numbered.id, numbered.type_name, numbered.attempt, numbered.status, (SELE
     WHERE roots.id = numbered.chain_id), numbered.has_waiters) AS has_waiters
 FROM numbered
 
+-- roots {}
+SELECT job.id
+FROM job
+WHERE job.id = ANY (%(ids)s::UUID[])
+AND job.root_id IS NULL
+ORDER BY job.id
+
 -- schedules_ahead {}
 SELECT schedule.name, schedule.cron, schedule.time_zone, CASE WHEN (schedule.next_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.next_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.next_fire_at END AS next_fire_at, now() AS now
 FROM schedule
@@ -2616,6 +2654,12 @@ WHERE job.id = ANY (%(ids)s::UUID[])
 UPDATE schedule
 SET next_fire_at=%(to_next_fire_at)s::TIMESTAMP WITH TIME ZONE, last_fire_at=coalesce(%(to_last_fire_at)s::TIMESTAMP WITH TIME ZONE, schedule.last_fire_at), error=%(to_error)s::VARCHAR, last_job_id=coalesce(%(to_last_job_id)s::UUID, schedule.last_job_id)
 WHERE schedule.name = %(schedule)s::VARCHAR
+
+-- schedules_named {}
+SELECT schedule.name, schedule.type_name, schedule.queue, schedule.fairness_key, schedule.priority, schedule.max_attempts, CASE WHEN (schedule.timeout < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.timeout > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.timeout END AS timeout, schedule.rate_cost, schedule.input, schedule.input_version, schedule.fire_time_field, schedule.cron, schedule.time_zone, schedule.misfire_policy, schedule.catch_up, CASE WHEN (schedule.grace < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (schedule.grace > '36500 days'::interval) THEN '36500 days'::interval ELSE schedule.grace END AS grace, schedule.overlap, schedule.source, CASE WHEN (schedule.paused_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.paused_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.paused_at END AS paused_at, schedule.paused_by, CASE WHEN (schedule.next_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.next_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.next_fire_at END AS next_fire_at, CASE WHEN (schedule.last_fire_at < '1900-01-01 00:00:00+00'::timestamptz) THEN '1900-01-01 00:00:00+00'::timestamptz WHEN (schedule.last_fire_at > '9000-01-01 00:00:00+00'::timestamptz) THEN '9000-01-01 00:00:00+00'::timestamptz ELSE schedule.last_fire_at END AS last_fire_at, schedule.last_job_id, schedule.error, now() AS now
+FROM schedule
+WHERE schedule.name = ANY (%(names)s::TEXT[])
+ORDER BY schedule.name
 
 -- schedules_next_due {"excluded": []}
 SELECT CAST(EXTRACT(epoch
@@ -2695,127 +2739,25 @@ WHERE job.id = ANY (array((SELECT locked.id
       FROM locked)))
 RETURNING job.id
 
--- settle_only {"chain_index_1": 0, "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": true, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
-WITH examined AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
-  AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
-  FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
-  JOIN LATERAL (SELECT edge.ctid AS place, edge.job_id AS job_id, edge.on_failure AS on_failure
-    FROM job_blocker AS edge
-    WHERE edge.blocked_by_chain_id = chain.id
-    AND edge.job_id > chain.after
-    AND NOT edge.is_resolved
-    AND edge.job_id != ALL (%(excluded)s::UUID[])
-    AND edge.job_id = ANY (%(ids)s::UUID[])
-    AND (chain.outcome = %(outcome_1)s::VARCHAR OR edge.on_failure != %(on_failure_2)s::VARCHAR)
-    ORDER BY edge.blocked_by_chain_id, edge.job_id
-    LIMIT %(limit)s::INTEGER) AS reached ON true
-  LIMIT %(limit)s::INTEGER), waiting AS (SELECT job.id AS id, job.root_id AS root_id
-  FROM job
-  WHERE job.id = ANY (array((SELECT examined.job_id
-        FROM examined)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
-  FROM job AS row
-  WHERE row.id = ANY (array_cat(array((SELECT waiting.id
-          FROM waiting)), array((SELECT waiting.root_id
-          FROM waiting
-          WHERE waiting.root_id IS NOT NULL))))
-  ORDER BY row.id
-  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT examined.chain_id AS chain_id, examined.place AS place, examined.job_id AS job_id, examined.fails AS fails
-  FROM examined
-  WHERE examined.job_id = ANY (array((SELECT locked.id
-        FROM locked
-        WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
-              FROM locked))))))), closed AS (UPDATE job_blocker
-  SET is_resolved=%(param_1)s
-  WHERE job_blocker.ctid = ANY (array((SELECT usable.place
-        FROM usable
-        WHERE NOT usable.fails)))
-  RETURNING job_blocker.job_id), counted AS (SELECT usable.job_id AS job_id, CAST(count(*) FILTER (WHERE NOT usable.fails) AS INTEGER) AS closing, bool_or(usable.fails) AS fails
-  FROM usable
-  GROUP BY usable.job_id), changed AS (UPDATE job
-  SET status=CASE WHEN (job.status = 'blocked'
-    AND job.id = ANY (array((SELECT counted.job_id
-          FROM counted
-          WHERE counted.fails)))) THEN 'dead' WHEN (job.status = 'blocked'
-    AND NOT (job.status = 'blocked'
-      AND job.id = ANY (array((SELECT counted.job_id
-            FROM counted
-            WHERE counted.fails))))
-    AND job.open_blockers <= coalesce((array((SELECT counted.closing
-            FROM counted)))[array_position(array((SELECT counted.job_id
-            FROM counted)), job.id)], 0)) THEN 'pending' ELSE job.status END, open_blockers=greatest(job.open_blockers - coalesce((array((SELECT counted.closing
-            FROM counted)))[array_position(array((SELECT counted.job_id
-            FROM counted)), job.id)], 0), 0), scheduled_at=CASE WHEN (job.status = 'blocked'
-    AND NOT (job.status = 'blocked'
-      AND job.id = ANY (array((SELECT counted.job_id
-            FROM counted
-            WHERE counted.fails))))
-    AND job.open_blockers <= coalesce((array((SELECT counted.closing
-            FROM counted)))[array_position(array((SELECT counted.job_id
-            FROM counted)), job.id)], 0)) THEN greatest(job.scheduled_at, now()) ELSE job.scheduled_at END, completed_at=CASE WHEN (job.status = 'blocked'
-    AND job.id = ANY (array((SELECT counted.job_id
-          FROM counted
-          WHERE counted.fails)))) THEN now() ELSE job.completed_at END, last_error=CASE WHEN (job.status = 'blocked'
-    AND job.id = ANY (array((SELECT counted.job_id
-          FROM counted
-          WHERE counted.fails)))) THEN jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, %(jsonb_build_object_4)s::VARCHAR) ELSE job.last_error END, chain_completed_at=CASE WHEN (job.status = 'blocked'
-    AND job.id = ANY (array((SELECT counted.job_id
-          FROM counted
-          WHERE counted.fails)))
-    AND job.chain_index = %(chain_index_1)s::INTEGER OR job.id = ANY (array((SELECT locked.root_id
-          FROM locked
-          WHERE locked.was_blocked
-          AND locked.root_id IS NOT NULL
-          AND locked.id = ANY (array((SELECT counted.job_id
-                FROM counted
-                WHERE counted.fails))))))) THEN now() ELSE job.chain_completed_at END, changed_xid=CASE WHEN (job.status = 'blocked'
-    AND job.id = ANY (array((SELECT counted.job_id
-          FROM counted
-          WHERE counted.fails))) OR job.status = 'blocked'
-    AND NOT (job.status = 'blocked'
-      AND job.id = ANY (array((SELECT counted.job_id
-            FROM counted
-            WHERE counted.fails))))
-    AND job.open_blockers <= coalesce((array((SELECT counted.closing
-            FROM counted)))[array_position(array((SELECT counted.job_id
-            FROM counted)), job.id)], 0)) THEN pg_current_xact_id() ELSE job.changed_xid END, chain_status=CASE WHEN (job.id = ANY (array((SELECT locked.root_id
-          FROM locked
-          WHERE locked.was_blocked
-          AND locked.root_id IS NOT NULL
-          AND locked.id = ANY (array((SELECT counted.job_id
-                FROM counted
-                WHERE counted.fails))))))) THEN 'dead' ELSE job.chain_status END
-  WHERE job.id = ANY (array_cat(array((SELECT counted.job_id
-          FROM counted)), array((SELECT locked.root_id
-          FROM locked
-          WHERE locked.was_blocked
-          AND locked.root_id IS NOT NULL
-          AND locked.id = ANY (array((SELECT counted.job_id
-                FROM counted
-                WHERE counted.fails)))))))
-  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.fairness_key AS fairness_key, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
-  FROM changed
-  WHERE changed.id = ANY (array((SELECT locked.id
-        FROM locked
-        WHERE locked.was_blocked)))
-  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
-  SELECT (%(dead_letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
-  FROM moved
-  WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
-  ON CONFLICT (job_id)
-  WHERE resolution IS NULL DO
-  UPDATE
-  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
-SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".fairness_key, "both".type_name, "both".attempt, "both".has_waiters
-FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
-      FROM changed
-      WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
-  FROM moved
+-- settings_of_worker {}
+SELECT setting.kind, setting.name, setting.fairness_key, setting.is_paused, setting.weight, setting.global_concurrency, setting.rate_limit, setting.rate_period, setting.rate_burst, setting.rate_algorithm, setting.sharers, setting.concurrency_per_key, setting.retry_base, setting.retry_factor, setting.retry_cap
+FROM (SELECT 'queue' AS kind, queue.name AS name, queue.fairness_key AS fairness_key, queue.paused_at IS NOT NULL AS is_paused, queue.weight AS weight, queue.global_concurrency AS global_concurrency, queue.rate_limit AS rate_limit, CASE WHEN (queue.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (queue.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE queue.rate_period END AS rate_period, queue.rate_burst AS rate_burst, queue.rate_algorithm AS rate_algorithm, CASE WHEN (queue.rate_algorithm = 'local_token_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_1
+    FROM worker AS sharer
+    WHERE sharer.state = 'running'
+    AND queue.name = ANY (sharer.queues)) END AS sharers, queue.concurrency_per_key AS concurrency_per_key, queue.retry_base AS retry_base, queue.retry_factor AS retry_factor, queue.retry_cap AS retry_cap
+  FROM queue
+  WHERE queue.name = ANY (%(queues)s::TEXT[])
   UNION ALL
-  SELECT examined.chain_id AS chain_id, examined.job_id AS job_id, NOT (examined.job_id = ANY (array((SELECT locked.id
-          FROM locked
-          WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
-                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
-  FROM examined) AS "both"
+  SELECT 'type' AS kind, job_type.type_name AS type_name, '', job_type.paused_at IS NOT NULL AS anon_2, 1, job_type.global_concurrency AS global_concurrency, job_type.rate_limit AS rate_limit, CASE WHEN (job_type.rate_period < '-36500 days'::interval) THEN '-36500 days'::interval WHEN (job_type.rate_period > '36500 days'::interval) THEN '36500 days'::interval ELSE job_type.rate_period END AS rate_period, job_type.rate_burst AS rate_burst, job_type.rate_algorithm AS rate_algorithm, CASE WHEN (job_type.rate_algorithm = 'local_token_bucket') THEN (SELECT CASE WHEN coalesce(bool_or(sharer.id = %(worker_id)s::VARCHAR), false) THEN count(*) ELSE 0 END AS anon_3
+    FROM worker AS sharer
+    WHERE sharer.state = 'running'
+    AND job_type.type_name = ANY (sharer.job_types)) END AS sharers, CAST(NULL AS INTEGER) AS anon_4, CAST(NULL AS INTERVAL) AS anon__1, CAST(NULL AS DOUBLE PRECISION) AS anon__2, CAST(NULL AS INTERVAL) AS anon__3
+  FROM job_type
+  WHERE job_type.type_name = ANY (%(types)s::TEXT[])
+  UNION ALL
+  SELECT 'worker' AS kind, worker.id AS id, '', false, 1, worker.concurrency_requested AS concurrency_requested, CAST(NULL AS INTEGER) AS anon_4, CAST(NULL AS INTERVAL) AS anon__4, CAST(NULL AS INTEGER) AS anon__5, CAST(NULL AS TEXT) AS anon__6, CAST(NULL AS INTEGER) AS anon__7, CAST(NULL AS INTEGER) AS anon__8, CAST(NULL AS INTERVAL) AS anon__9, CAST(NULL AS DOUBLE PRECISION) AS anon__10, CAST(NULL AS INTERVAL) AS anon__11
+  FROM worker
+  WHERE worker.id = %(worker_id)s::VARCHAR) AS setting
 
 -- standing {}
 SELECT job.id
@@ -2921,7 +2863,7 @@ FROM (SELECT CAST(pg_catalog.pg_stat_activity.pid AS INTEGER) AS pid, CAST(pg_ca
   FROM pg_catalog.pg_prepared_xacts
   WHERE pg_catalog.pg_prepared_xacts.transaction = CAST(pg_snapshot_xmin(pg_current_snapshot()) AS xid)) AS holder
 
--- stream_standing {}
+-- stream_position {}
 SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS TEXT) AS BIGINT) AS xid, CAST(CAST(pg_snapshot_xmax(pg_current_snapshot()) AS TEXT) AS BIGINT) AS next_xid, CAST(anon_1.system_identifier AS TEXT) AS system, pg_is_in_recovery() AS is_replica
 FROM pg_control_system() AS anon_1
 
@@ -2932,33 +2874,6 @@ WITH recorded_attempt AS (INSERT INTO job_attempt (job_id, attempt, worker_id, s
   WHERE job.id = %(job_id)s::UUID
   ON CONFLICT (job_id, attempt) DO NOTHING)
 SELECT pg_notify(%(pg_notify_2)s::VARCHAR, CAST(%(job_id)s::UUID AS TEXT)) AS pg_notify_1
-
--- full_scan {}
-WITH RECURSIVE lane(queue, fairness_key, priority, scheduled_at) AS (SELECT first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at
-  FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
-    FROM job
-    WHERE job.status = 'pending'
-    AND job.priority >= '-9'
-    AND (job.queue, job.fairness_key, job.priority) > (%(after_queue)s::VARCHAR, %(after_fairness_key)s::VARCHAR, %(after_priority)s::SMALLINT)
-    ORDER BY job.queue, job.fairness_key, job.priority, job.scheduled_at, job.id
-    LIMIT 1) AS first
-  UNION ALL
-  SELECT following.queue AS queue, following.fairness_key AS fairness_key, following.priority AS priority, following.scheduled_at AS scheduled_at
-  FROM lane
-  JOIN LATERAL (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at
-    FROM job
-    WHERE job.status = 'pending'
-    AND job.priority >= '-9'
-    AND (job.queue, job.fairness_key, job.priority) > (lane.queue, lane.fairness_key, lane.priority)
-    ORDER BY job.queue, job.fairness_key, job.priority, job.scheduled_at, job.id
-    LIMIT 1) AS following ON true)
-SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
-  FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, found.queue, found.fairness_key, found.priority, found.scheduled_at, found.wait
-FROM (SELECT 1 AS one) AS here
-LEFT OUTER JOIN (SELECT lane.queue AS queue, lane.fairness_key AS fairness_key, lane.priority AS priority, lane.scheduled_at AS scheduled_at, CAST(EXTRACT(epoch
-      FROM lane.scheduled_at - now()) AS DOUBLE PRECISION) AS wait
-  FROM lane
-  LIMIT %(most)s::INTEGER) AS found ON true
 
 -- trace_linked {}
 SELECT found.kind, found.traceparent
@@ -3242,6 +3157,128 @@ FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST
                 FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
   FROM examined) AS "both"
 
+-- unblock_only {"chain_index_1": 0, "excluded": [], "jsonb_build_object_1": "type", "jsonb_build_object_2": "BlockerFailed", "jsonb_build_object_3": "message", "jsonb_build_object_4": "a chain it waited for failed, and it must not run without", "on_failure_1": "fail", "on_failure_2": "wait", "outcome_1": "completed", "param_1": true, "param_2": "blocker_failed", "param_3": "blocker_failed", "param_4": "blocked", "param_5": "dead"}
+WITH examined AS (SELECT chain.id AS chain_id, reached.place AS place, reached.job_id AS job_id, chain.outcome != %(outcome_1)s::VARCHAR
+  AND reached.on_failure = %(on_failure_1)s::VARCHAR AS fails
+  FROM unnest(%(chains)s::UUID[], %(outcomes)s::TEXT[], %(afters)s::UUID[]) AS chain(id, outcome, after)
+  JOIN LATERAL (SELECT edge.ctid AS place, edge.job_id AS job_id, edge.on_failure AS on_failure
+    FROM job_blocker AS edge
+    WHERE edge.blocked_by_chain_id = chain.id
+    AND edge.job_id > chain.after
+    AND NOT edge.is_resolved
+    AND edge.job_id != ALL (%(excluded)s::UUID[])
+    AND edge.job_id = ANY (%(ids)s::UUID[])
+    AND (chain.outcome = %(outcome_1)s::VARCHAR OR edge.on_failure != %(on_failure_2)s::VARCHAR)
+    ORDER BY edge.blocked_by_chain_id, edge.job_id
+    LIMIT %(limit)s::INTEGER) AS reached ON true
+  LIMIT %(limit)s::INTEGER), waiting AS (SELECT job.id AS id, job.root_id AS root_id
+  FROM job
+  WHERE job.id = ANY (array((SELECT examined.job_id
+        FROM examined)))), locked AS (SELECT row.id AS id, row.root_id AS root_id, row.status = 'blocked' AS was_blocked
+  FROM job AS row
+  WHERE row.id = ANY (array_cat(array((SELECT waiting.id
+          FROM waiting)), array((SELECT waiting.root_id
+          FROM waiting
+          WHERE waiting.root_id IS NOT NULL))))
+  ORDER BY row.id
+  FOR NO KEY UPDATE SKIP LOCKED), usable AS (SELECT examined.chain_id AS chain_id, examined.place AS place, examined.job_id AS job_id, examined.fails AS fails
+  FROM examined
+  WHERE examined.job_id = ANY (array((SELECT locked.id
+        FROM locked
+        WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
+              FROM locked))))))), closed AS (UPDATE job_blocker
+  SET is_resolved=%(param_1)s
+  WHERE job_blocker.ctid = ANY (array((SELECT usable.place
+        FROM usable
+        WHERE NOT usable.fails)))
+  RETURNING job_blocker.job_id), counted AS (SELECT usable.job_id AS job_id, CAST(count(*) FILTER (WHERE NOT usable.fails) AS INTEGER) AS closing, bool_or(usable.fails) AS fails
+  FROM usable
+  GROUP BY usable.job_id), changed AS (UPDATE job
+  SET status=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN 'dead' WHEN (job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers <= coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN 'pending' ELSE job.status END, open_blockers=greatest(job.open_blockers - coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0), 0), scheduled_at=CASE WHEN (job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers <= coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN greatest(job.scheduled_at, now()) ELSE job.scheduled_at END, completed_at=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN now() ELSE job.completed_at END, last_error=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))) THEN jsonb_build_object(%(jsonb_build_object_1)s::VARCHAR, %(jsonb_build_object_2)s::VARCHAR, %(jsonb_build_object_3)s::VARCHAR, %(jsonb_build_object_4)s::VARCHAR) ELSE job.last_error END, chain_completed_at=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails)))
+    AND job.chain_index = %(chain_index_1)s::INTEGER OR job.id = ANY (array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails))))))) THEN now() ELSE job.chain_completed_at END, changed_xid=CASE WHEN (job.status = 'blocked'
+    AND job.id = ANY (array((SELECT counted.job_id
+          FROM counted
+          WHERE counted.fails))) OR job.status = 'blocked'
+    AND NOT (job.status = 'blocked'
+      AND job.id = ANY (array((SELECT counted.job_id
+            FROM counted
+            WHERE counted.fails))))
+    AND job.open_blockers <= coalesce((array((SELECT counted.closing
+            FROM counted)))[array_position(array((SELECT counted.job_id
+            FROM counted)), job.id)], 0)) THEN pg_current_xact_id() ELSE job.changed_xid END, chain_status=CASE WHEN (job.id = ANY (array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails))))))) THEN 'dead' ELSE job.chain_status END
+  WHERE job.id = ANY (array_cat(array((SELECT counted.job_id
+          FROM counted)), array((SELECT locked.root_id
+          FROM locked
+          WHERE locked.was_blocked
+          AND locked.root_id IS NOT NULL
+          AND locked.id = ANY (array((SELECT counted.job_id
+                FROM counted
+                WHERE counted.fails)))))))
+  RETURNING job.id, job.status, job.attempt, job.started_at, job.chain_id, job.queue, job.fairness_key, job.type_name, job.input, job.input_version, job.last_error, job.has_waiters), moved AS (SELECT changed.id AS id, changed.status AS status, changed.attempt AS attempt, changed.started_at AS started_at, changed.chain_id AS chain_id, changed.queue AS queue, changed.fairness_key AS fairness_key, changed.type_name AS type_name, changed.input AS input, changed.input_version AS input_version, changed.last_error AS last_error, changed.has_waiters AS has_waiters, row_number() OVER () AS n
+  FROM changed
+  WHERE changed.id = ANY (array((SELECT locked.id
+        FROM locked
+        WHERE locked.was_blocked)))
+  AND CAST(changed.status AS TEXT) != %(param_4)s::VARCHAR), buried AS (INSERT INTO dead_letter (id, job_id, chain_id, queue, fairness_key, type_name, input, input_version, reason, error, error_fingerprint, attempts)
+  SELECT (%(dead_letter_ids)s::UUID[])[moved.n] AS anon_1, moved.id AS id, moved.chain_id AS chain_id, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.input AS input, moved.input_version AS input_version, %(param_2)s::VARCHAR AS anon_2, moved.last_error AS last_error, %(param_3)s::VARCHAR AS anon_3, moved.attempt AS attempt
+  FROM moved
+  WHERE CAST(moved.status AS TEXT) = %(param_5)s::VARCHAR
+  ON CONFLICT (job_id)
+  WHERE resolution IS NULL DO
+  UPDATE
+  SET chain_id = excluded.chain_id, queue = excluded.queue, fairness_key = excluded.fairness_key, type_name = excluded.type_name, input = excluded.input, input_version = excluded.input_version, reason = excluded.reason, error = excluded.error, error_fingerprint = excluded.error_fingerprint, attempts = excluded.attempts, died_at = now(), changed_xid = pg_current_xact_id())
+SELECT "both".chain_id, "both".job_id, "both".held, "both".status, "both".queue, "both".fairness_key, "both".type_name, "both".attempt, "both".has_waiters
+FROM (SELECT moved.chain_id AS chain_id, moved.id AS job_id, false AS held, CAST(moved.status AS TEXT) AS status, moved.queue AS queue, moved.fairness_key AS fairness_key, moved.type_name AS type_name, moved.attempt AS attempt, coalesce((SELECT changed.has_waiters
+      FROM changed
+      WHERE changed.id = moved.chain_id), moved.has_waiters) AS has_waiters
+  FROM moved
+  UNION ALL
+  SELECT examined.chain_id AS chain_id, examined.job_id AS job_id, NOT (examined.job_id = ANY (array((SELECT locked.id
+          FROM locked
+          WHERE locked.root_id IS NULL OR locked.root_id = ANY (array((SELECT locked.id
+                FROM locked))))))) AS held, CAST(NULL AS TEXT) AS anon_4, CAST(NULL AS TEXT) AS anon__1, CAST(NULL AS TEXT) AS anon__2, CAST(NULL AS TEXT) AS anon__3, CAST(NULL AS INTEGER) AS anon__4, CAST(NULL AS BOOLEAN) AS anon__5
+  FROM examined) AS "both"
+
 -- unknown_types {}
 WITH RECURSIVE lane(queue, fairness_key, priority, scheduled_at, type_name) AS (SELECT first.queue AS queue, first.fairness_key AS fairness_key, first.priority AS priority, first.scheduled_at AS scheduled_at, first.type_name AS type_name
   FROM (SELECT job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.scheduled_at AS scheduled_at, job.type_name AS type_name
@@ -3346,7 +3383,7 @@ SELECT (SELECT job_bulk_write.enqueued
   AND coalesce(job.chain_status, job.status) = 'cancelled') AS cancelled, coalesce((SELECT job_bulk_write.enqueued
     FROM job_bulk_write
     WHERE job_bulk_write.write_id = %(write_id)s::VARCHAR
-    AND job_bulk_write.sequence = %(sequence)s::BIGINT), 0) - count(*) AS gone
+    AND job_bulk_write.sequence = %(sequence)s::BIGINT), 0) - count(*) AS deleted
 FROM job
 WHERE CAST(CAST(job.changed_xid AS TEXT) AS BIGINT) >> 6 >= (SELECT CAST(CAST(job_bulk_write.changed_xid AS TEXT) AS BIGINT) AS changed_xid
   FROM job_bulk_write
