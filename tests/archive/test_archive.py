@@ -30,10 +30,10 @@ from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.history import DATASETS, SCHEMA_VERSION
 from sa_jobqueue.statements import archiving
 from tests.archive.sample_data import chain, chains_in, fill, in_archive, in_tables, states, together
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.workers import PATIENCE, until
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 MONTH = timedelta(days=30)
 GO = {chain(number) for number in (1, 2, 3, 4, 5, 6, 8)}

@@ -15,7 +15,7 @@ from sa_jobqueue.archive import read
 from sa_jobqueue.cli import main
 from tests.archive.sample_data import chain, fill, in_archive, in_tables, together
 
-pytestmark = pytest.mark.parametrize("database_url", ["oldest swept"], indirect=True)
+pytestmark = pytest.mark.parametrize("database_url", ["oldest"], indirect=True)
 Run = Callable[..., Result]
 
 

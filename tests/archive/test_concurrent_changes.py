@@ -25,9 +25,9 @@ from sa_jobqueue.archive import (
     archive,
 )
 from tests.archive.sample_data import Rows, chain, chains_in, fill, in_archive, in_tables, states, together
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 MONTH = timedelta(days=30)
 GO = {chain(number) for number in (1, 2, 3, 4, 5, 6, 8)}

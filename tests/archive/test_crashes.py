@@ -17,7 +17,7 @@ from sa_jobqueue.archive import ArchiveOptions, Progress, Step, archive
 from tests.archive.sample_data import chain, fill, in_archive, in_tables, states, together
 from tests.fixtures.variants import variants
 
-pytestmark = pytest.mark.parametrize("database_url", ["oldest swept"], indirect=True)
+pytestmark = pytest.mark.parametrize("database_url", ["oldest"], indirect=True)
 
 MONTH = timedelta(days=30)
 SMALL = ArchiveOptions(include_dead=True, read_batch_size=4, delete_batch_size=3)

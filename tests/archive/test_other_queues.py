@@ -15,7 +15,7 @@ from sa_jobqueue.archive import archive, read
 from sa_jobqueue.history import DATASETS
 from tests.archive.sample_data import in_archive, in_tables, states
 from tests.fixtures.chains import Chains
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 
 
 class Base(DeclarativeBase):
@@ -27,6 +27,7 @@ class Mail(JobMixin[str], Base, queue_schema="mails", queue_prefix="m_"):
     tags: Mapped[Any] = mapped_column(JSONB, nullable=True)
 
 
+@own_database
 @both_servers
 def test_archiving_supports_text_ids_schema_prefix_and_application_columns(engine: Engine, tmp_path: Path) -> None:
     Base.metadata.create_all(engine)

@@ -37,12 +37,12 @@ from sa_jobqueue.types import DeadReason
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from tests.behaviour.test_attempts import drain, enqueue
 from tests.behaviour.test_chains import FLAVOURS, HOUR, chain_of, handle
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import until
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 DONE, DEAD, PENDING = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING
 BLOCKED, CANCELLED = JobStatus.BLOCKED, JobStatus.CANCELLED

@@ -39,12 +39,12 @@ from sa_jobqueue.models import ChainMixin
 from sa_jobqueue.operations import cancel_chains, complete_job, lock_chain, redrive_dead_letters
 from sa_jobqueue.policies.retry import immediately
 from tests.behaviour.test_attempts import drain, enqueue
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, Start
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 HOUR = timedelta(hours=1)
 FLAVOURS = ("sync", "async", "sync session", "async session")

@@ -14,10 +14,10 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli import main
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 Run = Callable[..., Result]
 

@@ -24,10 +24,11 @@ from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.chaos.proxy import Proxy
+from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, quick, until, working
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 
 def simple() -> JobQueue[Any]:

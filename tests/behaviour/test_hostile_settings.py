@@ -43,9 +43,10 @@ from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.testing.databases import create_schema, drop_database
 from sa_jobqueue.testing.servers import PostgresServer
 from sa_jobqueue.types import AttemptOutcome, DeadReason
+from tests.fixtures.database import own_database
 from tests.fixtures.workers import quick, until, working
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 SETTINGS: dict[str, dict[str, str]] = {
     "client_encoding latin1": {"client_encoding": "LATIN1"},

@@ -21,12 +21,12 @@ from sa_jobqueue.models.base import verbatim
 from sa_jobqueue.operations import fire_schedules, list_schedules, upsert_schedule
 from sa_jobqueue.operations.unblocking import unblock
 from tests.fixtures.chains import Chains
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.inconsistent_rows import CASES, Case, force, set_up, write
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, quick
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 ONLY_REFUSED = {
     "a wait forgotten",

@@ -27,10 +27,11 @@ from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.behaviour.test_attempts import enqueue
+from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until, wait_until, working
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 
 def simple() -> JobQueue[Any]:

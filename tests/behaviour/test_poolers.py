@@ -22,10 +22,11 @@ from sa_jobqueue.db.session_settings import GUARDS
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import ComponentFailed, PoolerFound
 from sa_jobqueue.worker.logs import describe
+from tests.fixtures.database import own_database
 from tests.fixtures.poolers import MakePooler
 from tests.fixtures.workers import quick, until, working
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 DROPS: dict[str, object] = {"ignore_startup_parameters": "options,extra_float_digits"}
 SETTINGS: dict[str, dict[str, object]] = {

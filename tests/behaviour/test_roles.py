@@ -48,11 +48,11 @@ from sa_jobqueue.operations import (
     sync_schedules,
 )
 from sa_jobqueue.policies.retention import Retention, RetentionRules
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 As = Callable[[str], Engine]
 

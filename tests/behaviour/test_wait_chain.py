@@ -35,11 +35,11 @@ from sa_jobqueue.waiting import listeners as ears
 from sa_jobqueue.waiting.chains import _ask
 from sa_jobqueue.waiting.listeners import ChainListener
 from sa_jobqueue.waiting.steps import Ask, Listen, Rest, Wait
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start, until
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 NEVER = timedelta(hours=1)
 """A poll interval longer than any test: the end must be notified."""

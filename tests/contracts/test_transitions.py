@@ -13,10 +13,10 @@ from sqlalchemy.exc import DBAPIError
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.types import ENDED, INITIAL, TRANSITIONS
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 TABLE: Any = Job.__table__
 

@@ -14,8 +14,9 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.dashboard import Source, dashboard
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.large import fill
+from tests.fixtures.database import own_database
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 JOBS = int(os.environ.get("SA_JOBQUEUE_DASHBOARD_JOBS", "20000"))
 BUFFERS = 12_000

@@ -19,10 +19,11 @@ from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.observe.health import health, measuring
 from sa_jobqueue.observe.health.overview import Overview
 from tests.dashboard.conftest import Client, everyone
+from tests.fixtures.database import own_database
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import wait_until
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 

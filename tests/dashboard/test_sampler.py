@@ -22,10 +22,11 @@ from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.overview import Overview
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.test_cost import buffers
+from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import wait_until
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 
 class Clock:

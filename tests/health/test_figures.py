@@ -12,10 +12,10 @@ from sqlalchemy import Engine, text
 from sa_jobqueue import JobStatus
 from sa_jobqueue.observe.health import Health, health, measuring
 from sa_jobqueue.types import AttemptOutcome
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 STATUSES = [JobStatus.PENDING, JobStatus.RUNNING, JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED]
 QUEUES = [("default", ""), ("mail", ""), ("mail", "42"), ("mail", "43"), ("reports", "")]

@@ -17,7 +17,7 @@ from sa_jobqueue.observe.health import BulkWrites, Code, Health, Severity, Thres
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.metrics.samples import of_report
 from sa_jobqueue.operations import dismiss_dead_letters
-from tests.fixtures.database import both_servers, both_servers_swept
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.tallies import tally
 
@@ -243,6 +243,7 @@ PROBLEMS: list[tuple[Callable[[UnhealthyQueue], None], set[tuple[Code, Severity]
 ]
 
 
+@own_database
 @both_servers
 @pytest.mark.parametrize(("problem", "named"), PROBLEMS, ids=lambda given: getattr(given, "__name__", ""))
 def test_the_report_finds_exactly_the_injected_problem(
@@ -263,7 +264,7 @@ def test_the_report_finds_exactly_the_injected_problem(
     tally(request.config, "unhealthy queues each had their problem found by sa-jobqueue health", len(named))
 
 
-@both_servers_swept
+@both_servers
 def test_bulk_writes_are_counted_with_their_age_and_rejected_rows(engine: Engine, jobs: Jobs) -> None:
     unhealthy = UnhealthyQueue(engine, jobs)
     assert health(engine).bulk_writes == BulkWrites()

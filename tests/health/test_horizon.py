@@ -20,11 +20,11 @@ from sa_jobqueue.observe.health import Code, Holder, HolderKind, Severity, Thres
 from sa_jobqueue.observe.health.findings import described, remedy
 from sa_jobqueue.observe.health.measuring import shortened
 from sa_jobqueue.statements.session_names import session_name
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.holders import Holders
 from tests.fixtures.workers import PATIENCE, quick, until, wait_until, working
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 AT_ONCE = Thresholds(horizon_warning=timedelta(microseconds=1), horizon_age_warning=5)
 

@@ -15,11 +15,11 @@ from sa_jobqueue import maintenance
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import HolderKind, health
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.holders import Holders
 from tests.fixtures.jobs import Jobs
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 SHORT = timedelta(milliseconds=300)
 

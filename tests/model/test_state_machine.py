@@ -17,6 +17,7 @@ from hypothesis.stateful import initialize, precondition, run_state_machine_as_t
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.operations import Cause, explain_job
+from tests.fixtures.database import own_database
 from tests.model.machine import (
     COMMITS,
     WORKER,
@@ -269,6 +270,7 @@ def explore(system: System, *, examples: int, number: int | None = None) -> None
 
 
 @pytest.mark.timeout(300 + 180 * MINUTES)
+@own_database
 @pytest.mark.parametrize("database_url", ["newest"], indirect=True)
 @pytest.mark.parametrize("examples", [3, pytest.param(40, marks=pytest.mark.long)])
 def test_the_queue_matches_its_model(system: System, count_steps: Callable[[int], None], examples: int) -> None:

@@ -19,10 +19,10 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sa_jobqueue import Job, aio
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import after_commit
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 
 @pytest.fixture

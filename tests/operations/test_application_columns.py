@@ -16,10 +16,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, rela
 
 from sa_jobqueue import JobMixin, JobQueue, JobStatus, cancel_jobs, enqueue_many, get_job, list_jobs
 from sa_jobqueue.errors import InvalidJobError
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.notifications import Notifications
 
-pytestmark = both_servers
+pytestmark = [own_database, both_servers]
 
 numbers = itertools.count(1)
 

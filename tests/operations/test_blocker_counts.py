@@ -15,10 +15,10 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import JobNotFoundError
 from sa_jobqueue.operations import BlockerCounts, count_blockers
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 
 def test_blockers_are_counted_by_the_state_of_their_chains(

@@ -19,10 +19,10 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WriteCounts, count_write_chains, list_rejected_rows, list_writes, prune_writes
 from sa_jobqueue.operations.bulk import commit_write
 from sa_jobqueue.operations.pages import every_item
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 DAY = timedelta(days=1)
 WRITES = [("old", 0, 100), ("new", 0, 1), ("stream", 0, 100), ("stream", 1, 90), ("stream", 2, 80)]
@@ -51,7 +51,7 @@ def keys(found: Any) -> list[tuple[str, int]]:
     return [(one.write_id, one.sequence) for one in found]
 
 
-@both_servers_swept
+@both_servers
 async def test_bulk_writes_are_listed_newest_first_page_by_page(
     ledger: Session, async_sessions: async_sessionmaker[AsyncSession]
 ) -> None:
@@ -68,7 +68,7 @@ async def test_bulk_writes_are_listed_newest_first_page_by_page(
         list_writes(ledger, after="new")  # type: ignore[arg-type]
 
 
-@both_servers_swept
+@both_servers
 def test_old_bulk_writes_are_pruned_except_the_last_batch_of_a_stream(ledger: Session) -> None:
     pruned = [("old", 0), ("stream", 0), ("stream", 1)]
     assert prune_writes(ledger, older_than=50 * DAY, dry_run=True).ids == pruned
@@ -82,7 +82,7 @@ def test_old_bulk_writes_are_pruned_except_the_last_batch_of_a_stream(ledger: Se
         prune_writes(ledger, older_than=timedelta(0))
 
 
-@both_servers_swept
+@both_servers
 async def test_the_chains_of_a_bulk_write_are_counted_by_state(
     session: Session, jobs: Jobs, async_sessions: async_sessionmaker[AsyncSession]
 ) -> None:

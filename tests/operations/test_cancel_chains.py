@@ -16,12 +16,12 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_chains
 from sa_jobqueue.types import ENDED
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.workers import ManualWorker
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 
 def grown(jobs: Jobs, status: JobStatus, **columns: Any) -> tuple[UUID, UUID]:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, configure_mappers, 
 from sa_jobqueue import Job, JobMixin, JobStatus
 from sa_jobqueue.errors import ReadOnlyError
 from tests.fixtures.chains import Chains
-from tests.fixtures.database import both_servers, both_servers_swept
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.plans import Plan
 
 DONE, PENDING, DEAD, BLOCKED = JobStatus.COMPLETED, JobStatus.PENDING, JobStatus.DEAD, JobStatus.BLOCKED
@@ -42,7 +42,7 @@ class Special(OtherJob):
     """The same queue by another name."""
 
 
-@both_servers_swept
+@both_servers
 def test_job_chain_and_chain_jobs_are_related_both_ways(session: Session, chains: Chains) -> None:
     root, middle, last = chains.add(DONE, DONE, DONE, input={"n": 1}, queue="q", deduplication_key="k")
     job = session.get_one(Job, middle)
@@ -57,7 +57,7 @@ def test_job_chain_and_chain_jobs_are_related_both_ways(session: Session, chains
     assert repr(chain) == f"<JobChain {root} test completed>"
 
 
-@both_servers_swept
+@both_servers
 def test_the_state_of_a_chain_is_that_of_its_last_job(session: Session, engine: Engine, chains: Chains) -> None:
     finished, _ = chains.add(DONE, DONE)
     died = chains.add(DONE, DEAD)[0]
@@ -75,7 +75,7 @@ def test_the_state_of_a_chain_is_that_of_its_last_job(session: Session, engine: 
     assert seen(open_one) == (PENDING, None, None, False, 2)
 
 
-@both_servers_swept
+@both_servers
 def test_blockers_are_related_both_ways_in_their_order(session: Session, chains: Chains) -> None:
     waited = [chains.add(DONE, DONE)[0], *(chains.add(PENDING)[0] for _ in range(2))]
     waiting = chains.add(BLOCKED)[0]
@@ -88,7 +88,7 @@ def test_blockers_are_related_both_ways_in_their_order(session: Session, chains:
     assert session.get_one(Job, waited[0]).blocked_by == []
 
 
-@both_servers_swept
+@both_servers
 def test_a_changed_chain_shows_its_new_state_after_a_refresh(session: Session, chains: Chains) -> None:
     (root,) = chains.add(PENDING)
     job = session.get_one(Job, root)
@@ -98,7 +98,7 @@ def test_a_changed_chain_shows_its_new_state_after_a_refresh(session: Session, c
     assert job.chain.status is JobStatus.CANCELLED
 
 
-@both_servers_swept
+@both_servers
 def test_a_new_job_has_its_chain_after_the_flush(session: Session) -> None:
     job = Job("test")
     session.add(job)
@@ -107,7 +107,7 @@ def test_a_new_job_has_its_chain_after_the_flush(session: Session) -> None:
     assert job.blocked_by == []
 
 
-@both_servers_swept
+@both_servers
 def test_a_query_loads_chains_and_jobs_with_as_many_statements_as_steps(
     session: Session, engine: Engine, chains: Chains
 ) -> None:
@@ -125,7 +125,7 @@ def test_a_query_loads_chains_and_jobs_with_as_many_statements_as_steps(
     assert len(statements) == 5
 
 
-@both_servers_swept
+@both_servers
 def test_jobs_can_be_filtered_by_attributes_of_their_chain(session: Session, chains: Chains) -> None:
     chains.add(DONE, DEAD)
     (pending,) = chains.add(PENDING)
@@ -133,7 +133,7 @@ def test_jobs_can_be_filtered_by_attributes_of_their_chain(session: Session, cha
     assert list(found) == [pending]
 
 
-@both_servers_swept
+@both_servers
 async def test_an_async_session_loads_chains_by_refresh_or_selectinload(
     async_sessions: async_sessionmaker[AsyncSession], chains: Chains
 ) -> None:
@@ -150,7 +150,7 @@ async def test_an_async_session_loads_chains_by_refresh_or_selectinload(
         assert job.chain.status is PENDING
 
 
-@both_servers_swept
+@both_servers
 def test_chain_objects_are_read_only(session: Session, chains: Chains) -> None:
     (root,) = chains.add(PENDING)
     with pytest.raises(ReadOnlyError, match="add its first job"):
@@ -168,7 +168,7 @@ def test_chain_objects_are_read_only(session: Session, chains: Chains) -> None:
         session.execute(update(Job.Chain).values(queue="other"))
 
 
-@both_servers_swept
+@both_servers
 def test_changing_the_relationships_of_a_job_writes_nothing(session: Session, engine: Engine, chains: Chains) -> None:
     """Taken out of a collection, an edge stays; a job that is deleted takes nothing with it."""
     (waited,), (waiting,), (lonely,) = chains.add(PENDING), chains.add(BLOCKED), chains.add(DONE)
@@ -183,6 +183,7 @@ def test_changing_the_relationships_of_a_job_writes_nothing(session: Session, en
         assert connection.scalar(text("SELECT count(*) FROM job")) == 2
 
 
+@own_database
 @both_servers
 def test_chain_relationships_work_with_schema_prefix_text_ids_and_two_job_classes(
     session: Session, engine: Engine, make_chains: Callable[[type[Any]], Chains]
@@ -208,6 +209,7 @@ def test_the_chain_view_is_in_no_metadata() -> None:
     assert "tenant" not in OtherJob.Chain.__mapper__.columns  # type: ignore[attr-defined]
 
 
+@own_database
 @both_servers
 def test_loading_a_chain_and_its_jobs_uses_an_index(session: Session, engine: Engine, chains: Chains) -> None:
     """Among many, whatever the table's statistics say: the root by its key, the others by their place in the chain."""

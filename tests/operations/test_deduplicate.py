@@ -17,12 +17,12 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import AttemptContext, Deduplicate, Enqueued, Job, JobQueue, JobStatus, Worker, aio, enqueue
 from sa_jobqueue.errors import ConflictError, InvalidJobError, StaleSnapshotError
 from sa_jobqueue.operations import DeadLetterFilter, enqueue_many_unique, enqueue_unique, redrive_dead_letters
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, quick, wait_until
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 Sessions = sessionmaker[Session]
 KEY = Deduplicate("k")
 

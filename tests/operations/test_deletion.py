@@ -21,12 +21,12 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.events import AttemptLost
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import delete_chains, redrive_dead_letters
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.workers import ManualWorker, Start
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 
 def continuation(jobs: Jobs, chain_id: UUID, index: int = 1, status: JobStatus = JobStatus.PENDING, **columns: Any) -> UUID:

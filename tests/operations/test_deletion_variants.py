@@ -8,7 +8,7 @@ from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue import JobMixin, JobStatus, aio
 from sa_jobqueue.operations import cancel_chains, delete_chains
-from tests.fixtures.database import both_servers, both_servers_swept
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
 
 
@@ -20,6 +20,7 @@ class TextJob(JobMixin[str], Base, queue_schema="app", queue_prefix="t_"):
     pass
 
 
+@own_database
 @both_servers
 def test_chains_with_text_ids_are_locked_in_code_point_order(engine: Engine) -> None:
     Base.metadata.create_all(engine)
@@ -37,7 +38,7 @@ def test_chains_with_text_ids_are_locked_in_code_point_order(engine: Engine) -> 
     assert jobs.statuses() == {"ä": JobStatus.CANCELLED}
 
 
-@both_servers_swept
+@both_servers
 async def test_chains_are_cancelled_and_deleted_on_an_async_session(
     async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs
 ) -> None:

@@ -16,11 +16,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import Job, JobQueue, JobStatus, aio, enqueue_many
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.operations import enqueueing
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 queue = JobQueue()
 DUE = [("due", "default")]

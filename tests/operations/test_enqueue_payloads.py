@@ -20,11 +20,11 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sa_jobqueue import Job, JobMixin, JobQueue, aio
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidPayloadError, JobQueueError
 from sa_jobqueue.operations import copying, enqueue_payloads
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 numbers = itertools.count(1)
 NASTY: list[Any] = [

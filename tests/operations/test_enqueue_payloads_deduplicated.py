@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Deduplicate, Enqueued, Job, JobQueue, aio
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.operations import enqueue_many_unique, enqueue_payloads
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.workers import PATIENCE, wait_until
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 queue = JobQueue()
 

@@ -16,11 +16,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import Deduplicate, Enqueued, Job, JobStatus, aio, enqueue
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.operations import enqueue_many_unique
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, wait_until
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 Sessions = sessionmaker[Session]
 HOUR = timedelta(hours=1)
 CREATED, UPDATED, EXISTING = Enqueued

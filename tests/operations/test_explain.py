@@ -22,10 +22,10 @@ from sa_jobqueue.operations import (
     upsert_queue,
 )
 from sa_jobqueue.settings import QueueSettings, TypeSettings
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 DEAD, PENDING, RUNNING = JobStatus.DEAD, JobStatus.PENDING, JobStatus.RUNNING
 

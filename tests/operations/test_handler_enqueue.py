@@ -17,12 +17,12 @@ from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, InvalidPayloadError
 from sa_jobqueue.events import JobCompleted
 from sa_jobqueue.operations import enqueueing
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.workers import Start
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 queue = JobQueue()
 

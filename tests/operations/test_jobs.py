@@ -20,12 +20,12 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import BulkResult, list_attempts, reschedule_jobs, trigger_jobs
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.workers import PATIENCE
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 FUTURE = datetime(2099, 1, 1, tzinfo=UTC)
 ENDED = {JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED}

@@ -26,10 +26,10 @@ from sa_jobqueue.operations import (
     list_dead_letters,
 )
 from tests.fixtures.chains import Chains
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 FUTURE = datetime(2099, 1, 1, tzinfo=UTC)
 DONE, PENDING, DEAD, BLOCKED = JobStatus.COMPLETED, JobStatus.PENDING, JobStatus.DEAD, JobStatus.BLOCKED

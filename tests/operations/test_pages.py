@@ -25,10 +25,10 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.types import AttemptOutcome
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 Listing = Callable[..., Page[Any]]
 NAMES = ["Zoo", "a", "a/1", "a/10", "a/2", "mail", "z"]

@@ -15,13 +15,13 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import JobFilter, set_priority
 from tests.behaviour.test_cli import Run, document, run
 from tests.fixtures.chains import Chains
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, wait_until
 
 __all__ = ["run"]  # a fixture
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 Sessions = sessionmaker[Session]
 
 

@@ -20,12 +20,12 @@ from sa_jobqueue.operations import PruneCursor, Pruned, prune, prune_dead_letter
 from sa_jobqueue.settings import FOREVER, QueueSettings, Retention, RetentionRules
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.quarantine import Quarantine
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start
 from tests.operations.test_deletion import continuation, edges, wait_for
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 COMPLETED, CANCELLED, DEAD = JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.DEAD
 DAY = timedelta(days=1)

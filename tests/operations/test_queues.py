@@ -37,11 +37,11 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.settings import QueueSettings, TypeSettings
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import PATIENCE, wait_until
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 MINUTE = timedelta(minutes=1)
 
 

@@ -32,10 +32,10 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import ScheduleRun
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.workers import PATIENCE, Spawn
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 Sessions = sessionmaker[Session]
 MINUTE = timedelta(minutes=1)

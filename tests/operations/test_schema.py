@@ -15,9 +15,9 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.operations import check_schema, schema
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 
 class Base(DeclarativeBase):

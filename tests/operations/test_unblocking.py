@@ -12,11 +12,11 @@ from sa_jobqueue import Job, JobStatus, cancel_jobs, get_chain
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import complete_job
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 
 def add(sessions: sessionmaker[Session], *blockers: WaitFor) -> UUID:

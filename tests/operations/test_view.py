@@ -13,13 +13,13 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.plans import connect
 from tests.fixtures.workers import PATIENCE
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 DUE = [("due", "default")]
 PENDING, BLOCKED, RUNNING = JobStatus.PENDING, JobStatus.BLOCKED, JobStatus.RUNNING

@@ -18,12 +18,12 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import WorkerState
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.statements.cases import heartbeat_parameters
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 EVERYBODY = WorkerFilter()
 
 

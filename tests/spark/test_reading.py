@@ -25,7 +25,7 @@ from sa_jobqueue.spark import ReadError
 from sa_jobqueue.spark.connections import connect, model_of, sanitised
 from sa_jobqueue.spark.reading import Reader
 from sa_jobqueue.spark.source import JobQueueSource
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
 pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
@@ -60,7 +60,7 @@ def read(url: str, dataset: str, **options: object) -> list[dict[str, Any]]:
     return [row for part in one.partitions() for batch in one.read(part) for row in batch.to_pylist()]
 
 
-@both_servers_swept
+@both_servers
 def test_every_value_round_trips_through_a_read(database_url: str, engine: Engine, jobs: Jobs) -> None:
     values: list[Any] = [*HOSTILE, None, True, 0.1, 2**53 + 1, {}, [], {"a": [None, {"b": HOSTILE}]}]
     ids = [str(jobs.add(JobStatus.COMPLETED, input=value, output=value)) for value in values]
@@ -98,7 +98,7 @@ def test_every_value_round_trips_through_a_read(database_url: str, engine: Engin
     assert Counter(row["worker_id"] for row in read(database_url, "attempts", columns="worker_id")) == {"": 1, None: 1}
 
 
-@both_servers_swept
+@both_servers
 def test_each_dataset_equals_its_table(database_url: str, engine: Engine, jobs: Jobs) -> None:
     blocker = jobs.add(JobStatus.DEAD, error={"type": "E", "message": "m", "traceback": ""}, fingerprint="f")
     waiting = jobs.add(JobStatus.BLOCKED)
@@ -131,7 +131,7 @@ def comparable(row: dict[str, Any]) -> str:
     return str({key: str(one.astimezone(UTC) if isinstance(one, datetime) else one) for key, one in row.items()})
 
 
-@both_servers_swept
+@both_servers
 def test_partitions_are_complete_and_disjoint(database_url: str, jobs: Jobs) -> None:
     assert read(database_url, "jobs", numPartitions=4) == []  # an empty table is one part, and no error
     expected = {str(job_id) for job_id in jobs.add_many(500)}
@@ -171,7 +171,7 @@ def test_a_queue_is_addressed_by_schema_prefix_and_id_type(database_url: str, en
         read(database_url, "jobs", schema="elsewhere")
 
 
-@both_servers_swept
+@both_servers
 def test_read_filters_select_matching_rows(database_url: str, engine: Engine, jobs: Jobs) -> None:
     jobs.add(JobStatus.COMPLETED, queue="a", type_name="x")
     jobs.add(JobStatus.PENDING, queue="b, with a comma", type_name="x")
@@ -199,7 +199,7 @@ def test_read_filters_select_matching_rows(database_url: str, engine: Engine, jo
     assert read(database_url, "dead_letters", completedAfter="2020-01-01") == []  # none is resolved
 
 
-@both_servers_swept
+@both_servers
 def test_a_read_up_to_the_watermark_is_repeatable(database_url: str, engine: Engine, jobs: Jobs) -> None:
     jobs.add_many(3)
     with psycopg.connect(plain_url(database_url)) as writing:
@@ -218,7 +218,7 @@ def plain_url(url: str) -> str:
     return url.replace("postgresql+psycopg", "postgresql")
 
 
-@both_servers_swept
+@both_servers
 def test_a_row_changed_during_a_read_is_read_exactly_once(
     database_url: str, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,7 +248,7 @@ def test_a_row_changed_during_a_read_is_read_exactly_once(
     assert expected <= seen
 
 
-@both_servers_swept
+@both_servers
 def test_an_abandoned_read_leaves_no_connection(
     database_url: str, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, func, insert
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.redaction import REDACTED, VARIABLE, is_redacted
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.spark.test_reading import read
 
@@ -45,7 +45,7 @@ def test_redacted_rows_match_the_command_line(plainly: SparkSession, patterns: s
         assert redacted(frame, types=["mail"]).where("input LIKE '%4111%'").count() == len(TYPES) - 2
 
 
-@both_servers_swept
+@both_servers
 def test_redacted_payloads_never_leave_the_database(database_url: str, jobs: Jobs, engine: Engine) -> None:
     error = {"type": "Declined", "message": CARD, "log": [CARD]}
     kinds = {}

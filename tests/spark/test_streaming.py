@@ -24,7 +24,7 @@ from sa_jobqueue.spark.source import JobQueueSource
 from sa_jobqueue.spark.streaming import StreamReader
 from sa_jobqueue.testing.plugin import MakeDatabase
 from sa_jobqueue.testing.servers import PostgresServer
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
 pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
@@ -70,7 +70,7 @@ def numbers(rows: list[dict[str, Any]]) -> list[int]:
     return sorted(row["attempt"] for row in rows)
 
 
-@both_servers_swept
+@both_servers
 def test_a_stream_does_not_skip_rows_of_open_transactions(database_url: str) -> None:
     one = stream(database_url)
     write(database_url, 1, 3)
@@ -95,7 +95,7 @@ def connect_and_ask(url: str, question: str) -> Any:
         return found
 
 
-@both_servers_swept
+@both_servers
 def test_a_stream_starts_at_the_given_position(database_url: str) -> None:
     write(database_url, 1, 2)
     xid = connect_and_ask(database_url, "SELECT max(changed_xid::text::bigint) FROM job_attempt")
@@ -138,7 +138,7 @@ def test_the_first_row_seen_does_not_hide_an_older_open_transaction(database_url
     assert numbers([row for rows, _ in batches(stream(database_url), begin) for row in rows]) == [1, 2]
 
 
-@both_servers_swept
+@both_servers
 @pytest.mark.parametrize("dataset", ["attempts", "jobs"])
 def test_a_batch_holds_about_the_allowed_rows_in_whole_transactions(
     database_url: str, jobs: Jobs, engine: Engine, dataset: str
@@ -172,7 +172,7 @@ def test_a_batch_holds_about_the_allowed_rows_in_whole_transactions(
     assert one.latestOffset(start, ReadMaxRows(1)) != start
 
 
-@both_servers_swept
+@both_servers
 def test_jobs_are_streamed_when_they_end_and_dead_letters_when_they_change(
     database_url: str, engine: Engine, jobs: Jobs
 ) -> None:
@@ -249,7 +249,7 @@ def test_a_checkpoint_of_another_cluster_is_refused(
         next(existing.read(part))  # an executor may be sent elsewhere than the driver
 
 
-@both_servers_swept
+@both_servers
 def test_stream_lag_names_the_transaction_holding_the_stream_back(database_url: str) -> None:
     with connected(database_url) as slow:
         slow.execute("SET application_name = 'slow import'")

@@ -25,6 +25,7 @@ from sa_jobqueue.spark.progress import WorkersEnd, WorkersProgress, WorkersRepor
 from sa_jobqueue.spark.slots import SlotCounts
 from sa_jobqueue.spark.workers import WorkerSet, run_workers
 from sa_jobqueue.types import AttemptOutcome, DeadReason
+from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
 from tests.spark import workers_app
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 APP = "tests.spark.workers_app:jobs"
 MakeSet = Callable[..., WorkerSet]
-DATABASE = "session"  # one of its own: its connections are counted
+pytestmark = own_database
 WAIT_LIMIT = timedelta(seconds=90)
 """How long anything may last: the first task of a process imports everything, on a machine that may be busy."""
 

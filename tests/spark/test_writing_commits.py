@@ -31,7 +31,7 @@ from sa_jobqueue.spark import writing
 from sa_jobqueue.spark.connections import connect
 from sa_jobqueue.spark.staging import BadRowError, new_task_id
 from sa_jobqueue.statements import bulk
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE
 from tests.spark.test_writing_rows import Row, batch, count, write, writer
@@ -78,7 +78,7 @@ def _waiting(engine: Engine) -> int:
         return int(connection.execute(text(found)).scalar_one())
 
 
-@both_servers_swept
+@both_servers
 def test_a_repeated_write_waits_for_the_first_and_does_nothing(
     database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session
 ) -> None:
@@ -97,7 +97,7 @@ def test_a_repeated_write_waits_for_the_first_and_does_nothing(
     assert (count(session), count(session, Job.Stage)) == (3, 0)
 
 
-@both_servers_swept
+@both_servers
 def test_a_repeated_write_commits_when_the_first_is_rolled_back(
     database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_repeated_write_commits_when_the_first_is_rolled_back(
     assert session.scalars(select(Job.priority)).all() == [2] * 4
 
 
-@both_servers_swept
+@both_servers
 def test_in_permissive_mode_a_taken_id_rejects_only_its_row(database_url: str, session: Session) -> None:
     taken, twice, fresh = (str(uuid7()) for _ in range(3))
     session.add(Job("before", id=UUID(taken)))
@@ -150,7 +150,7 @@ def test_in_permissive_mode_a_taken_id_rejects_only_its_row(database_url: str, s
     assert count(session) == 4
 
 
-@both_servers_swept
+@both_servers
 def test_concurrent_writes_with_the_same_keys_enqueue_each_once_without_deadlock(
     database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session
 ) -> None:
@@ -178,7 +178,7 @@ def test_concurrent_writes_with_the_same_keys_enqueue_each_once_without_deadlock
     assert sorted(one.duplicates for one in results.values()) == [0, 3]
 
 
-@both_servers_swept
+@both_servers
 def test_the_first_row_of_a_deduplication_key_or_its_open_chain_wins(database_url: str, session: Session) -> None:
     session.add(Job("t", "before", deduplication_key="k0"))
     session.commit()
@@ -195,7 +195,7 @@ def test_the_first_row_of_a_deduplication_key_or_its_open_chain_wins(database_ur
     assert (count(session), count(session, Job.Write)) == (4, 1)
 
 
-@both_servers_swept
+@both_servers
 def test_a_write_without_rows_does_not_use_up_its_name(database_url: str, session: Session) -> None:
     late = writer(database_url, ["input"], type="t", writeId="nightly")
     late.commit([late.write(iter([batch([{"input": "1"}]).slice(0, 0)])), late.write(iter(()))])
@@ -207,7 +207,7 @@ def test_a_write_without_rows_does_not_use_up_its_name(database_url: str, sessio
     assert (count(session), count(session, Job.Write)) == (5, 1)
 
 
-@both_servers_swept
+@both_servers
 def test_a_committed_write_that_is_repeated_reads_no_row(database_url: str, session: Session) -> None:
     write(database_url, [{"input": "1"}] * 5, type="t", writeId="nightly")
 
@@ -216,7 +216,7 @@ def test_a_committed_write_that_is_repeated_reads_no_row(database_url: str, sess
     assert (count(session), count(session, Job.Stage)) == (5, 0)
 
 
-@both_servers_swept
+@both_servers
 def test_on_repeat_check_raises_for_a_write_repeated_with_other_rows(database_url: str, session: Session) -> None:
     rows: list[Row] = [{"input": "1"}] * 5
     write(database_url, rows[:3], type="t", writeId="nightly")
@@ -245,7 +245,7 @@ def test_an_empty_partition_opens_no_connection(database_url: str, monkeypatch: 
     assert len(opened) == 1
 
 
-@both_servers_swept
+@both_servers
 def test_staging_lost_in_a_server_crash_is_detected_and_the_write_can_be_repeated(
     database_url: str, session: Session
 ) -> None:
@@ -263,7 +263,7 @@ def test_staging_lost_in_a_server_crash_is_detected_and_the_write_can_be_repeate
     assert write(database_url, [{"input": "1"}] * 5, type="t", writeId="nightly").enqueued == 5
 
 
-@both_servers_swept
+@both_servers
 def test_rows_staged_by_a_dead_driver_or_task_attempt_are_ignored(
     database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,7 +278,7 @@ def test_rows_staged_by_a_dead_driver_or_task_attempt_are_ignored(
     assert {new_task_id(5) % 2**20 for _ in range(10)} == {5}
 
 
-@both_servers_swept
+@both_servers
 def test_a_commit_broken_by_a_deadlock_or_lost_connection_is_retried_once(
     database_url: str, engine: Engine, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,7 +303,7 @@ def test_a_commit_broken_by_a_deadlock_or_lost_connection_is_retried_once(
     assert (count(session), count(session, Job.Write)) == (5, 1)
 
 
-@both_servers_swept
+@both_servers
 def test_a_commit_deletes_staged_rows_older_than_a_day(database_url: str, session: Session) -> None:
     stage(database_url, [{"input": "1"}] * 3, write_id="dead")
     session.execute(text("UPDATE job_bulk_staging SET staged_at = now() - interval '25 hours' WHERE row = 0"))
@@ -312,7 +312,7 @@ def test_a_commit_deletes_staged_rows_older_than_a_day(database_url: str, sessio
     assert session.scalars(select(Job.Stage.row).order_by(Job.Stage.row)).all() == [1, 2]
 
 
-@both_servers_swept
+@both_servers
 def test_a_commit_notifies_each_queue_once(database_url: str) -> None:
     with psycopg.connect(database_url.replace("+psycopg", ""), autocommit=True) as listener:
         listener.execute('LISTEN ".job:due"')
@@ -323,7 +323,7 @@ def test_a_commit_notifies_each_queue_once(database_url: str) -> None:
         assert not list(listener.notifies(timeout=0))
 
 
-@both_servers_swept
+@both_servers
 def test_written_blockers_equal_those_of_a_session(database_url: str, session: Session, jobs: Jobs) -> None:
     def existing_chains() -> list[UUID]:
         done, dead, still = (jobs.add(status) for status in (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING))
@@ -365,7 +365,7 @@ def test_written_blockers_equal_those_of_a_session(database_url: str, session: S
     assert blockers_of(ids, old) == wanted
 
 
-@both_servers_swept
+@both_servers
 def test_jobs_blocked_by_chains_of_the_same_write_are_unblocked(
     database_url: str, session: Session, sessions: sessionmaker[Session]
 ) -> None:
@@ -383,7 +383,7 @@ def test_jobs_blocked_by_chains_of_the_same_write_are_unblocked(
         cancel_jobs(other, [UUID(ids[2])])
 
 
-@both_servers_swept
+@both_servers
 def test_invalid_blockers_refuse_the_whole_write(database_url: str, session: Session) -> None:
     a, b, c, d = (str(uuid7()) for _ in range(4))
     with pytest.raises(InvalidJobError, match=f"cycle: .*{a} waits for"):
@@ -418,7 +418,7 @@ def test_invalid_blockers_refuse_the_whole_write(database_url: str, session: Ses
     assert count(session) == 3
 
 
-@both_servers_swept
+@both_servers
 def test_a_blocker_that_ends_concurrently_leaves_no_job_blocked(
     database_url: str, engine: Engine, sessions: sessionmaker[Session], session: Session, jobs: Jobs
 ) -> None:

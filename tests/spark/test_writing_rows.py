@@ -41,7 +41,7 @@ from sa_jobqueue.spark.source import JobQueueSource
 from sa_jobqueue.spark.staging import BadRowError
 from sa_jobqueue.spark.writing import BatchWriter
 from sa_jobqueue.testing.plugin import MakeDatabase
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 
 TEXT, INT, LONG, TIME, SECONDS = StringType(), IntegerType(), LongType(), TimestampType(), DoubleType()
 KINDS: dict[str, DataType] = {
@@ -113,7 +113,7 @@ def account(url: str, write_id: str) -> WriteResult:
     return found
 
 
-@both_servers_swept
+@both_servers
 @pytest.mark.parametrize("name", ["scheduled_at", "expires_at"])
 @pytest.mark.parametrize("microseconds", [253_402_300_800_000_000, -(2**61)], ids=["year 10000", "BC"])
 def test_a_timestamp_outside_pythons_range_is_a_bad_row(
@@ -144,7 +144,7 @@ def count(session: Session, model: Any = Job) -> int:
     return session.scalars(select(func.count()).select_from(model)).one()
 
 
-@both_servers_swept
+@both_servers
 def test_a_written_row_equals_an_enqueued_job(database_url: str, session: Session) -> None:
     soon = datetime.now(UTC) + timedelta(hours=1)
     trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -196,7 +196,7 @@ def _columns_of(job: Job) -> dict[str, Any]:
     return columns | {"due": job.scheduled_at if job.type_name == "late" else due}
 
 
-@both_servers_swept
+@both_servers
 def test_a_bad_row_is_refused_with_the_error_of_a_job(database_url: str, session: Session) -> None:
     bad: list[tuple[Row, dict[str, Any]]] = [
         ({"type_name": "two words"}, {}),
@@ -231,7 +231,7 @@ def test_a_bad_row_is_refused_with_the_error_of_a_job(database_url: str, session
     assert json.loads(record or "") == {"type_name": "t", "deduplication_key": "a\x00b"}
 
 
-@both_servers_swept
+@both_servers
 def test_timestamps_out_of_range_are_refused(database_url: str, session: Session) -> None:
     nan, inf = float("nan"), float("inf")
     micro = timedelta(microseconds=1)
@@ -278,7 +278,7 @@ POISON = {
 }
 
 
-@both_servers_swept
+@both_servers
 def test_every_invalid_input_is_rejected_and_every_valid_one_enqueued(database_url: str, session: Session) -> None:
     good = ["1", " [1,\n 2] ", '"\\\\u0000"', '"\\ud83d\\ude00"', "0e300", "[" * 400 + "]" * 400, '{"a": 1, "a": 2}', None]
     inputs: list[str | None] = []
@@ -292,7 +292,7 @@ def test_every_invalid_input_is_rejected_and_every_valid_one_enqueued(database_u
     assert stored == [None if text is None else json.loads(text) for text in good]
 
 
-@both_servers_swept
+@both_servers
 def test_rows_that_only_postgresql_refuses_are_found_by_bisection(
     database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,7 +305,7 @@ def test_rows_that_only_postgresql_refuses_are_found_by_bisection(
     assert rejects(session)[7] == ("input", "invalid input syntax for type json: The input string ended unexpectedly.")
 
 
-@both_servers_swept
+@both_servers
 def test_a_bad_row_fails_the_write_and_its_error_shows_little_of_the_payload(database_url: str, session: Session) -> None:
     private = "private " * 100
     rows = [{"input": "1"}, {"input": f'{{"a": "{private}', "deduplication_key": "invoice-7"}]
@@ -357,7 +357,7 @@ def test_invalid_write_options_are_refused() -> None:
         JobQueueSource({"url": "postgresql://u@h/d", "writeId": "w"}).streamWriter(StructType(), False)
 
 
-@both_servers_swept
+@both_servers
 def test_rows_of_application_types_are_validated_and_stored_as_by_its_handlers(database_url: str, session: Session) -> None:
     app = "tests.spark.writing_app:jobs"
     rows: list[Row] = [
@@ -443,7 +443,7 @@ def write_text(url: str, rows: Sequence[Row]) -> tuple[int, int]:
     return message.rows - message.rejected, message.rejected
 
 
-@both_servers_swept
+@both_servers
 def test_all_numeric_types_are_accepted_and_an_empty_column_is_ignored(
     database_url: str, engine: Engine, session: Session
 ) -> None:

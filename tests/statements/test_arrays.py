@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.types import TypeEngine
 
 from sa_jobqueue.statements._arrays import ArrayParameter
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 
 EDGES: list[tuple[TypeEngine[Any], Sequence[Any]]] = [
     (Text(), []),
@@ -46,7 +46,7 @@ def _returned(engine: Engine, of: TypeEngine[Any], values: Sequence[Any] | None)
         return connection.scalar(select(given.cast(ARRAY(of))), {"given": values})
 
 
-@both_servers_swept
+@both_servers
 @pytest.mark.parametrize(("of", "values"), EDGES, ids=lambda value: str(value)[:10])
 def test_array_values_round_trip(engine: Engine, of: TypeEngine[Any], values: Sequence[Any]) -> None:
     # Without nulls they are written another way, and what one must be quoted for may hide what another must.

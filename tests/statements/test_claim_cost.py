@@ -11,13 +11,13 @@ from sqlalchemy import Integer, bindparam, literal_column, select
 
 from sa_jobqueue import Job
 from sa_jobqueue.statements import arrivals, claims
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER
 from tests.fixtures.plans import Plan, Prepared, connect
 from tests.statements.cases import catch_up_parameters, claim_parameters
 from tests.statements.shapes import NOBODY
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 DEAD = 20_000
 MARGIN = 1.5

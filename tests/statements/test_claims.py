@@ -15,13 +15,13 @@ from sa_jobqueue.statements import arrivals, claims
 from sa_jobqueue.statements.claims import CLAIMED
 from sa_jobqueue.types import LONGEST
 from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan, Segment
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.statements.cases import START, catch_up_parameters, claim_parameters, late_parameters
 from tests.statements.conftest import Run
 from tests.statements.shapes import NOBODY
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 CLAIM = claims.claim(Job)
 CATCH_UP = arrivals.catch_up(Job)

@@ -13,12 +13,12 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements import completions
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.statements.cases import complete_parameters, dying, finish_parameters
 from tests.statements.conftest import Run
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 COMPLETE = completions.complete(Job)
 FINISH = completions.finish(Job)

@@ -11,10 +11,10 @@ from sa_jobqueue import Job, JobStatus, Schedule
 from sa_jobqueue.operations import list_schedules, upsert_schedule
 from sa_jobqueue.operations.firing import correct_schedules
 from sa_jobqueue.statements import corrections
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 MINUTE = timedelta(minutes=1)
 Sessions = sessionmaker[Session]

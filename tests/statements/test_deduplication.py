@@ -10,11 +10,11 @@ from sqlalchemy import Engine, text
 
 from sa_jobqueue import Job
 from sa_jobqueue.statements import deduplication
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.plans import DIALECT
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 
 def _find(*, open_only: bool) -> Any:

@@ -10,11 +10,11 @@ import pytest
 
 from sa_jobqueue.models import Base
 from sa_jobqueue.testing.databases import ThrowAwayDatabase, create_schema
-from tests.fixtures.database import extreme
+from tests.fixtures.database import extreme, own_database
 from tests.fixtures.plans import Prepared, connect
 from tests.statements.cases import find
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 CHAINS = 10_000
 FILL = f"""

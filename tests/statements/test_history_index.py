@@ -8,7 +8,7 @@ from sa_jobqueue import Job
 from sa_jobqueue.history import JOBS
 from sa_jobqueue.statements import history
 from sa_jobqueue.statements.history import Filters
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 
 TRANSACTIONS = 640
 FILL = f"""
@@ -22,6 +22,7 @@ END $$
 """
 
 
+@own_database
 @both_servers
 def test_recent_changes_are_read_by_ranges_of_transaction_ids(engine: Engine) -> None:
     with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:

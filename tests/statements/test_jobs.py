@@ -7,12 +7,12 @@ from typing import Any
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import jobs as statements
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.plans import Prepared, connect
 from tests.statements.conftest import Run
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 
 def unknown(run: Run, *types: str) -> set[Any]:

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.statements import leases
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.statements.cases import extend_parameters, heartbeat_parameters, rescue_parameters
 from tests.statements.conftest import Run
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 HEARTBEAT, EXTEND = leases.heartbeat(Job), leases.extend(Job)
 RESCUE, RESCUE_ORPHANS = leases.rescue(Job), leases.rescue(Job, orphans=True)

@@ -10,14 +10,12 @@ from sqlalchemy import Connection, Engine, NullPool, create_engine, text
 
 from sa_jobqueue import Job
 from sa_jobqueue.statements import limits
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.plans import Prepared, connect
 from tests.fixtures.workers import ManualWorker
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
-
-pytestmark = both_servers
+pytestmark = [own_database, both_servers]
 
 RATE = "INSERT INTO queue (name, rate_limit, rate_period) VALUES ('default', 1000000, interval '1 second')"
 CLAIMS = 1000

@@ -11,10 +11,10 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus, list_jobs
 from sa_jobqueue.operations import ChainFilter, JobFilter, list_blocked_jobs, list_blockers, list_chain_jobs, list_chains
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.plans import Plan
 
-DATABASE = "session"  # one of its own: what earlier tests left in a shared one would count
+pytestmark = own_database
 
 DEAD = JobStatus.DEAD
 

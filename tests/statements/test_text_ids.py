@@ -9,7 +9,7 @@ from sqlalchemy.orm import DeclarativeBase
 
 from sa_jobqueue import JobMixin
 from sa_jobqueue.statements import claims
-from tests.fixtures.database import both_servers
+from tests.fixtures.database import both_servers, own_database
 from tests.statements.cases import claim_parameters
 from tests.statements.conftest import Run
 
@@ -22,6 +22,7 @@ class TextJob(JobMixin[str], Base, queue_prefix="text_"):
     pass
 
 
+@own_database
 @both_servers
 def test_text_ids_are_ordered_by_code_point_as_in_the_worker(engine: Engine, run: Run) -> None:
     """By code point: most collations of a database would put "a" before "B"."""

@@ -17,10 +17,10 @@ from sa_jobqueue import Discard, Job, JobQueue, JobStatus, Snooze, Worker, cance
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobRescheduled
 from sa_jobqueue.registry import BatchFailed, BatchItem
 from sa_jobqueue.types import AttemptOutcome
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.workers import PATIENCE, Start, quick, until
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 Sessions = sessionmaker[Session]
 ROOM: dict[str, Any] = {"concurrency": 50}

@@ -10,11 +10,11 @@ from sqlalchemy import Engine, Table, func, insert, text, update
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import ManualWorker
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 MakeWorker = Callable[..., ManualWorker]
 TABLE = cast("Table", Job.__table__)
 

@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus, cancel_jobs
 from sa_jobqueue.statements import completions
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, ManualWorker, wait_until
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 MakeWorker = Callable[..., ManualWorker]
 
 

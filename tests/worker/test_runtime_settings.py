@@ -24,10 +24,10 @@ from sa_jobqueue.worker.background.settings import DEFAULTS, Control, ControlRea
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.quarantine import Quarantine
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 PAUSED = Control(is_paused=True)
 NARROW = 15
 """How many jobs of a third type a worker may run at once."""

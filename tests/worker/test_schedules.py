@@ -23,10 +23,10 @@ from sa_jobqueue.operations import list_schedules, pause_schedules, upsert_sched
 from sa_jobqueue.statements.controls import notify_rules
 from sa_jobqueue.worker.background.scheduler import Scheduler
 from sa_jobqueue.worker.quarantine import Quarantine
-from tests.fixtures.database import both_servers_swept
+from tests.fixtures.database import both_servers
 from tests.fixtures.workers import PATIENCE, Start, until
 
-pytestmark = both_servers_swept
+pytestmark = both_servers
 
 Sessions = sessionmaker[Session]
 
