@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Engine, text
 
 from sa_jobqueue.testing.binaries import binary_dirs
+from tests.chaos.application import Recorder
 from tests.chaos.faults import FAULTS, in_order
 from tests.fixtures.tallies import tally
 
@@ -44,3 +46,15 @@ def test_a_seed_determines_the_order_and_probabilities_of_faults() -> None:
     assert first(7) == first(7)
     assert first(7) != first(8)
     assert {name for name, _ in first(7)[: len(FAULTS)]} == {fault.name for fault in FAULTS}
+
+
+def test_evidence_is_recorded_although_the_server_has_ended_the_session(engine: Engine) -> None:
+    recorder = Recorder(engine.url.set(drivername="postgresql").render_as_string(hide_password=False))
+    assert recorder.write("SELECT 1")
+    ended = "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE application_name = 'chaos recorder'"
+    with engine.connect() as connection:
+        assert connection.scalars(text(ended)).all() == [True]
+
+    assert recorder.write("SELECT 1")
+
+    assert not recorder.write("SELECT FROM nowhere")

@@ -2,7 +2,7 @@
 
 Run by `sa-jobqueue worker tests.chaos.application:jobs`. Evidence is of two kinds: `effect` rows go through the handler's
 session, and so must exist exactly once a completed job; `span` rows are written past it, on a connection that no fault of
-the network touches, and show when a handler's code really ran.
+the network touches, and show when a handler's code really ran, by the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ effect = Table(
 )
 
 SCHEMA: Final = """
-CREATE TABLE span (job_id uuid, attempt int, worker_id text, pid int, ran_in int, kind text, began timestamptz,
-                   ended timestamptz, PRIMARY KEY (job_id, attempt));
+CREATE TABLE span (job_id uuid, attempt int, worker_id text, pid int, ran_in int, kind text,
+                   began double precision, ended double precision, PRIMARY KEY (job_id, attempt));
 CREATE TABLE enqueued (job_id uuid PRIMARY KEY, kind text, at timestamptz DEFAULT clock_timestamp());
 CREATE FUNCTION refuse_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN RAISE EXCEPTION 'the commit was made to fail' USING ERRCODE = '53100'; END $$;
@@ -109,33 +109,45 @@ class Recorder:
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[Any] | None = None
 
-    def write(self, statement: str, *values: Any) -> None:
+    def write(self, statement: str, *values: Any) -> bool:
+        """Execute a statement that may be executed twice; return whether it was.
+
+        Tried again on a new connection: what a restart of the server has done to the old one shows only when it is used.
+        """
         with self._lock:
-            try:
-                if self._connection is None or self._connection.closed:
-                    self._connection = psycopg.connect(
-                        self._url, autocommit=True, connect_timeout=2, application_name="chaos recorder"
-                    )
-                self._connection.execute(statement, values)
-            except psycopg.Error:
-                if self._connection is not None:
-                    self._connection.close()
+            for _ in range(2):
+                try:
+                    if self._connection is None or self._connection.closed:
+                        self._connection = psycopg.connect(
+                            self._url, autocommit=True, connect_timeout=2, application_name="chaos recorder"
+                        )
+                    self._connection.execute(statement.encode(), values)
+                except psycopg.Error:
+                    if self._connection is not None:
+                        self._connection.close()
+                else:
+                    return True
+        return False
 
 
 recorder = Recorder(os.environ.get("CHAOS_RECORD_URL", ""))
 
 
 @contextmanager
-def span(ctx: AttemptContext) -> Iterator[None]:
-    """Record from when to when this attempt's code ran, by the server's clock; in its process it blocks for a moment."""
+def span(ctx: AttemptContext) -> Iterator[bool]:
+    """Record from when to when this attempt's code ran, and give whether its begin is recorded; it blocks for a moment.
+
+    The clock is the machine's, which all processes share, and is read here: how long a write takes changes no evidence.
+    """
     key = (ctx.job.id, ctx.attempt)
-    began = "INSERT INTO span VALUES (%s, %s, %s, %s, %s, %s, clock_timestamp())"
     worker = os.getppid() if ctx.job.type_name == "isolated" else os.getpid()
-    recorder.write(began, *key, ctx.worker_id, worker, os.getpid(), ctx.job.type_name)
+    row = (*key, ctx.worker_id, worker, os.getpid(), ctx.job.type_name, time.monotonic())
+    began = recorder.write("INSERT INTO span VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING", *row)
     try:
-        yield
+        yield began
     finally:
-        recorder.write("UPDATE span SET ended = clock_timestamp() WHERE (job_id, attempt) = (%s, %s)", *key)
+        ended = time.monotonic()
+        recorder.write("UPDATE span SET ended = %s WHERE (job_id, attempt) = (%s, %s)", ended, *key)
 
 
 def row_of(ctx: AttemptContext, **columns: Any) -> Any:
@@ -253,15 +265,16 @@ def isolated(payload: dict[str, Any], ctx: AttemptContext) -> None:
 
 @jobs.handler("blocks_loop", max_attempts=ATTEMPTS, retry=SOON)
 async def blocks_loop(payload: dict[str, Any], ctx: AttemptContext) -> None:
-    with span(ctx):
-        time.sleep(payload["seconds"])  # noqa: ASYNC251 - that is the fault
+    with span(ctx) as is_recorded:
+        if is_recorded:  # else what it does to other attempts would look like a broken promise
+            time.sleep(payload["seconds"])  # noqa: ASYNC251 - that is the fault
 
 
 @jobs.handler("holds_gil", max_attempts=ATTEMPTS, retry=SOON, timeout=timedelta(seconds=20))
 def holds_gil(payload: dict[str, Any], session: Session, ctx: AttemptContext) -> None:
     session.execute(row_of(ctx))
-    with span(ctx):
-        if ctx.attempt == 1:
+    with span(ctx) as is_recorded:
+        if is_recorded and ctx.attempt == 1:
             # A call by PyDLL keeps the GIL, as a careless extension module does: no thread of the process runs.
             ctypes.PyDLL(None).sleep(int(payload["seconds"]))
 

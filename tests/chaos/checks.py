@@ -80,7 +80,7 @@ CHECKS: Final[dict[str, str]] = {
 
 _OVERLAPS: Final = """
 SELECT a.job_id, a.kind, a.attempt, a.pid, b.attempt, b.pid,
-       extract(epoch FROM least(a.ended, b.ended) - b.began)::float AS seconds
+       least(a.ended, b.ended) - b.began AS seconds
 FROM span a JOIN span b ON b.job_id = a.job_id AND b.attempt > a.attempt AND b.began < a.ended
 WHERE NOT EXISTS (SELECT FROM span held WHERE held.pid = a.pid AND held.kind IN ('holds_gil', 'blocks_loop')
                   AND held.began <= a.ended AND (held.ended IS NULL OR held.ended >= a.began))
