@@ -130,7 +130,6 @@ CLIENT = """
 import sys
 from pyspark.sql import SparkSession
 from tests.spark.faults import FaultySource
-from tests.fixtures.variants import variants
 
 remote, url, marks = sys.argv[1:]
 spark = SparkSession.builder.remote(remote).getOrCreate()
