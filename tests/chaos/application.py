@@ -110,9 +110,10 @@ class Recorder:
         self._connection: psycopg.Connection[Any] | None = None
 
     def write(self, statement: str, *values: Any) -> bool:
-        """Execute a statement that may be executed twice; return whether it was.
+        """Execute a statement; return whether that succeeded.
 
-        Tried again on a new connection: what a restart of the server has done to the old one shows only when it is used.
+        If it fails, it is retried once on a new connection: a connection that a restart of the server has closed fails only
+        when it is used. So the statement must be safe to execute twice.
         """
         with self._lock:
             for _ in range(2):
@@ -135,16 +136,17 @@ recorder = Recorder(os.environ.get("CHAOS_RECORD_URL", ""))
 
 @contextmanager
 def span(ctx: AttemptContext) -> Iterator[bool]:
-    """Record from when to when this attempt's code ran, and give whether its begin is recorded; it blocks for a moment.
+    """Record when this attempt's code started and ended; yield whether the start could be written. Blocks briefly.
 
-    The clock is the machine's, which all processes share, and is read here: how long a write takes changes no evidence.
+    The times are of the monotonic clock, which all processes of the machine share. They are read before each write, so that
+    a slow write does not change them.
     """
     key = (ctx.job.id, ctx.attempt)
     worker = os.getppid() if ctx.job.type_name == "isolated" else os.getpid()
     row = (*key, ctx.worker_id, worker, os.getpid(), ctx.job.type_name, time.monotonic())
-    began = recorder.write("INSERT INTO span VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING", *row)
+    is_recorded = recorder.write("INSERT INTO span VALUES (%s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING", *row)
     try:
-        yield began
+        yield is_recorded
     finally:
         ended = time.monotonic()
         recorder.write("UPDATE span SET ended = %s WHERE (job_id, attempt) = (%s, %s)", ended, *key)
@@ -266,7 +268,7 @@ def isolated(payload: dict[str, Any], ctx: AttemptContext) -> None:
 @jobs.handler("blocks_loop", max_attempts=ATTEMPTS, retry=SOON)
 async def blocks_loop(payload: dict[str, Any], ctx: AttemptContext) -> None:
     with span(ctx) as is_recorded:
-        if is_recorded:  # else what it does to other attempts would look like a broken promise
+        if is_recorded:  # otherwise the overlaps it causes would count as violations
             time.sleep(payload["seconds"])  # noqa: ASYNC251 - that is the fault
 
 
