@@ -1,6 +1,7 @@
-"""Each statement's SQL as text, beside the code in `sql/`.
+"""The SQL of the hot path's statements as text, a file each in `sql/`.
 
-`SA_JOBQUEUE_UPDATE_SQL=1 pytest tests/statements/test_sql.py` rewrites the files; review the difference.
+`SA_JOBQUEUE_UPDATE_SQL=1 pytest tests/statements/test_sql.py` rewrites the files; review the difference. To record another
+statement, make an empty file of its name first. Statements without a file are tested by their effects and plans alone.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _BREAK = re.compile(
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+RECORDED = {path.stem for path in HERE.glob("*.sql")}
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.name in RECORDED], ids=lambda case: case.name)
 def test_the_sql_of_a_statement_equals_its_file(case: Case) -> None:
     path = HERE / f"{case.name}.sql"
     text = readable(str(case.build().compile(dialect=DIALECT)))
@@ -32,7 +36,7 @@ def test_the_sql_of_a_statement_equals_its_file(case: Case) -> None:
 
 
 def test_every_sql_file_belongs_to_a_statement() -> None:
-    assert {path.stem for path in HERE.glob("*.sql")} == {case.name for case in CASES}
+    assert {case.name for case in CASES} >= RECORDED
 
 
 def readable(sql: str) -> str:

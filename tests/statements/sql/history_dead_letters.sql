@@ -1,4 +1,0 @@
-SELECT CAST(dead_letter.id AS TEXT) AS id, CAST(dead_letter.job_id AS TEXT) AS job_id, CAST(dead_letter.chain_id AS TEXT) AS chain_id, CAST(dead_letter.queue AS TEXT) AS queue, CAST(dead_letter.type_name AS TEXT) AS type_name, CAST(dead_letter.input AS TEXT) AS input, dead_letter.input_version AS input_version, CAST(dead_letter.reason AS TEXT) AS reason, CAST(dead_letter.error AS TEXT) AS error, CAST(dead_letter.error_fingerprint AS TEXT) AS error_fingerprint, dead_letter.attempts AS attempts, dead_letter.died_at AS died_at, CAST(dead_letter.resolution AS TEXT) AS resolution, dead_letter.resolved_at AS resolved_at, CAST(dead_letter.resolved_by AS TEXT) AS resolved_by, CAST(CAST(dead_letter.changed_xid AS TEXT) AS BIGINT) AS xid, CAST(dead_letter.fairness_key AS TEXT) AS fairness_key
-FROM dead_letter
-WHERE dead_letter.changed_xid >= CAST(%(param_1)s AS xid8)
-AND dead_letter.changed_xid < CAST(%(param_2)s AS xid8)

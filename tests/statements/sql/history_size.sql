@@ -1,1 +1,0 @@
-SELECT pg_table_size(CAST(%(param_1)s::VARCHAR AS REGCLASS)) AS bytes, CAST(pg_relation_size(CAST(%(param_1)s::VARCHAR AS REGCLASS)) / CAST(CAST(current_setting(%(current_setting_1)s::VARCHAR) AS BIGINT) AS NUMERIC) AS BIGINT) AS pages

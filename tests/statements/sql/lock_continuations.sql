@@ -1,5 +1,0 @@
-SELECT job.id, job.chain_id
-FROM job
-WHERE job.root_id = ANY (%(ids)s::UUID[])
-ORDER BY job.id
-FOR UPDATE

@@ -1,4 +1,0 @@
-DELETE
-FROM quarantine
-WHERE quarantine.subject = ANY (%(subjects)s::TEXT[])
-AND quarantine.statement = %(statement)s::VARCHAR

@@ -1,3 +1,0 @@
-DELETE
-FROM quarantine
-WHERE quarantine.retry_at < now() - %(after)s

@@ -1,6 +1,0 @@
-INSERT INTO queue (name, fairness_key, weight, concurrency_per_key, global_concurrency, rate_limit, rate_period, rate_burst, rate_algorithm, retry_base, retry_factor, retry_cap, retain_completed, retain_cancelled, retain_dead)
-SELECT declared.name, declared.fairness_key, declared.weight, declared.concurrency_per_key, declared.global_concurrency, declared.rate_limit, declared.rate_period, declared.rate_burst, declared.rate_algorithm, declared.retry_base, declared.retry_factor, declared.retry_cap, declared.retain_completed, declared.retain_cancelled, declared.retain_dead
-FROM unnest(%(name)s::TEXT[], %(fairness_key)s::TEXT[], %(weight)s::SMALLINT[], %(concurrency_per_key)s::INTEGER[], %(global_concurrency)s::INTEGER[], %(rate_limit)s::INTEGER[], %(rate_period)s::INTERVAL[], %(rate_burst)s::INTEGER[], %(rate_algorithm)s::TEXT[], %(retry_base)s::INTERVAL[], %(retry_factor)s::DOUBLE PRECISION[], %(retry_cap)s::INTERVAL[], %(retain_completed)s::INTERVAL[], %(retain_cancelled)s::INTERVAL[], %(retain_dead)s::INTERVAL[]) AS declared(name, fairness_key, weight, concurrency_per_key, global_concurrency, rate_limit, rate_period, rate_burst, rate_algorithm, retry_base, retry_factor, retry_cap, retain_completed, retain_cancelled, retain_dead)
-ORDER BY declared.name, declared.fairness_key
-ON CONFLICT DO NOTHING
-RETURNING queue.name, queue.fairness_key

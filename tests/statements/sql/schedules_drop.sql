@@ -1,3 +1,0 @@
-DELETE
-FROM schedule
-WHERE schedule.name = ANY (%(names)s::TEXT[])

@@ -1,3 +1,0 @@
-SELECT job.id, job.status
-FROM job
-WHERE job.id = ANY (%(ids)s::UUID[])

@@ -1,1 +1,0 @@
-SELECT current_setting('application_name') AS session_name

@@ -1,4 +1,0 @@
-SELECT clock_timestamp() AS now, CAST(current_setting(%(current_setting_1)s::VARCHAR) AS INTEGER) AS server_version, pg_is_in_recovery() AS is_replica, (SELECT CAST(sum(connections.numbackends) AS INTEGER) AS sum_1
-  FROM pg_catalog.pg_stat_database AS connections) AS connections, CAST(current_setting(%(current_setting_2)s::VARCHAR) AS INTEGER) AS max_connections, (SELECT age(database.datfrozenxid) AS age_1
-  FROM pg_catalog.pg_database AS database
-  WHERE database.datname = current_database()) AS frozen_age, CAST(current_setting(%(current_setting_3)s::VARCHAR) AS BOOLEAN) AS autovacuum, CAST(current_setting(%(current_setting_4)s::VARCHAR) AS INTEGER) AS vacuum_threshold, CAST(current_setting(%(current_setting_5)s::VARCHAR) AS DOUBLE PRECISION) AS vacuum_scale_factor, pg_has_role(%(pg_has_role_1)s::VARCHAR, %(pg_has_role_2)s::VARCHAR) AS sees_all

@@ -1,1 +1,0 @@
-SELECT CAST(current_setting(%(current_setting_1)s::VARCHAR) AS INTEGER) AS server, to_regclass(%(param_1)s::VARCHAR) IS NOT NULL AS present, obj_description(to_regclass(%(param_1)s::VARCHAR) :: oid, %(obj_description_1)s::VARCHAR) AS stamp
