@@ -39,6 +39,8 @@ pytest_plugins = [
     "tests.fixtures.holders",
     "tests.fixtures.examples",
     "tests.fixtures.reports",
+    "tests.fixtures.claim_protocol",
+    "tests.fixtures.commands",
 ]
 
 

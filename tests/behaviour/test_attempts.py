@@ -36,25 +36,8 @@ from sa_jobqueue.events import (
     UnservedQueues,
 )
 from sa_jobqueue.models import Job
-from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
-
-AT_ONCE = Backoff(base=timedelta(microseconds=1))
-
-
-def enqueue(engine: Engine, *new: Any) -> list[Any]:
-    """Enqueue jobs in a transaction of their own; return their ids."""
-    with Session(engine) as session, session.begin():
-        session.add_all(new)
-        return [job.id for job in new]
-
-
-async def drain(jobs: JobQueue[Any], engine: Engine, **options: Any) -> EventLog:
-    """Run a worker until nothing is due; return its events."""
-    worker = Worker(jobs, engine, options=quick(**options))
-    log = EventLog(worker)
-    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
-    return log
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.workers import AT_ONCE, PATIENCE, Start, drain, quick, until
 
 
 async def test_a_returned_value_is_the_output_and_none_is_json_null(engine: Engine, jobs: Jobs) -> None:

@@ -35,12 +35,12 @@ from sa_jobqueue.models import ChainMixin, WaitFor
 from sa_jobqueue.operations import cancel_chains, complete_job, enqueue_unique, redrive_dead_letters
 from sa_jobqueue.types import DeadReason
 from sa_jobqueue.worker.finish.unblocker import Unblocker
-from tests.behaviour.test_attempts import drain, enqueue
-from tests.behaviour.test_chains import FLAVOURS, HOUR, chain_of, handle
+from tests.fixtures.chains import chain_of
 from tests.fixtures.database import both_servers
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.handlers import FLAVOURS, HOUR, handle
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
-from tests.fixtures.workers import until
+from tests.fixtures.workers import drain, until
 
 pytestmark = both_servers
 

@@ -38,8 +38,8 @@ from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import complete_job, lock_chain
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.types import DeadReason
-from tests.behaviour.test_attempts import drain, enqueue
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.workers import drain
 
 DONE, DEAD, PENDING = JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.PENDING
 SECOND = timedelta(seconds=10)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue import (
@@ -35,50 +33,21 @@ from sa_jobqueue.errors import (
 )
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.models import ChainMixin
 from sa_jobqueue.operations import cancel_chains, complete_job, lock_chain, redrive_dead_letters
 from sa_jobqueue.policies.retry import immediately
-from tests.behaviour.test_attempts import drain, enqueue
+from tests.fixtures.chains import chain_of
 from tests.fixtures.database import both_servers
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.handlers import FLAVOURS, HOUR, handle
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
-from tests.fixtures.workers import PATIENCE, Start
+from tests.fixtures.workers import PATIENCE, Start, drain
 
 pytestmark = both_servers
 
-HOUR = timedelta(hours=1)
-FLAVOURS = ("sync", "async", "sync session", "async session")
 with_session = pytest.mark.parametrize("flavour", FLAVOURS[2:])
 any_flavour = pytest.mark.parametrize("flavour", FLAVOURS)
 
 TAKEN = uuid7()
-Act = Callable[[Any, AttemptContext], Any]
-
-
-def handle(queue: JobQueue[Any], flavour: str, name: str, act: Act, **options: Any) -> Any:
-    """Register a handler that does what `act(payload, ctx)` does. With a session it also enqueues an `effect`, for later."""
-
-    def sync(payload: Any, ctx: AttemptContext) -> Any:
-        return act(payload, ctx)
-
-    async def asynchronous(payload: Any, ctx: AttemptContext) -> Any:
-        return act(payload, ctx)
-
-    def sync_session(payload: Any, ctx: AttemptContext, session: Session) -> Any:
-        session.add(queue.model("effect", delay=HOUR))
-        return act(payload, ctx)
-
-    async def async_session(payload: Any, ctx: AttemptContext, session: AsyncSession) -> Any:
-        session.add(queue.model("effect", delay=HOUR))
-        return act(payload, ctx)
-
-    functions: list[Any] = [sync, asynchronous, sync_session, async_session]
-    return queue.handler(name, **options)(functions[FLAVOURS.index(flavour)])
-
-
-def chain_of(engine: Engine, chain_id: Any, model: type[Any] = Job) -> ChainMixin[Any]:
-    with Session(engine) as session:
-        return get_chain(session, chain_id, model=model)
 
 
 def line(engine: Engine, chain_id: Any, model: type[Any] = Job) -> list[tuple[int, str, Any, JobStatus]]:

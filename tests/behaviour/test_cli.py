@@ -2,50 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from click.testing import CliRunner, Result
 from sqlalchemy import Engine, make_url, text
 
 from sa_jobqueue import JobStatus, __version__, list_jobs
 from sa_jobqueue.cli import dead_letters as dead_letters_command
 from sa_jobqueue.cli import jobs as jobs_command
-from sa_jobqueue.cli import main
 from sa_jobqueue.cli._options import duration
 from sa_jobqueue.cli._output import shown
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import PostgresServer
 from sa_jobqueue.types import DeadReason
 from tests.fixtures.chains import Chains
+from tests.fixtures.commands import Run, document
 from tests.fixtures.jobs import Jobs
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run(database_url: str) -> Run:
-    """Give a function that runs `sa-jobqueue` on the test's database and expects an exit status."""
-
-    def run_main(*arguments: object, status: int = 0, url: str | None = database_url, **options: Any) -> Result:
-        result = CliRunner().invoke(main, [str(one) for one in arguments], env={"SA_JOBQUEUE_URL": url}, **options)
-        assert result.exit_code == status, result.output
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result
-
-    return run_main
-
-
-def document(result: Result) -> Any:
-    """Return the one JSON document of a command's standard output."""
-    return json.loads(result.stdout)
 
 
 def test_help_lists_the_commands_without_importing_them() -> None:

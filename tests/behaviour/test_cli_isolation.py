@@ -15,10 +15,10 @@ from sa_jobqueue import Backoff
 from sa_jobqueue.cli import _supervisor, main
 from sa_jobqueue.cli._serving import SUCCESSOR
 from sa_jobqueue.cli._supervisor import Supervisor
-from tests.behaviour.test_attempts import enqueue
-from tests.behaviour.test_cli_worker import StartWorker, start_worker, workers  # noqa: F401 - a fixture
 from tests.fixtures import isolated
 from tests.fixtures import workers as fixtures
+from tests.fixtures.commands import StartWorker, workers
+from tests.fixtures.jobs import enqueue
 from tests.fixtures.workers import is_running, wait_until
 
 ROOT = str(Path(__file__).parents[2])
@@ -32,7 +32,7 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child that never returns to Python is not killed")
 def test_a_killed_workers_child_process_dies_with_it(
-    start_worker: StartWorker,  # noqa: F811
+    start_worker: StartWorker,
     engine: Engine,
     tmp_path: Path,
 ) -> None:
@@ -46,7 +46,7 @@ def test_a_killed_workers_child_process_dies_with_it(
 
 
 def test_a_worker_over_its_memory_limit_drains_and_exits_to_be_replaced(
-    start_worker: StartWorker,  # noqa: F811
+    start_worker: StartWorker,
     engine: Engine,
     tmp_path: Path,
 ) -> None:

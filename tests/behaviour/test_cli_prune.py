@@ -11,7 +11,7 @@ from sqlalchemy import Engine, insert
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.cli import main
 from tests.fixtures.jobs import Jobs
-from tests.operations.test_pruning import CANCELLED, DAY, DEAD, dead_letters_of, ended, resolved
+from tests.fixtures.retention import CANCELLED, DAY, DEAD, dead_letters_of, ended, resolved
 
 
 def call(url: str, *arguments: str) -> Result:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.behaviour.test_cli import Run, document, run
+from tests.fixtures.commands import Run, document, run
 
 __all__ = ["run"]  # a fixture
 

@@ -7,8 +7,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -20,91 +18,10 @@ from sqlalchemy import Engine, select, text
 from sa_jobqueue import Backoff, Job, JobStatus
 from sa_jobqueue.cli import _serving, _supervisor, main
 from sa_jobqueue.cli._supervisor import Supervisor
+from tests.fixtures.commands import APPLICATION, QUICK, StartWorker, workers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.programs import Process, Programs
 from tests.fixtures.workers import PATIENCE, is_running, wait_until
-
-APPLICATION = """
-import os, time
-from pathlib import Path
-from typing import Any
-from sqlalchemy import create_engine
-from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, sessionmaker
-from sa_jobqueue import AttemptContext, JobQueue
-
-jobs = JobQueue()
-URL = os.environ["APPLICATION_URL"]
-engine = create_engine(URL)
-sessions = sessionmaker(engine, info={"whose": "the application's"})
-async_engine = create_async_engine(URL)
-async_sessions = async_sessionmaker(async_engine)
-unbound = sessionmaker()
-
-@jobs.handler("pid")
-def pid(payload: dict[str, Any]) -> int:
-    return os.getpid()
-
-@jobs.handler("whose")
-def whose(payload: dict[str, Any], session: Session) -> str | None:
-    return session.info.get("whose")
-
-@jobs.handler("waits")
-def waits(payload: dict[str, Any], context: AttemptContext) -> None:
-    while not Path(payload["for"]).exists() and not context.cancelled:
-        time.sleep(0.01)
-
-@jobs.handler("stuck")
-def stuck(payload: dict[str, Any]) -> None:
-    while True:
-        time.sleep(0.01)
-"""
-QUICK = [
-    "--poll-interval",
-    "0.1s",
-    "--heartbeat-interval",
-    "0.2s",
-    "--heartbeat-timeout",
-    "10s",
-    "--rescue-interval",
-    "0.2s",
-]
-
-StartWorker = Callable[..., Process]
-
-
-@pytest.fixture
-def start_worker(database_url: str, engine: Engine, programs: Programs, tmp_path: Path) -> Iterator[StartWorker]:
-    """Give a function that starts `sa-jobqueue worker app:jobs` in a directory that has `app.py`.
-
-    Whatever still runs at the end is killed, by its pid, the children first.
-    """
-    (tmp_path / "app.py").write_text(APPLICATION)
-    running: list[Process] = []
-
-    def start(*arguments: str, registry: str = "app:jobs", **environment: str) -> Process:
-        variables = {"SA_JOBQUEUE_URL": database_url, "APPLICATION_URL": database_url}
-        words = ("worker", registry, *QUICK, *arguments)
-        log = tmp_path / f"{len(running)}.log"
-        process = programs.start("-m", "sa_jobqueue.cli", *words, cwd=tmp_path, env=variables | environment, log=log)
-        running.append(process)
-        return process
-
-    yield start
-    for pid in workers(engine):  # children of a parent killed below would drain first
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    for number, process in enumerate(running):
-        if process.poll() is None:
-            process.kill()
-            process.wait(PATIENCE)
-        print((tmp_path / f"{number}.log").read_text())  # pytest shows it when the test failed
-
-
-def workers(engine: Engine) -> dict[int, str]:
-    """Return the state of every registered worker by its process id."""
-    with engine.connect() as connection:
-        return dict(connection.execute(select(Job.Worker.pid, Job.Worker.state)).all())
 
 
 def ended(process: Process) -> int:

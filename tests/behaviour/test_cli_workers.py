@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import JobQueue, JobStatus, Worker
-from tests.behaviour.test_cli import Run, document, run
+from tests.fixtures.commands import Run, document, run
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import PATIENCE, quick, wait_until
 

@@ -27,7 +27,7 @@ from sa_jobqueue.registry import PayloadCodec
 from sa_jobqueue.testing import assert_enqueued, drain, perform
 from sa_jobqueue.types import Json
 from tests.dashboard.conftest import Client
-from tests.fixtures import isolated
+from tests.fixtures import isolated, workers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import quick
 
@@ -96,10 +96,6 @@ def stored(engine: Engine) -> str:
         )
 
 
-def run(jobs: JobQueue[Any], engine: Engine) -> None:
-    asyncio.run(Worker(jobs, engine, options=quick()).run_until_idle())
-
-
 @pytest.mark.parametrize("codec", [Encrypted(KEY), Compressed()], ids=lambda codec: codec.name)
 def test_encoded_payloads_are_stored_encoded_and_decoded_by_every_reader(
     engine: Engine, async_engine: AsyncEngine, codec: Any
@@ -120,7 +116,7 @@ def test_encoded_payloads_are_stored_encoded_and_decoded_by_every_reader(
         assert added.fairness_key == "7"  # what is needed to find or order jobs is a column of its own
         moved_id, waits_id = moved.id, waits.id
     assert "Smith" not in stored(engine)
-    run(jobs, engine)
+    asyncio.run(workers.drain(jobs, engine))
     with Session(engine) as session:
         assert {job.status for job in operations.list_jobs(session)} == {JobStatus.COMPLETED}
         assert session.get_one(Job, waits_id).output == ["Ann Smith admitted", "Ann Smith moved"] * 2
@@ -166,7 +162,7 @@ def test_an_undecodable_job_becomes_a_dead_letter_and_can_be_redriven_with_the_k
         unknown = declared(Compressed())["admit"].enqueue(session, Patient("Cid", 1))
         good = declared(Encrypted(KEY))["admit"].enqueue(session, Patient("Dan", 1))
         session.execute(text("UPDATE job SET input = jsonb_set(input, '{data}', '[7]') WHERE id = :id"), {"id": forged})
-    run(declared(Encrypted(KEY)), engine)
+    asyncio.run(workers.drain(declared(Encrypted(KEY)), engine))
     assert jobs.status(good) is JobStatus.COMPLETED
     for job_id, reason in (
         (lost, "input: cannot be decoded by the codec 'encrypted': InvalidToken: "),
@@ -178,7 +174,7 @@ def test_an_undecodable_job_becomes_a_dead_letter_and_can_be_redriven_with_the_k
         assert dead_letter["error"]["message"].startswith(reason)
     with Session(engine) as session, session.begin():
         operations.redrive_dead_letters(session, where=operations.DeadLetterFilter(job_ids=[lost]), by="tester")
-    run(declared(Encrypted(KEY, other_key)), engine)  # rotated: the first key encrypts, each decrypts
+    asyncio.run(workers.drain(declared(Encrypted(KEY, other_key)), engine))  # rotated: the first key encrypts, each decrypts
     assert jobs.status(lost) is JobStatus.COMPLETED
 
 
@@ -203,7 +199,7 @@ def test_jobs_from_before_a_codec_are_readable_and_upcasters_get_decoded_payload
     with Session(engine) as session, session.begin():
         ids = [handler.enqueue(session, "Ann") for handler in (greet_before, greet_encrypted)]
         ids.append(greet.enqueue(session, ["Ann"]))
-    run(secret, engine)
+    asyncio.run(workers.drain(secret, engine))
     assert [jobs.status(one) for one in ids] == [JobStatus.COMPLETED] * 3
 
 

@@ -16,9 +16,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import InvalidHandlerError
 from sa_jobqueue.events import JobStarted, ProviderFailed
-from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.database import both_servers
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until
 
 pytestmark = both_servers

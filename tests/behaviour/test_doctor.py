@@ -18,8 +18,8 @@ from sa_jobqueue.cli import _doctor
 from sa_jobqueue.cli._doctor import Check, Status, examine
 from sa_jobqueue.testing.databases import drop_database
 from sa_jobqueue.testing.servers import PostgresServer
-from tests.behaviour.test_cli import Run, document, run
 from tests.contracts.packages import ROOT
+from tests.fixtures.commands import Run, document, run
 from tests.fixtures.poolers import MakePooler
 
 __all__ = ["run"]  # a fixture

@@ -13,10 +13,8 @@ from sa_jobqueue import JobStatus, Worker
 from sa_jobqueue.events import DrainRequested, JobStarted, WorkerStarted, WorkerStopped
 from sa_jobqueue.operations import WorkerFilter, drain_workers, list_workers
 from sa_jobqueue.types import WorkerState
-from tests.behaviour.test_attempts import enqueue
-from tests.behaviour.test_shutdown import waiting_queue
-from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import PATIENCE, EventLog, quick, until
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.workers import PATIENCE, EventLog, quick, until, waiting_queue
 
 
 def ask(engine: Engine, **where: Any) -> list[str]:

@@ -314,3 +314,7 @@ async def test_a_worker_on_the_applications_engine_runs_handlers_of_both_kinds(a
         result = wait_chain(application.engine, last, timeout=PATIENCE)
     assert result.output == 1 + 2 + 3
     assert await application.run(lambda session: get_chain(session, bad).status) is JobStatus.DEAD
+
+
+def test_every_operation_is_tested_with_each_driver() -> None:
+    assert set(calls({}, [])) == {name for name in operations.__all__ if name[0].islower()}

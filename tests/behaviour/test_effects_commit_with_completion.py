@@ -13,10 +13,9 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Snooze, Worker, cancel_jobs
 from sa_jobqueue.events import AttemptLost, JobCompleted
-from tests.behaviour.test_attempts import drain, enqueue
 from tests.fixtures.database import both_servers
-from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import PATIENCE, quick
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.workers import PATIENCE, drain, quick
 
 pytestmark = [both_servers]
 WRITE = text("INSERT INTO effect VALUES (:job)")

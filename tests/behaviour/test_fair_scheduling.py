@@ -8,43 +8,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.errors import InvalidOptionError
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import PATIENCE, quick
-
-
-def recorder(slots: int | None = None) -> tuple[JobQueue[Any], list[tuple[str, int]]]:
-    """Return a queue whose handler notes its queue and priority as it starts."""
-    queue, seen = JobQueue(), []
-
-    @queue.handler("test", concurrency=slots)
-    async def note(payload: dict[str, Any]) -> None:
-        seen.append((payload.get("queue", ""), payload.get("priority", 0)))
-
-    return queue, seen
-
-
-def fill(
-    engine: Engine, count: int, *, queue: str, priority: int = 0, seconds_ago: int = 60, type_name: str = "test"
-) -> None:
-    """Enqueue many jobs, all due."""
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO job (id, chain_id, type_name, chain_type_name, queue, priority, scheduled_at, input)"
-                " SELECT id, id, :kind, :kind, :queue, :priority, now() - make_interval(secs => :ago),"
-                " jsonb_build_object('queue', CAST(:queue AS text), 'priority', CAST(:priority AS int))"
-                " FROM (SELECT job_uuid7() AS id FROM generate_series(1, :count)) AS made"
-            ),
-            {"queue": queue, "priority": priority, "count": count, "ago": seconds_ago, "kind": type_name},
-        )
-
-
-async def drain(queue: JobQueue[Any], engine: Engine, **options: Any) -> None:
-    await asyncio.wait_for(Worker(queue, engine, options=quick(**options)).run_until_idle(), PATIENCE)
+from tests.fixtures.lanes import fill, recorder
+from tests.fixtures.workers import PATIENCE, drain, quick
 
 
 async def test_a_small_queue_starts_its_jobs_beside_an_older_flood(engine: Engine) -> None:

@@ -22,9 +22,8 @@ from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.worker.logs import describe
-from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.disks import NoDisk, SmallDisk
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until, working
 
 MEGABYTES = 128

@@ -24,9 +24,9 @@ from sa_jobqueue.observe.health.overview import overviews
 from sa_jobqueue.observe.log_lines import JsonFormatter, TextFormatter, bind
 from sa_jobqueue.worker import logs
 from tests.contracts.packages import SOURCE
+from tests.fixtures.events import CASES
 from tests.fixtures.hostile import FORGED, HOSTILE, LONE, HostileJob, unsafe, write_hostile
 from tests.fixtures.workers import until
-from tests.unit.test_logs import CASES
 
 ELSEWHERE = {
     "worker": "its output is its log: the formatters below",

@@ -22,19 +22,11 @@ from sa_jobqueue.operations import fire_schedules, list_schedules, upsert_schedu
 from sa_jobqueue.operations.unblocking import unblock
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers
-from tests.fixtures.inconsistent_rows import CASES, Case, force, set_up, write
+from tests.fixtures.inconsistent_rows import CASES, ONLY_REFUSED, Case, force, set_up, write
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, quick
 
 pytestmark = both_servers
-
-ONLY_REFUSED = {
-    "a wait forgotten",
-    "a wait forgotten in passing",
-    "a second edge that would release a job early",
-    "a continuation in another's chain",
-}
-"""What nothing but the refusal keeps from others: past it, the job that relies on the row is stranded."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

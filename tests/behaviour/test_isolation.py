@@ -22,13 +22,12 @@ from sa_jobqueue.operations import upsert_queue
 from sa_jobqueue.registry import Proceed
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.run.isolation.process import Process
-from tests.behaviour.test_attempts import enqueue
 from tests.fixtures import isolated, workers
 from tests.fixtures.isolated import both
-from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import EventLog, is_running, quick, until, working
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.workers import drain, is_running, quick, until, working
 
-PATIENT = {"heartbeat_timeout": timedelta(minutes=10), "heartbeat_interval": timedelta(seconds=5)}
+PATIENT: dict[str, Any] = {"heartbeat_timeout": timedelta(minutes=10), "heartbeat_interval": timedelta(seconds=5)}
 """Of a worker whose leases do not run out while a test is looking."""
 LONG_ENOUGH = 90.0
 """Seconds. Several interpreters are started, each importing the library, while other tests keep the machine busy."""
@@ -70,14 +69,6 @@ def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "PATIENCE", LONG_ENOUGH)
 
 
-async def drain(queue: JobQueue[Any], engine: Engine, *, app: str | None = None, **options: Any) -> EventLog:
-    """Run a worker until nothing is due; return its events."""
-    worker = Worker(queue, engine, options=quick(**PATIENT | options), app=app)
-    log = EventLog(worker)
-    await asyncio.wait_for(worker.run_until_idle(), LONG_ENOUGH)
-    return log
-
-
 def message(jobs_there: Jobs, job_id: Any) -> str:
     """Return the error a job was left with."""
     error = jobs_there.get(job_id)["last_error"]
@@ -104,7 +95,7 @@ async def test_an_isolated_attempt_ends_as_it_would_in_process(
         twins["poison"] = [job.id for job in poison]
         # Of which a child knows nothing.
         upsert_queue(session, QueueSettings(name="default", retry=Backoff(base=A_CENTURY, cap=A_CENTURY)))
-    await drain(both, engine, app="tests.fixtures.isolated:both")
+    await drain(both, engine, factories={"app": "tests.fixtures.isolated:both"}, **PATIENT)
     with engine.connect() as connection:
         for name, (here, there) in twins.items():
             ends = [connection.execute(text(_END), {"id": job_id}).one() for job_id in (here, there)]
@@ -173,7 +164,7 @@ async def test_an_isolated_handler_holding_the_gil_does_not_block_the_workers_lo
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     held, releaser = enqueue(engine, isolated.holds_gil.job(str(fifo)), isolated.releases.job(str(fifo)))
-    log = await drain(isolated.jobs, engine)
+    log = await drain(isolated.jobs, engine, **PATIENT)
     assert jobs.get(held)["output"] == 1
     assert jobs.status(releaser) is JobStatus.COMPLETED
     assert {event.job_id for event in log.of(JobCompleted)} == {held, releaser}
@@ -195,7 +186,7 @@ async def test_an_isolated_attempt_past_its_timeout_is_cancelled_terminated_then
         if isinstance(event, JobDied) and event.job_id == killed:
             ran_on.append(is_running(pids()[0]))
 
-    await drain(isolated.jobs, engine, concurrency=1)
+    await drain(isolated.jobs, engine, **PATIENT, concurrency=1)
     # Only who does not heed pays for the patience of the others.
     terminated, killed = enqueue(
         engine, isolated.tidies.job(str(tmp_path / "tidied")), isolated.hangs.job(str(tmp_path / "started"))
@@ -245,7 +236,7 @@ async def test_an_attempt_lost_while_its_child_starts_never_runs(
 @pytest.mark.long
 async def test_a_child_is_reused_and_replaced_after_max_jobs_per_child(engine: Engine, jobs: Jobs) -> None:
     ids = enqueue(engine, *(isolated.pid.job() for _ in range(5)))
-    await drain(isolated.jobs, engine, concurrency=1, max_jobs_per_child=3)
+    await drain(isolated.jobs, engine, **PATIENT, concurrency=1, max_jobs_per_child=3)
     pids = [jobs.get(job_id)["output"] for job_id in ids]
     assert sorted(pids.count(pid) for pid in set(pids)) == [2, 3]
     assert os.getpid() not in pids

@@ -36,18 +36,10 @@ from sa_jobqueue.statements import arrivals
 from tests.fixtures.chains import Chains
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
-from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
+from tests.fixtures.workers import PATIENCE, Start, drain, quick, until
 from tests.statements.cases import catch_up_parameters
 
 AT_ONCE = Backoff(base=Backoff().base / 1000, cap=Backoff().base / 1000)
-
-
-async def drain(jobs: JobQueue[Any], engine: Engine, **options: Any) -> EventLog:
-    """Run a worker until nothing is due; return its events."""
-    worker = Worker(jobs, engine, options=quick(**options))
-    log = EventLog(worker)
-    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
-    return log
 
 
 def standing(engine: Engine) -> Counter[tuple[str, str]]:

@@ -16,9 +16,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Snooze
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.registry import Proceed
-from tests.behaviour.test_attempts import drain, enqueue
-from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import PATIENCE, Start
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.workers import PATIENCE, Start, drain
 
 TENANT: ContextVar[str] = ContextVar("tenant")
 KINDS = ["async", "async with session", "sync", "sync with session"]

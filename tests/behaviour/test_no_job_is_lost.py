@@ -16,8 +16,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Backoff, JobQueue, JobStatus
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.events import JobDied, JobRescued
-from tests.behaviour.test_attempts import enqueue
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, Spawn, Start, until, wait_until
 

@@ -15,8 +15,7 @@ from sa_jobqueue.models import WaitFor
 from sa_jobqueue.observe.health import Code, health
 from sa_jobqueue.operations import upsert_schedule
 from sa_jobqueue.types import ENDED
-from tests.behaviour.test_inconsistent_rows import ONLY_REFUSED
-from tests.fixtures.inconsistent_rows import CASES, Case, force, set_up, write
+from tests.fixtures.inconsistent_rows import CASES, ONLY_REFUSED, Case, force, set_up, write
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
 

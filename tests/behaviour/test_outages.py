@@ -26,9 +26,8 @@ from sa_jobqueue.operations import schema as schema_operations
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.worker.claim.claimer import Claimer
-from tests.behaviour.test_attempts import enqueue
 from tests.fixtures.database import own_database
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until, wait_until, working
 
 pytestmark = own_database

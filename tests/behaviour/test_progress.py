@@ -27,10 +27,10 @@ from sa_jobqueue.types import Progress
 from sa_jobqueue.worker.background.heartbeat import Heartbeat, Identity
 from sa_jobqueue.worker.run.isolation.reports import Reports
 from tests.fixtures import isolated
-from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.attempts import attempt_context
+from tests.fixtures.jobs import WORKER, Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, ManualWorker, Spawn, Start, quick, until, wait_until, working
 from tests.statements.cases import heartbeat_parameters
-from tests.unit.test_attempt_context import attempt_context
 
 REPORTING = """
 import asyncio, os, time
@@ -52,12 +52,6 @@ asyncio.run(Worker(jobs, create_engine(os.environ["SA_JOBQUEUE_URL"]), options=o
 def progress_of(engine: Engine, job_id: Any) -> Progress | None:
     with Session(engine) as session:
         return operations.get_progress(session, job_id)
-
-
-def enqueue(engine: Engine, job: Any) -> Any:
-    with Session(engine) as session, session.begin():
-        session.add(job)
-        return job.id
 
 
 def report(done: float, attempt: int = 1) -> dict[str, Any]:
@@ -88,7 +82,7 @@ async def test_handlers_report_progress_and_a_retry_starts_without_it(
             pass
         await asyncio.Event().wait()
 
-    resized, walked = enqueue(engine, resize.job()), enqueue(engine, walk.job())
+    resized, walked = enqueue(engine, resize.job(), walk.job())
     async with start(jobs, shutdown_timeout=timedelta(0)):
         await until(lambda: progress_of(engine, resized) is not None, what="the report")
         found = progress_of(engine, resized)
@@ -144,7 +138,7 @@ async def test_wait_chain_calls_on_progress_with_each_new_report(
 
         return call
 
-    chain_id = enqueue(engine, walk.job())
+    (chain_id,) = enqueue(engine, walk.job())
     given: dict[str, Any] = {"timeout": timedelta(seconds=PATIENCE), "poll_interval": timedelta(milliseconds=50)}
     async with start(jobs):
         results = await asyncio.gather(
@@ -302,7 +296,7 @@ def test_a_child_process_sends_at_most_one_report_per_interval_including_the_lat
 
 
 async def test_a_handler_in_a_child_process_reports(engine: Engine, tmp_path: Path) -> None:
-    job_id = enqueue(engine, isolated.reports.job(str(tmp_path / "enough")))
+    (job_id,) = enqueue(engine, isolated.reports.job(str(tmp_path / "enough")))
     worker = Worker(isolated.jobs, engine, options=quick(heartbeat_timeout=timedelta(minutes=10)))
     async with working(worker) as log:
         await until(lambda: (found := progress_of(engine, job_id)) is not None and found.message == "last", what="the last")

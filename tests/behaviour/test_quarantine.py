@@ -22,8 +22,7 @@ from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.settings import Retention
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker import quarantine
-from tests.behaviour.test_attempts import enqueue
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import Start, until
 
 GOOD = 4

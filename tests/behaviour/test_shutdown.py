@@ -13,21 +13,8 @@ from sqlalchemy import Engine, text
 
 from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Worker
 from sa_jobqueue.events import Event, JobStarted, WorkerStarted, WorkerStopped
-from tests.behaviour.test_attempts import enqueue
-from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import PATIENCE, EventLog, quick
-
-
-def waiting_queue() -> tuple[JobQueue[Any], asyncio.Event]:
-    """Return a queue whose handler waits until the event is set."""
-    queue = JobQueue()
-    release = asyncio.Event()
-
-    @queue.handler("waits")
-    async def waits(payload: dict[str, Any]) -> None:
-        await release.wait()
-
-    return queue, release
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.workers import PATIENCE, EventLog, quick, waiting_queue
 
 
 async def test_stop_lets_running_jobs_finish_and_claims_no_more(engine: Engine, jobs: Jobs) -> None:

@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, JobQueue, JobStatus, cancel_jobs
 from sa_jobqueue.events import AttemptLost, JobCompleted
 from sa_jobqueue.operations import after_commit
-from tests.behaviour.test_attempts import drain, enqueue
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.workers import drain
 
 
 def sync_and_async_queue(act: Any) -> JobQueue[Any]:

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, enqueue_many
 from sa_jobqueue.tracing import current_traceparent
-from tests.behaviour.test_attempts import drain
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import drain
 
 
 @pytest.fixture

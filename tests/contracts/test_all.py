@@ -8,7 +8,6 @@ import pytest
 
 import sa_jobqueue
 from sa_jobqueue import aio, operations
-from tests.behaviour.test_drivers import calls
 from tests.contracts.packages import modules
 
 LISTED = [module for module in modules() if hasattr(module, "__all__")]
@@ -31,10 +30,6 @@ def test_every_public_package_has_an_all_list(name: str) -> None:
 def test_the_top_level_package_exports_a_small_set_of_names() -> None:
     assert 20 <= len(sa_jobqueue.__all__) <= 30
     assert {name for name in sa_jobqueue.__all__ if name in vars(operations)} <= set(operations.__all__)
-
-
-def test_every_operation_is_tested_with_each_driver() -> None:
-    assert set(calls({}, [])) == {name for name in operations.__all__ if name[0].islower()}
 
 
 def test_operations_and_aio_export_the_same_names() -> None:

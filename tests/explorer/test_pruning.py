@@ -1,7 +1,7 @@
 """Retention while others redrive, wait for, delete and prune the same chains: in every order there is.
 
 The pruner has seen the chains as ended before anything else began, and waits for nobody. What must be so is what must be so
-of a deletion (`test_deletion`).
+of a deletion (`deletion`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,8 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.operations import DeadLetterFilter, PruneCursor, prune, redrive_dead_letters
 from sa_jobqueue.settings import Retention, RetentionRules
 from tests.explorer import Explorer, Operation, Outcomes, Steps
+from tests.explorer.deletion import REFUSED, Ids, add, chains, delete, explore, fresh, kill, left, queue_of, wait_for
 from tests.explorer.statements import by_locks
-from tests.explorer.test_deletion import (
-    REFUSED,
-    Ids,
-    add,
-    chains,
-    delete,
-    explore,
-    fresh,
-    kill,
-    left,
-    queue_of,
-    wait_for,
-)
 
 AT_ONCE = Retention(completed=timedelta(0), cancelled=timedelta(0), dead=timedelta(0))
 

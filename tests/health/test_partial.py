@@ -26,7 +26,7 @@ from sa_jobqueue.observe.health.overview import overviews
 from tests.dashboard.conftest import Client, everyone
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import wait_until
-from tests.health.test_findings import PROBLEMS, UnhealthyQueue
+from tests.health.problems import PROBLEMS, UnhealthyQueue
 
 SHORT = timedelta(seconds=2)
 

@@ -25,10 +25,10 @@ from sa_jobqueue.operations import (
 from sa_jobqueue.statements import claims, completions
 from sa_jobqueue.types import DeadReason, Resolution
 from tests.fixtures.database import both_servers
+from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.workers import PATIENCE
-from tests.operations.test_queues import until_locks_are_waited_for
 from tests.statements.cases import claim_parameters, dying, finish_parameters
 
 pytestmark = both_servers

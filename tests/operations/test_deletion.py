@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, func, insert, inspect, select, text, update
+from sqlalchemy import Engine, insert, inspect, select, text, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, get_job
@@ -21,35 +20,13 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.events import AttemptLost
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import delete_chains, redrive_dead_letters
+from tests.fixtures.chains import continuation, edges, wait_for
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
 from tests.fixtures.workers import ManualWorker, Start
 
 pytestmark = both_servers
-
-
-def continuation(jobs: Jobs, chain_id: UUID, index: int = 1, status: JobStatus = JobStatus.PENDING, **columns: Any) -> UUID:
-    return jobs.add(status, chain_id=chain_id, chain_index=index, **columns)
-
-
-def wait_for(engine: Engine, job_id: UUID, *chain_ids: UUID, is_open: bool = True) -> None:
-    """Write edges as an enqueue does that blocks a job."""
-    rows = [
-        {"job_id": job_id, "blocked_by_chain_id": chain_id, "index": index, "is_resolved": not is_open}
-        for index, chain_id in enumerate(chain_ids)
-    ]
-    counted = {"open_blockers": len(rows) if is_open else Job.open_blockers, "changed_xid": func.pg_current_xact_id()}
-    with engine.begin() as connection:
-        connection.execute(update(Job).where(Job.id == job_id).values(counted))
-        connection.execute(insert(Job.Blocker).values(rows))
-        connection.execute(update(Job).where(Job.id.in_(chain_ids)).values(has_waiters=True))
-
-
-def edges(engine: Engine) -> set[tuple[UUID, UUID]]:
-    with engine.connect() as connection:
-        blocker = Job.Blocker
-        return {(row[0], row[1]) for row in connection.execute(select(blocker.job_id, blocker.blocked_by_chain_id))}
 
 
 # What goes.

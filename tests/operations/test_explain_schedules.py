@@ -23,7 +23,7 @@ from sa_jobqueue.operations import (
     run_schedule,
     upsert_schedule,
 )
-from tests.behaviour.test_cli import Run, document, run
+from tests.fixtures.commands import Run, document, run
 from tests.fixtures.jobs import Jobs
 
 __all__ = ["run"]  # a fixture

@@ -13,8 +13,8 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import Job, JobStatus, aio, list_jobs
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import JobFilter, set_priority
-from tests.behaviour.test_cli import Run, document, run
 from tests.fixtures.chains import Chains
+from tests.fixtures.commands import Run, document, run
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, wait_until

@@ -6,7 +6,6 @@ import asyncio
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any
-from uuid import UUID
 
 import pytest
 from sqlalchemy import Engine, func, insert, select, text, update
@@ -20,29 +19,15 @@ from sa_jobqueue.operations import PruneCursor, Pruned, prune, prune_dead_letter
 from sa_jobqueue.settings import FOREVER, QueueSettings, Retention, RetentionRules
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.quarantine import Quarantine
+from tests.fixtures.chains import continuation, edges, wait_for
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.retention import CANCELLED, COMPLETED, DAY, DEAD, age, dead_letters_of, ended, resolved
 from tests.fixtures.workers import PATIENCE, Start
-from tests.operations.test_deletion import continuation, edges, wait_for
 
 pytestmark = both_servers
 
-COMPLETED, CANCELLED, DEAD = JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.DEAD
-DAY = timedelta(days=1)
 MONTH = RetentionRules(default=Retention(completed=30 * DAY, cancelled=30 * DAY))
-
-
-def ended(jobs: Jobs, engine: Engine, status: JobStatus = COMPLETED, *, days: float = 31, **columns: Any) -> UUID:
-    """Write a chain of one job that ended so many days ago."""
-    job_id = jobs.add(status, **columns)
-    age(engine, job_id, days)
-    return job_id
-
-
-def age(engine: Engine, job_id: UUID, days: float) -> None:
-    at = func.now() - days * DAY
-    with engine.begin() as connection:
-        connection.execute(update(Job).where(Job.id == job_id).values(completed_at=at, chain_completed_at=at, created_at=at))
 
 
 def walk(engine: Engine, rules: RetentionRules = MONTH, **options: Any) -> list[Pruned]:
@@ -207,22 +192,6 @@ async def test_only_a_full_prune_scan_looks_beyond_recent_chains(
     assert late in jobs.statuses()
     await pruner.walk(to_the_end=True)
     assert set(jobs.statuses()) == set(young)
-
-
-def resolved(jobs: Jobs, engine: Engine, *, days: float = 100, dead: bool = False, **columns: Any) -> UUID:
-    """Write a dead letter that was resolved so many days ago; its job went, or is `dead` still."""
-    job_id = jobs.add(DEAD, **columns)
-    at = func.now() - days * DAY
-    with engine.begin() as connection:
-        values = {"resolution": "dismissed", "resolved_at": at, "died_at": at - DAY}
-        connection.execute(update(Job.DeadLetter).where(Job.DeadLetter.job_id == job_id).values(values))
-        if not dead:
-            connection.execute(text("DELETE FROM job WHERE id = :id"), {"id": job_id})
-    return job_id
-
-
-def dead_letters_of(jobs: Jobs) -> set[UUID]:
-    return {dead_letter["job_id"] for dead_letter in jobs.dead_letters()}
 
 
 def test_pruning_applies_the_most_specific_rule_to_resolved_dead_letters(

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
@@ -38,18 +38,12 @@ from sa_jobqueue.operations import (
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.fixtures.database import both_servers
+from tests.fixtures.holders import until_locks_are_waited_for
 from tests.fixtures.jobs import WORKER, Jobs
-from tests.fixtures.workers import PATIENCE, wait_until
+from tests.fixtures.workers import PATIENCE
 
 pytestmark = both_servers
 MINUTE = timedelta(minutes=1)
-
-
-def until_locks_are_waited_for(engine: Engine, count: int) -> None:
-    """Wait until so many sessions wait for a lock."""
-    waits = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as watcher:
-        wait_until(lambda: watcher.scalar(waits) == count, what="it waits")
 
 
 def test_a_queue_has_a_settings_row_once_it_is_configured_or_paused(session: Session, jobs: Jobs) -> None:

@@ -20,11 +20,10 @@ from sa_jobqueue.spark import sessions
 from sa_jobqueue.spark.errors import SparkOnExecutorError
 from sa_jobqueue.spark.sessions import SparkSessions
 from sa_jobqueue.types import CancelReason
-from tests.behaviour.test_attempts import enqueue
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.attempts import attempt_context
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until
 from tests.spark import sessions_app
-from tests.unit.test_attempt_context import attempt_context
 
 FOREVER = 10_000_000
 """Milliseconds."""

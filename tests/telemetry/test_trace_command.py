@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import AttemptContext, Backoff, JobQueue
 from sa_jobqueue.cli import main
 from sa_jobqueue.models import Job
-from tests.behaviour.test_attempts import drain
+from tests.fixtures.workers import drain
 from tests.telemetry.spans import Telemetry
 
 

@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
-from sa_jobqueue import AttemptContext
-from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.ids import uuid7
 from sa_jobqueue.types import CancelReason
-
-
-def attempt_context(attempt: int = 1) -> AttemptContext:
-    """Return an attempt of a job that was never enqueued."""
-    now, job_id = datetime.now(UTC), uuid7()
-    job = ClaimedJob(
-        job_id, "test", "default", "", 0, job_id, "test", 0, None, 1, attempt, 20, None, now, now, now, None, None
-    )
-    return AttemptContext(job, "tester:1", lambda *_: None)
+from tests.fixtures.attempts import attempt_context
 
 
 def test_stop_calls_its_callback_once_and_keeps_the_first_reason() -> None:

@@ -10,18 +10,15 @@ from collections.abc import Iterator
 from contextvars import copy_context
 from datetime import timedelta
 from io import StringIO
-from typing import Any
 
 import pytest
 
-from sa_jobqueue import AttemptContext
-from sa_jobqueue.context import enter_attempt
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.log_lines import MOST_CHARACTERS, TEXT, JsonFormatter, LogCapture, bind, capture
 from sa_jobqueue.worker import logs
 from sa_jobqueue.worker.finish.outcomes import failed
-from tests.unit.test_logs import CASES
-from tests.unit.test_outcomes import job
+from tests.fixtures.attempts import attempt, within
+from tests.fixtures.events import CASES
 
 FIELDS = {"job_id": "00000000-0000-0000-0000-000000000001", "job_attempt": 2, "job_type": "test"}
 
@@ -33,20 +30,6 @@ def logger() -> Iterator[logging.Logger]:
     logger.setLevel(logging.DEBUG)
     yield logger
     logger.handlers.clear()
-
-
-def attempt() -> AttemptContext:
-    return AttemptContext(job(2), "w:1", lambda *_: None)
-
-
-def within(entered: AttemptContext, call: Any) -> None:
-    """Run something as a handler's code is run."""
-
-    def run() -> None:
-        enter_attempt(entered)
-        call()
-
-    copy_context().run(run)
 
 
 def written(logger: logging.Logger, formatter: logging.Formatter) -> StringIO:

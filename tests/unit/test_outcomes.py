@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 import pytest
 
 from sa_jobqueue import payloads
-from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import (
     AttemptTimeoutError,
     Cancel,
@@ -27,36 +25,13 @@ from sa_jobqueue.registry.job_types import JobType, describe
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
 from sa_jobqueue.worker.finish import outcomes
 from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, fingerprint_of, of_error, released
+from tests.fixtures.attempts import NOW, job
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 TIMEOUT = AttemptTimeoutError(SECOND)
 
 PENDING, DEAD, CANCELLED = JobStatus.PENDING, JobStatus.DEAD, JobStatus.CANCELLED
 FAILED, TIMED_OUT = AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT
-
-
-def job(attempt: int = 1, max_attempts: int = 3) -> ClaimedJob:
-    return ClaimedJob(
-        id=UUID(int=1),
-        type_name="test",
-        queue="default",
-        fairness_key="",
-        priority=0,
-        chain_id=UUID(int=1),
-        chain_type_name="test",
-        chain_index=0,
-        input=None,
-        input_version=1,
-        attempt=attempt,
-        max_attempts=max_attempts,
-        timeout=None,
-        created_at=NOW,
-        scheduled_at=NOW,
-        started_at=NOW,
-        trace_context=None,
-        chain_trace_context=None,
-    )
 
 
 def job_type(policy: Callable[[int, BaseException], timedelta | None] = lambda attempt, error: attempt * SECOND) -> JobType:

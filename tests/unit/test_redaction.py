@@ -22,9 +22,9 @@ from sa_jobqueue.report import render
 from sa_jobqueue.report.contents import _as_shown
 from sa_jobqueue.types import AttemptOutcome, DeadReason
 from sa_jobqueue.worker import logs
+from tests.fixtures.attempts import attempt, within
 from tests.fixtures.jobs import Jobs
 from tests.report.contents import filled
-from tests.unit.test_log_lines import attempt, within
 
 CARD = "4111 1111"
 ERROR = {"type": "Declined", "message": f"card {CARD}", "traceback": CARD, "log": [CARD], "trace_context": "00-1-2-01"}

@@ -16,9 +16,9 @@ from sa_jobqueue.registry import Candidate
 from sa_jobqueue.statements.claims import CANDIDATE
 from sa_jobqueue.worker.claim.cursors import Allocation, Lane, Plan
 from sa_jobqueue.worker.claim.selectors import Selection
-from tests.unit.test_claim_protocol import LANES, LOW, OWN, PARTITIONS, SHARED, A, Partition, Queue, Row, Story, run, small
+from tests.fixtures.claim_protocol import LANES, LOW, OWN, PARTITIONS, SHARED, A, Partition, Queue, Row, Story, run
 
-__all__ = ["small"]  # a fixture
+pytestmark = pytest.mark.usefixtures("small_bounds")
 
 WINDOW = 4
 Choose = Callable[[Sequence[Candidate]], Sequence[Candidate]]

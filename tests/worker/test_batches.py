@@ -13,12 +13,12 @@ from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Discard, Job, JobQueue, JobStatus, Snooze, Worker, cancel_jobs, enqueue_many
+from sa_jobqueue import Discard, Job, JobQueue, JobStatus, Snooze, cancel_jobs, enqueue_many
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobRescheduled
 from sa_jobqueue.registry import BatchFailed, BatchItem
 from sa_jobqueue.types import AttemptOutcome
 from tests.fixtures.database import both_servers
-from tests.fixtures.workers import PATIENCE, Start, quick, until
+from tests.fixtures.workers import PATIENCE, Start, drain, until
 
 pytestmark = both_servers
 
@@ -36,13 +36,6 @@ def ended(sessions: Sessions) -> dict[int, tuple[str, Any]]:
     """Return the status and the output of each job, by its input."""
     with sessions() as session:
         return {job.input: (str(job.status), job.output) for job in session.scalars(select(Job))}
-
-
-async def drain(sessions: Sessions, jobs: JobQueue[Job], **options: Any) -> None:
-    """Run a worker until nothing is due."""
-    worker = Worker(jobs, sessions.kw["bind"], options=quick(**ROOM | options))
-    async with asyncio.timeout(PATIENCE):
-        await worker.run_until_idle()
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
@@ -64,7 +57,7 @@ async def test_jobs_claimed_together_are_handed_over_together(sessions: Sessions
             return [number * 2 for number in numbers]
 
     enqueued(sessions, jobs, range(45))
-    await drain(sessions, jobs)
+    await drain(jobs, sessions.kw["bind"], **ROOM)
     assert sorted(map(len, calls)) == [5, 20, 20]
     assert ended(sessions) == {number: ("completed", number * 2) for number in range(45)}
     with sessions() as session:
@@ -109,7 +102,7 @@ async def test_each_job_of_a_batch_ends_with_its_own_outcome(sessions: Sessions)
         return [outcomes[item.payload] for item in items]
 
     enqueued(sessions, jobs, range(6))
-    await drain(sessions, jobs)
+    await drain(jobs, sessions.kw["bind"], **ROOM)
     found = ended(sessions)
     assert found[0] == ("completed", "done")
     assert [found[number][0] for number in range(1, 6)] == ["dead", "dead", "pending", "completed", "dead"]
@@ -135,7 +128,7 @@ async def test_an_error_of_a_batch_handler_fails_all_jobs_or_those_it_names(sess
 
     for payloads in (range(5), [10, 11], [20, 21]):
         enqueued(sessions, jobs, payloads)
-        await drain(sessions, jobs)
+        await drain(jobs, sessions.kw["bind"], **ROOM)
     found = {number: status for number, (status, _) in ended(sessions).items()}
     assert [found[number] for number in range(5)] == ["completed", "completed", "completed", "dead", "completed"]
     assert [found[number] for number in (10, 11, 20, 21)] == ["dead"] * 4
@@ -154,7 +147,7 @@ async def test_an_invalid_payload_in_a_batch_kills_only_its_own_job(sessions: Se
 
     with sessions.begin() as session:
         enqueue_many(session, [Job(type_name="index", input=payload) for payload in (1, "x", 2)])
-    await drain(sessions, jobs)
+    await drain(jobs, sessions.kw["bind"], **ROOM)
     assert calls == [[1, 2]]
     assert ended(sessions) == {1: ("completed", None), 2: ("completed", None), "x": ("dead", None)}
 
@@ -207,7 +200,7 @@ async def test_effects_and_completions_of_a_batch_are_one_commit(sessions: Sessi
     with sessions.begin() as session:  # a continuation among them, which ends its chain
         root = session.get_one(Job, ids[3])
         session.add(Job(type_name="test", id=(waiting := type(ids[0])(int=7)), blockers=[root]))
-    await drain(sessions, jobs, concurrency=10)
+    await drain(jobs, sessions.kw["bind"], concurrency=10)
     assert effects_of(sessions) == [0, 1, 2, 3]
     with sessions() as session:
         statement = select(Job.changed_xid).where(Job.type_name == "index", Job.status == JobStatus.COMPLETED)
@@ -215,7 +208,7 @@ async def test_effects_and_completions_of_a_batch_are_one_commit(sessions: Sessi
         assert session.get_one(Job, waiting).status is JobStatus.PENDING
     assert ended(sessions)[2][0] == "dead"
     enqueued(sessions, jobs, [98, 99])
-    await drain(sessions, jobs, concurrency=10)
+    await drain(jobs, sessions.kw["bind"], concurrency=10)
     assert effects_of(sessions) == [0, 1, 2, 3]
     assert ended(sessions)[98][0] == ended(sessions)[99][0] == "dead"
 
@@ -346,7 +339,7 @@ async def test_a_batch_handler_that_raises_cancelled_error_fails_its_jobs(sessio
         raise asyncio.CancelledError
 
     enqueued(sessions, jobs, [1, 2])
-    await drain(sessions, jobs)
+    await drain(jobs, sessions.kw["bind"], **ROOM)
     assert {status for status, _ in ended(sessions).values()} == {"dead"}
 
 
@@ -364,5 +357,5 @@ async def test_middleware_surrounds_each_job_of_a_batch(sessions: Sessions) -> N
         seen.append(("call", len(numbers)))
 
     enqueued(sessions, jobs, [1, 2])
-    await drain(sessions, jobs)
+    await drain(jobs, sessions.kw["bind"], **ROOM)
     assert [what for what, _ in seen] == ["in", "in", "call", "out", "out"]

@@ -24,12 +24,11 @@ from sa_jobqueue.operations import complete_job, delete_chains
 from sa_jobqueue.registry import BatchItem, Proceed
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.run import executor
-from tests.behaviour.test_attempts import AT_ONCE, enqueue
 from tests.fixtures import isolated
 from tests.fixtures.isolated import PanicException, leave
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
-from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
+from tests.fixtures.workers import AT_ONCE, PATIENCE, EventLog, Start, quick, until
 
 OPTIONS: dict[str, Any] = {"max_attempts": 2, "retry": AT_ONCE}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -16,10 +15,9 @@ from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.worker.run.sessions import _effects, _is_local
-from tests.behaviour.test_attempts import enqueue
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
-from tests.fixtures.workers import PATIENCE, quick
+from tests.fixtures.workers import drain, quick
 
 WRITE = text("INSERT INTO effect VALUES (:job)")
 KINDS = ["sync", "async", "batch", "async_batch"]
@@ -68,11 +66,6 @@ def handlers(act: Callable[[Session, str], None]) -> JobQueue[Any]:
         await session.run_sync(act, items[0].payload)
 
     return queue
-
-
-async def drain(queue: JobQueue[Any], engine: Any, **factories: Any) -> None:
-    worker = Worker(queue, engine, options=quick(concurrency=1), **factories)
-    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
 
 
 def _with_session(session: Session, payload: str) -> None:
@@ -135,13 +128,13 @@ async def test_a_handler_that_ends_its_transaction_fails_and_its_writes_are_roll
     # Of one kind after the other on the same few connections: each is followed by one that does nothing wrong.
     harmless = handlers(lambda session, payload: None)
     wrong = enqueue(engine, *(queue.job(kind, kind) for kind in KINDS))
-    await drain(queue, engine)
+    await drain(queue, engine, concurrency=1)
     assert [jobs.status(job_id) for job_id in wrong] == [JobStatus.DEAD] * 4
     assert effects(engine) == []
     messages = {jobs.dead_letters(job_id)[0]["error"]["type"] for job_id in wrong}
     assert messages <= {"sa_jobqueue.errors.HandlerCommitError", "ZeroDivisionError"}
     right = enqueue(engine, *(harmless.job(kind, kind) for kind in KINDS))
-    await drain(harmless, engine)
+    await drain(harmless, engine, concurrency=1)
     assert [jobs.status(job_id) for job_id in right] == [JobStatus.COMPLETED] * 4
     assert effects(engine) == sorted(KINDS)
 
@@ -177,7 +170,7 @@ async def test_a_handler_may_roll_back_and_continue(engine: Engine, jobs: Jobs, 
     act, expected = LEGAL[use]
     queue = handlers(act)
     ids = enqueue(engine, *(queue.job(kind, kind) for kind in KINDS))
-    await drain(queue, engine)
+    await drain(queue, engine, concurrency=1)
     assert [jobs.status(job_id) for job_id in ids] == [JobStatus.COMPLETED] * 4
     assert effects(engine) == sorted(f"{kind} {what}".strip() for kind in KINDS for what in expected)
 
@@ -214,7 +207,7 @@ async def test_autocommit_sessions_are_refused_before_anything_is_written(engine
             await session.rollback()  # it goes on, and is refused all the same
 
     (job_id,) = enqueue(engine, late.job("sync" if is_sync else "async", "x"))
-    await drain(late, engine, **{option: kind(plain)})
+    await drain(late, engine, concurrency=1, factories={option: kind(plain)})
     assert effects(engine) == []
     assert (jobs.status(job_id), len(jobs.dead_letters(job_id))) == (JobStatus.DEAD, 1)
     assert "AUTOCOMMIT" in jobs.dead_letters(job_id)[0]["error"]["message"]
@@ -261,12 +254,12 @@ async def test_session_state_set_by_a_handler_does_not_outlive_its_attempt(engin
 
     queue = handlers(set_or_read)
     enqueue(engine, *(queue.job(kind, f"look {kind}") for kind in KINDS))
-    await drain(queue, engine)
+    await drain(queue, engine, concurrency=1)
     before, seen[:] = set(seen), []
     sets = enqueue(engine, *(queue.job(kind, f"set {kind}") for kind in KINDS))
-    await drain(queue, engine)
+    await drain(queue, engine, concurrency=1)
     enqueue(engine, *(queue.job(kind, f"look again {kind}") for kind in KINDS))
-    await drain(queue, engine)
+    await drain(queue, engine, concurrency=1)
     assert set(seen) == before
     assert len(seen) == 4
     ended = {jobs.status(job_id) for job_id in sets}
@@ -305,7 +298,7 @@ async def test_handlers_reuse_a_connection_if_they_change_no_session_state(engin
 
     queue = handlers(set_local)
     enqueue(engine, *(queue.job("sync", f"{number}") for number in range(3)))
-    await drain(queue, engine)
+    await drain(queue, engine, concurrency=1)
     assert len(pids) == 3
     assert len(set(pids)) == 1
 
@@ -341,7 +334,7 @@ async def test_a_handler_receives_the_session_class_of_its_annotation(engine: En
         seen.append(session)
 
     enqueue(engine, *(queue.job(handler.name, {}) for handler in queue))
-    await drain(queue, engine)
+    await drain(queue, engine, concurrency=1)
     assert len(seen) == 4
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
     factories = {

@@ -21,8 +21,7 @@ from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.background.rescuer import Rescuer
 from sa_jobqueue.worker.claim import arrivals
 from sa_jobqueue.worker.claim.claimer import Claimer
-from tests.behaviour.test_attempts import enqueue
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import quick, until, working
 
 

@@ -32,11 +32,10 @@ from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Snapshot
 from sa_jobqueue.worker.claim.partitions import Partitions
 from sa_jobqueue.worker.claim.planner import MOST_KEYS
 from sa_jobqueue.worker.claim.selectors import Selectors
-from tests.behaviour.test_attempts import enqueue
-from tests.behaviour.test_fair_scheduling import drain, fill, recorder
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.lanes import fill, recorder
 from tests.fixtures.variants import variants
-from tests.fixtures.workers import quick, until, working
+from tests.fixtures.workers import drain, quick, until, working
 
 QUEUES = [f"q{number}" for number in range(5)]
 

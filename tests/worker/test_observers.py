@@ -18,10 +18,8 @@ from sa_jobqueue import JobQueue, JobStatus, Worker
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.events import Event, EventBus
 from sa_jobqueue.operations import WorkerFilter, drain_workers
-from tests.behaviour.test_attempts import enqueue
-from tests.behaviour.test_shutdown import waiting_queue
-from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import PATIENCE, quick, until
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.workers import PATIENCE, quick, until, waiting_queue
 
 NEVER = timedelta(minutes=10)
 """A poll interval that no test waits for."""

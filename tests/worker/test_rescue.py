@@ -11,8 +11,7 @@ from sqlalchemy import Engine, func, text, update
 from sa_jobqueue import JobQueue, JobStatus
 from sa_jobqueue.events import ComponentFailed, JobStarted
 from sa_jobqueue.worker.background.rescuer import BATCH
-from tests.behaviour.test_attempts import enqueue
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import ManualWorker, Start, until
 
 _REFUSE_COMPLETIONS = """

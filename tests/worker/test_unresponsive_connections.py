@@ -17,9 +17,8 @@ from sa_jobqueue.db import timeouts as db_timeouts
 from sa_jobqueue.db.timeouts import AnsweredConnection
 from sa_jobqueue.events import HeartbeatFailing, JobStarted
 from sa_jobqueue.worker import WorkerOptions
-from tests.behaviour.test_attempts import enqueue
 from tests.chaos.proxy import Proxy
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until, working
 
 

@@ -1,0 +1,239 @@
+"""Queues with one problem each, and the finding that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine, func, text, update
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.observe.health import Code, Severity
+from sa_jobqueue.operations import dismiss_dead_letters
+from tests.fixtures.jobs import WORKER, Jobs
+
+DEAD, PENDING, RUNNING, COMPLETED = JobStatus.DEAD, JobStatus.PENDING, JobStatus.RUNNING, JobStatus.COMPLETED
+
+
+WARNING, CRITICAL = Severity.WARNING, Severity.CRITICAL
+
+
+@dataclass
+class UnhealthyQueue:
+    """A queue that is to be made ill."""
+
+    engine: Engine
+    jobs: Jobs
+
+    def change(self, **values: Any) -> None:
+        """Change every job by hand."""
+        with self.engine.begin() as connection:
+            connection.execute(update(Job).values(values))
+
+    def run(self, *statements: str) -> None:
+        """Run SQL, each statement a transaction of its own."""
+        with self.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            for statement in statements:
+                connection.execute(text(statement))
+
+
+def no_worker(of: UnhealthyQueue) -> None:
+    of.run("DELETE FROM worker")
+    of.jobs.add()
+
+
+def queue_unserved(of: UnhealthyQueue) -> None:
+    of.jobs.add(queue="mail")
+
+
+def workers_silent(of: UnhealthyQueue) -> None:
+    of.jobs.add_worker("quiet:1", silent_for=60)
+
+
+def paused_queue(of: UnhealthyQueue) -> None:
+    of.jobs.add(due_in=-1200)
+    of.run("INSERT INTO queue (name, paused_at, paused_by) VALUES ('default', now() - interval '1 h', 'ann')")
+
+
+def paused_key(of: UnhealthyQueue) -> None:
+    of.jobs.add(queue="default", fairness_key="13", due_in=-1200)
+    of.jobs.add(queue="default", fairness_key="14")
+    of.run("INSERT INTO queue (name, fairness_key, paused_at) VALUES ('default', '13', now() - interval '1 h')")
+
+
+def paused_type(of: UnhealthyQueue) -> None:
+    of.run("INSERT INTO job_type (type_name, paused_at) VALUES ('test', now())")
+
+
+def schedule_late(of: UnhealthyQueue) -> None:
+    late = "now() - interval '2 min'"
+    of.run(f"INSERT INTO schedule (name, type_name, cron, next_fire_at) VALUES ('n', 't', '@daily', {late})")
+
+
+def schedule_broken(of: UnhealthyQueue) -> None:
+    of.run("INSERT INTO schedule (name, type_name, cron, error) VALUES ('n', 't', 'never', 'cron: is none')")
+
+
+def claim_age(of: UnhealthyQueue) -> None:
+    of.jobs.add(due_in=-120)
+
+
+def claim_age_critical(of: UnhealthyQueue) -> None:
+    of.jobs.add(due_in=-1200)
+
+
+def falling_behind(of: UnhealthyQueue) -> None:
+    of.jobs.add(RUNNING)
+    of.jobs.add_many(5)
+
+
+def retries(of: UnhealthyQueue) -> None:
+    for status in (COMPLETED,) * 15:
+        of.jobs.add(status)
+    ended = (
+        "INSERT INTO job_attempt (job_id, attempt, outcome) SELECT gen_random_uuid(), 1, '{}' FROM generate_series(1, {})"
+    )
+    of.run(ended.format("failed", 5), ended.format("snoozed", 50))
+
+
+def orphaned(of: UnhealthyQueue) -> None:
+    of.jobs.add(RUNNING, worker_id="nobody:1")
+
+
+def overdue(of: UnhealthyQueue) -> None:
+    of.jobs.add(RUNNING)
+    of.change(leased_until=func.now() - timedelta(seconds=1))
+
+
+def long_running(of: UnhealthyQueue) -> None:
+    of.jobs.add(RUNNING)
+    of.change(started_at=func.now() - timedelta(hours=2))
+
+
+def dead_letters(of: UnhealthyQueue) -> None:
+    of.jobs.add(DEAD)
+
+
+def blocked_by_dead(of: UnhealthyQueue) -> None:
+    with Session(of.engine, expire_on_commit=False) as session, session.begin():
+        root = Job("test")
+        session.add_all([root, Job("test", blockers=[root]), Job("test", blockers=[root])])
+    statement = "UPDATE job SET status = '{}', leased_by = {}, completed_at = {}, chain_completed_at = {} WHERE id = '{}'"
+    of.run(
+        statement.format("running", f"'{WORKER}'", "NULL", "NULL", root.id),
+        statement.format("dead", "NULL", "now()", "now()", root.id),
+        "INSERT INTO dead_letter (id, job_id, chain_id, queue, type_name, input_version, reason, attempts) "
+        f"VALUES (gen_random_uuid(), '{root.id}', '{root.id}', 'default', 'test', 1, 'exhausted', 1)",
+        "UPDATE job SET has_waiters = false",
+    )
+    with Session(of.engine) as session, session.begin():
+        dismiss_dead_letters(session, by="somebody who forgot the two that wait")
+
+
+def chains_to_unblock(of: UnhealthyQueue) -> None:
+    of.jobs.add(COMPLETED)
+    of.change(has_waiters=True, chain_completed_at=func.now() - timedelta(minutes=2))
+
+
+def quarantined(of: UnhealthyQueue) -> None:
+    of.run(
+        "INSERT INTO quarantine (subject, statement, sqlstate, error, retry_at) "
+        "VALUES ('a-job', 'complete', '23514', 'CheckViolation: no', now() + interval '1 minute')"
+    )
+
+
+def staged(of: UnhealthyQueue, write_id: str, sequence: int, *, age: str) -> None:
+    of.run(
+        "INSERT INTO job_bulk_staging (write_id, sequence, task_id, row, staged_at) "
+        f"SELECT '{write_id}', {sequence}, 7, n, now() - interval '{age}' FROM generate_series(1, 3) AS n"
+    )
+
+
+def committed(of: UnhealthyQueue, write_id: str, *, rejected: int, age: str = "1 minute") -> None:
+    of.run(
+        "INSERT INTO job_bulk_write (write_id, sequence, staged, enqueued, duplicates, rejected, written_at) "
+        f"VALUES ('{write_id}', 0, 3, {3 - rejected}, 0, {rejected}, now() - interval '{age}')",
+        "INSERT INTO job_bulk_reject (write_id, sequence, task_id, row, field, reason) "
+        f"SELECT '{write_id}', 0, 7, n, 'input', 'is not JSON' FROM generate_series(1, {rejected}) AS n",
+    )
+
+
+def bulk_unfinished(of: UnhealthyQueue) -> None:
+    staged(of, "nightly", 0, age="3 hours")
+    staged(of, "stream", 7, age="1 second")
+
+
+def bulk_rejected(of: UnhealthyQueue) -> None:
+    committed(of, "nightly", rejected=2)
+
+
+def bulk_fine(of: UnhealthyQueue) -> None:
+    committed(of, "nightly", rejected=0)
+    staged(of, "nightly", 0, age="3 hours")  # of a task that ended after the commit
+    staged(of, "stream", 7, age="1 second")
+    committed(of, "old", rejected=2, age="2 days")
+
+
+def dead_tuples(of: UnhealthyQueue) -> None:
+    of.run("ALTER TABLE job SET (autovacuum_vacuum_threshold = 1)")
+    job = of.jobs.add(COMPLETED)
+    of.run(*["UPDATE job SET output = 'null'"] * 20, "SELECT pg_stat_force_next_flush()")
+    assert of.jobs.status(job) is COMPLETED
+
+
+def autovacuum_off(of: UnhealthyQueue) -> None:
+    of.run("ALTER TABLE job SET (autovacuum_enabled = off)")
+
+
+def bloat(of: UnhealthyQueue) -> None:
+    of.run(
+        "INSERT INTO job (id, chain_id, type_name, chain_type_name, scheduled_at) SELECT id, id, 't', 't', now() + '1 day' "
+        "FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 5000)) AS made",
+        "DELETE FROM job WHERE id > '10000000-0000-0000-0000-000000000000'",
+        "SELECT pg_stat_force_next_flush()",  # rows reported after ANALYZE would count twice
+        "VACUUM ANALYZE job",
+    )
+
+
+def invalid_index(of: UnhealthyQueue) -> None:
+    of.run("CREATE INDEX ix_of_the_application ON job (type_name)")
+    of.run("UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'ix_of_the_application'::regclass")
+
+
+def fine(of: UnhealthyQueue) -> None:
+    of.jobs.add(COMPLETED)
+    of.jobs.add(due_in=3600)
+
+
+PROBLEMS: list[tuple[Callable[[UnhealthyQueue], None], set[tuple[Code, Severity]]]] = [
+    (fine, set()),
+    (no_worker, {(Code.NO_WORKER, CRITICAL)}),
+    (queue_unserved, {(Code.QUEUE_UNSERVED, CRITICAL)}),
+    (workers_silent, {(Code.WORKERS_SILENT, WARNING)}),
+    (paused_queue, {(Code.PAUSED, WARNING)}),
+    (paused_key, {(Code.PAUSED, WARNING)}),
+    (paused_type, {(Code.PAUSED, WARNING)}),
+    (schedule_late, {(Code.SCHEDULE_LATE, WARNING)}),
+    (schedule_broken, {(Code.SCHEDULE_BROKEN, WARNING)}),
+    (claim_age, {(Code.CLAIM_AGE, WARNING)}),
+    (claim_age_critical, {(Code.CLAIM_AGE, CRITICAL)}),
+    (falling_behind, {(Code.FALLING_BEHIND, WARNING)}),
+    (retries, {(Code.RETRIES, WARNING)}),
+    (orphaned, {(Code.ORPHANED, WARNING)}),
+    (overdue, {(Code.OVERDUE, WARNING)}),
+    (long_running, {(Code.LONG_RUNNING, WARNING)}),
+    (dead_letters, {(Code.DEAD_LETTERS, WARNING)}),
+    (blocked_by_dead, {(Code.BLOCKED_BY_DEAD, WARNING)}),
+    (chains_to_unblock, {(Code.CHAINS_TO_UNBLOCK, WARNING)}),
+    (quarantined, {(Code.QUARANTINED, WARNING)}),
+    (bulk_unfinished, {(Code.BULK_UNFINISHED, WARNING)}),
+    (bulk_rejected, {(Code.BULK_REJECTED, WARNING)}),
+    (bulk_fine, set()),
+    (dead_tuples, {(Code.DEAD_TUPLES, WARNING)}),
+    (autovacuum_off, {(Code.AUTOVACUUM_OFF, CRITICAL)}),
+    (bloat, {(Code.BLOAT, WARNING)}),
+    (invalid_index, {(Code.INVALID_INDEX, WARNING)}),
+]
