@@ -31,6 +31,7 @@ pytest_plugins = [
     "tests.fixtures.logs",
     "tests.fixtures.chains",
     "tests.fixtures.notifications",
+    "tests.fixtures.parts",
     "tests.fixtures.poolers",
     "tests.fixtures.programs",
     "tests.fixtures.spark",

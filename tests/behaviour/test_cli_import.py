@@ -19,6 +19,7 @@ from sa_jobqueue import Deduplicate, Job, JobQueue, enqueue
 from sa_jobqueue.cli import main
 from sa_jobqueue.testing import drain
 from tests.fixtures.hostile import HOSTILE, unsafe
+from tests.fixtures.parts import needs
 from tests.fixtures.workers import wait_until
 
 APPLICATION = """
@@ -65,7 +66,7 @@ def jobs() -> Iterator[JobQueue[Any]]:
 @pytest.fixture
 def procrastinate(database_url: str) -> Iterator[Any]:
     """Give an open application of procrastinate, its tables beside ours."""
-    package = pytest.importorskip("procrastinate")
+    package = needs("procrastinate")
     url = make_url(database_url).set(drivername="postgresql").render_as_string(hide_password=False)
     app = package.App(connector=package.SyncPsycopgConnector(conninfo=url, min_size=1, max_size=1))
     with app.open():
@@ -76,7 +77,7 @@ def procrastinate(database_url: str) -> Iterator[Any]:
 @pytest.fixture
 def pgqueuer(database_url: str) -> Iterator[Any]:
     """Give the synchronous queries of pgqueuer, its tables beside ours."""
-    pytest.importorskip("pgqueuer")
+    needs("pgqueuer")
     from pgqueuer.adapters.drivers.psycopg import SyncPsycopgDriver
     from pgqueuer.adapters.persistence.qb import QueryBuilderEnvironment
     from pgqueuer.adapters.persistence.queries import SyncQueries

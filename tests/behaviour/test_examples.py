@@ -14,6 +14,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from sa_jobqueue.testing.servers import URL_VARIABLE
+from tests.fixtures.parts import needs
 from tests.fixtures.programs import PYTHON, Ended, Programs
 from tests.fixtures.variants import variants
 
@@ -86,7 +87,7 @@ def test_an_example_prints_its_last_comment(
     script: Path, empty_database_url: str, programs: Programs, tmp_path: Path
 ) -> None:
     if script.name in NEEDS:
-        pytest.importorskip(NEEDS[script.name])
+        needs(NEEDS[script.name])
     env = {URL_VARIABLE: empty_database_url}
     ended = programs.run(script, cwd=EXAMPLES.parent, env=env, into=tmp_path, timeout_seconds=50)
     assert printed(ended) == promised_output(script)

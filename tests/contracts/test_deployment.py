@@ -37,6 +37,7 @@ from sa_jobqueue.migrations.grants import RIGHTS
 from sa_jobqueue.observe import dashboards
 from sa_jobqueue.operations import pause_queues, resume_queues
 from tests.contracts.packages import ROOT
+from tests.fixtures.parts import needs
 from tests.fixtures.poolers import MakePooler
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.telemetry.prometheus import promtool, serving
@@ -220,7 +221,7 @@ def test_keda_scales_the_workers_and_keeps_one() -> None:
 
 @pytest.mark.parametrize("kind", ["ScaledObject", "TriggerAuthentication"])
 def test_keda_knows_every_field(kind: str) -> None:
-    keda = pytest.importorskip("cloudcoil.models.keda.v1alpha1", reason="cloudcoil-models-keda: KEDA's published schema")
+    keda = needs("cloudcoil.models.keda.v1alpha1")
     given = resource(kind)
     read = getattr(keda, kind).model_validate(given)
     # An unknown field is dropped, a wrong type refused.

@@ -21,6 +21,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.contracts.packages import ROOT
+from tests.fixtures.parts import needs
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -116,7 +117,7 @@ def test_all_repository_urls_agree(tracked: set[str]) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("vulnerable", ["", "celery"])
 def test_the_audit_fails_for_a_known_vulnerability(vulnerable: str) -> None:
-    pytest.importorskip("pip_audit")
+    needs("pip_audit")
     asked: set[str] = set()
 
     class Advisories(BaseHTTPRequestHandler):

@@ -22,6 +22,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 import sa_jobqueue
+from tests.fixtures.parts import needs
 from tests.fixtures.workers import is_running
 
 pytestmark = pytest.mark.timeout(1800)  # on a busy machine, each of five Javas takes its time
@@ -287,7 +288,7 @@ def free_port() -> int:
 @pytest.fixture
 def cluster(tmp_path: Path, database_url: str) -> Iterator[Cluster]:
     """Start a cluster with the library and an application in its folder. Skips where no Java can be found."""
-    pytest.importorskip("grpc", reason='a client of Spark Connect: pip install "sa-jobqueue[spark-connect]"')
+    needs("grpc")
     from sa_jobqueue.spark import JavaNotFoundError, java_home
 
     try:

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.parts import needs
 from tests.spark import workers_app
 
 pytestmark = pytest.mark.timeout(400)  # the first test to ask for Spark starts it
@@ -54,7 +55,7 @@ spark.stop()
 def test_a_spark_connect_client_writes_runs_workers_reads_and_streams(
     spark: SparkSession, database_url: str, jobs: Jobs, engine: Engine, event_log: Path, tmp_path: Path
 ) -> None:
-    pytest.importorskip("grpc", reason='a client of Spark Connect: pip install "sa-jobqueue[spark-connect]"')
+    needs("grpc")
     with engine.begin() as connection:
         connection.execute(text(workers_app.EFFECTS))
     url, shown = (make_url(database_url).set(password=one).render_as_string(hide_password=False) for one in (HIDDEN, SHOWN))

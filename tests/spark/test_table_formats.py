@@ -15,12 +15,13 @@ from sa_jobqueue import JobStatus
 from sa_jobqueue.archive import archive
 from tests.archive.sample_data import fill
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.parts import needs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-deltalake = pytest.importorskip("deltalake")
-pytest.importorskip("pyiceberg")
+deltalake = needs("deltalake")
+needs("pyiceberg")
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "table-formats.md"
 OURS = re.compile(r"<!-- not run: tests/spark/test_table_formats\.py [^\n]*-->\n```python\n(.*?)\n```", re.DOTALL)
