@@ -29,12 +29,13 @@ from sa_jobqueue.archive.errors import (
     ArchiveError,
     ArchivePathError,
     MissingArchiveExtraError,
+    UnarchivedColumnsError,
 )
 
 if find_spec("pyarrow") is None:
     raise MissingArchiveExtraError()
 
-from sa_jobqueue.archive.archiving import archive, archive_runs, preview
+from sa_jobqueue.archive.archiving import abandon_run, archive, archive_runs, preview
 from sa_jobqueue.archive.engines import Engine, PyArrowEngine, Task
 from sa_jobqueue.archive.options import (
     ArchiveOptions,
@@ -64,6 +65,8 @@ __all__ = [
     "PyArrowEngine",
     "Step",
     "Task",
+    "UnarchivedColumnsError",
+    "abandon_run",
     "archive",
     "archive_runs",
     "open_archive",

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from time import monotonic
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import URL, Row
 from sqlalchemy import Engine as Database
 
 from sa_jobqueue.archive import planning
-from sa_jobqueue.archive.connection import instant, opened
+from sa_jobqueue.archive.connection import check_columns, instant, opened
 from sa_jobqueue.archive.engines import Engine, PyArrowEngine
+from sa_jobqueue.archive.errors import ArchiveError
 from sa_jobqueue.archive.locations import Location
 from sa_jobqueue.archive.options import ArchiveOptions, ArchivePreview, ArchiveReport, Listener, check_before
 from sa_jobqueue.archive.runs import Archiver
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.statements import archiving
+from sa_jobqueue.types import ArchiveState
 
 _EVERYTHING = 2**62
 
@@ -46,13 +50,15 @@ def archive(
     limits, timeouts and which chains are archived; by default those of `ArchiveOptions`.
     Changes: rows of `job`, `job_attempt`, `job_blocker` and `dead_letter` are deleted, `archive_run` records what became of
     them. Locks: an advisory lock on the queue's archive; rows for as long as a batch of `options.delete_batch_size` takes.
-    Raises: InvalidOptionError, DatabaseUnavailableError and SchemaError before anything is done; ArchiveBusyError;
-    ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was or in the archive.
+    Raises: InvalidOptionError, DatabaseUnavailableError, SchemaError and UnarchivedColumnsError before anything is done;
+    ArchiveBusyError; ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was
+    or in the archive.
     """
     check_before(before)
     location = Location.of(path)
     given = options or ArchiveOptions()
     with opened(database, model, given) as connection:
+        check_columns(connection, model)
         archiver = Archiver(
             connection, model, location, engine=engine or PyArrowEngine(), options=given, listener=on_progress
         )
@@ -70,12 +76,13 @@ def preview(
 
     It takes for granted that `archive` runs to its end; memory and time are those of walking all jobs once.
     `database`, `before`, `options`: as in `archive`.
-    Raises: InvalidOptionError, DatabaseUnavailableError, SchemaError.
+    Raises: InvalidOptionError, DatabaseUnavailableError, SchemaError, UnarchivedColumnsError.
     """
     check_before(before)
     begun = monotonic()
     given = options or ArchiveOptions()
     with opened(database, model, given, alone=False) as connection:
+        check_columns(connection, model)
         cutoff = instant(connection, before)
         choice = planning.choose(connection, model, given, cutoff=cutoff, room=_EVERYTHING)
         found = planning.months(connection, model)
@@ -100,3 +107,30 @@ def archive_runs(
     """
     with opened(database, model, ArchiveOptions(), alone=False) as connection, connection.begin():
         return connection.execute(archiving.runs(model, unfinished=False), {"limit": limit}).all()
+
+
+def abandon_run(database: Database | URL | str, run_id: UUID, *, model: type[JobMixin[Any]] = Job) -> None:
+    """Give up an archive run that has only been planned, so that the queue can archive to another place.
+
+    Its chains stay in the tables. Its unfinished files are deleted if their location can still be used; readers never see
+    them.
+    `database`: as in `archive`. `run_id`: as `archive_runs` lists it.
+    Changes: deletes the run from `archive_run`. Locks: an advisory lock on the queue's archive.
+    Raises: ArchiveError if there is no such run, or if it is past the state `planned`; ArchiveBusyError;
+    DatabaseUnavailableError, SchemaError.
+    """
+    with opened(database, model, ArchiveOptions()) as connection:
+        with connection.begin():
+            unfinished = connection.execute(archiving.runs(model, unfinished=True), {"limit": 100}).all()
+        row = next((row for row in unfinished if row.id == run_id), None)
+        if row is None:
+            raise ArchiveError(f"no unfinished run has the id {run_id}; nothing was changed")
+        if row.state != ArchiveState.PLANNED:
+            raise ArchiveError(f"run {run_id} is {row.state}: archive to {row.path} to finish it; nothing was changed")
+        with suppress(OSError):  # an ArchivePathError is one
+            location = Location.of(row.path)
+            with location.usable():
+                location.discard(run_id)
+        with connection.begin():
+            connection.execute(archiving.forget_chains(model), {"run_id": run_id})
+            connection.execute(archiving.forget_run(model), {"run_id": run_id})

@@ -7,18 +7,18 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import URL, Connection, Engine, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.archive.errors import ArchiveBusyError
+from sa_jobqueue.archive.errors import ArchiveBusyError, UnarchivedColumnsError
 from sa_jobqueue.archive.options import ArchiveOptions
 from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import for_psycopg, read_url
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.drivers import diagnose
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.statements import archiving
 
@@ -65,6 +65,28 @@ def bounded(connection: Connection, options: ArchiveOptions, *, guarded: bool) -
     timeouts = {"statement_timeout": options.statement_timeout, "lock_timeout": options.lock_timeout}
     with connection.begin():
         connection.execute(archiving.settings(**timeouts, guarded=guarded))
+
+
+def check_columns(connection: Connection, model: type[JobMixin[Any]]) -> None:
+    """Check that the archive keeps every column of the tables whose rows it deletes.
+
+    It keeps the columns of the job table that `model` maps, and those of the other tables that the library has.
+    Raises: UnarchivedColumnsError.
+    """
+    kept: tuple[tuple[Any, Any, str], ...] = (
+        (model, model, "map them on the model, and pass --app MODULE:ATTRIBUTE (in Python, model=)"),
+        *(
+            (getattr(model, name), getattr(Job, name), "copy them elsewhere and drop them")
+            for name in ("Attempt", "DeadLetter", "Blocker")
+        ),
+    )
+    with connection.begin():
+        inspector = inspect(connection)
+        for mapped, known, cure in kept:
+            table = mapped.__table__
+            there = {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
+            if lost := sorted(there - {column.name for column in known.__table__.columns}):
+                raise UnarchivedColumnsError(table.name, lost, cure)
 
 
 def instant(connection: Connection, before: timedelta | datetime) -> datetime:

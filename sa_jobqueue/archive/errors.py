@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from sa_jobqueue.errors import JobQueueError
@@ -31,6 +32,18 @@ class ArchivePathError(ArchiveError, OSError):
         super().__init__(f"{path}: {reason}")
 
 
+class UnarchivedColumnsError(ArchiveError):
+    """A table has columns that the archive would not keep; nothing was archived or deleted.
+
+    `table` is the table's name, `columns` are the names of the columns.
+    """
+
+    def __init__(self, table: str, columns: Sequence[str], cure: str) -> None:
+        self.table = table
+        self.columns = tuple(columns)
+        super().__init__(f"the archive would not keep {', '.join(columns)} of table {table}: {cure}; nothing was archived")
+
+
 class ArchiveElsewhereError(ArchiveError):
     """An unfinished run writes to another location; nothing was changed.
 
@@ -42,7 +55,8 @@ class ArchiveElsewhereError(ArchiveError):
         self.run_id = run_id
         self.path = path
         super().__init__(
-            f"run {run_id} is unfinished and writes to {path}, not to {given}; archive to {path} first to finish it"
+            f"run {run_id} is unfinished and writes to {path}, not to {given}; archive to {path} first to finish it, or "
+            f"give up a run that has only been planned: sa-jobqueue archive runs --abandon {run_id}"
         )
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
 
 import click
 
@@ -54,6 +55,7 @@ _COUNTED: Final = 1_000
 @click.option(
     "--max-runs", type=click.IntRange(min=1), metavar="N", help="Stop after this many runs.  [default: when nothing is left]"
 )
+@click.option("--abandon", type=click.UUID, metavar="RUN", help="With runs: give up a run that has only been planned.")
 @json_option
 @with_database
 def archive(
@@ -68,20 +70,28 @@ def archive(
     include_dead: bool,
     max_jobs: int,
     max_runs: int | None,
+    abandon: UUID | None,
     as_json: bool,
 ) -> None:
     """Move finished chains from the tables to Parquet files. Files are read back before rows are deleted.
 
     If it is interrupted, run it again with the same --to, and it continues. A chain stays in the tables while a job of
-    another chain there waits or waited for it, and while it has unresolved dead letters. `archive runs` lists earlier runs.
+    another chain there waits or waited for it, and while it has unresolved dead letters. `archive runs` lists earlier runs;
+    `archive runs --abandon RUN` gives up one whose location can no longer be used, before it has deleted anything.
     Requires "sa-jobqueue[archive]".
 
     \b
     Example:
       sa-jobqueue archive --before 30d --to /srv/archive
     """
-    from sa_jobqueue.archive import ArchiveOptions, archive_runs, preview
+    from sa_jobqueue.archive import ArchiveOptions, abandon_run, archive_runs, preview
 
+    if abandon is not None:
+        if runs is None:
+            raise click.UsageError("--abandon goes with runs: sa-jobqueue archive runs --abandon RUN")
+        abandon_run(database.url, abandon, model=database.model)
+        echo(f"run {abandon} given up; its chains are in the tables")
+        return
     if runs is not None:
         _print_runs([dict(row._mapping) for row in archive_runs(database.url, model=database.model)], as_json=as_json)
         return

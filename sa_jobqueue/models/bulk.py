@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import BigInteger, Boolean, Index, Integer, PrimaryKeyConstraint, SmallInteger, Text, func
+from sqlalchemy import BigInteger, Boolean, Index, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
@@ -115,6 +115,8 @@ class WriteMixin(Companion):
     """Number of rows whose deduplication key an open chain already had."""
     rejected: Mapped[int] = mapped_column(BigInteger, nullable=False)
     """Number of rows written to `job_bulk_reject`."""
+    fingerprint: Mapped[int] = mapped_column(BigInteger, nullable=False, server_default=text("0"))
+    """Sum of the hashes of the rows' types, keys and inputs: a repeated write is compared with it."""
     written_by: Mapped[str | None] = mapped_column(Text)
     """Application name of the writer."""
     written_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import graphlib
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -26,19 +26,29 @@ _SHOWN: Final = 10
 
 
 class RepeatedWriteError(JobQueueError):
-    """A write with this id has committed with another number of rows; nothing was written.
+    """A write with this id, or this batch of a stream, has committed with other rows; nothing was written.
 
-    `committed` and `staged` are the numbers of rows of the write `write_id`, then and now.
+    `committed` and `staged` are the numbers of rows of the write `write_id`, batch `sequence`, then and now; if they are
+    equal, the rows differ in type, deduplication key or input.
     """
 
-    def __init__(self, write_id: str, committed: int, staged: int) -> None:
+    def __init__(self, write_id: str, sequence: int, committed: int, staged: int, *, is_stream: bool = False) -> None:
         self.write_id = write_id
+        self.sequence = sequence
         self.committed = committed
         self.staged = staged
-        super().__init__(
-            f"write {write_id} has committed {committed:,} rows, this time there are {staged:,}; nothing was written: give "
-            "what is missing another writeId, or set onRepeat=skip to leave a committed write as it is"
-        )
+        now = f"this time there are {staged:,}" if staged != committed else f"this time there are {staged:,} others"
+        if is_stream:
+            named = f"batch {sequence} of query {write_id}"
+            cure = (
+                "the checkpoint is older than the queue, or incomplete. Restore the checkpoint that belongs to the queue, "
+                "or start with a new checkpoint after the rows that are enqueued, or set onRepeat=skip to leave committed "
+                "batches as they are, without the rows they lack"
+            )
+        else:
+            named = f"write {write_id}"
+            cure = "give what is missing another writeId, or set onRepeat=skip to leave a committed write as it is"
+        super().__init__(f"{named} has committed {committed:,} rows, {now}; nothing was written: {cure}")
 
 
 class StagedRowsLostError(JobQueueError):
@@ -74,6 +84,8 @@ class WriteResult:
     """Rows whose deduplication key an open chain had, of this write or another."""
     rejected: int
     """Rows that are in `job_bulk_reject` now, with the reason."""
+    repeated: bool = field(default=False, compare=False)
+    """Whether an earlier write with this id had committed, so that this one enqueued nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +107,22 @@ def commit_write(
     write_id: str,
     sequence: int = 0,
     tasks: Mapping[int, int],
+    fingerprint: int = 0,
     defaults: RowDefaults = RowDefaults(),
     on_duplicate: Literal["skip", "fail"] = "skip",
     on_repeat: Literal["skip", "check"] = "skip",
     on_taken_id: Literal["fail", "reject"] = "fail",
     written_by: str | None = None,
+    is_stream: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> WriteResult:
     """Create the jobs of staged rows; if this write has committed before, only delete the staged rows.
 
     `tasks`: number of rows that each task has staged, by `task_id`; rows of other tasks are ignored. A write without rows
-    leaves no entry in the ledger, so that the rows can still be written later. `on_repeat`: "check" fails if the write has
-    committed another number of rows. `on_taken_id`: "reject" rejects rows whose id exists, and all but one of those with the
-    same id.
+    leaves no entry in the ledger, so that the rows can still be written later. `fingerprint`: sum of the hashes of the rows.
+    `on_repeat`: "check" fails if the write has committed other rows: another number or another fingerprint. `is_stream`:
+    whether the write is a batch of a stream, for the message. `on_taken_id`: "reject" rejects rows whose id exists, and all
+    but one of those with the same id.
     `session`: READ COMMITTED, with no statement in its transaction yet.
     Changes: inserts a row of the ledger, one for each job, blocker and rejected row; deletes the staged rows of this write,
     and all that are older than a day.
@@ -121,14 +136,20 @@ def commit_write(
     session.execute(bulk.guard())
     if not any(tasks.values()):
         session.execute(bulk.clear_stage(model), key)
-        nothing = WriteResult(write_id=write_id, sequence=sequence, staged=0, enqueued=0, duplicates=0, rejected=0)
-        return find_write(session, write_id, sequence=sequence, model=model) or nothing
+        entry = _entry(session, write_id, sequence, model)
+        if entry is None:
+            return WriteResult(write_id=write_id, sequence=sequence, staged=0, enqueued=0, duplicates=0, rejected=0)
+        if on_repeat == "check":
+            raise RepeatedWriteError(write_id, sequence, entry[0].staged, 0, is_stream=is_stream)
+        return replace(entry[0], repeated=True)
     if session.execute(bulk.take_write(model), key | {"written_by": written_by}).first() is None:
-        found = _found(session, key, model)
-        if on_repeat == "check" and found.staged != sum(tasks.values()):
-            raise RepeatedWriteError(write_id, found.staged, sum(tasks.values()))
+        entry = _entry(session, write_id, sequence, model)
+        if entry is None:  # deleted between two statements
+            raise StagedRowsLostError(write_id, 0, 0)
+        if on_repeat == "check" and (entry[0].staged, entry[1]) != (sum(tasks.values()), fingerprint):
+            raise RepeatedWriteError(write_id, sequence, entry[0].staged, sum(tasks.values()), is_stream=is_stream)
         session.execute(bulk.clear_stage(model), key)
-        return found
+        return replace(entry[0], repeated=True)
     parameters = staged | asdict(defaults)
     while True:
         counted = session.execute(bulk.count_staged(model), staged).all()
@@ -147,7 +168,9 @@ def commit_write(
     if rejected:
         session.execute(bulk.reject_staged(model), staged)
     numbers = {"staged": rows, "enqueued": enqueued, "duplicates": rows - rejected - enqueued, "rejected": rejected}
-    session.execute(bulk.account(model), numbers | {"of_write": write_id, "of_sequence": sequence})
+    session.execute(
+        bulk.account(model), numbers | {"fingerprint": fingerprint, "of_write": write_id, "of_sequence": sequence}
+    )
     session.execute(bulk.clear_stage(model), key)
     if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
@@ -233,17 +256,27 @@ def find_write(
     session: Session, write_id: str, *, sequence: int = 0, model: type[JobMixin[Any]] = Job
 ) -> WriteResult | None:
     """Return the result of a bulk write; None if it has not committed. Locks: none."""
+    entry = _entry(session, write_id, sequence, model)
+    return None if entry is None else entry[0]
+
+
+def _entry(session: Session, write_id: str, sequence: int, model: type[JobMixin[Any]]) -> tuple[WriteResult, int] | None:
+    """Return the ledger's result of a write and its fingerprint."""
     row = session.execute(bulk.find_write(model), {"write_id": write_id, "sequence": sequence}).one_or_none()
-    return None if row is None else WriteResult(write_id=write_id, sequence=sequence, **row._mapping)
+    if row is None:
+        return None
+    numbers = dict(row._mapping)
+    fingerprint: int = numbers.pop("fingerprint")
+    return WriteResult(write_id=write_id, sequence=sequence, **numbers), fingerprint
 
 
-def _found(session: Session, key: dict[str, Any], model: type[JobMixin[Any]]) -> WriteResult:
-    found = find_write(session, key["write_id"], sequence=key["sequence"], model=model)
-    if found is None:  # deleted between two statements
-        raise StagedRowsLostError(key["write_id"], 0, 0)
-    return found
+def clear_write(
+    session: Session, *, write_id: str, sequence: int = 0, task_ids: tuple[int, int], model: type[JobMixin[Any]] = Job
+) -> None:
+    """Delete the staged rows of a writer that gives up, whose tasks have ids from `task_ids[0]` to `task_ids[1]`.
 
-
-def clear_write(session: Session, *, write_id: str, sequence: int = 0, model: type[JobMixin[Any]] = Job) -> None:
-    """Delete the staged rows of a write that is given up. Its jobs are kept."""
-    session.execute(bulk.clear_stage(model), {"write_id": write_id, "sequence": sequence})
+    Rows of other writers of the same write are kept, and so are jobs.
+    """
+    first, last = task_ids
+    given = {"write_id": write_id, "sequence": sequence, "first_task_id": first, "last_task_id": last}
+    session.execute(bulk.clear_tasks(model), given)

@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NoReturn, TypeAlias
 
@@ -172,8 +173,8 @@ def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> Writ
     write_id = writer.write_id
     given = {name: value for name, value in given.items() if plain(name) != "writeid"} | {"writeId": write_id}
     before = _written(options, write_id, 0)
-    if before is not None and options["onRepeat"] == "skip":
-        return before
+    if before is not None and options["onRepeat"] != "check":
+        return replace(before, repeated=True)
     try:
         with ExitStack() as stack:
             if progress:
@@ -188,7 +189,7 @@ def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> Writ
     result = _written(options, write_id, 0)
     if result is None:  # a write without rows is not in the ledger
         return WriteResult(write_id=write_id, staged=0, enqueued=0, duplicates=0, rejected=0)
-    return result
+    return replace(result, repeated=before is not None)
 
 
 def written(

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import psycopg
 import pyarrow as pa
 import pyarrow.csv
+from pandas.util import hash_array
 from sqlalchemy import Connection
 
 from sa_jobqueue.errors import JobQueueError
@@ -25,7 +27,8 @@ from sa_jobqueue.statements import bulk
 
 _CSV: Final = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
 _EXCERPT: Final = 200
-_PARTITION_BITS: Final = 20
+_ATTEMPT_BITS: Final = 32
+_FINGERPRINTED: Final = ("type_name", "deduplication_key", "input")
 
 
 class BadRowError(JobQueueError):
@@ -59,13 +62,39 @@ class Part:
     partition: int
 
 
-def new_task_id(partition: int) -> int:
-    """Return a random id for an attempt of a task, unique across Spark applications.
+def new_writer_number() -> int:
+    """Return a random number for a writer, which the ids of its tasks begin with.
 
     Spark's own ids restart with each application, so the staged rows of a driver that died would count for the driver that
-    repeats the write. The lowest 20 bits are the partition's.
+    repeats the write.
     """
-    return random.SystemRandom().getrandbits(63 - _PARTITION_BITS) << _PARTITION_BITS | partition % (1 << _PARTITION_BITS)
+    return random.SystemRandom().getrandbits(63 - _ATTEMPT_BITS)
+
+
+def task_id_of(writer: int, attempt: int) -> int:
+    """Return the id of an attempt of a task. `attempt`: Spark's number of it, unique within the application."""
+    return writer << _ATTEMPT_BITS | attempt % (1 << _ATTEMPT_BITS)
+
+
+def task_ids_of(task_id: int) -> tuple[int, int]:
+    """Return the first and last id that the tasks of the same writer can have."""
+    first = task_id >> _ATTEMPT_BITS << _ATTEMPT_BITS
+    return first, first + (1 << _ATTEMPT_BITS) - 1
+
+
+def fingerprint_of(batch: pa.RecordBatch) -> int:
+    """Return the sum of the hashes of a batch's rows: the same for the same rows, in whatever order and batches.
+
+    It covers the type, the deduplication key and the input, modulo 2**64. Ids and times may differ when rows are computed
+    again.
+    """
+    hashes = np.zeros(len(batch), np.uint64)
+    for name in _FINGERPRINTED:
+        place = batch.schema.get_field_index(name)
+        hashes *= np.uint64(31)
+        if place >= 0:
+            hashes += hash_array(batch.column(place).to_numpy(zero_copy_only=False), categorize=False)
+    return int(hash_array(hashes).sum(dtype=np.uint64)) if len(batch) else 0
 
 
 class Stager:
@@ -81,6 +110,8 @@ class Stager:
         self._is_permissive = is_permissive
         self.rows = 0
         self.rejected = 0
+        self.fingerprint = 0
+        """As `fingerprint_of` all batches."""
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Check and copy all batches. Raises: BadRowError; database errors that no row has caused."""
@@ -88,6 +119,7 @@ class Stager:
             if len(batch):
                 self._stage(batch)
                 self.rows += len(batch)
+                self.fingerprint = (self.fingerprint + fingerprint_of(batch)) % 2**64
 
     def _stage(self, batch: pa.RecordBatch) -> None:
         checked = self._checker.check(batch)

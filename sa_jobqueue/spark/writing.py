@@ -10,6 +10,7 @@ are deleted by the next commit of that write, and by any commit a day later.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from sa_jobqueue.spark.columns import check_columns
 from sa_jobqueue.spark.connections import Queue, connect, find_queue, load_object, sanitised
 from sa_jobqueue.spark.errors import ReadError
 from sa_jobqueue.spark.options import WRITING, Option, Options, Use, one_of, text, traceparent, whole
-from sa_jobqueue.spark.staging import Part, Stager, new_task_id
+from sa_jobqueue.spark.staging import Part, Stager, new_writer_number, task_id_of, task_ids_of
 from sa_jobqueue.spark.validation import Rules
 from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
 
@@ -74,11 +75,11 @@ OPTIONS: Final = (
     ),
     Option(
         "onRepeat",
-        frozenset({Use.WRITE}),
-        "What happens to a write whose `writeId` has committed: `skip` returns without reading the rows; `check` reads and "
-        "counts them, and fails if there are more or fewer than were committed.",
+        WRITING,
+        "What happens to a write whose `writeId` has committed, or to a repeated batch of a stream: `skip` leaves it as it "
+        "is, without reading the rows of a write; `check` reads them, and fails if other rows were committed. "
+        "Default: `skip` for a write, `check` for a stream.",
         partial(one_of, known=("skip", "check")),
-        "skip",
     ),
     Option(
         "onDuplicate",
@@ -132,6 +133,7 @@ class Staged(WriterCommitMessage):
     task_id: int
     rows: int
     rejected: int
+    fingerprint: int = 0
 
 
 class _Writing:
@@ -140,6 +142,7 @@ class _Writing:
     def __init__(self, options: Options, queue: Queue) -> None:
         self._options = options
         self._queue = queue
+        self._writer = new_writer_number()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._options!r}>"
@@ -147,7 +150,8 @@ class _Writing:
     def _stage(self, batches: Iterator[pa.RecordBatch], write_id: str, sequence: int) -> Staged:
         task = TaskContext.get()
         partition = task.partitionId() if task is not None else 0
-        part = Part(write_id, sequence, new_task_id(partition), partition)
+        attempt = task.taskAttemptId() if task is not None else random.getrandbits(31)
+        part = Part(write_id, sequence, task_id_of(self._writer, attempt), partition)
         first = next((batch for batch in batches if len(batch)), None)
         if first is None:  # a shuffle leaves many partitions empty, and a connection for each would be costly
             return Staged(write_id, sequence, part.task_id, 0, 0)
@@ -155,7 +159,7 @@ class _Writing:
         with write_errors(self._options), connect(self._options) as connection:
             stager = Stager(connection, self._queue.model, part, self._rules(), is_permissive=is_permissive)
             stager.stage(chain([first], batches))
-        return Staged(write_id, sequence, part.task_id, stager.rows, stager.rejected)
+        return Staged(write_id, sequence, part.task_id, stager.rows, stager.rejected, stager.fingerprint)
 
     def _rules(self) -> Rules:
         jobs = load_object(self._queue.app) if self._queue.app else None
@@ -171,7 +175,13 @@ class _Writing:
         )
 
     def _commit(
-        self, write_id: str, sequence: int, messages: Sequence[Staged], *, on_repeat: Literal["skip", "check"] = "skip"
+        self,
+        write_id: str,
+        sequence: int,
+        messages: Sequence[Staged],
+        *,
+        on_repeat: Literal["skip", "check"],
+        is_stream: bool,
     ) -> WriteResult:
         options = self._options
         defaults = RowDefaults(
@@ -188,18 +198,22 @@ class _Writing:
                 write_id=write_id,
                 sequence=sequence,
                 tasks={message.task_id: message.rows for message in messages},
+                fingerprint=_signed(sum(message.fingerprint for message in messages)),
                 defaults=defaults,
                 on_duplicate=options["onDuplicate"],
                 on_repeat=on_repeat,
                 on_taken_id="reject" if options["mode"] == "PERMISSIVE" else "fail",
                 written_by=options["writtenBy"] or gethostname(),
+                is_stream=is_stream,
                 model=self._queue.model,
             )
         )
 
-    def _clear(self, write_id: str, sequence: int) -> None:
+    def _clear(self, write_id: str, sequence: int, task_id: int) -> None:
+        """Delete the rows that the writer of a task has staged."""
+        task_ids, model = task_ids_of(task_id), self._queue.model
         self._in_transaction(
-            lambda session: clear_write(session, write_id=write_id, sequence=sequence, model=self._queue.model)
+            lambda session: clear_write(session, write_id=write_id, sequence=sequence, task_ids=task_ids, model=model)
         )
 
     def _in_transaction(self, act: Callable[[Session], T]) -> T:
@@ -224,7 +238,7 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def __init__(self, options: Options, queue: Queue) -> None:
         super().__init__(options, queue)
         self.write_id: str = options["writeId"] or str(uuid4())
-        self.is_repeated = options["onRepeat"] == "skip" and self._has_committed()
+        self.is_repeated = options["onRepeat"] != "check" and self._has_committed()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage the rows of a partition, or read no row if the write has committed. Raises: BadRowError, WriteError."""
@@ -233,7 +247,9 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Enqueue the rows that the tasks staged. Raises: as `commit_write`, WriteError."""
         if not self.is_repeated:
-            self._commit(self.write_id, 0, _staged(messages), on_repeat="check")
+            staged = _staged(messages)
+            is_empty = not any(message.rows for message in staged)  # which leaves its writeId to later rows
+            self._commit(self.write_id, 0, staged, on_repeat="skip" if is_empty else "check", is_stream=False)
 
     def _has_committed(self) -> bool:
         if self._options["writeId"] is None:
@@ -245,8 +261,8 @@ class BatchWriter(_Writing, DataSourceArrowWriter):
         return found is not None
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Delete the staged rows. Jobs are kept, because the commit may have succeeded."""
-        self._clear(self.write_id, 0)
+        """Delete the rows that this writer staged. Jobs are kept, because the commit may have succeeded."""
+        self._clear(self.write_id, 0, task_id_of(self._writer, 0))
 
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
@@ -262,16 +278,19 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
         return self._stage(iterator, query_id, int(batch_id))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Enqueue the staged rows of a batch, unless it has committed before. Raises: as `commit_write`, WriteError."""
+        """Enqueue the staged rows of a batch, unless it has committed before. Raises: as `commit_write`, WriteError.
+
+        A stream whose checkpoint was restored plans a batch again with other rows, which must not be dropped.
+        """
         staged = _staged(messages)
         if staged:  # a batch without partitions has no rows
-            self._commit(staged[0].write_id, batchId, staged)
+            self._commit(staged[0].write_id, batchId, staged, on_repeat=self._options["onRepeat"] or "check", is_stream=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Delete the staged rows if the query is known; the next commit deletes the rest."""
         staged = _staged(messages)
         if staged:
-            self._clear(staged[0].write_id, batchId)
+            self._clear(staged[0].write_id, batchId, staged[0].task_id)
 
 
 def batch_writer(schema: StructType, options: Options, *, overwrite: bool) -> BatchWriter:
@@ -318,6 +337,11 @@ def _refuse(option: str, reason: str) -> NoReturn:
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     # A failed task has no message.
     return [message for message in messages if isinstance(message, Staged)]
+
+
+def _signed(number: int) -> int:
+    """Return a number modulo 2**64 as PostgreSQL's bigint."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _is_deadlock(error: DBAPIError) -> bool:

@@ -76,6 +76,9 @@ STAGED = (
 )
 """The columns of `job_bulk_staging` that a task writes, in the order it writes them."""
 
+COUNTED = ("staged", "enqueued", "duplicates", "rejected")
+"""The columns of `job_bulk_write` that count rows."""
+
 
 def copy_staged(model: type[JobMixin[Any]]) -> str:
     """Return the COPY that takes a task's rows as CSV, a null as nothing at all and text that is empty as `""`.
@@ -115,6 +118,7 @@ def take_write(model: type[JobMixin[Any]]) -> Insert:
             enqueued=zero,
             duplicates=zero,
             rejected=zero,
+            fingerprint=zero,
             written_by=bindparam("written_by", type_=Text),
         )
         .on_conflict_do_nothing(index_elements=[write.c.write_id, write.c.sequence])
@@ -124,7 +128,7 @@ def take_write(model: type[JobMixin[Any]]) -> Insert:
 
 @once_a_model
 def account(model: type[JobMixin[Any]]) -> Update:
-    """Note what became of a write. Parameters: `of_write`, `of_sequence`, and the numbers by their names.
+    """Record the result of a write. Parameters: `of_write`, `of_sequence`, the numbers and `fingerprint` by their names.
 
     Obliges: `take_write` in the same transaction. Index: `pk_job_bulk_write`.
     """
@@ -135,18 +139,19 @@ def account(model: type[JobMixin[Any]]) -> Update:
             write.c.write_id == bindparam("of_write", type_=Text),
             write.c.sequence == bindparam("of_sequence", type_=BigInteger),
         )
-        .values({name: bindparam(name, type_=BigInteger) for name in ("staged", "enqueued", "duplicates", "rejected")})
+        .values({name: bindparam(name, type_=BigInteger) for name in (*COUNTED, "fingerprint")})
     )
 
 
 @once_a_model
 def find_write(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return the account of a write: `(staged, enqueued, duplicates, rejected)`, nothing when it has not committed.
+    """Return the ledger's entry of a write: `(staged, enqueued, duplicates, rejected, fingerprint)`; no row if it has not
+    committed.
 
     Parameters: `write_id`, `sequence`. Locks: none. Index: `pk_job_bulk_write`.
     """
     write = table(model.Write)
-    return select(write.c.staged, write.c.enqueued, write.c.duplicates, write.c.rejected).where(
+    return select(*(write.c[name] for name in COUNTED), write.c.fingerprint).where(
         write.c.write_id == bindparam("write_id", type_=Text),
         write.c.sequence == bindparam("sequence", type_=BigInteger),
     )
@@ -333,6 +338,20 @@ def clear_stage(model: type[JobMixin[Any]]) -> Delete:
     stage = table(model.Stage)
     return delete(stage).where(
         stage.c.write_id == bindparam("write_id", type_=Text), stage.c.sequence <= bindparam("sequence", type_=BigInteger)
+    )
+
+
+@once_a_model
+def clear_tasks(model: type[JobMixin[Any]]) -> Delete:
+    """Delete the rows that the tasks of one writer have staged. Another writer of the same write keeps its rows.
+
+    Parameters: `write_id`, `sequence`, `first_task_id`, `last_task_id`. Index: `ix_job_bulk_staging_write`.
+    """
+    stage = table(model.Stage)
+    return delete(stage).where(
+        stage.c.write_id == bindparam("write_id", type_=Text),
+        stage.c.sequence == bindparam("sequence", type_=BigInteger),
+        stage.c.task_id.between(bindparam("first_task_id", type_=BigInteger), bindparam("last_task_id", type_=BigInteger)),
     )
 
 

@@ -11,8 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import Engine, text
 
-from sa_jobqueue.archive import read
+from sa_jobqueue.archive import Progress, Step, archive, archive_runs, read
 from sa_jobqueue.cli import main
+from sa_jobqueue.ids import uuid7
 from tests.archive.sample_data import chain, fill, in_archive, in_tables, together
 
 pytestmark = pytest.mark.parametrize("database_url", ["oldest"], indirect=True)
@@ -90,3 +91,46 @@ def test_archive_command_errors_are_one_line(run: Run, tmp_path: Path) -> None:
     doing, error = refused.splitlines()
     assert doing == "archive: selecting chains"
     assert error.startswith("Error: ")
+
+
+def test_a_planned_run_is_given_up_and_another_place_is_used(run: Run, engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+    before = in_tables(engine)
+
+    class DiskFullError(Exception):
+        pass
+
+    def fail(progress: Progress) -> None:
+        if progress.step is Step.PLANNED:
+            raise DiskFullError
+
+    with pytest.raises(DiskFullError):
+        archive(engine, tmp_path / "full", before=timedelta(days=30), on_progress=fail)
+    (planned,) = archive_runs(engine)
+    refused = run("--before", "30d", "--to", tmp_path / "other", status=1)
+    assert f"archive runs --abandon {planned.id}" in " ".join(refused.output.split())
+    assert "no unfinished run has the id" in run("runs", "--abandon", uuid7(), status=1).output
+    assert "--abandon goes with runs" in run("--abandon", planned.id, status=2).output
+    assert f"run {planned.id} given up" in run("runs", "--abandon", planned.id).stdout
+    assert archive_runs(engine) == []
+    assert in_tables(engine) == before
+    run("--before", "30d", "--to", tmp_path / "other")
+    assert together(in_archive(tmp_path / "other"), in_tables(engine)) == before
+
+
+def test_a_run_that_has_begun_to_delete_is_not_given_up(run: Run, engine: Engine, tmp_path: Path) -> None:
+    fill(engine)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(progress: Progress) -> None:
+        if progress.step is Step.DELETING:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        archive(engine, tmp_path, before=timedelta(days=30), on_progress=stop)
+    (begun,) = archive_runs(engine)
+    refused = run("runs", "--abandon", begun.id, status=1).output
+    assert f"is deleting: archive to {tmp_path} to finish it" in " ".join(refused.split())
+    assert len(archive_runs(engine)) == 1

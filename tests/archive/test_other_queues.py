@@ -6,14 +6,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, Integer, insert, update
+import pytest
+from sqlalchemy import Engine, Integer, insert, text, update
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, JobStatus
-from sa_jobqueue.archive import archive, read
+from sa_jobqueue.archive import UnarchivedColumnsError, archive, preview, read
 from sa_jobqueue.history import DATASETS
-from tests.archive.sample_data import in_archive, in_tables, states
+from tests.archive.sample_data import fill, in_archive, in_tables, states
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers, own_database
 
@@ -25,6 +26,27 @@ class Base(DeclarativeBase):
 class Mail(JobMixin[str], Base, queue_schema="mails", queue_prefix="m_"):
     tenant: Mapped[int] = mapped_column(Integer, nullable=True)
     tags: Mapped[Any] = mapped_column(JSONB, nullable=True)
+
+
+def test_a_column_that_the_archive_would_not_keep_is_refused_before_anything_is_moved(
+    engine: Engine, tmp_path: Path
+) -> None:
+    fill(engine)
+    before = in_tables(engine)
+    for table, cure in (("job", "--app"), ("job_attempt", "drop them")):
+        with engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE {table} ADD COLUMN tenant int, ADD COLUMN note text DEFAULT 'x'"))
+        for act in (
+            lambda: archive(engine, tmp_path, before=timedelta(days=30)),
+            lambda: preview(engine, before=timedelta(days=30)),
+        ):
+            with pytest.raises(UnarchivedColumnsError, match=f"note, tenant of table {table}: .*{cure}") as raised:
+                act()
+            assert (raised.value.table, raised.value.columns) == (table, ("note", "tenant"))
+        with engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE {table} DROP COLUMN tenant, DROP COLUMN note"))
+    assert in_tables(engine) == before
+    assert list(tmp_path.iterdir()) == []
 
 
 @own_database

@@ -5,6 +5,7 @@ The suite's run ends with the table of them: the fault, the rows expected, the r
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -217,6 +218,50 @@ def test_any_failure_in_a_stream_leaves_each_row_enqueued_once(
     result = written(database_url, str(query.id), sequence=3)
     assert result is not None
     assert result.enqueued == 500
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("lost", ["everything since batch 0", "the record of the last commit"])
+def test_a_stream_with_an_older_checkpoint_loses_no_row_silently(
+    lost: str, spark: SparkSession, database_url: str, engine: Engine, tmp_path: Path
+) -> None:
+    source, checkpoint, backup = tmp_path / "rows", tmp_path / "checkpoint", tmp_path / "backup"
+
+    def add(name: str, rows: int) -> None:
+        spark.range(rows).selectExpr(f"concat('\"{name}-', id, '\"') AS input").coalesce(1).write.parquet(
+            str(tmp_path / name)
+        )
+        source.mkdir(exist_ok=True)
+        (file,) = (tmp_path / name).glob("*.parquet")
+        file.rename(source / f"{name}.parquet")
+
+    def run(**options: str) -> None:
+        rows = spark.readStream.schema("input string").parquet(str(source))
+        sink = rows.writeStream.format("jobqueue").options(url=database_url, type="t", **options)
+        sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start().awaitTermination()
+
+    add("a", 10)
+    run()
+    shutil.copytree(checkpoint, backup)
+    add("b", 5)
+    run()
+    assert found(engine)[0] == 15
+    if lost == "the record of the last commit":  # the batch is planned again, with the same rows
+        for file in checkpoint.glob("commits/*1*"):
+            file.unlink()
+        run()
+        assert found(engine) == (15, 15, 0)
+        return
+    shutil.rmtree(checkpoint)
+    shutil.copytree(backup, checkpoint)
+    add("c", 7)
+    with pytest.raises(Exception, match=r"batch 1 of query .* has committed 5 rows, this time there are 12.*onRepeat=skip"):
+        run()
+    assert found(engine)[:2] == (15, 15)
+    run(onRepeat="skip")  # the operator accepts that the rows of "c" are left out, and enqueues them apart
+    add("d", 3)
+    run()
+    assert found(engine)[:2] == (18, 18)
 
 
 @pytest.mark.long

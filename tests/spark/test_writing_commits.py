@@ -29,7 +29,7 @@ from sa_jobqueue.operations.bulk import (
 )
 from sa_jobqueue.spark import writing
 from sa_jobqueue.spark.connections import connect
-from sa_jobqueue.spark.staging import BadRowError, new_task_id
+from sa_jobqueue.spark.staging import BadRowError, fingerprint_of, new_writer_number
 from sa_jobqueue.statements import bulk
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
@@ -227,8 +227,37 @@ def test_on_repeat_check_raises_for_a_write_repeated_with_other_rows(database_ur
     ) as raised:
         write(database_url, rows, **checked)
     assert (raised.value.committed, raised.value.staged) == (3, 5)
+    with pytest.raises(RepeatedWriteError, match="has committed 3 rows, this time there are 3 others"):
+        write(database_url, [*rows[:2], {"input": "2"}], **checked)
     session.rollback()
     assert (count(session), count(session, Job.Write)) == (3, 1)
+
+
+def test_the_fingerprint_of_rows_depends_on_neither_order_nor_batches() -> None:
+    rows: list[Row] = [{"input": str(n % 3), "deduplication_key": None if n % 2 else f"k{n}"} for n in range(20)]
+    whole = fingerprint_of(batch(rows))
+    parts = fingerprint_of(batch(rows[:7])) + fingerprint_of(batch(rows[:6:-1]))
+    assert parts % 2**64 == whole % 2**64
+    assert fingerprint_of(batch([*rows[:-1], rows[0]])) != whole
+
+
+def test_the_result_says_whether_the_write_had_committed_before(database_url: str, session: Session) -> None:
+    first, second = (stage(database_url, [{"input": "1"}]) for _ in range(2))
+    results = []
+    for tasks in (first, second):
+        results.append(commit(session, tasks))
+        session.commit()
+    assert [result.repeated for result in results] == [False, True]
+
+
+def test_a_writer_that_gives_up_keeps_the_staged_rows_of_another(database_url: str, session: Session) -> None:
+    one, other = (writer(database_url, ["input"], type="t", writeId="nightly") for _ in range(2))
+    parts = [[each.write(iter([batch([{"input": "1"}] * 5)]))] for each in (one, other)]
+    other.abort([None])
+    assert count(session, Job.Stage) == 5
+    session.rollback()
+    one.commit(list(parts[0]))
+    assert count(session) == 5
 
 
 def test_an_empty_partition_opens_no_connection(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,8 +303,7 @@ def test_rows_staged_by_a_dead_driver_or_task_attempt_are_ignored(
     assert (result.staged, result.enqueued) == (2, 2)
     assert session.scalars(select(Job.input).distinct()).all() == ["of the living"]
     assert count(session, Job.Stage) == 0
-    assert len({new_task_id(5) for _ in range(1000)}) == 1000
-    assert {new_task_id(5) % 2**20 for _ in range(10)} == {5}
+    assert len({new_writer_number() for _ in range(1000)}) == 1000
 
 
 @both_servers

@@ -397,6 +397,7 @@ CREATE TABLE ${q}job_bulk_write (
   enqueued bigint NOT NULL,
   duplicates bigint NOT NULL,
   rejected bigint NOT NULL,
+  fingerprint bigint DEFAULT 0 NOT NULL,
   written_by text,
   written_at timestamptz DEFAULT now() NOT NULL,
   changed_xid xid8 DEFAULT pg_current_xact_id() NOT NULL,
