@@ -18,7 +18,7 @@ IdT = TypeVar("IdT")
 class StageMixin(Companion, Generic[IdT]):
     """One row of a bulk write, written by one of its tasks and deleted when the write commits.
 
-    Unlogged: a server that crashes empties it, and the write whose rows are missing then refuses to commit.
+    The table is unlogged: a server that crashes empties it, and the write whose rows are missing then refuses to commit.
     """
 
     write_id: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-99)

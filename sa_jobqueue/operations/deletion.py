@@ -155,7 +155,7 @@ def _refuse_references(
 def delete_jobs(session: Session, model: type[JobMixin[Any]], job_ids: list[Any], *, by: str) -> None:
     """Delete jobs with their blockers and attempts, and notify workers and callers that wait.
 
-    Requires: the jobs are locked, and no other job refers to them.
+    Obliges: the jobs are locked, and no other job refers to them.
     """
     given = {"job_ids": job_ids}
     # What the session holds of the rows deleted leaves it with them, and comes back if they do.

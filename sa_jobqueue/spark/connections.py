@@ -77,7 +77,8 @@ def url_of(options: Options) -> URL:
 def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection]:
     """Open a connection that commits each statement separately, unless a transaction is begun by SQL.
 
-    Timeouts: `statementTimeout`, and one minute for an idle transaction. The time zone is UTC.
+    Its timeouts are `statementTimeout`, and one minute for an idle transaction. The time zone is UTC.
+
     Raises: DatabaseUnavailableError, which names the database without passwords; InvalidOptionError as `url_of`.
     """
     url = url_of(options)

@@ -43,10 +43,8 @@ _SAMPLES: Final[tuple[tuple[type[DataType], Any], ...]] = (
 def check_payload(kind: JobType, schema: StructType, column: str | None = None) -> None:
     """Check the columns of a payload against the input type of `kind`.
 
-    Args:
-        kind: the job type.
-        schema: the columns of the payload.
-        column: the name of the only column, if the payload is its value and not an object.
+    Parameters: `schema`: the columns of the payload. `column`: the name of the only column, if the payload is its value and
+    not an object.
 
     Raises: InvalidColumnError for the first column that makes every row invalid.
     """

@@ -1,8 +1,9 @@
-"""Every public name has a docstring, whose first line is a sentence."""
+"""Every public name has a docstring, whose first line is a sentence, and labels are those of docs/style.md."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,3 +41,15 @@ def test_everything_public_has_a_docstring() -> None:
         if not first or not first.rstrip('"').endswith((".", ":", "`")):
             bare.append(f"{path.relative_to(ROOT)}: {name}: {first!r}")
     assert bare == []
+
+
+def test_docstrings_use_the_labels_of_the_style_page() -> None:
+    labels = set(re.findall(r"^\| `(\w+):` \|", (ROOT / "docs/style.md").read_text(), re.MULTILINE))
+    used: dict[str, str] = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                for found in re.findall(r"^([A-Z][a-z]+):(?= |$)", ast.get_docstring(node) or "", re.MULTILINE):
+                    used[found] = f"{path.relative_to(ROOT)}: {node.name}"
+    assert {label: where for label, where in used.items() if label not in labels | {"Example"}} == {}  # of a command's help
+    assert labels <= used.keys()
