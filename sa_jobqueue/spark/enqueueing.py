@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, NoReturn, TypeAlias
+from typing import Any, Final, Literal, NoReturn
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
@@ -25,17 +25,14 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.spark import writing
 from sa_jobqueue.spark.connections import connect, find_queue, load_object
+from sa_jobqueue.spark.documents import Ours, document
 from sa_jobqueue.spark.options import OPTIONS, Options, Use, plain, read_options
 from sa_jobqueue.spark.progress import counted_tasks
 from sa_jobqueue.spark.sampling import check_payload
 from sa_jobqueue.spark.writing import WriteError
 from sa_jobqueue.tracing import current_traceparent
 
-Ours: TypeAlias = "str | Column"
-"""A column's name, or an expression."""
-
 _OUR_ERROR: Final = re.compile(r"sa_jobqueue\.[\w.]+: (.+)")
-_PLAIN: Final = {"ignoreNullFields": "false"}
 
 
 def enqueue(
@@ -71,7 +68,9 @@ def enqueue(
     `target`: a handler, whose payload type validates and stores the inputs as `handler.job(...)` does, or the name of a job
     type; with `app`, a type that is registered there. The module of a handler must be importable on the executors.
     `payload`: the input of each job: a column, names of columns to combine into an object, or None for all columns. Values
-    other than text become JSON by Spark's `to_json`, nulls included; a STRING column must contain JSON documents.
+    other than text become JSON, nulls included: instants in UTC with microseconds; decimals as text for a handler, and as
+    numbers of up to 15 digits for a name. A column whose values JSON would change, such as BINARY, is refused. A STRING
+    column must contain JSON documents.
     `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`,
     `skip_while_retrying`: one value for all jobs, or a column; the default is the type's setting.
     `deduplication_key`, `ordering_key`, `fairness_key`, `id`, `blockers` (ARRAY<STRING>): columns. Jobs with the same
@@ -94,7 +93,8 @@ def enqueue(
     elif app is not None:
         given["app"] = app
     given |= {name: value for name, value in (("url", url), ("writeId", write_id)) if value is not None}
-    columns: dict[str, Column] = {"input": _input(df, payload)}
+    kind = _kind_of(target, app)
+    columns: dict[str, Column] = {"input": document(df, payload, is_typed=kind is not None)}
     for name, option, one in (
         ("queue", "queue", queue),
         ("priority", "priority", priority),
@@ -129,7 +129,6 @@ def enqueue(
     for name, default in (("traceContext", current_traceparent()), ("writtenBy", written_by)):
         if default and plain(name) not in map(plain, given):
             given[name] = default
-    kind = _kind_of(target, app)
     if kind is not None and mode.upper() == "FAILFAST":
         _check_sample(kind, df, payload)
     return _write(df.select(*(column.alias(name) for name, column in columns.items())), given, progress)
@@ -216,17 +215,6 @@ def _written(options: Options, write_id: str, sequence: int) -> WriteResult | No
 
 def _options(given: Mapping[str, str]) -> Options:
     return read_options(given, use=Use.WRITE, known=(*OPTIONS, *writing.OPTIONS))
-
-
-def _input(df: DataFrame, payload: Ours | Sequence[str] | None) -> Column:
-    if payload is None or not isinstance(payload, (str, Column)):
-        return F.to_json(F.struct(*(df.columns if payload is None else payload)), _PLAIN)
-    column = F.col(payload) if isinstance(payload, str) else payload
-    if isinstance(df.select(column).schema[0].dataType, StringType):
-        return column
-    # `to_json` does not accept a plain number: wrap it in an array, then remove the brackets.
-    listed = F.to_json(F.array(column), _PLAIN)
-    return F.substring(listed, F.lit(2), F.length(listed) - 2)
 
 
 def _constant(name: str, value: Any) -> Any:

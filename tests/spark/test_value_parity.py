@@ -1,0 +1,129 @@
+"""Every value of a DataFrame reaches the handler as it was, or its column is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import enqueue as enqueue_job
+from sa_jobqueue.spark import enqueue
+from sa_jobqueue.spark.columns import InvalidColumnError
+from sa_jobqueue.spark.writing import WriteError
+from sa_jobqueue.testing import drain
+from tests.spark import parity_app
+from tests.spark.parity_app import Everything, Inner, receive
+
+pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
+
+SCHEMA = """byte TINYINT, big BIGINT, real FLOAT, double DOUBLE, narrow DECIMAL(10,2), wide DECIMAL(38,18), flag BOOLEAN,
+  text STRING, day DATE, instant TIMESTAMP, wall TIMESTAMP_NTZ, numbers ARRAY<DECIMAL(38,18)>, reals ARRAY<FLOAT>,
+  by_name MAP<STRING, TIMESTAMP>, by_number MAP<INT, DECIMAL(20,3)>,
+  inner STRUCT<amount: DECIMAL(38,18), at: TIMESTAMP, ratio: FLOAT>, many ARRAY<STRUCT<amount: DECIMAL(38,18), at: TIMESTAMP,
+  ratio: FLOAT>>, nothing DECIMAL(38,18), no_inner STRUCT<amount: DECIMAL(38,18), at: TIMESTAMP, ratio: FLOAT>, `a.b` INT"""
+EXACT = Decimal("12345678901234567890.123456789012345678")
+INSTANT = datetime(2026, 3, 29, 1, 59, 59, 123457, tzinfo=UTC)
+FAR = datetime(1850, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
+"""Before time zones had whole minutes."""
+INNER = {"amount": EXACT, "at": FAR, "ratio": 0.1}
+ROW: dict[str, Any] = {
+    **{"byte": -128, "big": 2**63 - 1, "real": 0.1, "double": 0.1, "narrow": Decimal("1.10"), "wide": EXACT, "flag": True},
+    **{"text": 'ä"\\\u2028😀', "day": date(9999, 12, 31), "instant": INSTANT, "wall": INSTANT.replace(tzinfo=None)},
+    **{
+        "numbers": [EXACT, None],
+        "reals": [0.1],
+        "by_name": {"a b": INSTANT},
+        "by_number": {-7: Decimal("98765432109876.543")},
+    },
+    **{"inner": INNER, "many": [INNER, None], "nothing": None, "no_inner": None, "a.b": 5},
+}
+
+
+@pytest.fixture
+def frame(spark: SparkSession) -> Iterator[DataFrame]:
+    """Give the row, in a session whose zone is not that of the values."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    yield spark.createDataFrame([ROW], SCHEMA)
+    spark.conf.set("spark.sql.session.timeZone", str(before))
+
+
+def expected() -> Everything:
+    """Return the row as Spark stores it: a FLOAT has 24 bits."""
+    real = 0.10000000149011612
+    inner = Inner(amount=EXACT, at=FAR, ratio=real)
+    changed = {"real": real, "reals": [real], "inner": inner, "many": [inner, None], "a_b": 5}
+    return Everything(**{name: value for name, value in ROW.items() if name != "a.b"} | changed)
+
+
+def received(engine: Engine) -> list[Any]:
+    parity_app.received.clear()
+    assert drain(parity_app.jobs, engine).completed
+    return list(parity_app.received)
+
+
+def test_every_type_reaches_the_handler_as_from_the_handlers_own_job(
+    frame: DataFrame, database_url: str, engine: Engine, session: Session
+) -> None:
+    enqueue(frame.withColumnRenamed("a.b", "a_b"), receive, url=database_url)
+    (from_spark,) = received(engine)
+    with session.begin():
+        enqueue_job(session, receive.job(expected()))
+    assert [from_spark] == received(engine) == [expected()]
+
+
+def test_a_single_column_and_names_with_dots_keep_their_values(frame: DataFrame, database_url: str, engine: Engine) -> None:
+    enqueue(frame, "any", payload="instant", url=database_url)
+    enqueue(frame, "any", payload=["a.b", "instant"], url=database_url)
+    instant = "2026-03-29T01:59:59.123457Z"
+    assert sorted(received(engine), key=str) == [instant, {"a.b": 5, "instant": instant}]
+
+
+@pytest.mark.parametrize(
+    ("expression", "words"),
+    [
+        ("CAST('x' AS BINARY)", "BINARY.*Base64Bytes"),
+        ("array(CAST('x' AS BINARY))", "BINARY"),
+        ("INTERVAL '1' DAY", "seconds"),
+        ("named_struct('inner', INTERVAL '1' YEAR)", "months"),
+        ("map(1.5D, 2)", "keys of type DOUBLE"),
+    ],
+)
+def test_a_column_that_json_would_change_is_refused_by_name(
+    spark: SparkSession, database_url: str, expression: str, words: str
+) -> None:
+    rows = spark.range(1).select(F.expr(expression).alias("odd"))
+    for target in (receive, "any"):
+        with pytest.raises(InvalidColumnError, match=words) as raised:
+            enqueue(rows, target, url=database_url)
+        assert raised.value.field.startswith("odd")
+
+
+def test_a_wide_decimal_is_refused_where_no_handler_reads_it(frame: DataFrame, database_url: str) -> None:
+    with pytest.raises(InvalidColumnError, match=r"DECIMAL\(38,18\), with more digits than .* cast it to STRING"):
+        enqueue(frame.select("wide"), "any", url=database_url)
+
+
+@pytest.mark.parametrize(
+    "value", ["double('NaN')", "array(float('Infinity'))", "named_struct('x', map('y', double('-Infinity')))"]
+)
+def test_a_row_with_a_number_that_json_lacks_is_refused(
+    spark: SparkSession, database_url: str, engine: Engine, value: str
+) -> None:
+    rows = spark.sql(f"SELECT {value} AS odd")
+    for target in ("any", parity_app.anything):
+        with pytest.raises(WriteError, match="NaN or Infinity"):
+            enqueue(rows, target, url=database_url)
+
+
+def test_the_payload_type_of_the_parity_test_has_a_field_for_each_column() -> None:
+    assert issubclass(Everything, BaseModel)
+    assert {name.replace("a_b", "a.b") for name in Everything.model_fields} == set(ROW)
