@@ -30,7 +30,6 @@ _COMMANDS: Final = {
     "explain": ("sa_jobqueue.cli.explain:explain", "Explain why a job is not running."),
     "trace": ("sa_jobqueue.cli.trace:trace", "Show the attempts of a chain as a tree, with times."),
     "health": ("sa_jobqueue.cli.health:health", "Report problems of the queue, with its figures."),
-    "top": ("sa_jobqueue.cli.top:top", "Watch the queue in the terminal."),
     "dashboard": ("sa_jobqueue.cli.dashboard:dashboard", "Serve the dashboard to a browser."),
     "exporter": ("sa_jobqueue.cli.exporter:exporter", "Serve the queue's metrics to Prometheus."),
     "dashboards": ("sa_jobqueue.cli.dashboards:dashboards", "Write a Grafana dashboard and Prometheus alert rules."),

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
-from datetime import timedelta
 from io import StringIO
 from typing import Any
 
@@ -20,17 +19,14 @@ from sqlalchemy import Engine
 from sa_jobqueue import events as job_events
 from sa_jobqueue.cli import main
 from sa_jobqueue.observe.health import health
-from sa_jobqueue.observe.health.overview import overviews
 from sa_jobqueue.observe.log_lines import JsonFormatter, TextFormatter, bind
 from sa_jobqueue.worker import logs
 from tests.contracts.packages import SOURCE
 from tests.fixtures.events import CASES
 from tests.fixtures.hostile import FORGED, HOSTILE, LONE, HostileJob, unsafe, write_hostile
-from tests.fixtures.workers import until
 
 ELSEWHERE = {
     "worker": "its output is its log: the formatters below",
-    "top": "below",
     "dashboard": "its pages: tests/dashboard/test_hostile_text.py",
     "exporter": "its output is its figures: below",
     "report": "below; Spark's frames hold nothing else",
@@ -183,22 +179,6 @@ def test_only_the_output_module_of_the_cli_writes_to_streams() -> None:
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         found += [f"{path.name}:{call.lineno}" for call in calls if ast.unparse(call.func) in WRITERS]
     assert not found
-
-
-async def test_top_shows_no_raw_control_characters(engine: Engine, ids: dict[str, str]) -> None:
-    from textual.widgets import DataTable, Static
-
-    from sa_jobqueue.cli._top import TopApp
-
-    app = TopApp(lambda: overviews(engine, model=HostileJob), interval=timedelta(seconds=60))
-    async with app.run_test(size=(150, 45)):
-        await until(lambda: app.reads == 1, what="the first look")
-        tables = [app.query_one(f"#{name}", DataTable) for name in ("queues", "workers", "longest", "failures")]
-        cells = [str(cell) for table in tables for row in range(table.row_count) for cell in table.get_row_at(row)]
-        summary = str(app.query_one("#summary", Static).render())
-        assert all(table.row_count for table in tables)
-        assert not [cell for cell in cells if unsafe(cell) or "\n" in cell]
-        assert not unsafe(summary)
 
 
 def hostile(value: Any) -> Any:

@@ -53,7 +53,7 @@ WITHOUT_ACT = {
 READS = {
     *("workers list", "queues list", "queues shares", "queues show", "types list", "jobs list", "jobs show", "explain"),
     *("chains list", "chains progress", "chains show", "schedules explain", "schedules list", "schedules next"),
-    *("schedules show", "trace", "health", "top", "dashboard", "exporter", "dashboards", "dead-letters groups"),
+    *("schedules show", "trace", "health", "dashboard", "exporter", "dashboards", "dead-letters groups"),
     *("dead-letters list", "dead-letters show", "audit list", "writes list", "writes show", "report", "migrate sql"),
     *("migrate version", "grants", "doctor"),
 }
