@@ -46,12 +46,11 @@ class Layout:
         """Return the name of an object as SQL text, with its schema if it has one. `noun`: as in `name`."""
         return f'"{self.schema}".{self.prefix}{noun}' if self.schema else f"{self.prefix}{noun}"
 
-    def channel(self, topic: Literal["due", "lost", "ended", "rules", "freed", "unblock"]) -> str:
+    def channel(self, topic: Literal["due", "lost", "ended", "rules", "unblock"]) -> str:
         """Return the NOTIFY channel of a `topic`: `due` carries a queue's name, `lost` a job's id, `ended` a chain's.
 
-        `rules` carries nothing: settings of queues, job types or workers have changed. `freed` carries a limit that has
-        free capacity again, `queue mail` or `type report`. `unblock` carries nothing: a job ended without a worker, and
-        other jobs may wait for its chain.
+        `rules` carries nothing: settings of queues, job types or workers have changed. `unblock` carries nothing:
+        a job ended without a worker, and other jobs may wait for its chain.
         """
         return f"{self.schema or ''}.{self.prefix}job:{topic}"
 

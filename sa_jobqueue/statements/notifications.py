@@ -28,11 +28,10 @@ def notify_unblock(model: type[JobMixin[Any]]) -> Select[Any]:
     return select(func.pg_notify(model.__jobqueue__.channel("unblock"), literal_column("''")))
 
 
-def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended", "freed"]) -> Select[Any]:
-    """Tell on commit that jobs were lost to their workers, that chains have ended, or that limits have room again.
+def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended"]) -> Select[Any]:
+    """Notify on commit that jobs were lost to their workers, or that chains have ended.
 
-    Parameters: `ids`, as texts; of limits `queue mail`, `type report`, a queue key (`fairness.queue_key_of`). Locks:
-    as `notify_due`.
+    Parameters: `ids`, as texts. Locks: as `notify_due`.
     """
     payload = func.unnest(bindparam("ids", type_=ARRAY(Text))).column_valued("payload")
     return select(func.count(func.pg_notify(model.__jobqueue__.channel(topic), payload)))

@@ -378,7 +378,6 @@ class Worker:
             model.__jobqueue__,
             on_due=claimer.notified,
             on_lost=verifier.suspect,
-            on_freed=claimer.capacity_freed,
             on_rules=rules_changed,
             on_unblock=unblock,
         )

@@ -252,7 +252,7 @@ def test_worker_refuses_arguments_that_are_no_queue_or_engine(engine: Engine) ->
 
 def _listeners(engine: Engine) -> int:
     with engine.connect() as connection:
-        found = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%freed%'")
+        found = text("SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%unblock%'")
         return int(connection.execute(found).scalar_one())
 
 

@@ -69,7 +69,7 @@ async def test_a_false_lost_notification_stops_no_attempt(start: Start, engine: 
         kept_id, cancelled_id = kept.id, cancelled.id
     async with start(jobs) as log:
         await log.until(JobStarted, 2)
-        for topic in ("lost", "due", "freed", "rules"):
+        for topic in ("lost", "due", "rules"):
             notify(topic, *GARBAGE)
         notify("lost", kept_id, cancelled_id, kept_id, times=20)
         with Session(engine) as session, session.begin():
@@ -143,7 +143,6 @@ async def test_a_flood_of_notifications_costs_a_bounded_number_of_statements(
                 notify("due", "default")
                 notify("lost", ids[0])
                 notify("rules", "")
-                notify("freed", "queue default")
             with Session(engine) as session, session.begin():
                 cancel_jobs(session, [ids[1]])  # whose notification comes after all of these
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -73,7 +72,7 @@ class Driven:
             Job,
             executor=cast("Any", self.slots),
             completer=unused,
-            unblocker=cast("Any", SimpleNamespace(notify_freed=unused)),
+            unblocker=unused,
             worker_id=WORKER,
             jobs=queue,
             events=EventBus(),

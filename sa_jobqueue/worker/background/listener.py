@@ -7,7 +7,6 @@ reads is bounded: notifications faster than a channel's `Throttle` allows are pa
 | channel | payload | leads to | at most |
 |---|---|---|---|
 | `due` | a queue | a claim of the worker's own queues; others are ignored | 200 claims a second |
-| `freed` | a limit | a claim, where one of its claims found no room under that limit | 100 claims a second |
 | `lost` | a job's id | a check of its attempt (`verifier`), if it runs here | 10 reads a second |
 | `unblock` | none | a search for ended chains whose dependants are still blocked | 100 a second |
 | `rules` | none | a read of settings, one of schedules, and a heartbeat | 10 of each a second |
@@ -84,7 +83,7 @@ class Throttle:
 
 
 class Listener(Component):
-    """LISTENs on a dedicated connection and calls `on_due`, `on_lost`, `on_freed`, `on_rules` and `on_unblock`.
+    """LISTENs on a dedicated connection and calls `on_due`, `on_lost`, `on_rules` and `on_unblock`.
 
     A crash loses notifications, which costs latency up to the poll interval, never a job; after every (re)connect it calls
     all of them once, for what was missed. Two may overlap.
@@ -99,7 +98,6 @@ class Listener(Component):
         *,
         on_due: Callable[[Hints], None],
         on_lost: Callable[[Hints], None],
-        on_freed: Callable[[Hints], None],
         on_rules: Callable[[], None] = lambda: None,
         on_unblock: Callable[[], None] = lambda: None,
     ) -> None:
@@ -111,7 +109,6 @@ class Listener(Component):
             layout.channel("due"): Throttle(on_due, interval=0.005),
             self._lost: Throttle(on_lost, interval=0.1),
             self._unblock: Throttle(lambda _: on_unblock(), interval=0.01),
-            layout.channel("freed"): Throttle(on_freed, interval=0.01),
         }
         self.listening = asyncio.Event()
         """Set while notifications arrive."""

@@ -32,8 +32,7 @@ from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.buckets import Buckets
 from sa_jobqueue.worker.claim.claims import Claims, is_of_ordering
 from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan
-from sa_jobqueue.worker.claim.freed import Freed
-from sa_jobqueue.worker.claim.limits import FULL, MAX_BACKOFF, transaction
+from sa_jobqueue.worker.claim.limits import FULL, transaction
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.planner import Planner, Share
 from sa_jobqueue.worker.claim.rates import OutdatedError, TooHeavyError
@@ -84,8 +83,8 @@ class _Lanes:
         self.arrivals = Arrivals(model, partitions, self.cursors, self.backlog, queues=queues, types=types, clock=clock)
         self.arrivals.on_full_scan = self._forget_candidates
         self._clock = clock
-        self._backing_off: dict[str, tuple[float, list[Lane]]] = {}
-        """Fairness keys without capacity: the backoff in seconds, and their lanes."""
+        self._backing_off: dict[str, list[Lane]] = {}
+        """Fairness keys without capacity, with their lanes."""
 
     def claimed(self, plan: Plan, shares: Mapping[Partition, Sequence[Share]], jobs: Sequence[Any], at: Any) -> None:
         """Record which jobs a claim of this plan returned, at `at` by the database's clock."""
@@ -105,17 +104,13 @@ class _Lanes:
             if capacity > 0:
                 self._backing_off.pop(queue_key, None)
                 continue
-            seconds = min(2 * self._backing_off[queue_key][0], MAX_BACKOFF) if queue_key in self._backing_off else FULL
-            lanes = self.planner.lanes_of_key(queue_key)
-            self._backing_off[queue_key] = seconds, lanes
-            self.backlog.back_off(lanes, now + seconds)
+            lanes = self._backing_off[queue_key] = self.planner.lanes_of_key(queue_key)
+            self.backlog.back_off(lanes, now + FULL)
 
-    def key_ended(self, queue_key: str, now: float) -> bool:
-        """Plan a fairness key again because one of its jobs ended; return whether it was backing off."""
-        _, lanes = self._backing_off.pop(queue_key, (0.0, []))
-        for lane in lanes:
+    def key_ended(self, queue_key: str, now: float) -> None:
+        """Plan a fairness key again because one of its jobs ended."""
+        for lane in self._backing_off.pop(queue_key, []):
             self.backlog.found(lane, now, now)
-        return bool(lanes)
 
     def _forget_candidates(self) -> None:
         for partition in self.partitions.every:
@@ -167,7 +162,10 @@ class Claimer(Component):
         self._held = compiled(leases.held, model)
         self._model = model
         self._ordered = False
-        self._freed = Freed(unblocker.notify_freed)
+        self._limited: dict[Any, str] = {}
+        """Queue keys (`queue_key_of`) of the jobs that this worker runs under limits, by their ids."""
+        self._ended: list[str] = []
+        """Queue keys of those that ended since the last count began."""
         self._controls = controls
         self._applied = Controls()
         self._buckets = Buckets()
@@ -180,8 +178,6 @@ class Claimer(Component):
         self._was_notified = True
         self._spin_until = 0.0
         self._poll_delay = _FIRST_POLL
-        self._freed_during_count: set[str] | None = None
-        """Limits named by notifications since a count began; None while nothing is being counted."""
         self._has_run = False
         self._connected_at = float("-inf")
         self._claim_began = float("-inf")
@@ -209,36 +205,23 @@ class Claimer(Component):
 
     def job_ended(self, job_id: Any) -> None:
         """Poll once more if the end of this job may allow another one to start: of its ordering key, or under its limit."""
-        queue_key = self._freed.end(job_id)
+        queue_key = self._limited.pop(job_id, None)
         if queue_key is not None:
-            for partition in self._lanes.partitions.every:
-                partition.full_until = float("-inf")
-            self._lanes.key_ended(queue_key, self._loop.time())
+            self._ended.append(queue_key)
+            self._count_again([queue_key])
         if self._ordered or self._lanes.partitions.is_limited:
             self._woken.set()
 
-    def capacity_freed(self, limits: Hints) -> None:
-        """Poll now if this worker waits for capacity under one of these limits, such as `queue mail`."""
-        if limits is None:
-            self.poll_again()
-            return
-        if self._freed_during_count is not None:
-            self._freed_during_count.update(limits)
-        for limit in limits:
-            kind, _, name = limit.partition(" ")
+    def _count_again(self, queue_keys: Sequence[str]) -> None:
+        """Count at the next claim what limits leave: jobs of these queue keys have ended."""
+        if queue_keys:
             for partition in self._lanes.partitions.every:
-                if partition.limits is not None and partition.limits.covers((kind == "type", name)):
-                    was_full = partition.full_until > float("-inf") or partition.selection is not None
-                    partition.full_until = float("-inf")
-                    if was_full or self._lanes.key_ended(name, self._loop.time()):
-                        self._woken.set()
+                partition.full_until = float("-inf")
+        for queue_key in queue_keys:
+            self._lanes.key_ended(queue_key, self._loop.time())
 
     async def run(self) -> None:
         """Claim until cancelled, or until idle if `until_idle` is set."""
-        with self._freed.own_turn():
-            await self._run()
-
-    async def _run(self) -> None:
         # Cursors and snapshots are valid for one connection: the next one may lead to another server, or to the same server
         # restored from a dump, with other transaction ids and another clock.
         self._lanes = self._new_lanes()
@@ -302,7 +285,8 @@ class Claimer(Component):
         """
         # Read before the query: a job that ends during it is not orphaned. No claim runs at the same time.
         known = self._executor.attempts | self._completer.attempts
-        self._freed.keep({job_id for job_id, _ in known})
+        for job_id in self._limited.keys() - {job_id for job_id, _ in known}:
+            self.job_ended(job_id)
         rows = await self._held.execute(connection, {"worker_id": self._worker_id})
         orphans = [job for job in (ClaimedJob(*row) for row in rows) if (job.id, job.attempt) not in known]
         for job in orphans:
@@ -502,9 +486,6 @@ class Claimer(Component):
                 self._claimed(partition, plan, shares, jobs, at)
                 await self._start(jobs)
                 return jobs
-            if self._freed.takes_all(partition.limits):
-                partition.full_until = self._loop.time() + FULL
-                return []
             while True:
                 found = await self._claim_under(connection, partition, shares, limit, chosen)
                 if found is not None:
@@ -534,17 +515,12 @@ class Claimer(Component):
         at: Any = None
         try:
             async with transaction(connection):
-                ended = self._freed.before(limits)
-                freed_limits = self._freed_during_count = set()
-                try:
-                    limit, capacities = await limits.capacity(connection, limit, names)
-                finally:
-                    self._freed_during_count = None
+                self._ended = []
+                limit, capacities = await limits.capacity(connection, limit, names)
                 now = self._loop.time()
                 partition.full_until = now + limits.retry_in if limits.retry_in else float("-inf")
                 if chosen is None:
                     lanes.back_off(capacities, now)
-                self.capacity_freed(freed_limits)  # the count may have run before there was capacity
                 if limit > 0:
                     capacities = {name: capacities.get(name, limit) for name in names}
                     plan = self._plan(partition, shares, limit, chosen, capacities)
@@ -552,7 +528,10 @@ class Claimer(Component):
                     await limits.rates.spend(connection, jobs)
         except (TooHeavyError, OutdatedError):  # the cursors have not moved
             return None
-        self._freed.claimed(limits, ended, jobs)
+        if jobs and len(jobs) == limits.left:  # all that the count left: another one would find nothing
+            partition.full_until = max(partition.full_until, self._loop.time() + FULL)
+        self._count_again(self._ended)  # the count may have run before these ends were committed
+        self._limited |= {job.id: job.queue_key for job in jobs}
         if plan is not None:
             self._claimed(partition, plan, shares, jobs, at)
         await self._start(jobs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
@@ -12,10 +11,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled, plain
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import SEPARATOR, label_of, queue_key_of, queue_of, split
+from sa_jobqueue.policies.fairness import label_of, queue_key_of, queue_of, split
 from sa_jobqueue.statements import limits
 from sa_jobqueue.worker.claim.counting import Running
 from sa_jobqueue.worker.claim.rates import Rates
@@ -55,10 +53,8 @@ Key: TypeAlias = tuple[bool, str]
 
 BUSY: Final = 0.004
 """Seconds until a claim is retried that found the limit locked by another claim: about as long as a claim takes."""
-FULL: Final = 0.02
-"""Seconds until a claim is retried that found no capacity; doubled each time, and shortened by a notification."""
-MAX_BACKOFF: Final = 0.5
-"""Maximum number of seconds between two such retries."""
+FULL: Final = 0.25
+"""Seconds until this worker counts again where it found no capacity, unless one of its own jobs ends earlier."""
 
 
 class Limits:
@@ -79,18 +75,8 @@ class Limits:
         )
         self._running = Running(model, queue=queue, type_name=type_name, queue_of_keys=queue_of_keys)
         self.rates = Rates(model, queue, queue_keys)
-        self._full = FULL
-        self._each: int | None = None
-        self._most: dict[Key, int | None] = {}
-        self._keys: dict[str, list[Key]] = {}
-        self.counted: dict[Key, tuple[int, int]] = {}
-        """By key: how many jobs were running at the last count, and how many may run."""
-        self._after: dict[Key, tuple[int, int]] = {}
-        """The same after the last claim."""
-        self.held = 0
-        """How many jobs this worker runs under them, by its own count."""
-        self.asked_at = float("-inf")
-        """When it last counted, by the loop's clock."""
+        self.left: int | None = None
+        """How many more jobs the concurrency limits of all its jobs together allowed at the last count; None without one."""
         self.retry_in = 0.0
         """Seconds until a retry may find capacity; zero if there was some."""
 
@@ -107,8 +93,7 @@ class Limits:
         rows = {row.key: row for row in starmap(LimitRow, await self._lock.execute(connection, asked))}
         shared = [(False, self._queue)] if self._queue is not None else []
         shared += [(True, self._type)] if self._type is not None else []
-        self.retry_in = 0.0
-        self.counted = {}
+        self.retry_in, self.left = 0.0, None
         if any(key not in rows for key in shared):
             self.retry_in = BUSY
             return 0, {}
@@ -116,8 +101,6 @@ class Limits:
         if await self.rates.correct(connection):
             self.retry_in = BUSY
             return 0, {}
-        self._most |= {key: row.global_concurrency for key, row in rows.items()}
-        self._keys.clear()
         if any(rows[key].global_concurrency is not None for key in shared):
             in_queue, of_type = await self._running.count(connection)
         else:
@@ -125,17 +108,17 @@ class Limits:
         for key in shared:
             row = rows[key]
             if row.global_concurrency is not None:
-                self.counted[key] = (of_type if row.is_type else in_queue), row.global_concurrency
-                limit = min(limit, row.global_concurrency - self.counted[key][0])
+                left = row.global_concurrency - (of_type if row.is_type else in_queue)
+                self.left = left if self.left is None else min(left, self.left)
+                limit = min(limit, left)
             if (capacity := self.rates.capacity(key)) is not None:
                 limit = min(limit, capacity)
                 if capacity == 0:
                     self.retry_in = max(self.rates.wait(key), BUSY)
                     return 0, {}
         if limit <= 0:
-            self.retry_in, self._full = self._full, min(2 * self._full, MAX_BACKOFF)
+            self.retry_in = FULL
             return 0, {}
-        self._full = FULL
         return limit, await self._capacity_of_keys(connection, limit, queue_keys, own, rows)
 
     async def _capacity_of_keys(
@@ -147,8 +130,7 @@ class Limits:
         rows: Mapping[Key, LimitRow],
     ) -> dict[str, int]:
         of_queue = rows.get((False, self._queue or ""))
-        each = self._each = of_queue.concurrency_per_key if of_queue is not None else None
-        self._keys.clear()
+        each = of_queue.concurrency_per_key if of_queue is not None else None
         # Locked by another claim: no capacity for this one.
         capacities = {name: limit if (False, name) in rows else 0 for name in own}
         of_own = {name: row.global_concurrency for name in own if (row := rows.get((False, name))) is not None}
@@ -159,7 +141,6 @@ class Limits:
             counts = await self._running.count_by_fairness_key(connection)
             for name, number in most.items():
                 capacities[name] = min(capacities.get(name, limit), number - counts[name])
-                self.counted[False, name] = counts[name], number
         for name in own:
             if (capacity := self.rates.capacity((False, name))) is not None:
                 capacities[name] = min(capacities[name], capacity)
@@ -170,50 +151,6 @@ class Limits:
         """Name for logs and notifications: `queue mail`, `type report`, or `queue mail, type report`."""
         named = {"queue": self._queue or next(iter(sorted(self._own)), None), "type": self._type}
         return ", ".join(f"{what} {label_of(name)}" for what, name in named.items() if name is not None)
-
-    @property
-    def most(self) -> int | None:
-        """How many jobs may run under all of them together, by the last read; None if there is no limit."""
-        found = [self._most.get((is_type, name)) for is_type, name in ((False, self._queue), (True, self._type)) if name]
-        return min((one for one in found if one is not None), default=None)
-
-    def may_be_reached(self, key: Key, ended: int) -> bool:
-        """Return whether a limit may have been reached before `ended` jobs ended: not if half of it was free even then.
-
-        The last count may not include these jobs, because this worker learns of an end later than the database. If other
-        workers have used up the limit since, they retry after `MAX_BACKOFF` anyway.
-        """
-        n, most = self._after.get(key, (1, 1))
-        return 2 * (n + ended) >= most
-
-    def covers(self, key: Key) -> bool:
-        """Return whether a limit, or the one of a fairness key of its queue, is among these."""
-        is_type, name = key
-        return name == self._type if is_type else queue_of(name) == self._queue or name in self._own
-
-    def keys_of(self, queue: str) -> list[Key]:
-        """Return which of the limits count a job of a queue or fairness key, by the last read."""
-        if (known := self._keys.get(queue)) is not None:
-            return known
-        keys: list[Key] = [(False, self._queue)] if self._queue is not None else []
-        keys += [(True, self._type)] if self._type is not None else []
-        keys += [(False, queue)] if SEPARATOR in queue else []
-        found = self._keys[queue] = [key for key in keys if self._may_run(key) is not None]
-        return found
-
-    def started(self, jobs: Sequence[ClaimedJob], ended: Mapping[Key, int]) -> list[Key]:
-        """Record what was started after a count; return limits reached until `ended` jobs ended that are not reached now."""
-        used = Counter[Key]()
-        for queue, n in Counter([job.queue_key for job in jobs]).items():
-            for key in self.keys_of(queue):
-                used[key] += n
-        counts = {key: self.counted[key] for key in ended if key in self.counted}
-        self._after = {key: (n + used[key], most) for key, (n, most) in self.counted.items()}
-        return [key for key, (n, most) in counts.items() if n + used[key] < most <= n + ended[key]]
-
-    def _may_run(self, key: Key) -> int | None:
-        most = self._most.get(key)
-        return self._each if most is None and not key[0] and SEPARATOR in key[1] else most
 
 
 @asynccontextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -27,10 +27,6 @@ _HELD_REST = 0.02
 """Seconds until the next try when all remaining chains are locked; doubled each time, up to `_LONGEST_REST`."""
 _LONGEST_REST = 0.32
 """Maximum seconds between the release of a long-held lock and the next try."""
-
-
-LimitKey: TypeAlias = tuple[bool, str]
-"""A limit across all workers: whether it is of a job type, and the name of the job type or queue."""
 
 
 class Unblocker(Component):
@@ -64,7 +60,6 @@ class Unblocker(Component):
         """Chains that cannot be processed now, each with the time of the next try by the monotonic clock."""
         self._due: set[str] = set()
         self._notified_at: dict[str, float] = {}
-        self._freed: dict[LimitKey, None] = {}
         self._chains_to_unblock = blockers.chains_to_unblock(model)
         self._searches = self._notifies = False
         self._found: JobId | None = None
@@ -91,12 +86,6 @@ class Unblocker(Component):
             self._empty.clear()
             self._arrived.set()
 
-    def notify_freed(self, limits: Iterable[LimitKey]) -> None:
-        """Wake other workers that were held up by limits that may have capacity now."""
-        self._freed |= dict.fromkeys(limits)
-        self._empty.clear()
-        self._arrived.set()
-
     def notify_workers(self) -> None:
         """Wake other workers: this one released jobs, or leaves due jobs to them."""
         self._notifies = True
@@ -122,12 +111,12 @@ class Unblocker(Component):
         """Process what arrives until cancelled."""
         while True:
             searches = self._searches or self._found is not None
-            if not (self._chains or self._due or self._freed or searches or self._notifies):
+            if not (self._chains or self._due or searches or self._notifies):
                 self._empty.set()
                 self._arrived.clear()
                 await self._idle()
-            if self._freed or self._notifies:
-                await self._flush_freed()
+            if self._notifies:
+                await self._notify_workers()
             if searches:
                 await self._find()
             if self._chains or self._due:
@@ -150,16 +139,11 @@ class Unblocker(Component):
             if chain_id not in self._later:
                 self._chains.setdefault(chain_id)
 
-    async def _flush_freed(self) -> None:
-        """Notify of limits that have capacity again. A failure is ignored, because other workers poll anyway."""
-        freed, self._freed = self._freed, {}
-        notifies, self._notifies = self._notifies, False
+    async def _notify_workers(self) -> None:
+        """Wake other workers. A failure is not retried, because they poll anyway."""
+        self._notifies = False
         async with self._engine.begin() as connection:
-            if notifies:
-                await connection.execute(notifications.notify_unblock(self._model))
-            if freed:
-                ids = [f"{'type' if is_type else 'queue'} {name}" for is_type, name in freed]
-                await connection.execute(notifications.notify_each(self._model, "freed"), {"ids": ids})
+            await connection.execute(notifications.notify_unblock(self._model))
 
     async def _idle(self) -> None:
         """Wait until there is work, or until a chain that failed is due to be tried again."""
