@@ -27,7 +27,7 @@ BURST: Final = click.option(
 ALGORITHM: Final = click.option(
     "--rate-algorithm",
     metavar="NAME",
-    help="token_bucket, sliding_window (exact in any period) or local_token_bucket (approximate, without locks).",
+    help="token_bucket, or sliding_window (exact in any period).",
 )
 
 
@@ -47,8 +47,7 @@ def rate_text(one: QueueStatus | TypeStatus) -> str | None:
         return None
     burst = f", {one.rate_burst} at once" if one.rate_burst is not None else ""
     any_ = "any " if one.rate_algorithm == RateAlgorithm.SLIDING_WINDOW else ""
-    about = "about " if one.rate_algorithm == RateAlgorithm.LOCAL_TOKEN_BUCKET else ""
-    return f"{about}{one.rate_limit} in {any_}{shown(one.rate_period)}{burst}"
+    return f"{one.rate_limit} in {any_}{shown(one.rate_period)}{burst}"
 
 
 def read_limits(current: QueueSettings | TypeSettings, given: Mapping[str, str | None]) -> dict[str, Any]:

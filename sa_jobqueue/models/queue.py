@@ -57,7 +57,7 @@ def _rules(name: Any, noun: str, key: str, *others: str) -> tuple[Any, ...]:
             f" AND rate_period <= '{LONGEST.days} days'::interval"
             " AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1"
             " AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)"
-            " AND rate_algorithm IN ('token_bucket', 'sliding_window', 'local_token_bucket')"
+            " AND rate_algorithm IN ('token_bucket', 'sliding_window')"
             " AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')",
         ),
     )

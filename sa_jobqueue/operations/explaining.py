@@ -313,12 +313,6 @@ class _Explainer:
             cause, sentence, which = decided
             evidence |= which
             return cause, f"{since}, {sentence}.", evidence
-        # While slots are free, only the rate limit delays the jobs ahead.
-        rate = _delayed_by_local_rate(self.session, job, self.model, workers=len(ready)) if running < slots else None
-        if rate is not None and self.now > job.scheduled_at + _SOON:
-            evidence |= rate[1]
-            turn = "is next" if before == 0 else f"is behind {_many(before)}"
-            return Cause.RATE_LIMITED, f"{since} and {turn}, but {rate[0]}.", evidence
         if before == 0 and running < slots:
             return (
                 Cause.READY,
@@ -522,24 +516,6 @@ def _delayed_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> 
             what += f" of {rate.limit:,} in any {span(rate.period)}"
         todo = f"sa-jobqueue {row.what}s set {as_arguments(queue_key_of(row.name, row.fairness_key))} --rate-limit"
         return f"its {_limit(row)} starts {what}; the next in {span(wait)}: {todo}", evidence
-    return None
-
-
-def _delayed_by_local_rate(
-    session: Session, job: Any, model: type[JobMixin[Any]], *, workers: int
-) -> tuple[str, dict[str, Any]] | None:
-    """Describe the rate limit that is divided among workers, if there is one; only the workers know their state."""
-    asked = {"queue": job.queue, "fairness_keys": ["", job.fairness_key], "type_name": job.type_name}
-    for row in session.execute(explaining.rates(model), asked):
-        rate = Rate.of(row)
-        if rate is not None and rate.algorithm is RateAlgorithm.LOCAL_TOKEN_BUCKET:
-            share = rate.divided(workers)
-            each = timedelta(seconds=max(job.rate_cost or 1, 1) / share.per_second)
-            evidence = {"per_second": rate.per_second, "next_start": each, "algorithm": rate.algorithm, "workers": workers}
-            limit = f"the rate limit of its {_limit(row)}"
-            starts = f"{limit} lets each of {workers:,} workers start one every {span(each)}"
-            todo = f"sa-jobqueue {row.what}s set {as_arguments(queue_key_of(row.name, row.fairness_key))} --rate-limit"
-            return f"{starts}: {todo}", evidence
     return None
 
 

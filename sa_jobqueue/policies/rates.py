@@ -37,8 +37,6 @@ class RateAlgorithm(StrEnum):
     """At most the burst at once, and on average the rate."""
     SLIDING_WINDOW = "sliding_window"
     """At most the limit within any period."""
-    LOCAL_TOKEN_BUCKET = "local_token_bucket"  # noqa: S105 - no password
-    """A token bucket of which each worker has its part, in memory: approximate, and no claim waits for another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,10 +113,6 @@ class Rate:
     def is_ahead(self, spent_at: datetime | None) -> bool:
         """Return whether the last start, at `spent_at`, was recorded by a clock that was ahead of `at`."""
         return spent_at is not None and self.at is not None and spent_at - self.at > STEPPED_BACK
-
-    def divided(self, count: int) -> Rate:
-        """Return the share of each of `count` workers: at least one start at once."""
-        return replace(self, period=self.period * count, burst=max(self.most // count, 1))
 
     def fitting(self, weights: Sequence[int]) -> int:
         """Return how many of the first jobs with these costs may start together at `at`."""

@@ -32,7 +32,7 @@ class QueueSettings:
     `global_concurrency`: maximum number of its jobs that run at once, across all workers. `rate_limit`: how many jobs may
     start within `rate_period`, across all workers, each counted with its `rate_cost`. `rate_burst`: how many may start at
     once after a pause; `rate_limit` by default. `rate_algorithm`: how starts are counted, by default with a token bucket; a
-    sliding window has no burst, and a fairness key cannot have a local token bucket. `concurrency_per_key`: maximum number
+    sliding window has no burst. `concurrency_per_key`: maximum number
     of running jobs of each fairness key without a limit of its own. None means no limit.
     `retry`: backoff of jobs whose handlers have no retry policy, with jitter; None means `Backoff()`. `retention`: how long
     ended chains are kept; only for queues, not for fairness keys.
@@ -58,8 +58,6 @@ class QueueSettings:
             reason = "is a setting of the queue, for each of its keys; use global_concurrency, or omit fairness_key"
             raise InvalidOptionError("concurrency_per_key", reason)
         _check_number("weight", self.weight, MIN_WEIGHT, MAX_WEIGHT)
-        if self.rate_algorithm == RateAlgorithm.LOCAL_TOKEN_BUCKET and self.fairness_key:
-            raise InvalidOptionError("rate_algorithm", "cannot be local for a fairness key; use another algorithm")
         if self.concurrency_per_key is not None:
             _check_number("concurrency_per_key", self.concurrency_per_key, 1, _MOST)
         _check_limits(self)

@@ -12,8 +12,6 @@ from sqlalchemy import (
     Text,
     any_,
     bindparam,
-    case,
-    false,
     func,
     literal_column,
     null,
@@ -23,7 +21,6 @@ from sqlalchemy import (
 from sqlalchemy import cast as sql_cast
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
 
 
@@ -33,30 +30,19 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
 
     Parameters: `queues`, `types`, `worker_id`.
     Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `fairness_key`, `is_paused`,
-    `weight`, `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `sharers`,
+    `weight`, `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`,
     `concurrency_per_key`, `retry_base`, `retry_factor`, `retry_cap`; of the worker `global_concurrency` is the concurrency
-    asked for, null for its own. `sharers`: among how many workers a rate is divided, those that are running, and killed ones
-    for as long as they have a row; none before this worker has one itself, null where it is not divided. Unordered. Locks:
-    none. Index: the primary keys; all of `queue` and of `worker`, which are small.
+    asked for, null for its own. Unordered. Locks: none. Index: the primary keys; all of `queue` and of `worker`, which are
+    small.
     """
     queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)
 
     def rows(what: str, of: Any, *columns: Any) -> Select[Any]:
         return select(literal_column(f"'{what}'", Text).label("kind"), *columns).select_from(of)
 
-    def limits(of: Any, name: Any, served: str) -> list[Any]:
-        sharer = worker.alias("sharer")
-        is_there = func.coalesce(func.bool_or(sharer.c.id == bindparam("worker_id", type_=Text)), false())
-        sharers = (
-            select(case((is_there, func.count()), else_=literal_column("0", Integer)))
-            .where(sharer.c.state == literal_column("'running'"), name == any_(sharer.c[served]))
-            .correlate(of)
-            .scalar_subquery()
-        )
-        is_divided = of.c.rate_algorithm == literal_column(f"'{RateAlgorithm.LOCAL_TOKEN_BUCKET}'")
+    def limits(of: Any) -> list[Any]:
         period = clamped(of.c.rate_period).label("rate_period")
-        rate = [of.c.rate_limit, period, of.c.rate_burst, of.c.rate_algorithm]
-        return [of.c.global_concurrency, *rate, case((is_divided, sharers)).label("sharers")]
+        return [of.c.global_concurrency, of.c.rate_limit, period, of.c.rate_burst, of.c.rate_algorithm]
 
     no_key = literal_column("''", Text)
     one, nothing = literal_column("1", Integer), sql_cast(null(), Integer)
@@ -69,7 +55,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             queue.c.fairness_key,
             queue.c.paused_at.is_not(None).label("is_paused"),
             queue.c.weight,
-            *limits(queue, queue.c.name, "queues"),
+            *limits(queue),
             queue.c.concurrency_per_key,
             queue.c.retry_base,
             queue.c.retry_factor,
@@ -82,7 +68,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             no_key,
             kind.c.paused_at.is_not(None),
             one,
-            *limits(kind, kind.c.type_name, "job_types"),
+            *limits(kind),
             nothing,
             *no_retry,
         ).where(kind.c.type_name == any_(array("types", Text()))),
@@ -98,7 +84,6 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             sql_cast(null(), Interval),
             nothing,
             sql_cast(null(), Text),
-            nothing,
             nothing,
             *no_retry,
         ).where(worker.c.id == bindparam("worker_id", type_=Text)),

@@ -7,15 +7,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select, text
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import InvalidJobError
-from sa_jobqueue.events import WorkerStarted
-from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job, pause_queues, resume_queues, upsert_queue
+from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job
 from sa_jobqueue.operations.explaining import Cause
-from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
 
@@ -93,63 +91,6 @@ async def test_a_job_costing_more_than_the_rate_limit_starts_alone_and_delays_th
     assert all(later - earlier >= timedelta(milliseconds=300) for earlier, later in pairwise(at))
 
 
-async def test_local_token_buckets_take_no_lock_and_keep_the_rate_across_workers(
-    engine: Engine, jobs: Jobs, start: Start
-) -> None:
-    queue = JobQueue()
-
-    @queue.handler("test")
-    async def work() -> None:
-        pass
-
-    with Session(engine) as session, session.begin():
-        pause_queues(session, ["default"])
-    for number in range(45):
-        jobs.add(rate_cost=1 + number % 2)
-    async with start(queue, name="a"), start(queue, name="b"), start(queue, name="c"):
-        await until(lambda: scalar(engine, "SELECT count(*) FROM worker") == 3, what="all are there")
-        with Session(engine) as session, session.begin():
-            second = timedelta(seconds=1)
-            rate = QueueSettings(
-                name="default", rate_limit=30, rate_period=second, rate_burst=6, rate_algorithm="local_token_bucket"
-            )
-            since = session.execute(select(func.now())).scalar_one()
-            upsert_queue(session, rate)
-            resume_queues(session, ["default"])
-        with engine.begin() as holder:
-            # Held for as long as they work: an exact rate would start nothing.
-            holder.exec_driver_sql("SELECT FROM queue FOR UPDATE")
-            await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
-    # A burst, and a job for each worker beyond it.
-    assert scalar(engine, _BEYOND_SINCE, per_second=30, since=since) <= 6 + 3 * 2
-    assert scalar(engine, "SELECT count(DISTINCT completed_by) FROM job") == 3
-
-
-async def test_a_local_token_bucket_beside_a_concurrency_limit_is_charged_only_locally(
-    engine: Engine, jobs: Jobs, start: Start
-) -> None:
-    given = """
-    INSERT INTO queue (name, global_concurrency, rate_limit, rate_period, rate_burst, rate_algorithm)
-      VALUES ('default', 5, 40, interval '1 second', 1, 'local_token_bucket')
-    """
-    with engine.begin() as connection:
-        connection.exec_driver_sql(given)
-    queue = JobQueue()
-
-    @queue.handler("test")
-    async def work() -> None:
-        pass
-
-    async with start(queue) as log:
-        await log.until(WorkerStarted)
-        with Session(engine) as session, session.begin():
-            since = session.execute(select(func.now())).scalar_one()
-            session.add_all(Job("test") for _ in range(20))
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
-    assert scalar(engine, _BEYOND_SINCE, per_second=40, since=since) <= 1
-    assert scalar(engine, "SELECT count(*) FROM rate_state") == 0
-
-
 def test_rate_cost_comes_from_the_job_or_its_handler_and_is_validated(engine: Engine) -> None:
     queue = JobQueue()
 
@@ -188,9 +129,3 @@ def test_explain_names_the_rate_limit_the_cost_and_the_next_start(engine: Engine
     assert found.cause is Cause.RATE_LIMITED
     assert "starts no jobs of rate_cost 3 by its rate limit of 5 in any 1 h" in found.sentence
     assert timedelta(minutes=9) < found.evidence["next_start"] <= timedelta(minutes=10)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("UPDATE queue SET rate_algorithm = 'local_token_bucket'")
-    with Session(engine) as session:
-        found = explain_job(session, jobs.add(priority=9, due_in=-60))
-    assert found.cause is Cause.RATE_LIMITED
-    assert "lets each of 1 workers start one every 12 min" in found.sentence

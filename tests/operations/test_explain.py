@@ -149,22 +149,6 @@ def test_explain_names_the_longest_running_jobs_under_a_limit(session: Session, 
     assert third not in found.evidence["held_by"]  # of each worker one
 
 
-def test_explain_names_a_local_token_bucket_also_for_jobs_behind_others(
-    session: Session, jobs: Jobs, workers: Workers
-) -> None:
-    workers.add(concurrency=9)
-    hour = timedelta(hours=1)
-    upsert_queue(session, QueueSettings(name="default", rate_limit=1, rate_period=hour, rate_algorithm="local_token_bucket"))
-    session.commit()
-    jobs.add(due_in=-90)
-    found = explain_job(session, jobs.add(due_in=-80))
-    assert found.cause is Cause.RATE_LIMITED
-    assert (
-        "is behind 1 other, but the rate limit of its queue 'default' lets each of 1 workers start one every 1 h"
-        in found.sentence
-    )
-
-
 def test_explain_reports_that_a_selector_did_not_select_a_job(session: Session, jobs: Jobs, workers: Workers) -> None:
     job = jobs.add(due_in=-90, queue="default", fairness_key="7")
     selector = {"function": "shop:pick", "window": 2, "max_wait": None}

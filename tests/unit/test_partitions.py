@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,13 +13,11 @@ from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.registry.selectors import Selector
 from sa_jobqueue.worker.background.settings import Control, Controls
 from sa_jobqueue.worker.claim import partitions as module
-from sa_jobqueue.worker.claim.buckets import Buckets
 from sa_jobqueue.worker.claim.cursors import Lane
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions
 from sa_jobqueue.worker.claim.selectors import Selectors
 
 LIMITED = Control(global_concurrency=3)
-DIVIDED = Control(rate_limit=40, rate_period=timedelta(seconds=10), rate_algorithm="local_token_bucket", sharers=2)
 
 
 def partitions(
@@ -33,8 +30,6 @@ def partitions(
 ) -> Partitions:
     """Return the partitions of a worker; its executor has 5 slots free of each queue, and 4 of each type."""
     controls = Controls(queues=of_queues or {}, types=of_types or {})
-    buckets = Buckets()
-    buckets.update(controls)
     selectors = {selected: Selector(queue=selected, choose=lambda offered, free: offered)} if selected else {}
     return Partitions(
         queues,
@@ -43,7 +38,6 @@ def partitions(
         executor=cast("Any", SimpleNamespace(free_in=lambda _: 5, free_for=lambda _: 4)),
         model=Job,
         controls=controls,
-        buckets=buckets,
         selectors=Selectors(selectors, Job, worker_id="tester", events=cast("Any", None)),
     )
 
@@ -63,7 +57,7 @@ def test_without_limits_all_queues_and_types_share_one_partition() -> None:
     assert shape(found) == [(["a", "b"], ["t", "u"], None)]
     (one,) = found.every
     assert (one.is_plain, one.has_capacity_of_its_own, one.capacity(9)) == (True, False, 9)
-    assert (found.is_limited, found.has_buckets, found.own_types) == (False, False, set())
+    assert (found.is_limited, found.own_types) == (False, set())
     assert (found.of(("a", "")), found.of(("b", "")), found.of(("c", ""))) == (one, one, None)
     assert (one.full_until, one.is_refused, one.own_type) == (float("-inf"), False, None)
 
@@ -94,16 +88,6 @@ def test_global_limits_apply_per_queue_fairness_key_and_type(monkeypatch: pytest
     }
     assert [one.is_plain for one in found.every] == [True, False, False, False, False, False]
     assert found.is_limited
-
-
-def test_a_local_token_bucket_bounds_the_capacity_of_its_partition() -> None:
-    found = partitions({"a": None, "b": None}, "t", of_queues={"a": DIVIDED})
-    assert shape(found) == [(["b"], ["t"], None), (["a"], ["t"], None)]
-    limited = of(found, "a")
-    (bucket,) = limited.buckets
-    assert (limited.has_capacity_of_its_own, limited.is_plain, found.has_buckets) == (True, True, True)
-    assert limited.capacity(9) == bucket.capacity() == 0  # it starts empty
-    assert not of(found, "b").buckets
 
 
 async def test_a_queue_with_a_selector_is_its_own_partition() -> None:

@@ -15,7 +15,6 @@ from sa_jobqueue import Job
 from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.worker.background.settings import Controls
 from sa_jobqueue.worker.claim.backlog import Backlog
-from sa_jobqueue.worker.claim.buckets import Buckets
 from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan
 from sa_jobqueue.worker.claim.partitions import Partitions
 from sa_jobqueue.worker.claim.planner import MOST_KEYS, Planner
@@ -59,7 +58,6 @@ class World:
             executor=cast("Any", executor),
             model=Job,
             controls=Controls(),
-            buckets=Buckets(),
             selectors=Selectors({}, Job, worker_id="tester", events=cast("Any", None)),
         )
         self.cursors = Cursors(self.partitions.own_types, 0)

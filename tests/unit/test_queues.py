@@ -30,10 +30,6 @@ MINUTE = timedelta(minutes=1)
         ("rate_burst", {"rate_burst": 5}),
         ("rate_burst", {"rate_burst": 5, "rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "sliding_window"}),
         ("rate_algorithm", {"rate_algorithm": "sliding_window"}),
-        (
-            "rate_algorithm",
-            {"fairness_key": "42", "rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "local_token_bucket"},
-        ),
         ("rate_algorithm", {"rate_limit": 5, "rate_period": MINUTE, "rate_algorithm": "fixed_window"}),
         ("retry", {"retry": lambda attempt, error: timedelta(0)}),
         ("retry", {"retry": Backoff(jitter=False)}),

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.policies.rates import SLOTS, STEPPED_BACK, Rate, RateAlgorithm
-from sa_jobqueue.worker.background.settings import Control
-from sa_jobqueue.worker.claim.buckets import Bucket
 
 START = datetime(2026, 11, 22, tzinfo=UTC)
 PERIOD = timedelta(seconds=10)
@@ -67,50 +65,6 @@ def test_no_interval_exceeds_the_burst_or_its_heaviest_job_plus_the_rate(
             assert total <= max(burst, heaviest) + limit * ((ended - begun) / PERIOD) + 1e-6
 
 
-@given(
-    claims=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 900), st.integers(1, 30)), max_size=80),
-    limit=st.integers(1, 100),
-    burst=st.integers(1, 60),
-    count=st.integers(1, 3),
-)
-def test_local_buckets_together_exceed_the_rate_by_at_most_one_job_per_worker(
-    claims: list[tuple[int, int, int]], limit: int, burst: int, count: int
-) -> None:
-    clock = [1000.0]
-    buckets = [Bucket(lambda: clock[0]) for _ in range(count)]
-    assert buckets[0].capacity() == 0
-    control = Control(
-        rate_limit=limit, rate_period=PERIOD, rate_burst=burst, rate_algorithm="local_token_bucket", sharers=count
-    )
-    for bucket in buckets:
-        bucket.update(control.part_of_rate)
-    started: list[tuple[float, int]] = []
-    for who, wait, due in claims:
-        clock[0] += wait / 1000
-        bucket = buckets[who % count]
-        granted = min(bucket.capacity(), due)
-        bucket.spend([JOB] * granted)
-        started += [(clock[0], granted)]
-    sums = list(accumulate(granted for _, granted in started))
-    for first, (begun, granted) in enumerate(started):
-        for (ended, _), total in zip(started[first:], sums[first:], strict=True):
-            allowed = max(burst, count) + limit * (ended - begun) / PERIOD.total_seconds()
-            assert total - sums[first] + granted <= allowed + 1e-3
-
-
-def test_an_overdrawn_token_bucket_waits_until_it_is_refilled() -> None:
-    clock = [0.0]
-    bucket = Bucket(lambda: clock[0])
-    bucket.update(Rate(limit=10, period=PERIOD, burst=5))
-    assert bucket.capacity() == 0  # it begins empty: a restart gives no burst
-    clock[0] = 5.0
-    assert (bucket.capacity(), bucket.wait()) == (5, 0.0)
-    bucket.spend([JOB._replace(rate_cost=4)] * 2)
-    assert (bucket.capacity(), bucket.wait()) == (0, 4.0)
-    clock[0] = 9.0
-    assert (bucket.capacity(), bucket.wait()) == (1, 0.0)
-
-
 def test_a_sliding_window_frees_capacity_exactly_one_period_later() -> None:
     rate = Rate(limit=3, period=PERIOD, algorithm=RateAlgorithm.SLIDING_WINDOW).as_of(START).spent(2)
     rate = rate.as_of(START + PERIOD / 2)
@@ -155,13 +109,6 @@ def test_a_clock_stepped_back_blocks_a_rate_for_at_most_one_period() -> None:
 def test_fitting_counts_the_leading_jobs_within_the_limit() -> None:
     rate = Rate(limit=10, period=PERIOD).as_of(START)
     assert [rate.fitting(weights) for weights in ([1, 2, 3, 4, 1], [9, 2, 1], [11], [11, 1], [])] == [4, 1, 1, 1, 0]
-
-
-def test_a_rate_is_divided_equally_with_a_burst_of_at_least_one_job() -> None:
-    rate = Rate(limit=10, period=PERIOD, burst=7)
-    parts = [rate.divided(count) for count in (1, 3, 20)]
-    assert [(part.most, part.per_second) for part in parts] == [(7, 1.0), (2, 1 / 3), (1, 1 / 20)]
-    assert all(isinstance(part.most, int) for part in parts)
 
 
 def test_a_window_counts_all_its_starts_also_after_the_clock_steps_back() -> None:

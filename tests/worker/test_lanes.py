@@ -26,7 +26,6 @@ from sa_jobqueue.worker.background.settings import Controls
 from sa_jobqueue.worker.claim import arrivals
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
-from sa_jobqueue.worker.claim.buckets import Buckets
 from sa_jobqueue.worker.claim.claims import Claims
 from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Snapshot
 from sa_jobqueue.worker.claim.partitions import Partitions
@@ -322,7 +321,6 @@ async def test_catch_up_queries_each_lane_from_its_own_cursor_or_an_earlier_one(
         executor=None,  # type: ignore[arg-type]
         model=Job,
         controls=Controls(),
-        buckets=Buckets(),
         selectors=Selectors({}, Job, worker_id="here", events=None),  # type: ignore[arg-type]
     )
     cursors = Cursors((), UUID(int=0))

@@ -255,7 +255,7 @@ CREATE TABLE ${q}queue (
     AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
     AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
     AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
-    AND rate_algorithm IN ('token_bucket', 'sliding_window', 'local_token_bucket')
+    AND rate_algorithm IN ('token_bucket', 'sliding_window')
     AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window')),
   CONSTRAINT ${p}ck_queue_weight CHECK (weight BETWEEN 1 AND 100),
   CONSTRAINT ${p}ck_queue_retry CHECK (num_nulls(retry_base, retry_factor, retry_cap) IN (0, 3)
@@ -282,7 +282,7 @@ CREATE TABLE ${q}job_type (
     AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
     AND (rate_burst IS NULL OR rate_limit IS NOT NULL) AND rate_burst >= 1
     AND (rate_algorithm IS NULL OR rate_limit IS NOT NULL)
-    AND rate_algorithm IN ('token_bucket', 'sliding_window', 'local_token_bucket')
+    AND rate_algorithm IN ('token_bucket', 'sliding_window')
     AND (rate_burst IS NULL OR rate_algorithm IS DISTINCT FROM 'sliding_window'))
 )
 --;

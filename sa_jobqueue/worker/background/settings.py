@@ -27,7 +27,6 @@ from sa_jobqueue.events import ComponentFailed, EventBus, SettingsDiffer
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.queues import Differences, add_declared_queues
 from sa_jobqueue.policies.fairness import label_of, queue_key_of
-from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.settings import RETRY, QueueSettings, retry_of
 from sa_jobqueue.statements import controls
@@ -64,8 +63,6 @@ class Control:
     """How many may start at once after a pause; None: `rate_limit`."""
     rate_algorithm: str | None = None
     """How starts are counted, a `RateAlgorithm`; None: a token bucket."""
-    sharers: int | None = None
-    """Number of workers that share a rate; 0 before this one is known to share it, None if the rate is not shared."""
     concurrency_per_key: int | None = None
     """Maximum number of jobs of each fairness key that run at once across all workers, unless the key has its own limit."""
     retry_base: timedelta | None = None
@@ -83,25 +80,12 @@ class Control:
     @property
     def is_limited(self) -> bool:
         """Whether its jobs are claimed by one claim at a time across all workers."""
-        is_rated = self.rate_limit is not None and not self.is_divided
-        return self.global_concurrency is not None or is_rated or self.concurrency_per_key is not None
-
-    @property
-    def is_divided(self) -> bool:
-        """Whether it has a rate that is divided among workers."""
-        return self.rate_algorithm == RateAlgorithm.LOCAL_TOKEN_BUCKET
-
-    @property
-    def part_of_rate(self) -> Rate | None:
-        """This worker's part of a divided rate; None before it has one."""
-        if self.rate_limit is None or self.rate_period is None or not self.sharers:
-            return None
-        return Rate(limit=self.rate_limit, period=self.rate_period, burst=self.rate_burst).divided(self.sharers)
+        return any(limit is not None for limit in (self.global_concurrency, self.rate_limit, self.concurrency_per_key))
 
 
 DEFAULTS: Final = Control()
 _COLUMNS: Final = (
-    *("is_paused", "weight", "global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm", "sharers"),
+    *("is_paused", "weight", "global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
     "concurrency_per_key",
     *RETRY,
 )
@@ -144,11 +128,10 @@ class Controls:
         return frozenset(name for name, setting in self.types.items() if setting.is_paused)
 
     @property
-    def limited(self) -> tuple[frozenset[tuple[str, bool, bool]], ...]:
-        """The names of the queues and job types that have limits: across all workers, and divided among them."""
-        every = [(name, setting.is_limited, setting.is_divided) for name, setting in self.queues.items()]
-        kinds = [(name, setting.is_limited, setting.is_divided) for name, setting in self.types.items()]
-        return tuple(frozenset(one for one in of if one[1] or one[2]) for of in (every, kinds))
+    def limited(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The names of the queues, and of the job types, that have limits across all workers."""
+        queues, types = (frozenset(name for name, one in of.items() if one.is_limited) for of in (self.queues, self.types))
+        return queues, types
 
 
 class ControlReader(Component):

@@ -29,7 +29,6 @@ from sa_jobqueue.worker.background.listener import Hints
 from sa_jobqueue.worker.background.settings import Controls
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
-from sa_jobqueue.worker.claim.buckets import Buckets
 from sa_jobqueue.worker.claim.claims import Claims, is_of_ordering
 from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan
 from sa_jobqueue.worker.claim.limits import FULL, transaction
@@ -168,7 +167,6 @@ class Claimer(Component):
         """Queue keys of those that ended since the last count began."""
         self._controls = controls
         self._applied = Controls()
-        self._buckets = Buckets()
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
         self._selectors = Selectors(jobs.selectors, model, worker_id=worker_id, events=events)
         self._concurrency = 0
@@ -309,7 +307,6 @@ class Claimer(Component):
             executor=self._executor,
             model=self._model,
             controls=self._applied,
-            buckets=self._buckets,
             selectors=self._selectors,
         )
         return _Lanes(
@@ -325,7 +322,6 @@ class Claimer(Component):
     def _obey(self) -> None:
         """Apply settings that have changed since the last claim. Never during one: its cursors would be gone."""
         before, self._applied = self._applied, self._controls()
-        self._buckets.update(self._applied)
         if _partitions_of(before) != _partitions_of(self._applied) or self._concurrency != self._executor.concurrency:
             self._lanes = self._new_lanes()
         else:
@@ -587,10 +583,6 @@ class Claimer(Component):
         return await selection.choose(limit, self._loop.time())
 
     async def _start(self, jobs: Sequence[ClaimedJob]) -> None:
-        for job in jobs if self._lanes.partitions.has_buckets else ():
-            partition = self._lanes.partitions.of_lane(self._lanes.cursors.lane_of(job))
-            for bucket in partition.buckets if partition is not None else ():
-                bucket.spend([job])
         for job in jobs:
             self._ordered = self._ordered or job.ordering_key is not None
             self._executor.start(job)
@@ -608,12 +600,9 @@ class Claimer(Component):
 
         Zero if that time has already passed.
         """
-        now, waits = self._loop.time(), []
-        for partition in self._lanes.planner.waiting():
-            if partition.full_until > self._claim_began and not partition.is_refused:
-                waits.append(max(partition.full_until - now, 0.0))
-            waits += [bucket.wait() for bucket in partition.buckets if bucket.was_empty]
-        return min(waits, default=None)
+        waiting = (one for one in self._lanes.planner.waiting() if not one.is_refused)
+        ends = [one.full_until for one in waiting if one.full_until > self._claim_began]
+        return max(min(ends) - self._loop.time(), 0.0) if ends else None
 
     async def _sleep(self) -> None:
         """Sleep until a job may be due, or until a slot becomes free that a queue with a limit needs."""

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.policies.fairness import SEPARATOR, queue_key_of, queue_of
 from sa_jobqueue.worker.background.settings import Controls
-from sa_jobqueue.worker.claim.buckets import Bucket, Buckets
 from sa_jobqueue.worker.claim.cursors import Lane
 from sa_jobqueue.worker.claim.limits import Limits
 from sa_jobqueue.worker.claim.selectors import Selection, Selectors
@@ -27,7 +26,7 @@ class Partition:
 
     `own_type`: its type, where that has a capacity of its own. `slots`: the free slots that limits of this worker leave it;
     None where only the worker's own do. `limits`: those that hold across all workers, or None. `selection`: of a queue with
-    a selector. `buckets`: this worker's shares of rates.
+    a selector.
     """
 
     def __init__(
@@ -39,14 +38,12 @@ class Partition:
         slots: Callable[[], int] | None = None,
         limits: Limits | None = None,
         selection: Selection | None = None,
-        buckets: Sequence[Bucket] = (),
     ) -> None:
         self.queues = list(queues)
         self.types = list(types)
         self.own_type = own_type
         self.limits = limits
         self.selection = selection
-        self.buckets = buckets
         self._slots = slots
         self.full_until = float("-inf")
         """Until when limits across workers are not asked for capacity again, by the worker's clock; -inf after capacity."""
@@ -61,15 +58,11 @@ class Partition:
     @property
     def has_capacity_of_its_own(self) -> bool:
         """Whether other things than the worker's free slots limit it."""
-        return self._slots is not None or bool(self.buckets)
+        return self._slots is not None
 
     def capacity(self, free: int) -> int:
         """Return how many of `free` slots its jobs may take."""
-        if self._slots is not None:
-            free = min(free, self._slots())
-        for bucket in self.buckets:
-            free = min(free, bucket.capacity())
-        return free
+        return free if self._slots is None else min(free, self._slots())
 
 
 class Partitions:
@@ -87,13 +80,12 @@ class Partitions:
         executor: Executor,
         model: type[JobMixin[Any]],
         controls: Controls,
-        buckets: Buckets,
         selectors: Selectors,
     ) -> None:
         keys = [name for name, set_ in controls.queues.items() if set_.is_limited and SEPARATOR in name]
-        limited = {queue_of(name) for name in keys} | {name for name in queues if _is_limited(controls.queue(name))}
+        limited = {queue_of(name) for name in keys} | {name for name in queues if controls.queue(name).is_limited}
         apart = {name for name, limit in queues.items() if limit is not None or name in limited or name in selectors}
-        self.own_types = {name for name in types if name in slots or _is_limited(controls.type(name))}
+        self.own_types = {name for name in types if name in slots or controls.type(name).is_limited}
         together = [name for name in queues if name not in apart]
         shared_types = [name for name in types if name not in self.own_types]
         self._of: dict[Queue, Partition] = {}
@@ -109,7 +101,6 @@ class Partitions:
                     slots=_slots(executor, queue, type_name),
                     limits=_limits(model, controls, queue, type_name, keys),
                     selection=selectors.selection(queue) if queue is not None else None,
-                    buckets=buckets.of(queue, type_name),
                 )
                 self.every.append(partition)
                 self._of |= {(name, type_name or ""): partition for name in of_queues}
@@ -119,7 +110,6 @@ class Partitions:
         self.paused = controls.paused_queues
         self.is_limited = any(one.limits is not None for one in self.every)
         """Whether limits across all workers hold for any of them."""
-        self.has_buckets = any(one.buckets for one in self.every)
 
     def of(self, queue: Queue) -> Partition | None:
         """Return the partition of a queue and type; None where it is not served, or not now."""
@@ -136,10 +126,6 @@ class Partitions:
         if self.paused and queue_key_of(lane.queue, lane.fairness_key) in self.paused:
             return None
         return self._of.get((lane.queue, lane.type_name))
-
-
-def _is_limited(control: Any) -> bool:
-    return bool(control.is_limited or control.is_divided)
 
 
 def _limits(

@@ -12,7 +12,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.policies.fairness import queue_of, split
-from sa_jobqueue.policies.rates import Rate, RateAlgorithm
+from sa_jobqueue.policies.rates import Rate
 from sa_jobqueue.statements import limits
 
 _KNOWN: Final = 0.5
@@ -47,8 +47,8 @@ class Rates:
         self._first: dict[tuple[bool, str], tuple[int, float]] = {}
 
     def read(self, rows: Mapping[tuple[bool, str], Any]) -> None:
-        """Update the rates from the rows of `limits.lock`, except those that are divided: these belong to the buckets."""
-        rates = {key: Rate.of(row) for key, row in rows.items() if row.rate_algorithm != RateAlgorithm.LOCAL_TOKEN_BUCKET}
+        """Update the rates from the rows of `limits.lock`."""
+        rates = {key: Rate.of(row) for key, row in rows.items()}
         self._rates = {key: rate for key, rate in rates.items() if rate is not None}
         self._states = {key: (row.version, row.place) for key, row in rows.items() if row.version is not None}
         # Used by a claim that began after ours but was faster: by our `now()` that is in the future.
