@@ -31,7 +31,7 @@ def opened(
 ) -> Iterator[Connection]:
     """Connect, apart from every pool; `alone` with the lock on the queue's archive, which goes with the connection.
 
-    Raises: DatabaseUnavailableError, SchemaError, ServerTooOldError; ArchiveBusyError when another archiver has it for
+    Raises: DatabaseUnavailableError, SchemaError, UnsupportedServerError; ArchiveBusyError when another archiver has it for
     longer than `options.lock_timeout`.
     """
     engine = _engine(database)

@@ -315,9 +315,9 @@ def _encoding(values: Mapping[str, str]) -> Check:
     is_utf8 = name == "UTF8"
     return Check(
         name="encoding",
-        status=Status.OK if is_utf8 else Status.WARNING,
+        status=Status.OK if is_utf8 else Status.ERROR,
         found=f"the database's encoding is {name}",
-        advice="" if is_utf8 else "payloads with other characters are refused: create the database with ENCODING 'UTF8'",
+        advice="" if is_utf8 else "workers and migrations refuse it: create the database with ENCODING 'UTF8'",
     )
 
 

@@ -129,7 +129,7 @@ class Database:
     def session(self) -> Iterator[Session]:
         """Open a session and check the schema version; what is not committed is rolled back.
 
-        Raises: DatabaseUnavailableError, SchemaError and ServerTooOldError before anything is done.
+        Raises: DatabaseUnavailableError, SchemaError and UnsupportedServerError before anything is done.
         """
         with self.connection() as connection, Session(connection) as session:
             try:

@@ -38,13 +38,11 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import APP_VARIABLE, Database, by_option, json_option, load_jobs, parse_url, url_option
 from sa_jobqueue.cli._output import console, counted, echo, print_json, print_table
-from sa_jobqueue.db.encodings import encoding_of
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.operations import Deduplicate, enqueue_many, enqueue_many_unique
 from sa_jobqueue.operations.audit import record
-from sa_jobqueue.operations.enqueueing import check_encodable
 from sa_jobqueue.redaction import is_redacted
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
@@ -268,8 +266,6 @@ class _Move:
                 deduplication_key=row.deduplication_key,
                 ordering_key=row.ordering_key,
             )
-            if (encoding := encoding_of(self.session.connection())) is not None:
-                check_encodable(encoding, job)
         except InvalidJobError as error:
             # The message can quote the payload.
             raise _NotMovableError("(redacted)" if is_redacted(type_name) else str(error)) from None

@@ -370,7 +370,7 @@ def _measured(made: Worker, jobs: JobQueue[Any], options: WorkerOptions, port: i
 
 
 def _check(jobs: JobQueue[Any], engine: Engine | AsyncEngine) -> None:
-    """Check that workers can start. Raises: DatabaseUnavailableError, ServerTooOldError, SchemaError."""
+    """Check that workers can start. Raises: DatabaseUnavailableError, UnsupportedServerError, SchemaError."""
     with Database(for_psycopg(engine.url, option="engine"), jobs.model).session():
         pass
 

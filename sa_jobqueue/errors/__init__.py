@@ -61,7 +61,6 @@ __all__ = [
     "SchemaMissingError",
     "SchemaOutdatedError",
     "SchemaTooNewError",
-    "ServerTooOldError",
     "SessionSettingError",
     "Snooze",
     "StaleSnapshotError",
@@ -69,6 +68,7 @@ __all__ = [
     "UndeclaredContinuationError",
     "UnknownJobTypeError",
     "UnreadableInputError",
+    "UnsupportedServerError",
     "WorkerRunningError",
     "WrongJobTypeError",
 ]
@@ -451,8 +451,13 @@ class SchemaBusyError(SchemaError):
         )
 
 
-class ServerTooOldError(JobQueueError):
-    """The server is too old: PostgreSQL 15 or newer is required."""
+class UnsupportedServerError(JobQueueError):
+    """The server or the database is not supported: PostgreSQL 15 or newer and the encoding UTF8 are required."""
+
+    @classmethod
+    def of_encoding(cls, name: str) -> UnsupportedServerError:
+        """Return the error for a database whose encoding is `name`."""
+        return cls(f"the encoding of this database is {name}, a job queue needs UTF8: CREATE DATABASE ... ENCODING 'UTF8'")
 
 
 class DatabaseUnavailableError(JobQueueError):

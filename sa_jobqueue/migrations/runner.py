@@ -16,7 +16,7 @@ from typing import Final
 
 from sqlalchemy import Connection, text
 
-from sa_jobqueue.errors import InvalidOptionError, SchemaError, SchemaMissingError, SchemaTooNewError
+from sa_jobqueue.errors import InvalidOptionError, SchemaError, SchemaMissingError, SchemaTooNewError, UnsupportedServerError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import ahead, versions
 from sa_jobqueue.migrations.locking import PATIENCE, with_short_locks
@@ -102,10 +102,13 @@ def migrate(
     second at most for each of these, then releases them all, rests, and tries again until its `patience` is over.
     Obliges: commit at once, because the locks are held until then. It is one transaction; after a rollback nothing has
     changed.
-    Raises: SchemaMissingError or SchemaError when the tables are not of `from_version`, SchemaTooNewError for a version
+    Raises: UnsupportedServerError if the encoding of the database is not UTF8; SchemaMissingError or SchemaError when
+    the tables are not of `from_version`, SchemaTooNewError for a version
     this library does not know, SchemaBusyError when other transactions held the tables all the time; nothing was changed.
     """
     planned = statements(layout, from_version=from_version, to_version=to_version)
+    if to_version and (encoding := connection.execute(text("SHOW server_encoding")).scalar_one()) != "UTF8":
+        raise UnsupportedServerError.of_encoding(encoding)
     _lock(connection, layout)
     found = known_version(connection, layout)
     if found != from_version:

@@ -13,12 +13,11 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.copy import copy_in
-from sa_jobqueue.db.encodings import Encoding, encoding_of
-from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
+from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.ids import uuid7, uuid7_hex
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.checks import check_text
-from sa_jobqueue.operations.enqueueing import check_encodable, notify_workers, written_columns
+from sa_jobqueue.operations.enqueueing import notify_workers, written_columns
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.registry.codecs import sealed
@@ -77,9 +76,6 @@ def enqueue_payloads(
     # Never written: it checks the options, and has the values that all jobs share.
     template: JobMixin[Any] = model(kind.name, input_version=kind.version, **own | given)
     connection = session.connection()
-    encoding = encoding_of(connection)
-    if encoding is not None:
-        check_encodable(encoding, template)
     announce_count = announce_bulk(session, template)
     values = _shared_values(model, template)
     if template._delay or template._at:
@@ -91,7 +87,7 @@ def enqueue_payloads(
         values.pop("deduplication_key", None)
     tail = "".join("\t" + text for text in _texts(connection, model, values)) + "\n"
     columns = [*each, *values]
-    chunks = _chunks(kind, payloads, model.__id_factory__, deduplicate_by, tail, encoding=encoding)
+    chunks = _chunks(kind, payloads, model.__id_factory__, deduplicate_by, tail)
     with translated(), explained(model):  # COPY goes around SQLAlchemy
         if deduplicate_by is None:
             count = copy_in(connection, jobs.copy_new(model, columns), chunks)
@@ -145,21 +141,12 @@ def _key_text(place: int, key: str) -> str:
     return key.translate(_ESCAPES)
 
 
-def _check_encodable(encoding: Encoding, place: int, document: str, key: str) -> None:
-    fields = (("", encoding.fault_in(json.loads(document))), (".deduplication_key", encoding.fault(key)))
-    for name, fault in fields:
-        if fault is not None:
-            raise InvalidPayloadError(f"payloads[{place}]{name}", fault)
-
-
 def _chunks(
     kind: JobType,
     payloads: Iterable[Any],
     make_id: Callable[[], Any],
     key_of: Callable[[Any], str] | None,
     tail: str,
-    *,
-    encoding: Encoding | None,
 ) -> Iterator[str]:
     lines: list[str] = []
     size = 0
@@ -173,8 +160,6 @@ def _chunks(
         else:
             document = json.dumps(sealed(field, kind.input.encode(field, payload), kind.codec))
         key = "" if key_of is None else f"\t{_key_text(place, key_of(payload))}"
-        if encoding is not None:
-            _check_encodable(encoding, place, document, key)
         document = document.replace("\\", "\\\\")
         lines.append(f"{job_id}\t{job_id}\t{document}{key}{tail}")
         size += len(document)

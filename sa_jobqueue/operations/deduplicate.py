@@ -14,11 +14,10 @@ from typing import Any, Final, Literal, TypeVar
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, object_session
 
-from sa_jobqueue.db.encodings import encoding_of
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, StaleSnapshotError
 from sa_jobqueue.errors.drivers import SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.enqueueing import check_encodable, notify_workers
+from sa_jobqueue.operations.enqueueing import notify_workers
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.statements import deduplication
@@ -130,7 +129,6 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
         _check_free(f"new[{index}]", job)
     for kind in {type(job) for job, _ in listed}:
         require_transaction(session.connection(bind_arguments={"mapper": kind}), "deduplication")
-    check_keys(session, listed)
     session.flush()
     keys = sorted({(type(job).__module__, type(job).__qualname__, job.type_name, given.key) for job, given in listed})
     models = {(type(job).__module__, type(job).__qualname__): type(job) for job, _ in listed}
@@ -154,16 +152,6 @@ def _check_one(field: str, job: object, given: object) -> None:
     _check_job(field, job)
     if not isinstance(given, Deduplicate):
         raise InvalidJobError(field, f"must be deduplicated by a Deduplicate(...), got {type(given).__name__}")
-
-
-def check_keys(session: Session, listed: Sequence[tuple[JobMixin[Any], Deduplicate]]) -> None:
-    """Check that the database can store jobs and their keys. Raises: InvalidJobError naming the field."""
-    for index, (job, given) in enumerate(listed):
-        if (encoding := encoding_of(session.connection(bind_arguments={"mapper": type(job)}))) is None:
-            continue
-        check_encodable(encoding, job, f"new[{index}].")
-        if (fault := encoding.fault(given.key)) is not None:
-            raise InvalidJobError(f"new[{index}].deduplication_key", fault)
 
 
 def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT, Enqueued]:

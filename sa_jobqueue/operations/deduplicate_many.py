@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.deduplicate import Deduplicate, _check_one, check_keys, check_snapshot
+from sa_jobqueue.operations.deduplicate import Deduplicate, _check_one, check_snapshot
 from sa_jobqueue.operations.enqueueing import arrays, group_neighbours_by_columns, notify_workers
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.transactions import require_transaction
@@ -55,7 +55,6 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
     given = _check(listed)
     model = type(listed[0][0])
     require_transaction(session.connection(bind_arguments={"mapper": model}), "deduplication")
-    check_keys(session, listed)
     by_key: dict[_Key, list[JobT]] = {}
     for job, one in listed:
         job.deduplication_key = one.key

@@ -20,7 +20,6 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
 
-from sa_jobqueue.db.encodings import Encoding, encoding_of
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
@@ -71,24 +70,10 @@ def _announce(session: Session, context: object, instances: object) -> None:
 def _before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any]) -> None:
     # A job that is added again after a rollback still has the id of that transaction, where no claim would find it.
     job.__dict__.pop("changed_xid", None)
-    if (encoding := encoding_of(connection)) is not None:
-        check_encodable(encoding, job)
     session, model = object_session(job), type(job)
     if session is not None and _is_to_notify(session, connection, model, job.queue, job.fairness_key):
         # Sent by the INSERT itself, so that a rollback, also to a savepoint, discards it.
         job.__dict__["changed_xid"] = jobs.notifying_xid(model, queue_key_of(job.queue, job.fairness_key))
-
-
-def check_encodable(encoding: Encoding, job: JobMixin[Any], place: str = "") -> None:
-    """Check that the database's encoding can store a job's texts. Raises: InvalidJobError naming the field."""
-    for name, value in job.__dict__.items():
-        fault = None
-        if isinstance(value, str):
-            fault = encoding.fault(value)
-        elif name == "input":
-            fault = encoding.fault_in(value)
-        if fault is not None:
-            raise InvalidJobError(f"{place}{name}", fault)
 
 
 def notify_workers(
@@ -167,8 +152,6 @@ def enqueue_one(session: Session, job: JobMixin[Any]) -> Any:
         if is_announced():
             announce(session, [job])
         connection = session.connection(bind_arguments={"mapper": model.__mapper__})
-        if (encoding := encoding_of(connection)) is not None:
-            check_encodable(encoding, job)
         columns = _columns(model)
         for key, made in columns.defaults.items():
             if key not in job.__dict__:
@@ -253,9 +236,6 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
             session.flush()  # they may wait for pending objects
         announce(session, listed)
         connection = session.connection()
-        if (encoding := encoding_of(connection)) is not None:
-            for index, job in enumerate(listed):
-                check_encodable(encoding, job, f"new[{index}].")
         edges = declare(connection, listed)
         for names, group in group_by_columns(kind, listed):
             written = _without_defaults(names, group)

@@ -18,7 +18,7 @@ from sa_jobqueue.errors import (
     SchemaMissingError,
     SchemaOutdatedError,
     SchemaTooNewError,
-    ServerTooOldError,
+    UnsupportedServerError,
 )
 from sa_jobqueue.errors.drivers import RAW_ERRORS, diagnose
 from sa_jobqueue.migrations.versions import LATEST
@@ -38,12 +38,15 @@ def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
     That is its own version or the next one. Migrations run before the new code is deployed, so that programs of the previous
     release use the next tables for a while; each version is tested for that. What the next version adds is ignored. Locks:
     none.
-    Raises: ServerTooOldError, SchemaMissingError, SchemaOutdatedError or SchemaTooNewError, each naming the command to run.
+    Raises: UnsupportedServerError, SchemaMissingError, SchemaOutdatedError or SchemaTooNewError, each naming the command to
+    run.
     """
     found = session.execute(schema.versions(model)).one()
     name = model.__jobqueue__.qualified("job")
     if found.server < MIN_SERVER_VERSION:
-        raise ServerTooOldError(f"PostgreSQL 15 or newer is required; this server is {found.server // 10_000}")
+        raise UnsupportedServerError(f"PostgreSQL 15 or newer is required; this server is {found.server // 10_000}")
+    if found.encoding != "UTF8":
+        raise UnsupportedServerError.of_encoding(found.encoding)
     stamp = re.fullmatch(r"sa_jobqueue version=(\d+)", found.stamp or "")
     if not found.present or stamp is None:
         what = "is not a job queue's table" if found.present else "does not exist"

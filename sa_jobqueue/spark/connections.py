@@ -123,7 +123,7 @@ def sanitised(options: Options) -> Iterator[None]:
 def find_queue(connection: Connection, options: Options) -> Queue:
     """Return the queue that the options name; check that this library supports its tables. Changes and locks nothing.
 
-    Raises: SchemaError, ServerTooOldError; InvalidOptionError if `app` does not name a queue.
+    Raises: SchemaError, UnsupportedServerError; InvalidOptionError if `app` does not name a queue.
     """
     app = options["app"]
     if app is not None:

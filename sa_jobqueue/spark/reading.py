@@ -119,7 +119,7 @@ class Reader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return the partitions: ranges of the key that cover the whole table, with bounds from a sample of it.
 
-        Raises: DatabaseUnavailableError, SchemaError, ServerTooOldError, InvalidOptionError, ReadError.
+        Raises: DatabaseUnavailableError, SchemaError, UnsupportedServerError, InvalidOptionError, ReadError.
         """
         with sanitised(self.options), connect(self.options, read_only=True) as connection:
             queue = find_queue(connection, self.options)

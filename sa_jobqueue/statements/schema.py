@@ -11,13 +11,14 @@ from sa_jobqueue.models import JobMixin
 
 
 def versions(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return the server's version number, whether the job table exists, and its comment.
+    """Return the server's version number, the database's encoding, whether the job table exists, and its comment.
 
-    Shape: one row `(server_version_num, present, stamp)`; `stamp` is null where there is no comment.
+    Shape: one row `(server, encoding, present, stamp)`; `stamp` is null where there is no comment.
     """
     regclass = func.to_regclass(literal(model.__jobqueue__.qualified("job"), Text))
     return select(
         cast(func.current_setting("server_version_num"), Integer).label("server"),
+        func.current_setting("server_encoding").label("encoding"),
         regclass.is_not(None).label("present"),
         func.obj_description(regclass.op("::")(literal_column("oid")), "pg_class").label("stamp"),
     )

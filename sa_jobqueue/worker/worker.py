@@ -18,7 +18,6 @@ from sqlalchemy.orm import sessionmaker
 
 from sa_jobqueue import aio
 from sa_jobqueue.db.connections import Connections, unavailable
-from sa_jobqueue.db.encodings import Encoding, encoding_of
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError, WorkerRunningError
@@ -178,7 +177,7 @@ class Worker:
         The shutdown takes at most `shutdown_timeout` plus `cancel_timeout`. Afterwards the worker can run again, on any
         event loop.
 
-        Raises: WorkerRunningError if this worker is already running; DatabaseUnavailableError, ServerTooOldError or
+        Raises: WorkerRunningError if this worker is already running; DatabaseUnavailableError, UnsupportedServerError or
         SchemaError before anything is claimed. Once it runs, it survives outages of the database.
         """
         await self._run_alone(until_idle=False)
@@ -394,8 +393,7 @@ class Worker:
             is_notified=listener.listening.is_set,
         )
         try:
-            schema_version, encoding = await self._check(engine)
-            executor.encoding = completer.encoding = encoding
+            schema_version = await self._check(engine)
             await children.start()
             await reader.read()  # before the first claim, so that nothing paused is started
             await _registered(heartbeat)
@@ -482,14 +480,13 @@ class Worker:
             if isinstance(failed, BaseException):
                 self.events.emit(ProviderFailed(failed))
 
-    async def _check(self, engine: AsyncEngine) -> tuple[int, Encoding | None]:
-        """Check the schema version; return it and the database's encoding."""
+    async def _check(self, engine: AsyncEngine) -> int:
+        """Check the server and the schema version; return the latter."""
         async with AsyncSession(engine) as session:
             version = await aio.check_schema(session, model=self._jobs.model)
-            encoding = await session.run_sync(lambda sync: encoding_of(sync.connection()))
         if version > LATEST:
             self.events.emit(SchemaAhead(self.id, version, LATEST))
-        return version, encoding
+        return version
 
 
 def _serving(options: WorkerOptions, jobs: JobQueue[Any]) -> WorkerOptions:

@@ -1,4 +1,4 @@
-"""Workers run every kind of job whatever a server, database or role sets by default, and whatever its encoding is."""
+"""Workers run every kind of job whatever a server, database or role sets by default."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, NullPool, create_engine, make_url, select, text
+from sqlalchemy import Engine, NullPool, create_engine, inspect, make_url, select, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import (
@@ -26,13 +26,13 @@ from sa_jobqueue import (
     enqueue_many,
     list_jobs,
 )
-from sa_jobqueue.errors import InvalidJobError, SessionSettingError
+from sa_jobqueue.errors import SessionSettingError, UnsupportedServerError
 from sa_jobqueue.events import ComponentFailed
+from sa_jobqueue.migrations.runner import migrate
 from sa_jobqueue.models import Base
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.operations import (
-    enqueue_many_unique,
-    enqueue_payloads,
+    check_schema,
     explain_job,
     list_attempts,
     list_dead_letters,
@@ -40,7 +40,7 @@ from sa_jobqueue.operations import (
     upsert_schedule,
 )
 from sa_jobqueue.settings import QueueSettings
-from sa_jobqueue.testing.databases import create_schema, drop_database
+from sa_jobqueue.testing.databases import drop_database
 from sa_jobqueue.testing.servers import PostgresServer
 from sa_jobqueue.types import AttemptOutcome, DeadReason
 from tests.fixtures.database import own_database
@@ -200,76 +200,29 @@ async def test_workers_rely_on_no_single_database_setting(database_url: str, hos
 
 @pytest.fixture
 def latin1_url(jobqueue_server: PostgresServer) -> Iterator[str]:
-    """Give a queue in a database whose encoding is LATIN1."""
+    """Give an empty database whose encoding is LATIN1."""
     url = make_url(jobqueue_server.url).set(database=f"latin1_{uuid4().hex[:12]}").render_as_string(hide_password=False)
     maintenance = create_engine(make_url(url).set(database="postgres"), isolation_level="AUTOCOMMIT", poolclass=NullPool)
     with maintenance.connect() as connection:
         name = make_url(url).database
         connection.exec_driver_sql(f"CREATE DATABASE {name} ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0")
-    create_schema(url, Base.metadata)
-    engine = create_engine(url, poolclass=NullPool)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE effect (text text)")
     yield url
     drop_database(url)
 
 
-async def test_jobs_with_non_ascii_text_run_in_a_latin1_database(latin1_url: str) -> None:
-    await run_everything(latin1_url)
-
-
-@pytest.mark.parametrize("client_encoding", ["LATIN1", "UTF8"])
-def test_text_not_encodable_in_latin1_is_refused_by_field(latin1_url: str, client_encoding: str) -> None:
-    engine = create_engine(latin1_url, poolclass=NullPool, connect_args={"client_encoding": client_encoding})
-    queue = JobQueue()
-
-    @queue.handler("test")
-    async def test(payload: dict[str, str]) -> None: ...
-
-    words = {"text": "漢字"}
-    ways: list[tuple[str, Callable[[Session], object]]] = [
-        ("input", lambda session: session.add(Job("test", words))),
-        ("ordering_key", lambda session: session.add(Job("test", {}, ordering_key="漢"))),
-        ("new[1].input", lambda session: enqueue_many(session, [Job("test", {}), Job("test", words)])),
-        ("new[0].deduplication_key", lambda session: enqueue(session, Job("test", {}), deduplicate=Deduplicate("漢"))),
-        ("payloads[0]", lambda session: enqueue_payloads(session, test, [words])),
-        (
-            "new[0].deduplication_key",
-            lambda session: enqueue_many_unique(session, [(Job("test", {}), Deduplicate("漢"))]),
-        ),
-    ]
-
-    def run(way: Callable[[Session], object]) -> None:
-        with Session(engine) as session, session.begin():
-            way(session)
-
-    for field, way in ways:
-        with pytest.raises(InvalidJobError, match="the database's encoding LATIN1 does not have") as raised:
-            run(way)
-        assert raised.value.field == field
-
-
-async def test_an_output_or_error_not_encodable_in_the_database_ends_the_attempt(latin1_url: str) -> None:
-    engine = create_engine(latin1_url, pool_size=5)
-    queue = JobQueue()
-
-    @queue.handler("returns", max_attempts=1)
-    async def returns(payload: Any) -> str:
-        return "漢字"
-
-    @queue.handler("raises", max_attempts=1)
-    async def raises(payload: Any) -> None:
-        raise ValueError("漢字")
-
-    with Session(engine) as session, session.begin():
-        session.add_all([returns.job(None), raises.job(None)])
-    worker = Worker(queue, engine, options=quick())
-    await worker.run_until_idle()
-    with Session(engine) as session:
-        errors = {dead_letter.type_name: dead_letter.error or {} for dead_letter in list_dead_letters(session)}
-    assert "which the database's encoding LATIN1 does not have" in errors["returns"]["message"]
-    assert errors["raises"]["message"] == "\\u6f22\\u5b57"
-    engine.dispose()
+async def test_a_database_whose_encoding_is_not_utf8_is_refused_by_name(latin1_url: str) -> None:
+    engine = create_engine(latin1_url, poolclass=NullPool)
+    says = "encoding of this database is LATIN1.*ENCODING 'UTF8'"
+    with engine.connect() as connection, pytest.raises(UnsupportedServerError, match=says):
+        migrate(connection, Job.__jobqueue__, from_version=0, to_version=1)
+    with engine.connect() as connection:
+        assert not inspect(connection).get_table_names()
+    with engine.begin() as connection:
+        Base.metadata.create_all(connection)
+    with pytest.raises(UnsupportedServerError, match=says):
+        await Worker(application(), engine, options=quick()).run_until_idle()
+    with Session(engine) as session, pytest.raises(UnsupportedServerError, match=says):
+        check_schema(session)
 
 
 UNREADABLE: dict[str, tuple[str, Callable[[Session], object]]] = {

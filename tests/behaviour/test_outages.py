@@ -18,7 +18,7 @@ from sa_jobqueue.errors import (
     SchemaMissingError,
     SchemaOutdatedError,
     SchemaTooNewError,
-    ServerTooOldError,
+    UnsupportedServerError,
 )
 from sa_jobqueue.events import ComponentFailed, HeartbeatFailing, JobCompleted, JobRescued, JobStarted
 from sa_jobqueue.models import Base
@@ -347,7 +347,7 @@ async def test_a_worker_refuses_an_unknown_schema_version_or_server(engine: Engi
     with pytest.raises(SchemaMissingError, match="does not exist"):
         await worker.run()
     monkeypatch.setattr(schema_operations, "MIN_SERVER_VERSION", 10_000_000)
-    with pytest.raises(ServerTooOldError):
+    with pytest.raises(UnsupportedServerError):
         await worker.run()
 
 

@@ -46,7 +46,7 @@ def test_an_import_cycle_of_modules_is_detected(graph: grimp.ImportGraph) -> Non
 
 
 def test_an_import_cycle_of_folders_is_detected(graph: grimp.ImportGraph) -> None:
-    graph.add_import(importer="sa_jobqueue.db.encodings", imported="sa_jobqueue.statements.jobs")
+    graph.add_import(importer="sa_jobqueue.db.timeouts", imported="sa_jobqueue.statements.jobs")
     assert module_cycle(graph) == []
     assert {"sa_jobqueue.db", "sa_jobqueue.statements"} <= set(folder_cycle(graph))
 

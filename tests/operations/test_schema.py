@@ -11,7 +11,7 @@ from sa_jobqueue.errors import (
     SchemaMissingError,
     SchemaOutdatedError,
     SchemaTooNewError,
-    ServerTooOldError,
+    UnsupportedServerError,
 )
 from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.operations import check_schema, schema
@@ -74,5 +74,5 @@ def test_newer_tables_raise_an_error_that_asks_for_an_upgrade(session: Session) 
 
 def test_an_unsupported_server_is_reported_before_its_tables(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "MIN_SERVER_VERSION", 990_000)
-    with pytest.raises(ServerTooOldError, match=r"this server is 1\d"):
+    with pytest.raises(UnsupportedServerError, match=r"this server is 1\d"):
         check_schema(session)

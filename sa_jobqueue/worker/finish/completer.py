@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.db.compiled import compiled
-from sa_jobqueue.db.encodings import Encoding
 from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobRescheduled
 from sa_jobqueue.models import JobMixin
@@ -102,15 +101,11 @@ class Completer(Component):
         self._empty = asyncio.Event()
         self._empty.set()
         self._uncertain = False
-        self.encoding: Encoding | None = None
-        """The database's encoding, if not UTF-8: characters of an error that it cannot store become backslash escapes."""
         self._quarantine = quarantine
         self._refused: dict[tuple[JobId, int], _Refused] = {}
 
     def put(self, end: Completed | Finished) -> None:
         """Queue a result for the next write."""
-        if self.encoding is not None and isinstance(end, Finished) and end.error is not None:
-            end = replace(end, error=self.encoding.escaped(end.error))
         self._queue.append(end)
         self._empty.clear()
         self._arrived.set()

@@ -23,9 +23,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import tracing
 from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, attempt_in, enter_attempt
-from sa_jobqueue.db.encodings import Encoding
 from sa_jobqueue.db.timeouts import cancelled
-from sa_jobqueue.errors import AttemptTimeoutError, InvalidOutputError, LostAttemptError
+from sa_jobqueue.errors import AttemptTimeoutError, LostAttemptError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import attach, complete_attempt, ended_by_handler
@@ -112,7 +111,6 @@ class Executor:
         self._worker = asyncio.current_task()
         self._doubtful: set[str] = set()
         self._background: set[asyncio.Task[Any]] = set()
-        self.encoding: Encoding | None = None
         """The database's, where it is not UTF-8."""
         self.given_back = 0
         """How many attempts were given back unfinished."""
@@ -169,14 +167,11 @@ class Executor:
             if (reported := running.context.reported) is None:
                 continue
             done, total, message = reported
-            if message is not None:
-                message = printable(message)
-                message = message if self.encoding is None else self.encoding.escaped(message)
             found[str(running.job.id)] = {
                 "attempt": running.job.attempt,
                 "done": done,
                 "total": total,
-                "message": message,
+                "message": None if message is None else printable(message),
             }
         return found
 
@@ -536,10 +531,7 @@ class Executor:
             return attach(self._model, running.job, returned, job_type)
         if returned is None and job_type.output.declared is Any:
             return "null"  # the usual case: nothing to check
-        output = job_type.encode_output(returned)
-        if self.encoding is not None and (fault := self.encoding.fault_in(output)) is not None:
-            raise InvalidOutputError(f"the handler's return value is not usable: output {fault}")
-        return json.dumps(output)
+        return json.dumps(job_type.encode_output(returned))
 
     def _request_extension(self, context: AttemptContext, timeout: timedelta) -> None:
         # Called from the handler's thread or task; the work is done on the loop.
