@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sized
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.types import LONGEST, CancelReason, JobId, JobStatus, Json
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncSession
+    from sqlalchemy.orm import Session
 
 OutT = TypeVar("OutT", covariant=True)
 InT = TypeVar("InT", contravariant=True)
@@ -144,13 +149,32 @@ class ClaimedJob(NamedTuple):
         return queue_key_of(self.queue, self.fairness_key)
 
 
+class StepTransaction(Protocol):
+    """Context manager that `AttemptContext.transaction` returns."""
+
+    def __enter__(self) -> Session | None:
+        """Return the session; None if an earlier attempt has committed the step."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Commit the effects and the checkpoint, or roll back."""
+
+    async def __aenter__(self) -> AsyncSession | None:
+        """Return the session; None if an earlier attempt has committed the step."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Commit the effects and the checkpoint, or roll back."""
+
+
 class AttemptContext:
     """One attempt, for its handler: the job, whether the attempt should stop, and a way to extend its timeout.
 
     Passed to handlers that have an argument of this type. Use it only from the handler's thread or task.
 
     The worker creates it. `job`: the claimed job. `worker_id`: id of the worker. `extend`: called with this object and a
-    timeout by `extend`. `report`: called with the arguments of `progress`; None discards them.
+    timeout by `extend`. `report`: called with the arguments of `progress`; None discards them. `steps`: called with this
+    object for the first step; None where there are no steps.
     """
 
     def __init__(
@@ -159,6 +183,8 @@ class AttemptContext:
         worker_id: str,
         extend: Callable[[AttemptContext, timedelta], None],
         report: Callable[[float, float | None, str | None], None] | None = None,
+        *,
+        steps: Callable[[AttemptContext], Any] | None = None,
     ) -> None:
         self.job = job
         """The job as it was claimed."""
@@ -172,6 +198,7 @@ class AttemptContext:
         """What `progress` reported last: `done`, `total` and `message`; None before that."""
         self._extend = extend
         self._report = report
+        self._open_steps = steps
         self._stopped = False
         self._reason: CancelReason | None = None
         self._callbacks: list[Callable[[], None]] = []
@@ -300,6 +327,75 @@ class AttemptContext:
             yield item
             done += 1
             self._note(done, total if total is None or done <= total else None, message)
+
+    @cached_property
+    def _steps(self) -> Any:
+        if self._open_steps is None:
+            raise InvalidOptionError(
+                "isolation",
+                f"steps of {self.job.type_name!r} cannot be recorded here: a child process has no connection, so remove "
+                'isolation="process" or continue_with a handler that has the steps; in tests, use `drain`',
+            )
+        return self._open_steps(self)
+
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Coroutine[Any, Any, Any]],
+        *args: Any,
+        key: str | int | None = None,
+        output: type[ItemT],
+    ) -> Coroutine[Any, Any, ItemT]: ...
+    @overload
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Coroutine[Any, Any, ItemT]],
+        *args: Any,
+        key: str | int | None = None,
+        output: None = None,
+    ) -> Coroutine[Any, Any, ItemT]: ...
+    @overload
+    def step(
+        self, name: str, fn: Callable[..., Any], *args: Any, key: str | int | None = None, output: type[ItemT]
+    ) -> ItemT: ...
+    @overload
+    def step(
+        self, name: str, fn: Callable[..., ItemT], *args: Any, key: str | int | None = None, output: None = None
+    ) -> ItemT: ...
+    def step(self, name: str, fn: Any, *args: Any, key: str | int | None = None, output: Any = None) -> Any:
+        """Call `fn(*args)` once for the job and record its result; later attempts return the recorded result.
+
+        In an asynchronous handler, await it: `draft = await ctx.step("draft", call_model, text)`. When `fn` has returned,
+        its result is recorded by one statement, which succeeds only if the attempt still holds the job. If the worker dies
+        before that, `fn` is called again: a call to another system is repeated at most once for each crash, so pass the
+        job's id as its idempotency key. If `fn` raises, the attempt fails and its retry policy applies.
+        `name`: 1 to 100 characters, unique in the job. `fn`: in an asynchronous handler an asynchronous function. `key`:
+        tells the rounds of a loop apart. `output`: type of the result, by default `fn`'s annotation. The result is the
+        recorded JSON decoded to that type, on the first attempt too. It is stored and shown like the job's output: by the
+        codec of the job's type, and redacted.
+        Raises: what `fn` raises; DuplicateStepError; InvalidOutputError; StepOutputError if a recorded result does not match
+        the type; LostAttemptError; InvalidOptionError, also in a child process.
+        """
+        return self._steps.step(name, fn, args, key=key, output=output)
+
+    def transaction(self, name: str, *, key: str | int | None = None) -> StepTransaction:
+        """Return a context manager for a transaction whose effects and checkpoint are one commit.
+
+        Use it in `async with ctx.transaction("charge") as session:`, or with `with` in a synchronous handler. The session is
+        an `AsyncSession` or a `Session` of the application's factory. It is None if an earlier attempt committed the step,
+        because a `with` block cannot be skipped: begin the block with `if session is not None:`. Code that forgets this
+        fails at its first use of the session, and type checkers find it; any usable session would write twice.
+        At the end of the block the session is flushed, the job is locked, and the transaction commits only if the attempt
+        still holds the job: the effects happen exactly once, and a lost attempt writes nothing. If the block raises,
+        everything is rolled back. Do not commit in the block. A handler with a session of its own must not change the same
+        rows through both: they would wait for each other.
+        `name`, `key`: as in `step`.
+        Raises: DuplicateStepError, LostAttemptError, HandlerCommitError; InvalidOptionError, also in a child process.
+        """
+        opened: StepTransaction = self._steps.transaction(name, key=key)
+        return opened
 
     def continue_with(
         self,

@@ -76,6 +76,19 @@ class AttemptOutcome(StrEnum):
     """`complete_job` completed its job while it ran."""
 
 
+class StepKind(StrEnum):
+    """Kind of a step of a job."""
+
+    STEP = "step"
+    """`AttemptContext.step`."""
+    TRANSACTION = "transaction"
+    """`AttemptContext.transaction`."""
+    SLEEP = "sleep"
+    """`AttemptContext.sleep`."""
+    WAIT = "wait"
+    """`AttemptContext.wait_for`."""
+
+
 class CancelReason(StrEnum):
     """Reason why a running attempt should stop: `AttemptContext.cancel_reason`."""
 

@@ -28,6 +28,7 @@ __all__ = [
     "DatabaseUnavailableError",
     "Discard",
     "DuplicateJobTypeError",
+    "DuplicateStepError",
     "HandlerCommitError",
     "IllegalTransitionError",
     "InvalidBlockersError",
@@ -64,6 +65,7 @@ __all__ = [
     "SessionSettingError",
     "Snooze",
     "StaleSnapshotError",
+    "StepOutputError",
     "TransactionRequiredError",
     "UndeclaredContinuationError",
     "UnknownJobTypeError",
@@ -487,6 +489,41 @@ class LostAttemptError(JobQueueError):
         self.job_id = job_id
         self.attempt = attempt
         super().__init__(f"attempt {attempt} of job {job_id} is no longer this worker's; its writes were rolled back")
+
+
+class DuplicateStepError(JobQueueError, ValueError):
+    """A handler used the name of a step twice in one attempt; the second was not run.
+
+    `name` and `key` are those of the step. Steps are found by name in later attempts, so give each its own; in a loop, pass
+    `key=`.
+    """
+
+    def __init__(self, name: str, key: str = "") -> None:
+        self.name = name
+        self.key = key
+        which, rule = (f" with key {key!r}", "give each round its own key") if key else ("", "in a loop, pass key=")
+        super().__init__(f"step {name!r}{which} was used already in this attempt: names are unique in a job; {rule}")
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.name, self.key)
+
+
+class StepOutputError(JobQueueError):
+    """What is recorded of a step does not match the handler: its kind or the type of its result has changed.
+
+    `name` and `key` are those of the step. Change the handler back, or give the step a new name: it then runs again.
+    """
+
+    def __init__(self, name: str, key: str, reason: str) -> None:
+        self.name = name
+        self.key = key
+        self.reason = reason
+        which = f" with key {key!r}" if key else ""
+        advice = "Change the handler back, or give the step a new name to run it again"
+        super().__init__(f"step {name!r}{which} {reason}. {advice}")
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.name, self.key, self.reason)
 
 
 class HandlerCommitError(JobQueueError):

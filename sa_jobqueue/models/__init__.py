@@ -12,6 +12,7 @@ from sa_jobqueue.models.quarantine import QuarantineMixin
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
 from sa_jobqueue.models.rate_state import RateStateMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
+from sa_jobqueue.models.step import StepMixin
 from sa_jobqueue.models.waits import WaitFor, sequence
 from sa_jobqueue.models.worker import WorkerMixin
 
@@ -35,6 +36,7 @@ __all__ = [
     "QueueMixin",
     "RateStateMixin",
     "ScheduleMixin",
+    "StepMixin",
     "WaitFor",
     "WorkerMixin",
     "sequence",

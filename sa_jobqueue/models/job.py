@@ -42,6 +42,7 @@ from sa_jobqueue.models.quarantine import QuarantineMixin
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
 from sa_jobqueue.models.rate_state import RateStateMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
+from sa_jobqueue.models.step import StepMixin
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.models.worker import WorkerMixin
 from sa_jobqueue.policies.fairness import check_fairness_key
@@ -110,6 +111,7 @@ class JobMixin(Generic[IdT]):
     Reject: ClassVar[type[RejectMixin]]
     Schedule: ClassVar[type[ScheduleMixin[Any]]]
     Stage: ClassVar[type[StageMixin[Any]]]
+    Step: ClassVar[type[StepMixin[Any]]]
     Worker: ClassVar[type[WorkerMixin]]
     Write: ClassVar[type[WriteMixin]]
 
@@ -146,6 +148,7 @@ class JobMixin(Generic[IdT]):
         base = declarative_base_of(cls)
         companions: dict[str, tuple[type, str]] = {
             "Attempt": (AttemptMixin, "job_attempt"),
+            "Step": (StepMixin, "job_step"),
             "Blocker": (BlockerMixin, "job_blocker"),
             "DeadLetter": (DeadLetterMixin, "dead_letter"),
             "Worker": (WorkerMixin, "worker"),

@@ -124,7 +124,7 @@ def complete_attempts(
         }
         rows_written = session.execute(completions.complete(model, in_session=True), given).all()
         for row in rows_written:
-            _check_session(row.session_name, session_name)
+            check_session(row.session_name, session_name)
         written = {row.id: row.has_waiters for row in rows_written}
         ended += [job_id for job_id, has_waiters in written.items() if has_waiters]
         lost |= {(job.id, job.attempt) for job, _ in part if job.id not in written}
@@ -148,12 +148,12 @@ def ended_by_handler(
     Locks: the jobs and their chains' roots, until the transaction ends.
     Raises: HandlerCommitError if the handler ended its transaction.
     """
-    _check_session(session.scalars(read_name()).one(), session_name)
+    check_session(session.scalars(read_name()).one(), session_name)
     found = {row.id: row.status for row in session.execute(jobs.lock(model, job_ids))}
     return {job_id: found.get(job_id, JobStatus.CANCELLED) for job_id in job_ids}
 
 
-def _check_session(found: str, expected: str | None) -> None:
+def check_session(found: str, expected: str | None) -> None:
     """Check that a statement runs in the transaction of the handler's own statements. Raises: HandlerCommitError."""
     if expected is not None and found != expected:
         raise HandlerCommitError(
@@ -188,7 +188,7 @@ def _complete_locked(
     ).first()
     if row is None:
         raise LostAttemptError(job.id, job.attempt)
-    _check_session(row.session_name, session_name)
+    check_session(row.session_name, session_name)
     if following is not None:
         with translated():
             session.add(following)

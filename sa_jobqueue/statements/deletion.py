@@ -131,9 +131,14 @@ def delete_edges(model: type[JobMixin[Any]]) -> Delete:
 
 @once_a_model
 def delete_attempts(model: type[JobMixin[Any]]) -> Delete:
-    """Delete the history of jobs. Parameters: `job_ids`. Obliges: the jobs are locked. Index: `pk_job_attempt`."""
+    """Delete the history of jobs, and their steps. Parameters: `job_ids`. Obliges: the jobs are locked.
+    Index: `pk_job_attempt`, `pk_job_step`."""
     attempt: Any = model.Attempt
-    return delete(attempt).where(attempt.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    job_ids = array("job_ids", id_parameter(model.__jobqueue__))
+    # In one statement: jobs without steps, which are most, cost no round trip.
+    step = table(model.Step)
+    steps = delete(step).where(step.c.job_id == any_(job_ids)).cte("steps")
+    return delete(attempt).where(attempt.job_id == any_(job_ids)).add_cte(steps)
 
 
 @once_a_model

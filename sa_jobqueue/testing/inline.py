@@ -35,6 +35,8 @@ from sa_jobqueue.worker.finish.completer import event_of, parameters_of
 from sa_jobqueue.worker.finish.outcomes import Finished, failed
 from sa_jobqueue.worker.run.dependencies import open_dependencies
 from sa_jobqueue.worker.run.middleware import surround
+from sa_jobqueue.worker.run.sessions import Guard
+from sa_jobqueue.worker.run.steps import AttemptSteps
 
 T = TypeVar("T")
 
@@ -84,12 +86,13 @@ class Inline:
 
     async def _run(self, job: ClaimedJob) -> None:
         job_type = self._jobs.registry.get(job.type_name)
-        context = AttemptContext(job, INLINE, lambda *_: None)
+        steps = InlineSteps(self._jobs, self._session)
+        context = AttemptContext(job, INLINE, lambda *_: None, steps=lambda context: AttemptSteps(steps, context))
         enter_attempt(context)
         self._events.begin(context)
         self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
         begun = time.monotonic()
-        savepoint = _Savepoint(await self.on(lambda session: session.begin_nested()))
+        savepoint = steps.savepoint = _Savepoint(await self.on(lambda session: session.begin_nested()))
         try:
             status = await self._attempt(context, job_type, savepoint)
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
@@ -97,6 +100,7 @@ class Inline:
         except BaseException as error:
             context.error = error
             await self.on(lambda session: savepoint.transaction.rollback())
+            await self.on(steps.record_again)
             end = failed(context, error, job_type, ran=timedelta(seconds=time.monotonic() - begun))
             await self.on(lambda session: finish(session, self._model, end))
             self._events.emit(event_of(end))
@@ -176,6 +180,65 @@ class _Savepoint:
         finally:
             for name in ("commit", "rollback", "close"):
                 del own[name]
+
+
+class InlineSteps:
+    """Keeps the steps of an attempt in the test's session, also when the attempt's savepoint is rolled back."""
+
+    savepoint: _Savepoint
+
+    def __init__(self, jobs: JobQueue[Any], session: Session | AsyncSession) -> None:
+        self.model: type[JobMixin[Any]] = jobs.model
+        self._jobs, self._given = jobs, session
+        self._session = session.sync_session if isinstance(session, AsyncSession) else session
+        self._calls: list[Callable[[Session], Any]] = []
+        self._transaction: SessionTransaction | None = None
+
+    def job_type(self, job: ClaimedJob) -> JobType:
+        """Return the type of a job."""
+        return self._jobs.registry.get(job.type_name)
+
+    def call(self, work: Callable[[Session], T]) -> T:
+        """Call a function with the session."""
+        self._calls.append(work)
+        return work(self._session)
+
+    async def call_async(self, work: Callable[[Session], T]) -> T:
+        """Call a function with the session."""
+        self._calls.append(work)
+        return await self._given.run_sync(work) if isinstance(self._given, AsyncSession) else work(self._given)
+
+    def record_again(self, session: Session) -> None:
+        """Record what the rollback of the attempt has undone."""
+        for work in self._calls:
+            work(session)
+
+    def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
+        """Return the test's session."""
+        if is_async and not isinstance(self._given, AsyncSession):
+            raise InvalidOptionError(
+                "session", "is a Session, but the handler opens an asynchronous transaction: drain with an AsyncSession"
+            )
+        return self._given if is_async else self._session, Guard(job.id)
+
+    def begin(self, session: Session) -> None:
+        """Begin a savepoint."""
+        self._transaction = session.begin_nested()
+
+    def commit(self, session: Session) -> None:
+        """Keep what was written, and what the attempt wrote before it, also if the attempt fails."""
+        if self._transaction is not None:
+            self._transaction.commit()
+        self._transaction = None
+        self.savepoint.transaction.commit()
+        self.savepoint.transaction = session.begin_nested()
+        self._calls.clear()
+
+    def close(self, session: Session) -> None:
+        """Roll back what was not kept."""
+        if self._transaction is not None and self._transaction.is_active:
+            self._transaction.rollback()
+        self._transaction = None
 
 
 def call_handler(

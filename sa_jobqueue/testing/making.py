@@ -169,7 +169,7 @@ def clear(session: Any, *, model: type[JobMixin[Any]] = Job) -> Any:
     """
 
     def work(opened: Session) -> None:
-        for kind in (model.Blocker, model.Attempt, model.DeadLetter, model):
+        for kind in (model.Blocker, model.Attempt, model.Step, model.DeadLetter, model):
             opened.execute(delete(kind).execution_options(synchronize_session=False))
         opened.expire_all()
 

@@ -36,6 +36,7 @@ from tests.statements.retention_cases import RETENTION_CASES
 from tests.statements.schedule_cases import SCHEDULE_CASES
 from tests.statements.scheduling_cases import SCHEDULING_CASES
 from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
+from tests.statements.step_cases import STEP_CASES
 from tests.statements.trace_cases import TRACE_CASES
 from tests.statements.worker_cases import WORKER_CASES
 
@@ -407,6 +408,7 @@ CASES = [
     *WORKER_CASES,
     *DEDUPLICATION_CASES,
     *EXPLAINING_CASES,
+    *STEP_CASES,
     *TRACE_CASES,
     *HEALTH_CASES,
     *HISTORY_CASES,

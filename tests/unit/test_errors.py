@@ -40,6 +40,8 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "PayloadTooLargeError": ("input", 2_000_000, 1_000_000),
     "UnknownJobTypeError": ("x", ["b", "a"]),
     "DuplicateJobTypeError": ("x", "m:a", "m:b"),
+    "DuplicateStepError": ("ask", "7"),
+    "StepOutputError": ("ask", "", "is recorded as a sleep"),
     "JobNotFoundError": (["1", "2"],),
     "ChainNotFoundError": (["1", "2"],),
     "NotAChainError": ({"2": "1"},),

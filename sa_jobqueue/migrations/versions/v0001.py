@@ -187,6 +187,21 @@ CREATE TABLE ${q}job_attempt (
 --;
 CREATE INDEX ${p}ix_job_attempt_changed ON ${q}job_attempt (changed_xid)
 --;
+CREATE TABLE ${q}job_step (
+  job_id $id NOT NULL,
+  name text NOT NULL, key text DEFAULT '' NOT NULL,
+  kind text NOT NULL,
+  attempt integer NOT NULL,
+  output jsonb,
+  started_at timestamptz NOT NULL, completed_at timestamptz,
+  event text, deadline timestamptz,
+  CONSTRAINT ${p}pk_job_step PRIMARY KEY (job_id, name, key),
+  CONSTRAINT ${p}ck_job_step_kind CHECK (kind IN ('step', 'transaction', 'sleep', 'wait')),
+  CONSTRAINT ${p}ck_job_step_name CHECK (name <> '')
+)
+--;
+CREATE INDEX ${p}ix_job_step_event ON ${q}job_step (event) WHERE event IS NOT NULL AND completed_at IS NULL
+--;
 CREATE TABLE ${q}dead_letter (
   id $id NOT NULL,
   job_id $id NOT NULL,
@@ -808,7 +823,7 @@ DROP VIEW ${q}job_queue, ${q}job_chain, ${q}job_transition
 --;
 DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk_write, ${q}job_bulk_staging,
   ${q}job_audit, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
-  ${q}worker, ${q}dead_letter, ${q}job_attempt, ${q}job_blocker, ${q}job
+  ${q}worker, ${q}dead_letter, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job
 --;
 DROP FUNCTION ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(), ${q}job_unblock(), ${q}job_deleted(),
   ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_refuse()

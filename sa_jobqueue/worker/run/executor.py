@@ -46,6 +46,7 @@ from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.running import Running
 from sa_jobqueue.worker.run.sessions import Sessions, guard
 from sa_jobqueue.worker.run.span_links import Linker
+from sa_jobqueue.worker.run.steps import AttemptSteps, WorkerSteps
 from sa_jobqueue.worker.run.threads import Threads
 
 _log: Final = logging.getLogger("sa_jobqueue.worker")
@@ -109,9 +110,9 @@ class Executor:
         self._is_shutting_down = False
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
+        self._steps = WorkerSteps(engine, model, registry, sessions, self._loop)
         self._doubtful: set[str] = set()
         self._background: set[asyncio.Task[Any]] = set()
-        """The database's, where it is not UTF-8."""
         self.given_back = 0
         """How many attempts were given back unfinished."""
         self.changed = asyncio.Event()
@@ -189,7 +190,7 @@ class Executor:
     def start(self, job: ClaimedJob) -> None:
         """Run a claimed job in a task of its own."""
         running = Running(job)
-        running.context = AttemptContext(job, self._worker_id, self._request_extension)
+        running.context = AttemptContext(job, self._worker_id, self._request_extension, steps=self._open_steps)
         if self._is_shutting_down:  # by an attempt of the same claim, which has begun already
             running.stopping = CancelReason.SHUTDOWN
         self._running.add(running)
@@ -532,6 +533,9 @@ class Executor:
         if returned is None and job_type.output.declared is Any:
             return "null"  # the usual case: nothing to check
         return json.dumps(job_type.encode_output(returned))
+
+    def _open_steps(self, context: AttemptContext) -> AttemptSteps:
+        return AttemptSteps(self._steps, context)
 
     def _request_extension(self, context: AttemptContext, timeout: timedelta) -> None:
         # Called from the handler's thread or task; the work is done on the loop.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import TracebackType
@@ -227,11 +227,21 @@ class Sessions:
     """What was made for them, to be disposed of."""
     by_class: dict[Any, sessionmaker[Any] | async_sessionmaker[Any]] = field(default_factory=dict)
     """Which factory makes what handlers are annotated with."""
+    make: Callable[[bool], None] = lambda is_async: None
+    """Makes the factory that the application did not give, asynchronous or not."""
+    _making: Any = field(default_factory=threading.Lock)
 
     def open(self, job_type: JobType) -> Any:
         """Return a session of the class that a handler is annotated with."""
         kind: Any = job_type.session_class
         return self.by_class[kind]()
+
+    def factory(self, *, is_async: bool) -> Any:
+        """Return the factory of sessions for transactions that are steps. From any thread."""
+        with self._making:
+            if (self.asynchronous if is_async else self.sync) is None:
+                self.make(is_async)
+        return self.asynchronous if is_async else self.sync
 
 
 def prepare_nothing_in(sessions: Sessions) -> None:
@@ -254,20 +264,22 @@ def sessions_for(registry: Registry, engine: Engine | AsyncEngine, given: Sessio
     # limit, because the concurrency may be raised at run time.
     size = {"pool_size": concurrency, "max_overflow": -1}
     are_given = {False: given.sync is not None, True: given.asynchronous is not None}
-    if given.sync is None and any(not kind.wants_async_session for kind in kinds):
-        if isinstance(engine, AsyncEngine):
-            made = create_engine(url, **size)
-            given.own_engines.append(made)
-            given.sync = sessionmaker(made)
+
+    def make(is_async: bool) -> None:
+        if is_async == isinstance(engine, AsyncEngine):
+            own = engine
         else:
-            given.sync = sessionmaker(engine)
-    if given.asynchronous is None and any(kind.wants_async_session for kind in kinds):
-        if isinstance(engine, AsyncEngine):
-            given.asynchronous = async_sessionmaker(engine)
+            own = create_async_engine(url, **size) if is_async else create_engine(url, **size)
+            given.own_engines.append(own)
+        if isinstance(own, AsyncEngine):
+            given.asynchronous = async_sessionmaker(own)
         else:
-            async_made = create_async_engine(url, **size)
-            given.own_engines.append(async_made)
-            given.asynchronous = async_sessionmaker(async_made)
+            given.sync = sessionmaker(own)
+
+    given.make = make
+    for is_async in {kind.wants_async_session for kind in kinds}:
+        if not are_given[is_async]:
+            make(is_async)
     for kind in kinds:
         factory: Any = given.asynchronous if kind.wants_async_session else given.sync
         given.by_class[kind.session_class] = _factory_of(kind, factory, is_given=are_given[kind.wants_async_session])

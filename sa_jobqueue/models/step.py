@@ -1,0 +1,64 @@
+"""`job_step`: what the steps of a job have returned, so that later attempts do not repeat them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import CheckConstraint, Index, Integer, PrimaryKeyConstraint, Text, text
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import conv
+
+from sa_jobqueue.models.base import Companion, id_type
+from sa_jobqueue.types import StepKind
+
+IdT = TypeVar("IdT")
+
+
+class StepMixin(Companion, Generic[IdT]):
+    """One step of a job (`AttemptContext.step` and its relatives). A job without steps has no row here.
+
+    Deleted with its job; not archived.
+    """
+
+    @declared_attr
+    def job_id(cls) -> Mapped[IdT]:
+        """Id of the job; not a foreign key, for the same reason as in `job_attempt`."""
+        return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
+
+    name: Mapped[str] = mapped_column(Text, nullable=False)
+    """Name of the step, unique in the job together with `key`."""
+    key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"))
+    """Key of one round of a loop; empty for a step outside a loop."""
+    kind: Mapped[str] = mapped_column(Text, nullable=False)
+    """One of `StepKind`."""
+    attempt: Mapped[int] = mapped_column(Integer, nullable=False)
+    """Number of the attempt that recorded it."""
+    output: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
+    """Its result, as JSON, encoded by the codec of the job's type; null for one without a result."""
+    started_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)
+    """When it started, by the database's clock."""
+    completed_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """When it completed; of a sleep, when it ends; null while it waits for an event."""
+    event: Mapped[str | None] = mapped_column(Text)
+    """Name of the event that it waits or waited for; null for other kinds."""
+    deadline: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """When the wait times out; null for no timeout, and for other kinds."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        name = cls.__jobqueue__.name
+        return (
+            PrimaryKeyConstraint("job_id", "name", "key", name=conv(name("pk_job_step"))),
+            CheckConstraint(
+                "kind IN ({})".format(", ".join(f"'{kind}'" for kind in StepKind)), name=conv(name("ck_job_step_kind"))
+            ),
+            CheckConstraint("name <> ''", name=conv(name("ck_job_step_name"))),
+            Index(
+                conv(name("ix_job_step_event")),
+                "event",
+                postgresql_where=text("event IS NOT NULL AND completed_at IS NULL"),
+            ),
+            {"schema": cls.__jobqueue__.schema},
+        )

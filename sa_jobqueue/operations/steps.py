@@ -1,0 +1,53 @@
+"""Reading and recording the steps of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.errors import LostAttemptError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.completing import check_session
+from sa_jobqueue.statements import steps
+from sa_jobqueue.types import JobId, StepKind
+
+
+def recorded_steps(session: Session | Connection, model: type[JobMixin[Any]], job_id: JobId) -> Sequence[Any]:
+    """Return the steps of a job, in the order of completion (`statements.steps.recorded`)."""
+    return session.execute(steps.recorded(model), {"job_id": job_id}).all()
+
+
+def record_step(
+    session: Session | Connection,
+    model: type[JobMixin[Any]],
+    job: ClaimedJob,
+    worker_id: str,
+    *,
+    kind: StepKind,
+    place: tuple[str, str],
+    output: str | None = None,
+    took: timedelta = timedelta(0),
+    session_name: str | None = None,
+) -> datetime:
+    """Record a step; return when it completed, or when a sleep ends.
+
+    `job`, `worker_id`: the attempt, which must hold the job. `kind`: the kind of step. `place`: its name and key. `output`:
+    JSON text. `took`: its duration. `session_name`: of the transaction in which the step's effects were written; None if
+    there are none.
+    Locks: the job, until the transaction ends.
+    Raises: LostAttemptError if the worker no longer holds the attempt; HandlerCommitError if the handler ended its
+    transaction. Obliges: roll back the transaction then.
+    """
+    given: dict[str, Any] = {"job_id": job.id, "job_attempt": job.attempt, "worker_id": worker_id, "took": took}
+    given |= {"step_name": place[0], "step_key": place[1], "step_output": output}
+    row = session.execute(steps.record(model, kind), given).first()
+    if row is None:
+        raise LostAttemptError(job.id, job.attempt)
+    check_session(row.session_name, session_name)
+    completed_at: datetime = row.completed_at
+    return completed_at

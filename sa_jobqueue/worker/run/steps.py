@@ -1,0 +1,343 @@
+"""Runs the steps of one attempt: what an earlier attempt recorded is returned, the rest is called and recorded."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import time
+import types
+import typing
+from collections.abc import Awaitable, Callable, Coroutine
+from datetime import timedelta
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, Final, Protocol, TypeVar
+
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.context import AttemptContext, ClaimedJob
+from sa_jobqueue.errors import (
+    DuplicateStepError,
+    InvalidOptionError,
+    InvalidOutputError,
+    InvalidPayloadError,
+    LostAttemptError,
+    StepOutputError,
+)
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.steps import record_step, recorded_steps
+from sa_jobqueue.payloads import Codec
+from sa_jobqueue.registry.codecs import sealed
+from sa_jobqueue.registry.job_types import JobType, Registry
+from sa_jobqueue.types import StepKind
+from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
+
+T = TypeVar("T")
+Place = tuple[str, str]
+"""Name and key of a step."""
+
+_LONGEST_NAME: Final = 100
+_LONGEST_KEY: Final = 500
+
+
+class StepStore(Protocol):
+    """Where the steps of attempts are kept: a worker's connections, or the session of a test."""
+
+    model: type[JobMixin[Any]]
+
+    def job_type(self, job: ClaimedJob) -> JobType:
+        """Return the type of a job."""
+
+    def call(self, work: Callable[[Any], T]) -> T:
+        """Call a function with a connection and commit. For a synchronous handler, in its thread."""
+
+    async def call_async(self, work: Callable[[Any], T]) -> T:
+        """Do the same for an asynchronous handler."""
+
+    def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
+        """Return a session for a transaction of its own, of the application's class, and its guard."""
+
+    def begin(self, session: Session) -> None:
+        """Begin the transaction of such a session."""
+
+    def commit(self, session: Session) -> None:
+        """Commit it."""
+
+    def close(self, session: Session) -> None:
+        """Close such a session; without a commit its transaction is rolled back."""
+
+
+class WorkerSteps:
+    """The store of a worker: its own connections, each statement a transaction, and the application's sessions."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        model: type[JobMixin[Any]],
+        registry: Registry,
+        sessions: Sessions,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.model = model
+        self._engine, self._registry, self._sessions, self._loop = engine, registry, sessions, loop
+
+    def job_type(self, job: ClaimedJob) -> JobType:
+        """Return the type of a job."""
+        return self._registry.get(job.type_name)
+
+    def call(self, work: Callable[[Connection], T]) -> T:
+        """Call a function with a connection, from a handler's thread."""
+        return asyncio.run_coroutine_threadsafe(self.call_async(work), self._loop).result()
+
+    async def call_async(self, work: Callable[[Connection], T]) -> T:
+        """Call a function with a connection."""
+        async with self._engine.connect() as connection:
+            return await connection.run_sync(work)
+
+    def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
+        """Return a session that the application's factory makes, and its guard."""
+        session = self._sessions.factory(is_async=is_async)()
+        return session, guard(getattr(session, "sync_session", session), job.id)
+
+    def begin(self, session: Session) -> None:
+        """Do nothing: the first statement begins it."""
+
+    def commit(self, session: Session) -> None:
+        """Commit the transaction of a session."""
+        session.commit()
+
+    def close(self, session: Session) -> None:
+        """Close a session; without a commit its transaction is rolled back."""
+        session.close()
+
+
+class AttemptSteps:
+    """The steps of one attempt."""
+
+    def __init__(self, store: StepStore, context: AttemptContext) -> None:
+        self._store = store
+        self._context = context
+        self._type = store.job_type(context.job)
+        # A first attempt has nothing to read.
+        self._recorded: dict[Place, Any] | None = {} if context.attempt == 1 else None
+        self._entered: set[Place] = set()
+
+    def step(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], *, key: str | int | None, output: Any) -> Any:
+        """Return the result of a step: of an asynchronous handler, a coroutine."""
+        if not callable(fn):
+            raise InvalidOptionError("fn", f"must be a function, got {fn!r}")
+        if not self._type.is_async and inspect.iscoroutinefunction(fn):
+            raise InvalidOptionError(
+                "fn", f"must be a plain function, because {self._type.place} is one; {_name_of(fn)} is asynchronous"
+            )
+        codec = _codec(name, fn, output)
+        place = self._enter(name, key)
+        return (self._step_async if self._type.is_async else self._step)(place, fn, args, codec)
+
+    def _step(self, place: Place, fn: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any]) -> Any:
+        self.load()
+        if (found := self.find(place, StepKind.STEP)) is not None:
+            return self._decode(place, codec, found.output)
+        if self._context.cancelled:  # a step is a good place to stop at
+            raise LostAttemptError(self._context.job.id, self._context.attempt)
+        began = time.monotonic()
+        document = self._encode(place, codec, fn(*args))
+        self._store.call(self._record(StepKind.STEP, place, document, began))
+        return self._decode(place, codec, document)
+
+    async def _step_async(self, place: Place, fn: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any]) -> Any:
+        await self.load_async()
+        if (found := self.find(place, StepKind.STEP)) is not None:
+            return self._decode(place, codec, found.output)
+        began = time.monotonic()
+        returned = fn(*args)
+        document = self._encode(place, codec, await returned if inspect.isawaitable(returned) else returned)
+        await uninterrupted(self._store.call_async(self._record(StepKind.STEP, place, document, began)))
+        return self._decode(place, codec, document)
+
+    def transaction(self, name: str, *, key: str | int | None) -> StepTransaction:
+        """Return the context manager of a step that is a transaction."""
+        return StepTransaction(self, self._store, self._context, self._enter(name, key))
+
+    def _record(self, kind: StepKind, place: Place, document: Any, began: float) -> Callable[[Any], Any]:
+        took, attempt = timedelta(seconds=time.monotonic() - began), self._context
+        given: dict[str, Any] = {"kind": kind, "place": place, "output": json.dumps(document), "took": took}
+        return lambda one: record_step(one, self._store.model, attempt.job, attempt.worker_id, **given)
+
+    def _enter(self, name: str, key: str | int | None) -> Place:
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+            raise InvalidOptionError("name", f"must be 1 to {_LONGEST_NAME} printable characters, got {name!r}")
+        text = "" if key is None else str(key)
+        is_known = key is None or (isinstance(key, str | int) and not isinstance(key, bool) and text)
+        if not is_known or len(text) > _LONGEST_KEY or not (text or "-").isprintable():
+            raise InvalidOptionError(
+                "key", f"must be a whole number or 1 to {_LONGEST_KEY} printable characters, got {key!r}"
+            )
+        if (name, text) in self._entered:
+            raise DuplicateStepError(name, text)
+        self._entered.add((name, text))
+        return name, text
+
+    def load(self) -> None:
+        """Read what earlier attempts recorded, before the first step. Raises: InvalidOptionError in async handlers."""
+        if self._type.is_async:
+            raise InvalidOptionError("transaction", f"must be entered by `async with`, because {self._type.place} is async")
+        if self._recorded is None:
+            self._loaded(self._store.call(lambda one: recorded_steps(one, self._store.model, self._context.job.id)))
+
+    async def load_async(self) -> None:
+        """Do the same in an asynchronous handler. Raises: InvalidOptionError in another one."""
+        if not self._type.is_async:
+            raise InvalidOptionError("transaction", f"must be entered by `with`, because {self._type.place} is not async")
+        if self._recorded is None:
+            read = self._store.call_async(lambda one: recorded_steps(one, self._store.model, self._context.job.id))
+            self._loaded(await read)
+
+    def _loaded(self, rows: typing.Sequence[Any]) -> None:
+        self._recorded = {(row.name, row.key): row for row in rows}
+
+    def find(self, place: Place, kind: StepKind) -> Any:
+        """Return what is recorded of a step; None if it has to run. Raises: StepOutputError for another kind."""
+        found = None if self._recorded is None else self._recorded.get(place)
+        if found is not None and found.kind != kind:
+            raise StepOutputError(*place, f"is recorded as a {found.kind}, but the handler now calls it as a {kind}")
+        return found
+
+    def _encode(self, place: Place, codec: Codec[Any], value: Any) -> Any:
+        try:
+            return sealed("output", codec.encode("output", value), self._type.codec)
+        except InvalidPayloadError as error:
+            raise InvalidOutputError(f"the result of step {shown(place)} is not usable: {error}") from error
+
+    def _decode(self, place: Place, codec: Codec[Any], stored: Any) -> Any:
+        try:
+            return codec.decode("output", self._type.open("output", stored))
+        except InvalidPayloadError as error:
+            raise StepOutputError(*place, f"has a recorded result that is no {codec.name}: {error}") from error
+
+
+class StepTransaction:
+    """A transaction whose effects and checkpoint commit together: `AttemptContext.transaction`."""
+
+    def __init__(self, steps: AttemptSteps, store: StepStore, context: AttemptContext, place: Place) -> None:
+        self._steps, self._store, self._context, self._place = steps, store, context, place
+        self._session: Any = None
+        self._guard = Guard(context.job.id)
+        self._began = 0.0
+
+    def __enter__(self) -> Session | None:
+        """Return the session; None if an earlier attempt has committed the step."""
+        self._steps.load()
+        if self._is_new(is_async=False):
+            self._store.begin(self._session)
+        return typing.cast("Session | None", self._session)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Commit the effects and the checkpoint, or roll back."""
+        if self._session is None:
+            return
+        try:
+            self._guard.__exit__(kind, error, at)
+            if error is None:
+                self._commit(self._session)
+        finally:
+            self._store.close(self._session)
+
+    async def __aenter__(self) -> AsyncSession | None:
+        """Return the session; None if an earlier attempt has committed the step."""
+        await self._steps.load_async()
+        if self._is_new(is_async=True):
+            await self._session.run_sync(self._store.begin)
+        return typing.cast("AsyncSession | None", self._session)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """Commit the effects and the checkpoint, or roll back."""
+        if self._session is None:
+            return
+        try:
+            self._guard.__exit__(kind, error, at)
+            if error is None:
+                await uninterrupted(self._session.run_sync(self._commit))
+        finally:
+            await uninterrupted(self._session.run_sync(self._store.close))
+
+    def _is_new(self, *, is_async: bool) -> bool:
+        if self._steps.find(self._place, StepKind.TRANSACTION) is not None:
+            return False
+        self._began = time.monotonic()
+        self._session, self._guard = self._store.session(self._context.job, is_async=is_async)
+        self._guard.__enter__()
+        return True
+
+    def _commit(self, session: Session) -> None:
+        session.flush()  # first, so that the job is locked for a moment only
+        took, job, worker_id = timedelta(seconds=time.monotonic() - self._began), self._context.job, self._context.worker_id
+        given: dict[str, Any] = {"kind": StepKind.TRANSACTION, "place": self._place, "took": took}
+        record_step(session, self._store.model, job, worker_id, session_name=self._guard.name, **given)
+        self._guard.may_commit = True
+        self._store.commit(session)
+
+
+async def uninterrupted(write: Coroutine[Any, Any, T]) -> T:
+    """Await a write; if the attempt is stopped meanwhile, the server's answer comes first: the write happened, or not."""
+    task = asyncio.ensure_future(write)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # the attempt has ended without it
+        raise
+
+
+def shown(place: Place) -> str:
+    """Return a step's name and key for a message."""
+    return repr(place[0]) + (f" with key {place[1]!r}" if place[1] else "")
+
+
+def _name_of(fn: Any) -> str:
+    return getattr(fn, "__qualname__", None) or repr(fn)
+
+
+def _codec(name: str, fn: Callable[..., Any], output: Any) -> Codec[Any]:
+    """Return the codec of a step's result: of the type given, or of the function's annotation.
+
+    Raises: InvalidOptionError for a type that cannot be stored.
+    """
+    declared = _returned(name, fn) if output is None else output
+    declared = Any if declared is type(None) else declared
+    try:
+        return _cached(declared) if isinstance(declared, typing.Hashable) else Codec(declared)
+    except Exception as error:  # any error that Pydantic raises for a type it does not support
+        raise InvalidOptionError(
+            "output", f"of step {name!r} cannot be {declared!r}: {error}. Return JSON or a type of data, or pass output="
+        ) from error
+
+
+@lru_cache(1000)
+def _cached(declared: Any) -> Codec[Any]:
+    return Codec(declared)
+
+
+def _returned(name: str, fn: Any) -> Any:
+    """Return the annotation of what a function returns; Any where there is none."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if not isinstance(fn, types.FunctionType | types.MethodType):
+        return Any
+    if "return" not in getattr(fn, "__annotations__", {}):
+        return Any
+    try:
+        hint = typing.get_type_hints(fn, include_extras=True)["return"]
+    except NameError as error:
+        raise InvalidOptionError(
+            "output", f"of step {name!r} is needed: the annotation {error.name!r} of {_name_of(fn)} cannot be found"
+        ) from error
+    is_awaitable = typing.get_origin(hint) in {Awaitable, Coroutine}
+    return typing.get_args(hint)[-1] if is_awaitable else hint

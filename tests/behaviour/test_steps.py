@@ -1,0 +1,515 @@
+"""Steps run once for a job, whatever happens to its attempts; a transaction that is a step has its effects exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, cancel_jobs
+from sa_jobqueue.errors import DuplicateStepError, InvalidOptionError, LostAttemptError
+from sa_jobqueue.operations import delete_chains
+from sa_jobqueue.operations.steps import record_step
+from sa_jobqueue.registry import BatchItem
+from sa_jobqueue.testing import drain as drain_test
+from sa_jobqueue.types import StepKind
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.workers import ManualWorker, drain, wait_until
+
+MakeWorker = Callable[..., ManualWorker]
+KINDS = ["sync", "async"]
+WRITE = text("INSERT INTO effect VALUES (:job)")
+
+
+def at_once(attempt: int, error: BaseException) -> timedelta:
+    return timedelta(0)
+
+
+@dataclass
+class Draft:
+    text: str
+    tokens: int
+
+
+@pytest.fixture
+def effects(engine: Engine) -> Iterator[Callable[[], list[str]]]:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effect (job text)"))
+
+    def read() -> list[str]:
+        with engine.connect() as connection:
+            return list(connection.scalars(text("SELECT job FROM effect ORDER BY 1")))
+
+    yield read
+    with engine.begin() as connection:
+        connection.execute(text("DROP TABLE effect"))
+
+
+def steps_of(engine: Engine, job_id: Any) -> list[tuple[str, str, str, int, Any]]:
+    step = Job.Step
+    with Session(engine) as session:
+        rows = session.execute(
+            select(step.name, step.key, step.kind, step.attempt, step.output)
+            .where(step.job_id == job_id)
+            .order_by(step.completed_at)
+        )
+        return [tuple(row) for row in rows]
+
+
+def crashing_queue(calls: list[str], results: list[Any], crashes: int = 1) -> JobQueue[Any]:
+    """Return handlers that fail after their step and transaction so many times."""
+    queue: JobQueue[Any] = JobQueue()
+
+    def model(prompt: str) -> Draft:
+        calls.append(prompt)
+        return Draft(prompt.upper(), 3)
+
+    async def model_async(prompt: str) -> Draft:
+        await asyncio.sleep(0)
+        return model(prompt)
+
+    @queue.handler("sync", retry=at_once)
+    def sync(payload: str, ctx: AttemptContext) -> str:
+        draft = ctx.step("draft", model, payload)
+        results.append(draft)
+        with ctx.transaction("charge") as session:
+            if session is not None:
+                session.execute(WRITE, {"job": payload})
+        if ctx.attempt <= crashes:
+            raise RuntimeError("crash")
+        return draft.text
+
+    @queue.handler("async", retry=at_once)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> str:
+        draft = await ctx.step("draft", model_async, payload)
+        results.append(draft)
+        async with ctx.transaction("charge") as session:
+            if session is not None:
+                await session.execute(WRITE, {"job": payload})
+        if ctx.attempt <= crashes:
+            raise RuntimeError("crash")
+        return draft.text
+
+    return queue
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_async_engine", [False, True])
+async def test_later_attempts_get_the_recorded_result_and_effects_happen_once(
+    engine: Engine, jobs: Jobs, effects: Callable[[], list[str]], kind: str, is_async_engine: bool
+) -> None:
+    calls: list[str] = []
+    results: list[Any] = []
+    queue = crashing_queue(calls, results, crashes=3)
+    (job_id,) = enqueue(engine, queue.job(kind, "hello"))
+    given = create_async_engine(engine.url) if is_async_engine else engine
+    await drain(queue, given)
+    assert jobs.get(job_id)["output"] == "HELLO"
+    assert calls == ["hello"]
+    assert results == [Draft("HELLO", 3)] * 4
+    assert effects() == ["hello"]
+    assert steps_of(engine, job_id) == [
+        ("draft", "", "step", 1, {"text": "HELLO", "tokens": 3}),
+        ("charge", "", "transaction", 1, None),
+    ]
+    if is_async_engine:
+        await given.dispose()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_drain_in_a_session_keeps_steps_of_failed_attempts(
+    engine: Engine, effects: Callable[[], list[str]], kind: str
+) -> None:
+    calls: list[str] = []
+    results: list[Any] = []
+    queue = crashing_queue(calls, results)
+    async_engine = create_async_engine(engine.url)
+    async with AsyncSession(async_engine) as session:
+        job = queue.job(kind, "hello")
+        session.add(job)
+        drained = await drain_test(queue, session, raise_errors=False, scheduled=True)
+        assert (drained.completed, drained.retried) == (1, 1)
+        assert calls == ["hello"]
+        assert results == [Draft("HELLO", 3)] * 2
+        assert list(await session.scalars(text("SELECT job FROM effect"))) == ["hello"]
+        await session.rollback()
+    await async_engine.dispose()
+    assert effects() == []
+    with Session(engine) as session:
+        assert session.scalar(select(func.count()).select_from(Job.Step)) == 0
+
+
+def test_a_session_drain_rolls_back_a_transaction_that_raises(engine: Engine, effects: Callable[[], list[str]]) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("sync", retry=at_once)
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        try:
+            with ctx.transaction("charge") as session:
+                assert session is not None
+                session.execute(WRITE, {"job": payload})
+                raise ZeroDivisionError
+        except ZeroDivisionError:
+            return
+
+    with Session(engine) as session:
+        session.add(queue.job("sync", "a"))
+        assert drain_test(queue, session).completed == 1
+        assert list(session.scalars(text("SELECT job FROM effect"))) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_transaction_that_raises_writes_neither_effects_nor_checkpoint(
+    engine: Engine, jobs: Jobs, effects: Callable[[], list[str]], kind: str
+) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("sync", retry=at_once)
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        with ctx.transaction("charge") as session:
+            assert session is not None
+            session.execute(WRITE, {"job": payload})
+            if ctx.attempt == 1:
+                raise RuntimeError("crash")
+
+    @queue.handler("async", retry=at_once)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> None:
+        async with ctx.transaction("charge") as session:
+            assert session is not None
+            await session.execute(WRITE, {"job": payload})
+            if ctx.attempt == 1:
+                raise RuntimeError("crash")
+
+    (job_id,) = enqueue(engine, queue.job(kind, "hello"))
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.COMPLETED
+    assert effects() == ["hello"]
+    assert steps_of(engine, job_id) == [("charge", "", "transaction", 2, None)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_transaction_cannot_be_committed_by_the_handler(
+    engine: Engine, jobs: Jobs, effects: Callable[[], list[str]], kind: str
+) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("sync", max_attempts=1)
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        with ctx.transaction("charge") as session:
+            assert session is not None
+            session.execute(WRITE, {"job": payload})
+            session.commit()
+
+    @queue.handler("async", max_attempts=1)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> None:
+        async with ctx.transaction("charge") as session:
+            assert session is not None
+            await session.execute(WRITE, {"job": payload})
+            await session.execute(text("COMMIT"))
+
+    (job_id,) = enqueue(engine, queue.job(kind, "hello"))
+    await drain(queue, engine)
+    assert jobs.get(job_id)["last_error"]["type"] == "sa_jobqueue.errors.HandlerCommitError"
+    assert effects() == []
+    assert steps_of(engine, job_id) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_names_are_unique_in_a_job_and_keys_tell_rounds_apart(engine: Engine, jobs: Jobs, kind: str) -> None:
+    queue: JobQueue[Any] = JobQueue()
+    raised: list[str] = []
+
+    def double(number: int) -> int:
+        return number * 2
+
+    async def double_async(number: int) -> int:
+        return number * 2
+
+    @queue.handler("sync", max_attempts=1)
+    def sync(payload: str, ctx: AttemptContext) -> int:
+        total = sum(ctx.step("row", double, number, key=number) for number in range(3))
+        for given in ({}, {"key": 2}):
+            ctx.step("other", double, 1) if not given and not raised else None
+            with pytest.raises(DuplicateStepError) as caught:
+                ctx.step("row" if given else "other", double, 1, **given)
+            raised.append(str(caught.value))
+        return total
+
+    @queue.handler("async", max_attempts=1)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> int:
+        numbers = await asyncio.gather(*(ctx.step("row", double_async, number, key=number) for number in range(3)))
+        await ctx.step("other", double_async, 1)
+        for given in ({}, {"key": 2}):
+            with pytest.raises(DuplicateStepError) as caught:
+                await ctx.step("row" if given else "other", double_async, 1, **given)
+            raised.append(str(caught.value))
+        return sum(numbers)
+
+    (job_id,) = enqueue(engine, queue.job(kind, "hello"))
+    await drain(queue, engine)
+    assert jobs.get(job_id)["output"] == 6, jobs.get(job_id)["last_error"]
+    assert sorted(row[:2] for row in steps_of(engine, job_id)) == [("other", ""), *(("row", str(n)) for n in range(3))]
+    assert raised == [
+        "step 'other' was used already in this attempt: names are unique in a job; in a loop, pass key=",
+        "step 'row' with key '2' was used already in this attempt: names are unique in a job; give each round its own key",
+    ]
+
+
+def lose(engine: Engine, job_id: Any) -> None:
+    """Take a running job from its worker, as a rescue does."""
+    with engine.begin() as connection:
+        table = Job.__table__
+        values = {"status": JobStatus.PENDING, "leased_by": None, "scheduled_at": func.now() + timedelta(hours=1)}
+        connection.execute(update(table).where(table.c.id == job_id).values(values))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("what", ["step", "transaction"])
+async def test_a_worker_that_lost_its_job_can_write_no_step(
+    engine: Engine, jobs: Jobs, effects: Callable[[], list[str]], kind: str, what: str
+) -> None:
+    queue: JobQueue[Any] = JobQueue()
+    raised: list[BaseException] = []
+
+    @queue.handler("sync")
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        try:
+            if what == "step":
+                ctx.step("lost", lambda: lose(engine, ctx.job.id))
+            else:
+                with ctx.transaction("lost") as session:
+                    assert session is not None
+                    session.execute(WRITE, {"job": payload})
+                    lose(engine, ctx.job.id)
+        except LostAttemptError as error:
+            raised.append(error)
+            raise
+
+    @queue.handler("async")
+    async def asynchronous(payload: str, ctx: AttemptContext) -> None:
+        try:
+            if what == "step":
+                await ctx.step("lost", asyncio.to_thread, lose, engine, ctx.job.id, output=type(None))
+            else:
+                async with ctx.transaction("lost") as session:
+                    assert session is not None
+                    await session.execute(WRITE, {"job": payload})
+                    await asyncio.to_thread(lose, engine, ctx.job.id)
+        except LostAttemptError as error:
+            raised.append(error)
+            raise
+
+    (job_id,) = enqueue(engine, queue.job(kind, "hello"))
+    await drain(queue, engine)
+    assert len(raised) == 1
+    assert jobs.status(job_id) is JobStatus.PENDING
+    assert steps_of(engine, job_id) == []
+    assert effects() == []
+
+
+def is_waiting(engine: Engine) -> bool:
+    """Return whether a session waits for a lock of another one."""
+    waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with engine.connect() as connection:
+        return bool(connection.scalar(text(waits)))
+
+
+def test_a_checkpoint_holds_the_job_until_its_commit(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
+    """A rescue or cancel that comes between the fence and the commit waits, and changes what is committed then."""
+    jobs.add_worker("one:1")
+    job_id = jobs.add()
+    (job,) = manual_worker("one:1").claim()
+    cancelled = threading.Event()
+
+    def cancel() -> None:
+        with Session(engine) as other, other.begin():
+            cancel_jobs(other, [job_id])
+        cancelled.set()
+
+    with Session(engine) as session:
+        record_step(session, Job, job, "one:1", kind=StepKind.TRANSACTION, place=("charge", ""))
+        thread = threading.Thread(target=cancel)
+        thread.start()
+        wait_until(lambda: is_waiting(engine), what="the cancel waits for the job")
+        assert not cancelled.is_set()
+        session.commit()
+    thread.join()
+    assert jobs.status(job_id) is JobStatus.CANCELLED
+    assert [row[0] for row in steps_of(engine, job_id)] == ["charge"]
+
+
+def test_a_checkpoint_after_a_cancel_is_refused(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
+    """The cancel is not committed yet when the fence looks: the checkpoint waits for it, then writes nothing."""
+    jobs.add_worker("one:1")
+    job_id = jobs.add()
+    (job,) = manual_worker("one:1").claim()
+    raised: list[BaseException] = []
+
+    def checkpoint() -> None:
+        with Session(engine) as session:
+            try:
+                record_step(session, Job, job, "one:1", kind=StepKind.TRANSACTION, place=("charge", ""))
+            except LostAttemptError as error:
+                raised.append(error)
+
+    with Session(engine) as other:
+        cancel_jobs(other, [job_id])
+        thread = threading.Thread(target=checkpoint)
+        thread.start()
+        wait_until(lambda: is_waiting(engine), what="the checkpoint waits for the job")
+        other.commit()
+    thread.join()
+    assert len(raised) == 1
+    assert steps_of(engine, job_id) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_result_that_no_longer_matches_its_type_is_an_error_that_names_the_step(
+    engine: Engine, jobs: Jobs, kind: str
+) -> None:
+    queue: JobQueue[Any] = JobQueue()
+    raised: list[str] = []
+
+    @queue.handler("sync", retry=at_once, max_attempts=2)
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        try:
+            ctx.step("draft", lambda: "a text", output=str if ctx.attempt == 1 else Draft)
+        except Exception as error:
+            raised.append(str(error))
+        raise RuntimeError
+
+    @queue.handler("async", retry=at_once, max_attempts=2)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> None:
+        async def draft() -> str:
+            return "a text"
+
+        try:
+            await ctx.step("draft", draft, output=str if ctx.attempt == 1 else Draft)
+        except Exception as error:
+            raised.append(str(error))
+        raise RuntimeError
+
+    enqueue(engine, queue.job(kind, "hello"))
+    await drain(queue, engine)
+    (message,) = raised
+    assert message.startswith("step 'draft' has a recorded result that is no Draft: output: ")
+    assert message.endswith("Change the handler back, or give the step a new name to run it again")
+
+
+async def test_a_step_is_refused_before_its_function_is_called(engine: Engine, jobs: Jobs) -> None:
+    queue: JobQueue[Any] = JobQueue()
+    called: list[str] = []
+    raised: list[str] = []
+
+    def note() -> Any:
+        called.append("called")
+
+    def unstorable() -> threading.Lock:
+        called.append("called")
+        raise AssertionError
+
+    async def asynchronous() -> None:
+        called.append("called")
+
+    @queue.handler("sync", max_attempts=1)
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        wrong: list[tuple[Any, ...]] = [("", note), ("a" * 101, note), ("x", None), ("x", asynchronous), ("x", unstorable)]
+        for name, fn in wrong:
+            with pytest.raises(InvalidOptionError) as caught:
+                ctx.step(name, fn)
+            raised.append(caught.value.option)
+        with pytest.raises(InvalidOptionError) as caught:
+            ctx.step("x", note, key="")
+        raised.append(caught.value.option)
+
+    (job_id,) = enqueue(engine, queue.job("sync", "hello"))
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.COMPLETED, jobs.get(job_id)["last_error"]
+    assert raised == ["name", "name", "fn", "fn", "output", "key"]
+    assert called == []
+
+
+class Reversing:
+    name = "reversing"
+
+    def encode(self, data: bytes, /) -> Any:
+        return data.decode()[::-1]
+
+    def decode(self, stored: Any, /) -> bytes:
+        return stored[::-1].encode()
+
+
+async def test_results_are_stored_by_the_codec_of_the_job_type(engine: Engine, jobs: Jobs) -> None:
+    queue: JobQueue[Any] = JobQueue()
+    results: list[str] = []
+
+    @queue.handler("sync", codec=Reversing(), retry=at_once)
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        results.append(ctx.step("secret", lambda: "hello"))
+        if ctx.attempt == 1:
+            raise RuntimeError
+
+    (job_id,) = enqueue(engine, queue.job("sync", "x"))
+    await drain(queue, engine)
+    assert results == ["hello", "hello"]
+    (row,) = steps_of(engine, job_id)
+    assert row[4] == {"sa_jobqueue.codec": "reversing", "data": '"olleh"'}
+
+
+async def test_steps_are_deleted_with_their_job(engine: Engine, jobs: Jobs) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("sync")
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        ctx.step("one", lambda: 1)
+
+    first, second = enqueue(engine, queue.job("sync", "x"), queue.job("sync", "y"))
+    await drain(queue, engine)
+    with Session(engine) as session, session.begin():
+        delete_chains(session, [first])
+    assert steps_of(engine, first) == []
+    assert len(steps_of(engine, second)) == 1
+
+
+async def test_jobs_without_steps_send_no_statement_about_them(engine: Engine, jobs: Jobs) -> None:
+    """With the table out of the way any statement that names it would fail."""
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("plain", retry=at_once)
+    def plain(payload: str, ctx: AttemptContext) -> None:
+        if ctx.attempt == 1:
+            raise RuntimeError
+
+    (job_id,) = enqueue(engine, queue.job("plain", "x"))
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE job_step RENAME TO job_step_away"))
+    try:
+        await drain(queue, engine)
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("ALTER TABLE job_step_away RENAME TO job_step"))
+    assert jobs.status(job_id) is JobStatus.COMPLETED
+
+
+async def test_the_items_of_a_batch_have_steps(engine: Engine, jobs: Jobs) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.batch_handler("batch", max_size=2)
+    async def batch(items: list[BatchItem[str]]) -> list[int]:
+        async def length(text: str) -> int:
+            return len(text)
+
+        return [await item.context.step("length", length, item.payload) for item in items]
+
+    ids = enqueue(engine, queue.job("batch", "a"), queue.job("batch", "bb"))
+    await drain(queue, engine)
+    assert [jobs.get(job_id)["output"] for job_id in ids] == [1, 2]
+    assert [steps_of(engine, job_id)[0][4] for job_id in ids] == [1, 2]
