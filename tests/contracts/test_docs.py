@@ -5,6 +5,7 @@ A page is run as one program, its lines where they are in the page, on an empty 
 - a python block is run; one whose first line is `# some/file.py` is written there instead, to be imported further down;
 - a sql block is run;
 - a sh block is run after `<!-- run -->`, and otherwise only its `sa-jobqueue` commands are checked;
+- a text block after `<!-- prints -->`, or the line in `<!-- prints: a line -->`, is what the code above it prints last;
 - `<!-- run first:` up to `-->` holds Python that is not shown to readers;
 - `<!-- not run: why -->` before a block leaves it out.
 """
@@ -41,13 +42,21 @@ LONG = {"docs/tutorial.md", "docs/explanation/comparison.md", *(f"docs/guides/{n
 """Pages that take longest, together longer than all the others: their code is left to the long run."""
 
 STEPS = """
-import os, signal, subprocess, sys
+import contextlib, io, os, signal, subprocess, sys, tempfile
 from contextlib import suppress
 from pathlib import Path
 
 def write_file(path, text):
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(text)
+
+shown = io.StringIO()
+contextlib.redirect_stdout(shown).__enter__()
+
+def prints(text):
+    ended = shown.getvalue().endswith(text)
+    assert ended, f"printed: {shown.getvalue()!r}, not {text!r}"
+    shown.seek(shown.truncate(0))
 
 def run_sql(script):
     import psycopg, sqlalchemy
@@ -59,11 +68,15 @@ def run_shell(script):
     bin = Path(sys.executable).parent
     environment = os.environ | {"PATH": f"{bin}:{os.environ['PATH']}", "PYTHONPATH": "."}
     # In a session of its own: what a script that failed left in the background ends with it.
-    with subprocess.Popen(["sh", "-e", "-c", script], env=environment, start_new_session=True) as shell:
-        if shell.wait():
+    done = tempfile.TemporaryFile("w+")  # not a pipe: what runs on in the background would keep it open
+    with done, subprocess.Popen(["sh", "-e", "-c", script], env=environment, start_new_session=True, stdout=done) as shell:
+        status = shell.wait()
+        done.seek(0)
+        print(done.read(), end="")
+        if status:
             with suppress(ProcessLookupError):
                 os.killpg(shell.pid, signal.SIGKILL)
-            raise SystemExit(f"exit status {shell.returncode}: {script}")
+            raise SystemExit(f"exit status {shell.returncode}: {script}\\n{shown.getvalue()}")
 """
 
 
@@ -74,7 +87,7 @@ def relative(page: Path) -> str:
 def program_of(page: str) -> str:
     """Return a page as the program it is; each line of code keeps its number."""
     lines = page.split("\n")
-    program = ["from doc_steps import run_shell, run_sql, write_file"]
+    program = ["from doc_steps import prints, run_shell, run_sql, write_file"]
     marker, language, inside = "", "", False
     for number, line in enumerate(lines):
         if inside:
@@ -88,6 +101,8 @@ def program_of(page: str) -> str:
         elif line.startswith("<!-- run first:"):
             language = "hidden"
             program.append("")
+        elif one_line := re.fullmatch(r"<!-- prints: (.+) -->", line):
+            program.append(f"prints({one_line[1]!r} + '\\n')")
         elif line.startswith("```"):
             inside, language = True, line.removeprefix("```")
             shown_file = language == "python" and re.fullmatch(r"# ([\w./]+\.py)", lines[number + 1])
@@ -96,6 +111,9 @@ def program_of(page: str) -> str:
             elif shown_file:
                 language = "file"
                 program.append(f"write_file({shown_file[1]!r}, r'''\\")
+                continue
+            elif language == "text" and marker == "<!-- prints -->":
+                program.append("prints(r'''\\")
                 continue
             elif language not in {"python", "sql", "sh"}:
                 language = ""
@@ -125,6 +143,15 @@ def test_code_blocks_of_a_page_run(page: Path, tmp_path: Path, empty_database_ur
     ended = programs.run(Path(program.name), cwd=tmp_path, env=env, into=tmp_path, timeout_seconds=240)
     assert ended.code == 0, ended.stdout + ended.stderr
     assert "ResourceWarning" not in ended.stderr, ended.stderr
+
+
+def test_the_readme_is_one_screen_of_text_and_a_program() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 60
+    assert len(text.split()) <= 600
+    pages = set(re.findall(r"\]\(([^)#]+\.md)", text))
+    assert len(pages) <= 10
+    assert "<!-- prints: " in text  # its program runs with the other pages, and prints what the page shows
 
 
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
