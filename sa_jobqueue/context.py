@@ -194,6 +194,8 @@ class AttemptContext:
         """JSON that is recorded with the attempt's error if it fails; for instrumentation."""
         self.error: BaseException | None = None
         """What the attempt failed with; None before that. A signal such as `Snooze` as well."""
+        self.suspended: BaseException | None = None
+        """The signal with which a step ended the attempt; a handler that catches it cannot complete the job."""
         self.reported: tuple[float, float | None, str | None] | None = None
         """What `progress` reported last: `done`, `total` and `message`; None before that."""
         self._extend = extend
@@ -396,6 +398,18 @@ class AttemptContext:
         """
         opened: StepTransaction = self._steps.transaction(name, key=key)
         return opened
+
+    def sleep(self, name: str, duration: timedelta, *, key: str | int | None = None) -> Any:
+        """End the attempt and continue after `duration`; an attempt that starts then passes the call.
+
+        In an asynchronous handler, await it. The attempt is not counted and takes no slot while the job sleeps: it raises
+        `Snooze`, so what a session of the handler wrote is rolled back. Code before it runs again in the next attempt,
+        unless it is in steps. If the job is started earlier, for example by an operator, it goes on sleeping. In tests,
+        `drain(scheduled=True)` skips the time.
+        `name`, `key`: as in `step`. `duration`: from zero to 36,500 days, from now by the database's clock.
+        Raises: Snooze; DuplicateStepError, LostAttemptError; InvalidOptionError, also in batches and in a child process.
+        """
+        return self._steps.sleep(name, duration, key=key)
 
     def continue_with(
         self,

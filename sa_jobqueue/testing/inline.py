@@ -116,6 +116,8 @@ class Inline:
             results.append(await self._call(context, job_type, savepoint))
 
         await surround(job_type.middleware, context, call)
+        if context.suspended is not None:  # the handler has caught the signal of a sleep
+            raise context.suspended
         job, (returned,) = context.job, results
         result: str | JobMixin[Any]
         if isinstance(returned, Continuation):

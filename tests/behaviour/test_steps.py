@@ -513,3 +513,97 @@ async def test_the_items_of_a_batch_have_steps(engine: Engine, jobs: Jobs) -> No
     await drain(queue, engine)
     assert [jobs.get(job_id)["output"] for job_id in ids] == [1, 2]
     assert [steps_of(engine, job_id)[0][4] for job_id in ids] == [1, 2]
+
+
+def sleeping_queue(seen: list[int], *, catches: bool = False) -> JobQueue[Any]:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("sync", max_attempts=1)
+    def sync(payload: str, ctx: AttemptContext) -> str:
+        seen.append(ctx.step("first", lambda: ctx.attempt))
+        try:
+            ctx.sleep("cooling off", timedelta(days=1))
+        except Exception:
+            if not catches:
+                raise
+        return payload
+
+    @queue.handler("async", max_attempts=1)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> str:
+        async def attempt() -> int:
+            return ctx.attempt
+
+        seen.append(await ctx.step("first", attempt))
+        try:
+            await ctx.sleep("cooling off", timedelta(days=1))
+        except Exception:
+            if not catches:
+                raise
+        return payload
+
+    return queue
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("catches", [False, True])
+async def test_a_sleep_ends_the_attempt_uncounted_and_the_next_one_passes_it(
+    engine: Engine, jobs: Jobs, kind: str, catches: bool
+) -> None:
+    seen: list[int] = []
+    queue = sleeping_queue(seen, catches=catches)
+    (job_id,) = enqueue(engine, queue.job(kind, "hello"))
+    await drain(queue, engine)
+    row = jobs.get(job_id)
+    assert (row["status"], row["attempt"], row["max_attempts"]) == (JobStatus.PENDING, 1, 2)
+    step = Job.Step
+    with Session(engine) as session, session.begin():
+        wakes_at = session.scalars(select(step.completed_at).where(step.name == "cooling off")).one()
+        assert row["scheduled_at"] == wakes_at
+        # Started before its time by an operator, it goes on sleeping.
+        session.execute(update(Job).values(scheduled_at=func.now()))
+    await drain(queue, engine)
+    row = jobs.get(job_id)
+    assert (row["status"], row["attempt"], row["scheduled_at"]) == (JobStatus.PENDING, 2, wakes_at)
+    drained = await asyncio.to_thread(drain_test, queue, engine, scheduled=True)
+    assert drained.completed == 1
+    assert jobs.get(job_id)["output"] == "hello"
+    assert seen == [1, 1, 1]
+    assert [row["outcome"] for row in jobs.attempts(job_id)] == ["snoozed", "snoozed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("catches", [False, True])
+async def test_a_session_drain_skips_the_time_of_sleeps(engine: Engine, kind: str, catches: bool) -> None:
+    seen: list[int] = []
+    queue = sleeping_queue(seen, catches=catches)
+    async_engine = create_async_engine(engine.url)
+    async with AsyncSession(async_engine) as session:
+        session.add(queue.job(kind, "hello"))
+        assert (await drain_test(queue, session)).snoozed == 1
+        drained = await drain_test(queue, session, scheduled=True)
+        assert (drained.completed, drained.snoozed) == (1, 0)
+        await session.rollback()
+    await async_engine.dispose()
+    assert seen == [1, 1]
+
+
+async def test_a_sleep_is_refused_where_it_cannot_be(engine: Engine, jobs: Jobs) -> None:
+    queue: JobQueue[Any] = JobQueue()
+    raised: list[str] = []
+
+    @queue.batch_handler("batch", max_size=2)
+    def batch(items: list[BatchItem[str]]) -> None:
+        with pytest.raises(InvalidOptionError) as caught:
+            items[0].context.sleep("x", timedelta(1))
+        raised.append(caught.value.option)
+
+    @queue.handler("sync")
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        for wrong in (timedelta(-1), 5):
+            with pytest.raises(InvalidOptionError) as caught:
+                ctx.sleep("x", wrong)  # type: ignore[arg-type]
+            raised.append(caught.value.option)
+
+    enqueue(engine, queue.job("batch", "a"), queue.job("sync", "a"))
+    await drain(queue, engine)
+    assert sorted(raised) == ["duration", "duration", "sleep"]

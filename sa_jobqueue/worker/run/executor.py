@@ -528,6 +528,8 @@ class Executor:
 
     def encode(self, running: Running, returned: Any, job_type: JobType) -> Result:
         """Return a return value in the form in which it is written. Raises: InvalidOutputError, InvalidJobError."""
+        if running.context.suspended is not None:  # the handler has caught the signal of a sleep
+            raise running.context.suspended
         if isinstance(returned, Continuation):
             return attach(self._model, running.job, returned, job_type)
         if returned is None and job_type.output.declared is Any:

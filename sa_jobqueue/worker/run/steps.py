@@ -10,7 +10,7 @@ import time
 import types
 import typing
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
@@ -26,6 +26,7 @@ from sa_jobqueue.errors import (
     InvalidOutputError,
     InvalidPayloadError,
     LostAttemptError,
+    Snooze,
     StepOutputError,
 )
 from sa_jobqueue.models import JobMixin
@@ -33,7 +34,7 @@ from sa_jobqueue.operations.steps import record_step, recorded_steps
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.job_types import JobType, Registry
-from sa_jobqueue.types import StepKind
+from sa_jobqueue.types import LONGEST, StepKind
 from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
 
 T = TypeVar("T")
@@ -146,7 +147,7 @@ class AttemptSteps:
             raise LostAttemptError(self._context.job.id, self._context.attempt)
         began = time.monotonic()
         document = self._encode(place, codec, fn(*args))
-        self._store.call(self._record(StepKind.STEP, place, document, began))
+        self._store.call(self._record(StepKind.STEP, place, document, began=began))
         return self._decode(place, codec, document)
 
     async def _step_async(self, place: Place, fn: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any]) -> Any:
@@ -156,16 +157,49 @@ class AttemptSteps:
         began = time.monotonic()
         returned = fn(*args)
         document = self._encode(place, codec, await returned if inspect.isawaitable(returned) else returned)
-        await uninterrupted(self._store.call_async(self._record(StepKind.STEP, place, document, began)))
+        await uninterrupted(self._store.call_async(self._record(StepKind.STEP, place, document, began=began)))
         return self._decode(place, codec, document)
 
     def transaction(self, name: str, *, key: str | int | None) -> StepTransaction:
         """Return the context manager of a step that is a transaction."""
         return StepTransaction(self, self._store, self._context, self._enter(name, key))
 
-    def _record(self, kind: StepKind, place: Place, document: Any, began: float) -> Callable[[Any], Any]:
-        took, attempt = timedelta(seconds=time.monotonic() - began), self._context
-        given: dict[str, Any] = {"kind": kind, "place": place, "output": json.dumps(document), "took": took}
+    def sleep(self, name: str, duration: timedelta, *, key: str | int | None) -> Any:
+        """End the attempt unless the job has slept for so long: of an asynchronous handler, a coroutine."""
+        _check_duration("duration", duration)
+        self._refuse_in_batch("sleep")
+        place = self._enter(name, key)
+        return (self._sleep_async if self._type.is_async else self._sleep)(place, duration)
+
+    def _sleep(self, place: Place, duration: timedelta) -> None:
+        self.load()
+        if (found := self.find(place, StepKind.SLEEP)) is None:
+            self._suspend(self._store.call(self._record(StepKind.SLEEP, place, took=duration)))
+        elif not found.is_over:
+            self._suspend(found.completed_at)
+
+    async def _sleep_async(self, place: Place, duration: timedelta) -> None:
+        await self.load_async()
+        if (found := self.find(place, StepKind.SLEEP)) is None:
+            record = self._store.call_async(self._record(StepKind.SLEEP, place, took=duration))
+            self._suspend(await uninterrupted(record))
+        elif not found.is_over:
+            self._suspend(found.completed_at)
+
+    def _refuse_in_batch(self, call: str) -> None:
+        if self._type.batch is not None:
+            raise InvalidOptionError(call, f"is not possible in {self._type.place}: a batch cannot wait for one of its jobs")
+
+    def _suspend(self, until: datetime) -> None:
+        self._context.suspended = Snooze(at=until)
+        raise self._context.suspended
+
+    def _record(
+        self, kind: StepKind, place: Place, document: Any = None, *, began: float = 0.0, took: timedelta | None = None
+    ) -> Callable[[Any], Any]:
+        took, attempt = timedelta(seconds=time.monotonic() - began) if took is None else took, self._context
+        output = None if kind is StepKind.SLEEP else json.dumps(document)
+        given: dict[str, Any] = {"kind": kind, "place": place, "output": output, "took": took}
         return lambda one: record_step(one, self._store.model, attempt.job, attempt.worker_id, **given)
 
     def _enter(self, name: str, key: str | int | None) -> Place:
@@ -299,6 +333,11 @@ async def uninterrupted(write: Coroutine[Any, Any, T]) -> T:
 def shown(place: Place) -> str:
     """Return a step's name and key for a message."""
     return repr(place[0]) + (f" with key {place[1]!r}" if place[1] else "")
+
+
+def _check_duration(option: str, duration: timedelta) -> None:
+    if not isinstance(duration, timedelta) or not timedelta(0) <= duration <= LONGEST:
+        raise InvalidOptionError(option, f"must be a timedelta from zero to {LONGEST.days} days, got {duration!r}")
 
 
 def _name_of(fn: Any) -> str:
