@@ -3,6 +3,7 @@
 A page is run as one program, its lines where they are in the page, on an empty database:
 
 - a python block is run; one whose first line is `# some/file.py` is written there instead, to be imported further down;
+- one whose first line is `# some/file.py, continued` is added to that file;
 - a sql block is run;
 - a sh block is run after `<!-- run -->`, and otherwise only its `sa-jobqueue` commands are checked;
 - a text block after `<!-- prints -->`, or the line in `<!-- prints: a line -->`, is what the code above it prints last;
@@ -46,14 +47,16 @@ import contextlib, io, os, signal, subprocess, sys, tempfile
 from contextlib import suppress
 from pathlib import Path
 
-def write_file(path, text):
+def write_file(path, text, mode):
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    Path(path).write_text(text)
+    with Path(path).open(mode) as file:
+        file.write(text.removeprefix("\\\\\\n"))
 
 shown = io.StringIO()
 contextlib.redirect_stdout(shown).__enter__()
 
 def prints(text):
+    text = text.removeprefix("\\\\\\n")  # a raw string keeps the first line's
     ended = shown.getvalue().endswith(text)
     assert ended, f"printed: {shown.getvalue()!r}, not {text!r}"
     shown.seek(shown.truncate(0))
@@ -105,12 +108,12 @@ def program_of(page: str) -> str:
             program.append(f"prints({one_line[1]!r} + '\\n')")
         elif line.startswith("```"):
             inside, language = True, line.removeprefix("```")
-            shown_file = language == "python" and re.fullmatch(r"# ([\w./]+\.py)", lines[number + 1])
+            shown_file = language == "python" and re.fullmatch(r"# ([\w./]+\.py)(, continued)?", lines[number + 1])
             if marker.startswith("<!-- not run:") or (language == "sh" and marker != "<!-- run -->"):
                 language = ""
             elif shown_file:
                 language = "file"
-                program.append(f"write_file({shown_file[1]!r}, r'''\\")
+                program.append(f"write_file(mode={'a' if shown_file[2] else 'w'!r}, path={shown_file[1]!r}, text=r'''\\")
                 continue
             elif language == "text" and marker == "<!-- prints -->":
                 program.append("prints(r'''\\")

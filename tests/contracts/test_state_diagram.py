@@ -21,6 +21,14 @@ def test_diagram_shows_exactly_the_legal_transitions() -> None:
     assert {new for old, new in arrows if old == "[*]"} == INITIAL
 
 
+def test_concepts_draw_a_part_of_the_legal_transitions() -> None:
+    text = (ROOT / "docs" / "concepts.md").read_text()
+    arrows = re.findall(r"^    (\S+) --> (\S+?)(?::|$)", text, re.MULTILINE)
+    assert len(arrows) > 5
+    assert {(old, new) for old, new in arrows if old != "[*]"} <= TRANSITIONS
+    assert {new for old, new in arrows if old == "[*]"} == INITIAL
+
+
 @pytest.mark.long
 def test_the_state_diagram_page_is_generated_by_its_script() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "state_diagram"), "--check"]
