@@ -65,7 +65,7 @@ def _row(worker: WorkerStatus) -> tuple[Any, ...]:
         worker.state,
         ", ".join(worker.queues),
         worker.concurrency,
-        worker.running,
+        f"{worker.used} ({worker.stuck_threads} stuck)" if worker.stuck_threads else worker.used,
         f"{worker.silent_for.total_seconds():.1f} s ago",
         worker.drain_requested_at,
     )

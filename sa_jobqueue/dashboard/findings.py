@@ -10,7 +10,7 @@ def link(context: Context, finding: Finding) -> str:
     """Return the link to the screen where a finding is seen and resolved."""
     seen = finding.evidence
     match finding.code:
-        case Code.NO_WORKER | Code.WORKERS_SILENT | Code.FALLING_BEHIND:
+        case Code.NO_WORKER | Code.WORKERS_SILENT | Code.STUCK_THREADS | Code.FALLING_BEHIND:
             return _screen(context, "workers", anchor="workers")
         case Code.QUEUE_UNSERVED:
             return context.url("queues", name=list(seen.get("queues", ())))

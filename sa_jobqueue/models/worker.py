@@ -51,6 +51,9 @@ class WorkerMixin(Companion):
     progress: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     """Progress of the attempts it runs, by job id, as of its last heartbeat. Null: none has reported any."""
 
+    stuck_threads: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
+    """How many of its slots are taken by threads of attempts that have ended, as of its last heartbeat."""
+
     concurrency_requested: Mapped[int | None] = mapped_column(Integer)
     """Concurrency set at run time; null: the concurrency it was started with."""
 

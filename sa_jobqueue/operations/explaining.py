@@ -64,6 +64,8 @@ class Cause(StrEnum):
     """Every worker that could run it has no free slot, in total or for its type."""
     NOT_SELECTED = "not_selected"
     """The selector of its queue has not selected it."""
+    LOCKED = "locked"
+    """Another session has locked its row, so that no worker can claim it."""
     READY = "ready"
 
 
@@ -72,11 +74,14 @@ COUNTED: Final = 10_000
 _DEEP: Final = 50
 _WIDE: Final = 20
 _SOON: Final = timedelta(seconds=1)
+_CLAIMED_WITHIN: Final = timedelta(seconds=5)
+"""How soon a worker with a free slot claims the next job: its default poll interval."""
 _WINDOW: Final = timedelta(minutes=1)
 _TRANSACTIONS: Final = 100_000
 _STUCK_FIRST: Final = (
     *(
         Cause.QUARANTINED,
+        Cause.LOCKED,
         Cause.DEAD,
         Cause.CANCELLED,
         Cause.QUEUE_PAUSED,
@@ -252,8 +257,14 @@ class _Explainer:
                     found.append(self.explain(last, below))
         found.sort(key=lambda one: _STUCK_FIRST.index(one.cause))
         sentence = f"It waits for {_times(job.open_blockers, 'chain')}"
-        if found:
-            root = found[0].roots[0]
+        root = found[0].roots[0] if found else None
+        if root is not None and root.cause is Cause.BLOCKED:
+            # The end of the search, not of the chains.
+            sentence += (
+                f". The search for the cause ended at {root.type_name} {root.job_id}, which waits as well: "
+                f"sa-jobqueue explain {root.job_id}."
+            )
+        elif root is not None:
             sentence += f"; the root cause is {root.type_name} {root.job_id}. {root.sentence}"
         else:
             sentence += "."
@@ -301,7 +312,11 @@ class _Explainer:
         held = self._held_back(job, settings, since, evidence)
         if held is not None:
             return held
-        slots, running = sum(worker.concurrency for worker in ready), sum(worker.running for worker in ready)
+        is_late = self.now > job.scheduled_at + _CLAIMED_WITHIN
+        if is_late and (locked := self._locked(job)) is not None:
+            evidence |= locked[1]
+            return Cause.LOCKED, f"{since}, but {locked[0]}.", evidence
+        slots, running = sum(worker.concurrency for worker in ready), sum(worker.used for worker in ready)
         if (taken := _type_slots_in_use(self.session, job, self.model, self.now, ready)) is not None:
             evidence |= taken[1]
             return Cause.BUSY, f"{since}, but {taken[0]}.", evidence
@@ -314,23 +329,40 @@ class _Explainer:
             evidence |= which
             return cause, f"{since}, {sentence}.", evidence
         if before == 0 and running < slots:
-            return (
-                Cause.READY,
-                f"{since}, it is next and a worker has a free slot: it starts within 5 s.",
-                evidence,
-            )
+            then = "it starts within 5 s"
+            if is_late:
+                then = (
+                    "it should have started by now. Its notification was lost if the workers' poll interval is longer; "
+                    "otherwise see the workers' logs"
+                )
+            return Cause.READY, f"{since}, it is next and a worker has a free slot: {then}.", evidence
         noun = named(queue_key_of(job.queue, job.fairness_key))
         if before == 0:
-            return (
-                Cause.BUSY,
-                f"{since} and is next, but all {slots} slots of {_times(len(ready), 'worker')} are in use.",
-                evidence,
-            )
+            stuck = sum(worker.stuck_threads for worker in ready)
+            evidence |= {"stuck_threads": stuck}
+            threads = f", {stuck} of them by threads of ended attempts that have not returned" if stuck else ""
+            in_use = f"all {_times(slots, 'slot')} of {_times(len(ready), 'worker')} are in use{threads}"
+            return Cause.BUSY, f"{since} and is next, but {in_use}.", evidence
         return (
             Cause.QUEUED,
             f"{since}, behind {_many(before)} of {noun}{self._expected(job, before, evidence)}.",
             evidence,
         )
+
+    def _locked(self, job: Any) -> tuple[str, dict[str, Any]] | None:
+        """Describe the session that has locked the job's row, if there is one."""
+        row = self.session.execute(explaining.locked_by(self.model), {"job_id": job.id}).mappings().first()
+        if row is None:
+            return None
+        evidence = {"locked_by": row["pid"], "locked_for": row["locked_for"], "query": row["query"]}
+        if row["pid"] is None:
+            return "a prepared transaction has locked its row: COMMIT PREPARED or ROLLBACK PREPARED it", evidence
+        called = f" {row['name']!r}" if row["name"] else ""
+        user = f" of {row['user']}" if row["user"] else ""
+        doing = f", {row['state']}, in a transaction for {span(row['locked_for'])}" if row["locked_for"] is not None else ""
+        query = f" (its last statement: {' '.join(row['query'].split())[:200]})" if row["query"] else ""
+        who = f"session {row['pid']}{called}{user}{doing}"
+        return f"{who} has locked its row{query}; to end it: SELECT pg_terminate_backend({row['pid']})", evidence
 
     def _settings(self, job: Any) -> _Settings:
         """Return the settings of its queue, of its fairness key if it has one, and of its type."""
@@ -388,10 +420,8 @@ class _Explainer:
                     of: dict[str, Any] = {"type_name": name} if what == "type" else {"queue_key": name}
                     words, who = _longest_running(self.session, self.model, self.now, **of)
                     evidence |= who
-                    sentence = (
-                        f"{since}, but its {_what(what, name)} runs {count} jobs, its limit is {limit}{words}: {todo}."
-                    )
-                    return Cause.LIMITED, sentence, evidence
+                    runs = f"its {_what(what, name)} runs {_times(count, 'job')}, its limit is {limit}{words}"
+                    return Cause.LIMITED, f"{since}, but {runs}: {todo}.", evidence
         if (rate := _delayed_by_rate(self.session, job, self.model)) is not None:
             evidence |= rate[1]
             return Cause.RATE_LIMITED, f"{since}, but {rate[0]}.", evidence

@@ -71,7 +71,7 @@ class QueueStatus:
     updated_at: datetime | None
     """When an operation last changed the settings; None for a queue without a row."""
     workers: int
-    """How many workers serve the queue; those killed a few minutes ago are among them."""
+    """How many live workers serve the queue."""
 
     @property
     def settings(self) -> QueueSettings:
@@ -108,7 +108,7 @@ class TypeStatus:
     updated_at: datetime | None
     """When an operation last changed the settings; None for a type without a row."""
     workers: int
-    """How many workers have a handler for it."""
+    """How many live workers have a handler for it."""
 
     @property
     def settings(self) -> TypeSettings:
@@ -137,20 +137,21 @@ def list_queues(
     fairness_key: str | None = None,
     after: tuple[str, str] | None = None,
     limit: int = MAX_PAGE,
+    heartbeat_timeout: timedelta = timedelta(seconds=15),
     model: type[JobMixin[Any]] = Job,
 ) -> Page[QueueStatus]:
-    """Return one page of the queues that have a row or a worker, and of their fairness keys that have a row.
+    """Return one page of the queues that have a row or a live worker, and of their fairness keys that have a row.
 
     Ordered by name; a queue comes before its keys. `names`: only these. `fairness_key`: only the settings of this key;
     empty: only those of the queues themselves; None: both. `after`: `next` of the previous page, a name and a fairness key.
-    `limit`: 1 to 1,000.
+    `limit`: 1 to 1,000. `heartbeat_timeout`: the workers' setting; those silent for longer are dead.
     Locks: none. Raises: InvalidOptionError.
     """
     if fairness_key is not None:
         check_fairness_key(fairness_key)
     check_position(after, str, str)
     name, key = after or (None, None)
-    asked = {"of_key": fairness_key, "after": name, "after_key": key}
+    asked = {"of_key": fairness_key, "after": name, "after_key": key, "ttl": heartbeat_timeout}
     rows = _page(session, names, limit, model, types=False, asked=asked)
     found = [QueueStatus(**{**row, "weight": row["weight"] or 1}) for row in rows]
     return page_of(found, limit=limit, position=lambda one: (one.name, one.fairness_key))
@@ -162,15 +163,20 @@ def list_job_types(
     names: Sequence[str] = (),
     after: str | None = None,
     limit: int = MAX_PAGE,
+    heartbeat_timeout: timedelta = timedelta(seconds=15),
     model: type[JobMixin[Any]] = Job,
 ) -> Page[TypeStatus]:
-    """Return one page of the job types that have a row or a worker, ordered by name.
+    """Return one page of the job types that have a row or a live worker, ordered by name.
 
-    `names`: only these. `after`: `next` of the previous page, a name. `limit`: 1 to 1,000.
+    `names`: only these. `after`: `next` of the previous page, a name. `limit`: 1 to 1,000. `heartbeat_timeout`:
+    as in `list_queues`.
     Locks: none. Raises: InvalidOptionError.
     """
     check_position(after, str)
-    found = [TypeStatus(**row) for row in _page(session, names, limit, model, types=True, asked={"after": after})]
+    found = [
+        TypeStatus(**row)
+        for row in _page(session, names, limit, model, types=True, asked={"after": after, "ttl": heartbeat_timeout})
+    ]
     return page_of(found, limit=limit, position=lambda one: one.type_name)
 
 
@@ -432,7 +438,7 @@ def _page(
     model: type[JobMixin[Any]],
     *,
     types: bool,
-    asked: dict[str, str | None],
+    asked: dict[str, Any],
 ) -> list[Any]:
     check_limit(limit)
     check_lists(names=names)

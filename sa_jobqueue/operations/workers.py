@@ -77,6 +77,13 @@ class WorkerStatus:
     version."""
     type_slots: dict[str, int] = field(default_factory=dict)
     """Maximum number of concurrent jobs by job type, for handlers with a limit; empty for workers of an earlier version."""
+    stuck_threads: int = 0
+    """Number of slots that are taken by threads of ended attempts: handlers that did not stop when they were cancelled."""
+
+    @property
+    def used(self) -> int:
+        """Number of slots in use: by the jobs that it runs, and by threads that have not returned."""
+        return self.running + self.stuck_threads
 
 
 def list_workers(

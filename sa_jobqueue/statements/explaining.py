@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    ColumnClause,
     Double,
     Integer,
     Interval,
@@ -15,6 +16,7 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    column,
     func,
     literal_column,
     select,
@@ -22,6 +24,7 @@ from sqlalchemy import (
     tuple_,
     union_all,
 )
+from sqlalchemy import table as sql_table
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.sql.elements import Grouping
 
@@ -120,6 +123,35 @@ def waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
         .where(edge.c.job_id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)), ~edge.c.is_resolved)
         .order_by(root.c.chain_completed_at.is_(None), edge.c.index)
         .limit(bindparam("limit", type_=Integer))
+    )
+
+
+@once_a_model
+def locked_by(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the transaction in progress that locked a job's row last; the row's `xmax` names it.
+
+    Parameters: `job_id`. Shape: `(pid, name, user, state, query, locked_for)`, all null for a prepared transaction, and of
+    sessions that this role may not see; no row where the row is not locked, or by several transactions that share the lock.
+    Locks: none. Index: the primary key.
+    """
+    job = table(model).alias("job")
+    lock = sql_table("pg_locks", *map(column, ("locktype", "transactionid", "pid", "granted")), schema="pg_catalog")
+    columns = ("pid", "application_name", "usename", "state", "query", "xact_start")
+    session = sql_table("pg_stat_activity", *map(column, columns), schema="pg_catalog")
+    xmax: ColumnClause[Any] = literal_column("job.xmax")
+    held = (lock.c.locktype == literal_column("'transactionid'")) & lock.c.granted & (lock.c.transactionid == xmax)
+    return (
+        select(
+            lock.c.pid,
+            session.c.application_name.label("name"),
+            session.c.usename.label("user"),
+            session.c.state,
+            session.c.query,
+            cast(func.clock_timestamp() - session.c.xact_start, Interval).label("locked_for"),
+        )
+        .select_from(job.join(lock, held).outerjoin(session, session.c.pid == lock.c.pid))
+        .where(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .limit(literal_column("1"))
     )
 
 

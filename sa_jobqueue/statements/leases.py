@@ -44,15 +44,16 @@ def heartbeat(model: type[JobMixin[Any]]) -> Insert:
     """Write a worker's heartbeat; register the worker if its row does not exist (or was removed).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
-    `selectors`, `type_slots`, `progress`, null unless given.
+    `selectors`, `type_slots`, `progress`, null unless given; `stuck_threads`, zero unless given.
     Shape: one row `(drain_requested_at,)`, null unless the worker was asked to drain.
-    Changes: `heartbeat_at`, `state`, `concurrency`, `progress`. Clock: the database's. Locks: the worker's own row.
-    Index: the primary key.
+    Changes: `heartbeat_at`, `state`, `concurrency`, `progress`, `stuck_threads`. Clock: the database's.
+    Locks: the worker's own row. Index: the primary key.
     """
     worker = table(model.Worker)
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
     given = {name: bindparam(name, type_=worker.c[name].type) for name in names}
     given |= {name: bindparam(name, None, type_=worker.c[name].type) for name in ("selectors", "type_slots", "progress")}
+    given["stuck_threads"] = bindparam("stuck_threads", 0, type_=worker.c.stuck_threads.type)
     statement = insert(worker).values(given)
     return statement.on_conflict_do_update(
         index_elements=["id"],
@@ -61,6 +62,7 @@ def heartbeat(model: type[JobMixin[Any]]) -> Insert:
             "state": statement.excluded.state,
             "concurrency": statement.excluded.concurrency,
             "progress": statement.excluded.progress,
+            "stuck_threads": statement.excluded.stuck_threads,
         },
     ).returning(worker.c.drain_requested_at)
 

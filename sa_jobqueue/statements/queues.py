@@ -6,12 +6,14 @@ about rows of queues has a parameter `of_key`, a fairness key: empty for those o
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Final
 
 from sqlalchemy import (
     Column,
     Insert,
     Integer,
+    Interval,
     Select,
     Table,
     Text,
@@ -178,15 +180,17 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
     """Return queues, or job types, by name: those that have a row, and those that workers serve.
 
     Parameters: `names`, or null for all; of queues `of_key`, or null for any; `after`, the name that the page follows, or
-    null, with `after_key` of queues; `limit`.
+    null, with `after_key` of queues; `limit`; `ttl`, 15 seconds unless given: workers that are silent for longer are dead.
     Shape: the name, of queues `fairness_key`, those of `SETTINGS` that the table has, since when it is paused, by whom,
-    `created_at`, `updated_at`: null where there is no row; and `workers`: how many have it, of a fairness key how many have
-    its queue.
+    `created_at`, `updated_at`: null where there is no row; and `workers`: how many live ones have it, of a fairness key how
+    many have its queue.
     Locks: none. Index: all of both tables, which are small.
     """
     of = model.JobType if types else model.Queue
     row, key, worker = table(of), _key(of), table(model.Worker)
-    each = select(func.unnest(worker.c.job_types if types else worker.c.queues).label("name")).subquery("each")
+    live = worker.c.heartbeat_at > func.clock_timestamp() - bindparam("ttl", timedelta(seconds=15), type_=Interval)
+    names_of = worker.c.job_types if types else worker.c.queues
+    each = select(func.unnest(names_of).label("name")).where(live).subquery("each")
     by = select(each.c.name, func.count().label("workers")).group_by(each.c.name).cte("served")
     of_whole = by.alias("of_whole")
     names, after = bindparam("names", type_=ARRAY(Text)), bindparam("after", None, type_=Text)

@@ -42,6 +42,7 @@ SHOWN = (
     "drain_requested_at",
     "selectors",
     "type_slots",
+    "stuck_threads",
 )
 """Columns of a listing."""
 

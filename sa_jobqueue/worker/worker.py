@@ -129,7 +129,7 @@ class Worker:
     @property
     def has_stuck_threads(self) -> bool:
         """Whether threads are still occupied by handlers that did not stop. The interpreter would wait for them at exit."""
-        return self._executor is not None and self._executor.has_stuck_threads
+        return self._executor is not None and self._executor.stuck_threads > 0
 
     @property
     def running(self) -> int:
@@ -301,6 +301,7 @@ class Worker:
             on_endangered=endangered,
             on_drain=asked_to_drain,
             progress=executor.progress,
+            stuck_threads=lambda: executor.stuck_threads,
         )
         claimer = Claimer(
             engine,

@@ -36,8 +36,9 @@ from sa_jobqueue.events import (
     UnservedQueues,
 )
 from sa_jobqueue.models import Job
+from sa_jobqueue.operations import list_workers
 from tests.fixtures.jobs import Jobs, enqueue
-from tests.fixtures.workers import AT_ONCE, PATIENCE, Start, drain, quick, until
+from tests.fixtures.workers import AT_ONCE, PATIENCE, Start, drain, quick, until, working
 
 
 async def test_a_returned_value_is_the_output_and_none_is_json_null(engine: Engine, jobs: Jobs) -> None:
@@ -229,9 +230,12 @@ async def test_a_stuck_thread_is_abandoned_and_its_writes_are_rolled_back(engine
 
     (job_id,) = enqueue(engine, queue.job(kind, {}))
     worker = Worker(queue, engine, options=quick(concurrency=2, cancel_timeout=timedelta(milliseconds=50)))
-    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
+    async with working(worker):
+        await until(lambda: jobs.status(job_id) is JobStatus.DEAD, what="the attempt ends")
+        with Session(engine) as session:
+            await until(lambda: [one.stuck_threads for one in list_workers(session)] == [1], what="a heartbeat says so")
+            assert [one.used for one in list_workers(session)] == [1]
     assert worker.has_stuck_threads
-    assert jobs.status(job_id) is JobStatus.DEAD
     release.set()
     await until(lambda: done.is_set() and not worker.has_stuck_threads, what="the thread came back")
     with engine.connect() as connection:

@@ -12,7 +12,7 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "a1cdd5c857c1d4ba69c9aac38da17f8edec8d0eba84efcd8eceb7f7666d6b339",
+    1: "dbec4761f084a84c208a0e8832048c9c8fb32cb269e51f5a8d53cda65123599b",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

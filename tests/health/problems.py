@@ -49,6 +49,10 @@ def queue_unserved(of: UnhealthyQueue) -> None:
     of.jobs.add(queue="mail")
 
 
+def stuck_threads(of: UnhealthyQueue) -> None:
+    of.jobs.add_worker("busy:1", concurrency=3, stuck_threads=2)
+
+
 def workers_silent(of: UnhealthyQueue) -> None:
     of.jobs.add_worker("quiet:1", silent_for=60)
 
@@ -178,10 +182,10 @@ def bulk_fine(of: UnhealthyQueue) -> None:
 
 
 def dead_tuples(of: UnhealthyQueue) -> None:
-    of.run("ALTER TABLE job SET (autovacuum_vacuum_threshold = 1)")
-    job = of.jobs.add(COMPLETED)
-    of.run(*["UPDATE job SET output = 'null'"] * 20, "SELECT pg_stat_force_next_flush()")
-    assert of.jobs.status(job) is COMPLETED
+    of.run("ALTER TABLE rate_state SET (autovacuum_vacuum_threshold = 1)")
+    rows = "SELECT false, 'queue' || n, now(), ARRAY[]::bigint[] FROM generate_series(1, 10500) n"
+    of.run(f"INSERT INTO rate_state (is_type, name, spent_at, starts) {rows}", "DELETE FROM rate_state")
+    of.run("SELECT pg_stat_force_next_flush()")
 
 
 def autovacuum_off(of: UnhealthyQueue) -> None:
@@ -212,6 +216,7 @@ PROBLEMS: list[tuple[Callable[[UnhealthyQueue], None], set[tuple[Code, Severity]
     (fine, set()),
     (no_worker, {(Code.NO_WORKER, CRITICAL)}),
     (queue_unserved, {(Code.QUEUE_UNSERVED, CRITICAL)}),
+    (stuck_threads, {(Code.STUCK_THREADS, WARNING)}),
     (workers_silent, {(Code.WORKERS_SILENT, WARNING)}),
     (paused_queue, {(Code.PAUSED, WARNING)}),
     (paused_key, {(Code.PAUSED, WARNING)}),

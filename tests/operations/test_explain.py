@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, insert, update
+from sqlalchemy import Engine, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, get_chain, get_job
@@ -18,6 +18,9 @@ from sa_jobqueue.operations import (
     dismiss_dead_letters,
     explain_job,
     explain_schedule,
+    list_job_types,
+    list_queues,
+    list_workers,
     upsert_job_type,
     upsert_queue,
 )
@@ -108,7 +111,7 @@ def test_explain_reports_that_all_slots_are_in_use(session: Session, jobs: Jobs,
     jobs.add(RUNNING)
     found = explain_job(session, jobs.add())
     assert found.cause is Cause.BUSY
-    assert "is next, but all 1 slots of 1 worker are in use" in found.sentence
+    assert "is next, but all 1 slot of 1 worker are in use" in found.sentence
 
 
 def test_explain_reports_that_all_slots_of_a_type_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
@@ -273,3 +276,70 @@ def test_not_found_errors_of_reads_do_not_mention_changes(session: Session) -> N
             read(session, unknown)
         assert "changed" not in str(raised.value)
         assert str(unknown) in str(raised.value)
+
+
+def test_explain_names_the_session_that_has_locked_a_late_job(
+    session: Session, engine: Engine, jobs: Jobs, workers: Workers
+) -> None:
+    workers.add()
+    job, young = jobs.add(due_in=-90), jobs.add(due_in=-1, priority=5)
+    with engine.connect() as holder:
+        pid = holder.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        holder.execute(select(Job.id).where(Job.id.in_([job, young])).with_for_update())
+        found = explain_job(session, job)
+        assert (found.cause, found.evidence["locked_by"]) == (Cause.LOCKED, pid)
+        assert f"but session {pid}" in found.sentence
+        assert "has locked its row (its last statement: SELECT job.id" in found.sentence
+        assert f"SELECT pg_terminate_backend({pid})" in found.sentence
+        session.rollback()
+        assert explain_job(session, young).cause is Cause.READY  # as a worker's claim does for an instant
+    session.rollback()
+    found = explain_job(session, job)
+    assert found.cause is Cause.QUEUED
+
+
+def test_explain_promises_no_start_once_it_is_late(session: Session, jobs: Jobs, workers: Workers) -> None:
+    workers.add()
+    late = jobs.add(due_in=-26)
+    found = explain_job(session, late)
+    assert found.cause is Cause.READY
+    assert "it should have started by now" in found.sentence
+    assert "within 5 s" not in found.sentence
+
+
+def test_slots_of_threads_that_do_not_return_are_in_use(session: Session, jobs: Jobs, workers: Workers) -> None:
+    workers.add(concurrency=3, stuck_threads=2)
+    jobs.add(RUNNING)
+    found = explain_job(session, jobs.add(due_in=-30))
+    assert found.cause is Cause.BUSY
+    assert "all 3 slots of 1 worker are in use, 2 of them by threads of ended attempts" in found.sentence
+    (worker,) = list_workers(session)
+    assert (worker.running, worker.stuck_threads, worker.used) == (1, 2, 3)
+
+
+def test_the_end_of_a_search_is_not_called_the_root_cause(
+    session: Session, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.operations.explaining._DEEP", 3)
+    first = Job("test")
+    session.add(first)
+    last = first
+    for _ in range(5):
+        last = Job("test", blockers=[last])
+        session.add(last)
+    session.commit()
+    found = explain_job(session, last.id)
+    assert found.cause is Cause.BLOCKED
+    assert "root cause" not in found.sentence
+    assert f"The search for the cause ended at test {found.roots[0].job_id}, which waits as well" in found.sentence
+    assert "the root cause is test" in explain_job(session, found.roots[0].job_id).sentence
+
+
+def test_dead_workers_serve_no_queue_and_no_type(session: Session, workers: Workers) -> None:
+    workers.add("dead:1", silent=60, queues=["gone", "kept"], job_types=["old", "test"])
+    workers.add("live:1", queues=["kept"], job_types=["test"])
+    assert {one.name: one.workers for one in list_queues(session)} == {"kept": 1}
+    assert {one.type_name: one.workers for one in list_job_types(session)} == {"test": 1}
+    longer = timedelta(minutes=2)
+    assert {one.name: one.workers for one in list_queues(session, heartbeat_timeout=longer)} == {"gone": 1, "kept": 2}
+    assert {one.type_name for one in list_job_types(session, heartbeat_timeout=longer)} == {"old", "test"}

@@ -38,6 +38,13 @@ EXPLAINING_CASES = [
         examines=1000,
     ),
     Case(
+        "explain_locked_by",
+        lambda: explaining.locked_by(Job),
+        PK,
+        lambda world: {"job_id": world.pending[0]},
+        guarded=False,
+    ),
+    Case(
         "explain_ended_lately",
         lambda: explaining.recently_ended(Job),
         frozenset(),

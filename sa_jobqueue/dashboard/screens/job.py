@@ -136,6 +136,8 @@ def _remedy(context: Context, one: Explanation) -> tuple[str | None, str | None]
             return context.url("job", id=one.evidence.get("waits_for")), "Open the job that is first"
         case Cause.NO_WORKER | Cause.QUEUE_UNSERVED | Cause.TYPE_UNKNOWN | Cause.DRAINING | Cause.BUSY | Cause.WORKER_SILENT:
             return context.url("overview") + "#workers", "See the workers"
+        case Cause.LOCKED:
+            return context.url("storage"), "See the sessions"
         case Cause.QUEUED | Cause.NOT_SELECTED | Cause.READY:
             return context.url("jobs", queue=one.queue, status="pending", order="oldest"), "See the queue's pending jobs"
     return None, None

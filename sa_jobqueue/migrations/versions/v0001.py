@@ -242,6 +242,7 @@ CREATE TABLE ${q}worker (
   state text DEFAULT 'running' NOT NULL,
   drain_requested_at timestamptz,
   selectors jsonb, type_slots jsonb, progress jsonb,
+  stuck_threads integer DEFAULT 0 NOT NULL,
   concurrency_requested integer,
   CONSTRAINT ${p}pk_worker PRIMARY KEY (id),
   CONSTRAINT ${p}ck_worker_state CHECK (state IN ('running', 'draining')),

@@ -30,6 +30,7 @@ class Code(StrEnum):
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
     WORKERS_SILENT = "workers_silent"
+    STUCK_THREADS = "stuck_threads"
     PAUSED = "paused"
     SCHEDULE_LATE = "schedule_late"
     SCHEDULE_BROKEN = "schedule_broken"
@@ -176,7 +177,7 @@ class Workers:
     @property
     def saturation(self) -> float:
         """Return the share of slots in use, 0 to 1; 0 if there are none."""
-        running = sum(worker.running for worker in self.live if worker.state is WorkerState.RUNNING)
+        running = sum(worker.used for worker in self.live if worker.state is WorkerState.RUNNING)
         return running / self.slots if self.slots else 0.0
 
 

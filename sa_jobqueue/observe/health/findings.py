@@ -59,6 +59,16 @@ def _workers(of: Health, _: Thresholds) -> Iterator[Finding]:
         yield _found(Code.WORKERS_SILENT, WARNING, summary, advice, workers=[worker.id for worker in silent])
 
 
+def _threads(of: Health, _: Thresholds) -> Iterator[Finding]:
+    for worker in of.workers.live:
+        if worker.stuck_threads:
+            some = f"{worker.stuck_threads} of {_times(worker.concurrency, 'slot')}"
+            summary = f"Worker {worker.id} has {some} taken by threads of ended attempts: handlers that did not stop."
+            advice = "Have the handlers check ctx.cancelled, or use isolation='process'; restart the worker to free them."
+            bad = CRITICAL if worker.used >= worker.concurrency and not worker.running else WARNING
+            yield _found(Code.STUCK_THREADS, bad, summary, advice, worker=worker.id, stuck_threads=worker.stuck_threads)
+
+
 def _paused(of: Health, _: Thresholds) -> Iterator[Finding]:
     due = {queue_key_of(queue.queue, queue.fairness_key): queue.due for queue in of.queues}
     for one in of.paused:
@@ -291,7 +301,7 @@ def _tables(of: Health, at: Thresholds) -> Iterator[Finding]:
         if not table.is_vacuumed:
             advice = f"Turn it on: autovacuum of the server, and autovacuum_enabled of table {table.name}."
             yield _found(Code.AUTOVACUUM_OFF, CRITICAL, f"Autovacuum is off for {table.name}.", advice, table=table.name)
-        if table.dead > table.vacuum_at * at.dead_tuples_factor:
+        if table.dead > max(table.vacuum_at * at.dead_tuples_factor, at.dead_tuples_minimum):
             doing = f"a vacuum is {table.vacuuming}" if table.vacuuming else "no vacuum is running"
             summary = f"{table.name} has {table.dead:,} dead rows, and autovacuum starts at {table.vacuum_at:,.0f}; {doing}."
             advice = "Check the xmin horizon first, then whether autovacuum workers are free; or VACUUM the table."
@@ -365,6 +375,7 @@ MEASURED: Final = {
 _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]], set[str]]]] = (
     (_served, {"queues", "workers", "unserved"}),
     (_workers, {"workers"}),
+    (_threads, {"workers"}),
     (_paused, {"paused", "queues"}),
     (_schedules, {"schedules"}),
     (_quarantined, {"quarantined"}),

@@ -36,6 +36,8 @@ class Thresholds:
     horizon_age_critical: int = 20_000_000
     dead_tuples_factor: float = 10.0
     """Dead rows, as a multiple of the number at which autovacuum starts."""
+    dead_tuples_minimum: int = 10_000
+    """Minimum number of dead rows: fewer cost nothing, however small the table is."""
     bloat_bytes: int = 256 * 2**20
     bloat_share: float = 0.5
     """Bloated share of a table or index; both thresholds must be exceeded."""

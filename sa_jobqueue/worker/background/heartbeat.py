@@ -79,6 +79,7 @@ class Heartbeat:
         on_endangered: Callable[[timedelta], None],
         on_drain: Callable[[], None] = lambda: None,
         progress: Callable[[], dict[str, Any]] = dict,
+        stuck_threads: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
@@ -91,6 +92,7 @@ class Heartbeat:
         self._on_endangered = on_endangered
         self._on_drain = on_drain
         self._progress = progress
+        self._stuck_threads = stuck_threads
         self._asked_to_drain = False
         self._clock = clock
         self._state = WorkerState.RUNNING
@@ -224,6 +226,7 @@ class Heartbeat:
             "selectors": mine.selectors,
             "type_slots": mine.type_slots,
             "progress": self._progress() or None,
+            "stuck_threads": self._stuck_threads(),
         }
 
     def _ask(self, statement: Executable, parameters: dict[str, Any]) -> CursorResult[Any]:

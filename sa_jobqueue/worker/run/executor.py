@@ -106,7 +106,8 @@ class Executor:
         )
         self._by_queue: Counter[str] = Counter()
         self._by_type: Counter[str] = Counter()
-        self._stuck_threads = 0
+        self.stuck_threads = 0
+        """How many threads are occupied by handlers of attempts that have ended."""
         self._is_shutting_down = False
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
@@ -121,7 +122,7 @@ class Executor:
     @property
     def free(self) -> int:
         """How many more jobs may be started; a thread that does not stop keeps its slot."""
-        return self.concurrency - len(self._running) - self._stuck_threads
+        return self.concurrency - len(self._running) - self.stuck_threads
 
     def free_in(self, queue: str) -> int:
         """How many more jobs of a limited queue may be started."""
@@ -175,11 +176,6 @@ class Executor:
                 "message": None if message is None else printable(message),
             }
         return found
-
-    @property
-    def has_stuck_threads(self) -> bool:
-        """Whether cancelled handlers still occupy threads."""
-        return self._stuck_threads > 0
 
     def resize(self, concurrency: int) -> None:
         """Run at most this many attempts from now on. Running ones are not stopped."""
@@ -461,11 +457,11 @@ class Executor:
 
     def leave_behind(self, call: asyncio.Future[Any]) -> None:
         """Go on without a thread that does not stop: until it does, it takes a slot."""
-        self._stuck_threads += 1
+        self.stuck_threads += 1
         call.add_done_callback(self._thread_came_back)
 
     def _thread_came_back(self, call: asyncio.Future[Any]) -> None:
-        self._stuck_threads -= 1
+        self.stuck_threads -= 1
         call.exception()  # whatever it is, the attempt has ended without it
         self.changed.set()
 
