@@ -67,6 +67,7 @@ __all__ = [
     "StaleSnapshotError",
     "StepOutputError",
     "TransactionRequiredError",
+    "UncommittedWritesError",
     "UndeclaredContinuationError",
     "UnknownJobTypeError",
     "UnreadableInputError",
@@ -531,6 +532,26 @@ class HandlerCommitError(JobQueueError):
 
     The attempt fails and its writes are rolled back. Open another session for writes that must survive a failed attempt.
     """
+
+
+class UncommittedWritesError(JobQueueError):
+    """A handler without a session argument left writes in the framework's session that it did not commit.
+
+    The attempt fails, because those writes are rolled back. `place` is where the handler is declared, `name` what the
+    session is called.
+    """
+
+    def __init__(self, place: str, name: str) -> None:
+        self.place = place
+        self.name = name
+        super().__init__(
+            f"the handler {place} takes no session and left writes in {name} uncommitted, which are rolled back: annotate a "
+            f"session argument (session: Session), so that {name} is the session that completes the job, or commit {name}; "
+            "a handler in a child process must commit"
+        )
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.place, self.name)
 
 
 class InvalidOutputError(JobQueueError, TypeError):

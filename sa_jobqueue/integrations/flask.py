@@ -10,24 +10,27 @@
         queue.init_app(app)
         return app
 
-A registry that is included in another one needs its own `FlaskJobs`, or `other.middleware(queue.in_app_context)`.
+Handlers of a registry that `jobs` includes run in the context too.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
 from flask import Flask, current_app, has_app_context
 from flask.cli import ScriptInfo, with_appcontext
-from sqlalchemy import Engine
-from sqlalchemy.orm import scoped_session, sessionmaker
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from werkzeug.local import LocalProxy
 
 from sa_jobqueue.cli import LazyGroup
-from sa_jobqueue.context import AttemptContext
-from sa_jobqueue.registry import JobQueue, Proceed
+from sa_jobqueue.errors import UncommittedWritesError
+from sa_jobqueue.registry import JobQueue
 from sa_jobqueue.worker import Worker
 
 if TYPE_CHECKING:
@@ -41,20 +44,28 @@ _EXTENSION: Final = "sa_jobqueue"
 class FlaskJobs:
     """Connects a registry with a Flask application and its database.
 
-    - Each attempt of the registry's handlers runs in a new application context.
+    - Each attempt of the registry's handlers, and of those that it includes, runs in a new application context, whatever
+      runs it: a worker, a child process of one, or `drain` in a test.
     - With Flask-SQLAlchemy, the session that a handler asks for is `db.session`: functions of the application that use
       `db.session` take part in the transaction that completes the job. They must not commit it.
+    - A handler that takes no session commits `db.session` itself; if it leaves writes there uncommitted, its attempt fails
+      with `UncommittedWritesError`.
     - `flask jobs ...` has all commands of `sa-jobqueue`, for the application's database; `flask jobs worker` runs a worker.
 
-    `jobs`: the registry. `db`: Flask-SQLAlchemy's object, or a `sessionmaker` bound to an engine. `app`: the application;
-    None to pass it to `init_app` later.
+    `jobs`: the registry. `db`: Flask-SQLAlchemy's object, or a `scoped_session` or `sessionmaker` bound to an engine. `app`:
+    the application; None to pass it to `init_app` later.
     """
 
-    def __init__(self, jobs: JobQueue[Any], db: SQLAlchemy | sessionmaker[Any], app: Flask | None = None) -> None:
+    def __init__(
+        self,
+        jobs: JobQueue[Any],
+        db: SQLAlchemy | scoped_session[Any] | sessionmaker[Any],
+        app: Flask | None = None,
+    ) -> None:
         self.jobs = jobs
         self._db = db
         self._app: Flask | None = None
-        jobs.middleware(self.in_app_context)
+        jobs.registry.surround(_InApp(self))
         if app is not None:
             self.init_app(app)
 
@@ -69,11 +80,17 @@ class FlaskJobs:
 
     @property
     def app(self) -> Flask:
-        """The current application, or the one that this was initialized with. Raises: RuntimeError without one."""
+        """The current application, or the one that this was initialized with.
+
+        Raises: RuntimeError without one.
+        """
         if has_app_context() and current_app.extensions.get(_EXTENSION) is self:
             return current_app._get_current_object()  # type: ignore[attr-defined, no-any-return]
         if self._app is None:
-            raise RuntimeError("FlaskJobs has no application: call init_app(app) first")
+            raise RuntimeError(
+                "FlaskJobs has no application: call init_app(app) first; a child process of a worker loads the one that the "
+                "environment variable FLASK_APP names"
+            )
         return self._app
 
     @property
@@ -81,29 +98,79 @@ class FlaskJobs:
         """The factory of handlers' sessions, as `Worker` takes it."""
         if isinstance(self._db, sessionmaker):
             return self._db
+        if isinstance(self._db, scoped_session):
+            return self._db.session_factory
         with self.app.app_context():
-            return _AppSessions(self._db.session, self._db.engine)
+            own = cast("sessionmaker[Any]", self._db.session.session_factory)
+            # A subclass of its class, so that listeners on `db.session` are called.
+            return sessionmaker(**{**own.kw, "bind": self._db.engine, "class_": own.class_})
 
     def worker(self, **options: Any) -> Worker:
         """Return a worker on the application's database, for tests and scripts; `options` are those of `Worker`."""
         sessions = self.sessions
         return Worker(self.jobs, sessions.kw["bind"], session_factory=sessions, **options)
 
-    async def in_app_context(self, attempt: AttemptContext, proceed: Proceed) -> None:
-        """Run an `attempt` in a new application context, by calling `proceed`. Middleware."""
-        with self.app.app_context():
-            await proceed()
+    @property
+    def scoped(self) -> scoped_session[Any] | None:
+        """`db.session`; None with a `sessionmaker`, which has no current session."""
+        if isinstance(self._db, sessionmaker):
+            return None
+        return self._db if isinstance(self._db, scoped_session) else cast("scoped_session[Any]", self._db.session)
 
 
-class _AppSessions(sessionmaker[Any]):
-    """Gives the session of the application context, so that `db.session` in a handler is the handler's session."""
+class _InApp:
+    """Puts the application's context around attempts, and makes a handler's session the current one while it is called."""
 
-    def __init__(self, scoped: scoped_session[Any], engine: Engine) -> None:
-        super().__init__(engine, class_=scoped.session_factory.class_)
-        self._scoped = scoped
+    def __init__(self, flask_jobs: FlaskJobs) -> None:
+        self._flask_jobs = flask_jobs
 
-    def __call__(self, **options: Any) -> Any:
-        return self._scoped()
+    def around_attempt(self) -> AbstractContextManager[object]:
+        if self._flask_jobs._app is None and (path := os.environ.get("FLASK_APP")):
+            # In a child process, which has imported the handler's module; that need not create the application.
+            ScriptInfo(path).load_app()
+        return self._flask_jobs.app.app_context()
+
+    @contextmanager
+    def around_call(self, place: str, session: Any) -> Iterator[None]:
+        scoped = self._flask_jobs.scoped
+        if scoped is None:
+            yield
+            return
+        registry = scoped.registry
+        is_bound = isinstance(session, Session)
+        if is_bound:
+            registry.set(session)
+        try:
+            yield
+            if not is_bound and registry.has() and _has_uncommitted_writes(registry()):
+                raise UncommittedWritesError(place, "db.session")
+        finally:
+            if is_bound:
+                registry.clear()  # it is the worker's, or the test's, which goes on with it
+            else:
+                scoped.remove()
+
+
+def _has_uncommitted_writes(session: Session) -> bool:
+    """Return whether closing a session would drop writes: objects that were not flushed, or a transaction that wrote."""
+    if session.new or session.deleted or any(session.is_modified(changed) for changed in session.dirty):
+        return True
+    return session.in_transaction() and any(_has_written(connection) for connection in _connections(session))
+
+
+def _connections(session: Session) -> list[Connection]:
+    """Return the connections that a session's transaction has begun to use."""
+    found = [entry[0] for entry in cast("Any", session.get_transaction())._connections.values()]
+    return list({id(connection): connection for connection in found}.values())
+
+
+def _has_written(connection: Connection) -> bool:
+    if connection.dialect.name != "postgresql" or connection.closed or not connection.in_transaction():
+        return False
+    try:
+        return connection.scalar(text("SELECT pg_current_xact_id_if_assigned()::text")) is not None
+    except DBAPIError:
+        return False  # the transaction has failed already, by an error that the handler was given
 
 
 def _found() -> FlaskJobs:

@@ -203,7 +203,12 @@ class JobQueue(Generic[JobT]):
         check_defaults(type_name, **of_jobs)
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
-            own: dict[str, Any] = {"middleware": self._middleware, "providers": self._providers, "codecs": self._codecs}
+            own: dict[str, Any] = {
+                "middleware": self._middleware,
+                "providers": self._providers,
+                "codecs": self._codecs,
+                "registry": self.registry,
+            }
             kind = describe(func, name=type_name, **own, **options)
             for name in [name for name in kind.fields if name in _OPTIONS or hasattr(self.model, name)]:
                 raise InvalidHandlerError(

@@ -8,6 +8,7 @@ import operator
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, NotRequired, Required
@@ -36,6 +37,7 @@ from sa_jobqueue.registry.batches import BatchRule, outcome_of
 from sa_jobqueue.registry.codecs import Codecs, PayloadCodec, opened, sealed
 from sa_jobqueue.registry.dependencies import Provider, Providers
 from sa_jobqueue.registry.middleware import Middleware
+from sa_jobqueue.registry.surroundings import Surrounding
 from sa_jobqueue.shapes import item_name, name_of
 from sa_jobqueue.types import Json
 
@@ -47,6 +49,68 @@ INJECTED: Final = (AsyncSession, Session, AttemptContext, Blockers)
 
 LEAST_MEMORY: Final = 128 * 2**20
 """Bytes. An interpreter that has imported SQLAlchemy, Pydantic and this library holds some 75 MiB."""
+
+
+class Registry:
+    """Job types by name."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, JobType] = {}
+        self._included_by: list[Registry] = []
+        self._surroundings: list[Surrounding] = []
+
+    def surround(self, surrounding: Surrounding) -> None:
+        """Put something around the attempts of these types and of those that are included here."""
+        self._surroundings.append(surrounding)
+
+    def surroundings(self) -> list[Surrounding]:
+        """Return what is around these types: of this registry and of those that include it, the outermost first."""
+        if not self._included_by:
+            return self._surroundings
+        return [one for registry in reversed(self._with_including()) for one in registry._surroundings]
+
+    def included_by(self, other: Registry) -> None:
+        """Record that another registry includes these types, so that `find` searches it too."""
+        self._included_by.append(other)
+
+    def find(self, name: str) -> JobType | None:
+        """Return a type of this registry, or of one that includes it; None if it is unknown."""
+        return next((registry._types[name] for registry in self._with_including() if name in registry._types), None)
+
+    def _with_including(self) -> list[Registry]:
+        """Return this registry and all that include it, the nearest first."""
+        seen: list[Registry] = [self]
+        for registry in seen:  # grows meanwhile: two registries may include each other
+            seen += [other for other in registry._included_by if other not in seen]
+        return seen
+
+    def add(self, job_type: JobType) -> None:
+        """Register a type. Raises: DuplicateJobTypeError naming both places."""
+        present = self._types.get(job_type.name)
+        if present is not None:
+            raise DuplicateJobTypeError(job_type.name, present.place, job_type.place)
+        self._types[job_type.name] = job_type
+
+    def get(self, name: str) -> JobType:
+        """Return a type. Raises: UnknownJobTypeError naming the known ones."""
+        try:
+            return self._types[name]
+        except KeyError:
+            raise UnknownJobTypeError(name, list(self._types)) from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._types
+
+    def __iter__(self) -> Iterator[JobType]:
+        return iter(self._types.values())
+
+    def __len__(self) -> int:
+        return len(self._types)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all types, sorted."""
+        return tuple(sorted(self._types))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +152,8 @@ class JobType:
     """By the version they start from."""
     middleware: Sequence[Middleware] = ()
     """Around each attempt, the first outermost: the list of its own `JobQueue`, wherever that is included."""
+    registry: Registry = field(default_factory=Registry, repr=False, compare=False)
+    """The registry that it is declared in."""
     provided: Mapping[str, Provider[Any]] = field(default_factory=dict)
     """Providers by the name of the argument."""
     isolated: bool = False
@@ -118,6 +184,18 @@ class JobType:
         beside = (self.blockers, self.batch, self.session_argument)
         bare = self.is_async and not self.isolated and not self.provided and all(one is None for one in beside)
         object.__setattr__(self, "is_bare", bare)
+
+    def around_attempt(self) -> AbstractContextManager[object]:
+        """Return what integrations put around an attempt."""
+        found = self.registry.surroundings()
+        return _all([one.around_attempt for one in found]) if found else _NOTHING
+
+    def around_call(self, session: Any = None) -> AbstractContextManager[object]:
+        """Return what integrations put around the call of the handler; `session`: the one that it is given."""
+        found = self.registry.surroundings()
+        if not found:
+            return _NOTHING
+        return _all([functools.partial(one.around_call, self.place, session) for one in found])
 
     @property
     def wants_async_session(self) -> bool:
@@ -233,53 +311,16 @@ class JobType:
         raise UndeclaredContinuationError(self.name, next_type_name, expected=self.returns, given=name)
 
 
-class Registry:
-    """Job types by name."""
+_NOTHING: Final = nullcontext()
 
-    def __init__(self) -> None:
-        self._types: dict[str, JobType] = {}
-        self._included_by: list[Registry] = []
 
-    def included_by(self, other: Registry) -> None:
-        """Record that another registry includes these types, so that `find` searches it too."""
-        self._included_by.append(other)
-
-    def find(self, name: str) -> JobType | None:
-        """Return a type of this registry, or of one that includes it; None if it is unknown."""
-        seen: list[Registry] = [self]
-        for registry in seen:  # grows meanwhile: two registries may include each other
-            if name in registry._types:
-                return registry._types[name]
-            seen += [other for other in registry._included_by if other not in seen]
-        return None
-
-    def add(self, job_type: JobType) -> None:
-        """Register a type. Raises: DuplicateJobTypeError naming both places."""
-        present = self._types.get(job_type.name)
-        if present is not None:
-            raise DuplicateJobTypeError(job_type.name, present.place, job_type.place)
-        self._types[job_type.name] = job_type
-
-    def get(self, name: str) -> JobType:
-        """Return a type. Raises: UnknownJobTypeError naming the known ones."""
-        try:
-            return self._types[name]
-        except KeyError:
-            raise UnknownJobTypeError(name, list(self._types)) from None
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._types
-
-    def __iter__(self) -> Iterator[JobType]:
-        return iter(self._types.values())
-
-    def __len__(self) -> int:
-        return len(self._types)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all types, sorted."""
-        return tuple(sorted(self._types))
+@contextmanager
+def _all(entered: Sequence[Callable[[], AbstractContextManager[object]]]) -> Iterator[None]:
+    """Enter context managers, the first outermost."""
+    with ExitStack() as stack:
+        for one in entered:
+            stack.enter_context(one())
+        yield
 
 
 def describe(
@@ -294,6 +335,7 @@ def describe(
     version: int,
     concurrency: int | None = None,
     middleware: Sequence[Middleware] = (),
+    registry: Registry | None = None,
     providers: Providers | None = None,
     isolation: str | None = None,
     memory_limit: int | None = None,
@@ -419,6 +461,7 @@ def describe(
         returns=name_of(returns),
         place=place,
         middleware=middleware,
+        registry=Registry() if registry is None else registry,
         provided=provided,
         isolated=isolation is not None,
         memory_limit=memory_limit,

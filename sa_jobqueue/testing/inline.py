@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -94,7 +94,8 @@ class Inline:
         begun = time.monotonic()
         savepoint = steps.savepoint = _Savepoint(await self.on(lambda session: session.begin_nested()))
         try:
-            status = await self._attempt(context, job_type, savepoint)
+            with job_type.around_attempt():
+                status = await self._attempt(context, job_type, savepoint)
         except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
             raise  # of the test run itself
         except BaseException as error:
@@ -251,13 +252,17 @@ def call_handler(
         given = {**given, job_type.context_argument: context}
     if job_type.is_async:
         return _awaited(job_type, context, arguments, given)
-    with held, open_dependencies(context, job_type) as provided:
+    with held, _around_call(job_type, given), open_dependencies(context, job_type) as provided:
         return _one(job_type, job_type.func(*_listed(job_type, context, arguments), **given, **provided))
 
 
 async def _awaited(job_type: JobType, context: AttemptContext, arguments: list[Any], given: dict[str, Any]) -> Any:
-    with open_dependencies(context, job_type) as provided:
+    with _around_call(job_type, given), open_dependencies(context, job_type) as provided:
         return _one(job_type, await job_type.func(*_listed(job_type, context, arguments), **given, **provided))
+
+
+def _around_call(job_type: JobType, given: dict[str, Any]) -> AbstractContextManager[object]:
+    return job_type.around_call(None if job_type.session_argument is None else given[job_type.session_argument])
 
 
 def _listed(job_type: JobType, context: AttemptContext, arguments: list[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from sa_jobqueue.errors import Cancel, Discard, InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.completing import complete_job
 from sa_jobqueue.registry.handlers import Handler
-from sa_jobqueue.testing._dispatch import on_session
+from sa_jobqueue.testing._dispatch import on_session, opened
 from sa_jobqueue.testing.clock import expire
 from sa_jobqueue.testing.inline import INLINE, call_handler, finish, start
 from sa_jobqueue.types import JobStatus
@@ -63,18 +63,21 @@ def perform(
     if kind.session_argument is not None:
         if session is None:
             raise InvalidOptionError("session", f"is needed: {kind.place} takes one")
-        given[kind.session_argument] = session
+        given[kind.session_argument] = opened(session)
     if kind.blockers_argument is not None:
         outputs = list(blockers)
         outcomes = tuple(BlockerOutcome(made.id, "", JobStatus.COMPLETED, output, None) for output in outputs)
         given[kind.blockers_argument] = Blockers(kind.decode_blockers(outputs), outcomes)
     arguments = [kind.decode(made.input, kind.version)] if kind.takes_input else []
-    returned = call_handler(kind, context, arguments, given, nullcontext())
-    return _awaited(handler, returned) if kind.is_async else _checked(handler, returned)
+    if kind.is_async:
+        return _awaited(handler, call_handler(kind, context, arguments, given))
+    with kind.around_attempt():
+        return _checked(handler, call_handler(kind, context, arguments, given, nullcontext()))
 
 
 async def _awaited(handler: Handler[Any, Any, Any], returned: Any) -> Any:
-    return _checked(handler, await returned)
+    with handler.job_type.around_attempt():
+        return _checked(handler, await returned)
 
 
 def _checked(handler: Handler[Any, Any, Any], returned: Any) -> Any:
@@ -126,7 +129,7 @@ def make_job(
     wanted = JobStatus(status)
     if wanted is JobStatus.BLOCKED and not options.get("blockers"):
         raise InvalidOptionError("status", "blocked needs blockers=[...]")
-    return on_session(session, lambda opened: _make(opened, handler, payload, wanted, output, error, options))
+    return on_session(session, lambda given: _make(given, handler, payload, wanted, output, error, options))
 
 
 def _make(  # noqa: PLR0917 - `on_session` gives it a session alone
@@ -168,9 +171,9 @@ def clear(session: Any, *, model: type[JobMixin[Any]] = Job) -> Any:
     `delete(Job)` alone fails where jobs wait for chains. Returns None; with an `AsyncSession`, a coroutine to be awaited.
     """
 
-    def work(opened: Session) -> None:
+    def work(given: Session) -> None:
         for kind in (model.Blocker, model.Attempt, model.Step, model.DeadLetter, model):
-            opened.execute(delete(kind).execution_options(synchronize_session=False))
-        opened.expire_all()
+            given.execute(delete(kind).execution_options(synchronize_session=False))
+        given.expire_all()
 
     return on_session(session, work)

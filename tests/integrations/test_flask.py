@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from flask import Flask, current_app, g, has_app_context
 from flask_sqlalchemy import SQLAlchemy
-from sqlalchemy import Engine, Integer, select
-from sqlalchemy.orm import Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy import Engine, Integer, create_engine, delete, event, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Mapped, Session, mapped_column, scoped_session, sessionmaker
+from typing_extensions import TypedDict
 
-from sa_jobqueue import JobMixin, JobQueue, JobStatus
+from sa_jobqueue import JobMixin, JobQueue, JobStatus, Worker
+from sa_jobqueue.errors import HandlerCommitError, IsolatedHandlerError, UncommittedWritesError
 from sa_jobqueue.integrations.flask import FlaskJobs
+from sa_jobqueue.testing import Drained, drain, perform
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.workers import quick
@@ -51,6 +56,122 @@ def _set_title(title: str) -> None:
     db.session.get(Post, len(title)).title = g.title
     if title == "bad":
         raise ValueError(title)
+
+
+feature = JobQueue(Job)
+
+
+@feature.handler("in-feature", max_attempts=1)
+def in_feature(post_id: int) -> None:
+    db.session.add(Post(id=post_id, title="feature"))
+
+
+jobs.include(feature)
+
+
+def write(post_id: int, how: str) -> None:
+    """Write a post in one of the ways that applications do, through `db.session`."""
+    match how:
+        case "new":
+            db.session.add(Post(id=post_id, title="new"))
+        case "flushed":
+            db.session.add(Post(id=post_id, title="new"))
+            db.session.flush()
+        case "dirty":
+            db.session.get(Post, post_id).title = "new"
+        case "deleted":
+            db.session.delete(db.session.get(Post, post_id))
+        case "statement":
+            db.session.execute(update(Post).where(Post.id == post_id).values(title="new"))
+        case "raw":
+            db.session.execute(text("UPDATE post SET title = 'new' WHERE id = :id"), {"id": post_id})
+        case "savepoint":
+            with db.session.begin_nested():
+                db.session.get(Post, post_id).title = "new"
+
+
+WAYS = ["new", "flushed", "dirty", "deleted", "statement", "raw", "savepoint"]
+
+
+class Write(TypedDict):
+    post_id: int
+    how: str
+
+
+@jobs.handler("with-session", max_attempts=1)
+def with_session(payload: Write, session: Session) -> bool:
+    write(payload["post_id"], payload["how"])
+    return session is db.session()
+
+
+@jobs.handler("with-async-session", max_attempts=1)
+async def with_async_session(payload: Write, session: AsyncSession) -> None:
+    write(payload["post_id"], payload["how"])
+
+
+@jobs.batch_handler("in-batch", max_size=10, max_attempts=1)
+def in_batch(payloads: list[Write], session: Session) -> list[None]:
+    for payload in payloads:
+        write(payload["post_id"], payload["how"])
+    return [None for _ in payloads]
+
+
+@jobs.batch_handler("in-batch-without-session", max_size=10, max_attempts=1)
+def in_batch_without_session(payloads: list[Write]) -> list[None]:
+    for payload in payloads:
+        write(payload["post_id"], payload["how"])
+    return [None for _ in payloads]
+
+
+@jobs.handler("without-session", max_attempts=1)
+def without_session(payload: Write) -> None:
+    write(payload["post_id"], payload["how"])
+
+
+@jobs.handler("async-without-session", max_attempts=1)
+async def async_without_session(payload: Write) -> None:
+    write(payload["post_id"], payload["how"])
+
+
+@jobs.handler("in-child", max_attempts=1, isolation="process")
+def in_child(payload: Write) -> str:
+    write(payload["post_id"], payload["how"])
+    return str(current_app.config["BLOG"])
+
+
+@jobs.handler("async-in-child", max_attempts=1, isolation="process")
+async def async_in_child(payload: Write) -> None:
+    write(payload["post_id"], payload["how"])
+
+
+@jobs.handler("commits", max_attempts=1)
+def commits(payload: Write) -> None:
+    write(payload["post_id"], payload["how"])
+    db.session.commit()
+
+
+@jobs.handler("commits-in-child", max_attempts=1, isolation="process")
+def commits_in_child(payload: Write) -> None:
+    write(payload["post_id"], payload["how"])
+    db.session.commit()
+
+
+@jobs.handler("reads", max_attempts=1)
+def reads(payload: Write) -> str:
+    post = db.session.get(Post, payload["post_id"])
+    post.title = post.title  # marked as dirty, and not changed
+    write(payload["post_id"], payload["how"])
+    db.session.rollback()
+    return str(db.session.scalar(select(Post.title)))
+
+
+@jobs.handler("commits-handlers-session", max_attempts=1)
+def commits_handlers_session(payload: Write, session: Session) -> None:
+    write(payload["post_id"], payload["how"])
+    db.session.commit()
+
+
+NO_SESSION = [without_session, async_without_session, in_batch_without_session]
 
 
 def create_app(url: str | None = None) -> Flask:
@@ -143,6 +264,193 @@ def test_flask_jobs_worker_runs_handlers_with_the_applications_session(
     with app.app_context():
         assert db.session.scalars(select(Job.output)).all() == ["ours"]
         assert db.session.get(Post, 4).title == "good"
+
+
+def enqueue(app: Flask, handler: Any, how: str) -> None:
+    with app.app_context():
+        db.session.add(handler.job({"post_id": 9 if how in {"new", "flushed"} else 4, "how": how}))
+        db.session.commit()
+
+
+def run_by(runner: str, app: Flask) -> Drained:
+    """Run the jobs by what a test or a program has: a plain engine, or the application's session."""
+    with app.app_context():
+        if runner == "drain with the engine":
+            return cast("Drained", drain(jobs, db.engine))
+        if runner == "drain with the session":
+            drained = drain(jobs, db.session)
+            db.session.commit()
+            return cast("Drained", drained)
+        if runner == "drain of the feature":
+            return cast("Drained", drain(feature, db.engine))
+    plain = create_engine(db_url(app))
+    worker = queue.worker() if runner == "the application's worker" else Worker(jobs, plain)
+    asyncio.run(worker.run_until_idle())
+    plain.dispose()
+    with app.app_context():
+        errors = [error for error in db.session.scalars(select(Job.last_error)) if error]
+    if errors:
+        raise RuntimeError(errors[0])
+    return Drained()
+
+
+def db_url(app: Flask) -> str:
+    return str(app.config["SQLALCHEMY_DATABASE_URI"])
+
+
+def is_written(app: Flask, how: str) -> bool:
+    with app.app_context():
+        if how in {"new", "flushed"}:
+            return db.session.get(Post, 9) is not None
+        post = db.session.get(Post, 4)
+        return post is None if how == "deleted" else bool(post.title == "new")
+
+
+RUNNERS = ["drain with the engine", "drain with the session", "a plain worker", "the application's worker"]
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("handler", [with_session, in_batch], ids=lambda handler: handler.name)
+def test_writes_through_db_session_are_the_handlers(app: Flask, runner: str, handler: Any) -> None:
+    for how in ("new", "raw"):
+        enqueue(app, handler, how)
+    run_by(runner, app)
+    assert is_written(app, "new")
+    assert is_written(app, "raw")
+    with app.app_context():
+        assert set(db.session.scalars(select(Job.status))) == {JobStatus.COMPLETED}
+        assert set(db.session.scalars(select(Job.output)).all()) <= {None, True}
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("handler", NO_SESSION, ids=lambda handler: handler.name)
+def test_writes_left_uncommitted_without_a_session_fail_the_attempt(app: Flask, runner: str, handler: Any) -> None:
+    enqueue(app, handler, "new")
+    with pytest.raises((UncommittedWritesError, RuntimeError), match="takes no session and left writes"):
+        run_by(runner, app)
+    assert not is_written(app, "new")
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_every_way_of_writing_is_noticed(app: Flask, how: str) -> None:
+    enqueue(app, without_session, how)
+    with app.app_context(), pytest.raises(UncommittedWritesError) as raised:
+        drain(jobs, db.engine)
+    assert raised.value.place == f"{__name__}:without_session"
+    assert not is_written(app, how)
+    enqueue(app, with_session, how)
+    run_by("drain with the engine", app)
+    assert is_written(app, how)
+
+
+def test_an_async_session_is_not_db_session(app: Flask) -> None:
+    enqueue(app, with_async_session, "new")
+    with app.app_context(), pytest.raises(UncommittedWritesError, match="annotate a session argument"):
+        drain(jobs, db.engine)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_handler_without_a_session_may_commit_or_roll_back(app: Flask, runner: str) -> None:
+    enqueue(app, reads, "raw")
+    run_by(runner, app)
+    assert not is_written(app, "raw")
+    enqueue(app, commits, "raw")
+    run_by(runner, app)
+    assert is_written(app, "raw")
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_a_handler_with_a_session_must_not_commit_db_session(app: Flask, runner: str) -> None:
+    enqueue(app, commits_handlers_session, "raw")
+    with pytest.raises((HandlerCommitError, RuntimeError), match="must not commit"):
+        run_by(runner, app)
+    assert not is_written(app, "raw")
+
+
+@pytest.mark.parametrize("runner", [*RUNNERS, "drain of the feature"])
+def test_handlers_of_an_included_registry_are_covered(app: Flask, runner: str) -> None:
+    with app.app_context():
+        db.session.add(in_feature.job(9))
+        db.session.commit()
+    with pytest.raises((UncommittedWritesError, RuntimeError), match=r"in_feature takes no session"):
+        run_by(runner, app)
+
+
+@pytest.mark.parametrize("runner", ["drain with the engine", "drain with the session", "the application's worker"])
+def test_child_processes_run_handlers_in_the_applications_context(
+    app: Flask, runner: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASK_APP", __name__)
+    monkeypatch.setenv("BLOG_URL", db_url(app))
+    enqueue(app, commits_in_child, "raw")
+    run_by(runner, app)
+    assert is_written(app, "raw")
+    for handler in (in_child, async_in_child):
+        enqueue(app, handler, "new")
+        with pytest.raises(
+            (IsolatedHandlerError, UncommittedWritesError, RuntimeError), match="takes no session and left writes"
+        ):
+            run_by(runner, app)
+        with app.app_context():
+            db.session.execute(delete(Job))
+            db.session.commit()
+    assert not is_written(app, "new")
+
+
+async def test_perform_calls_a_handler_in_the_applications_context(app: Flask) -> None:
+    with app.app_context():
+        assert perform(with_session, {"post_id": 4, "how": "raw"}, session=db.session) is True
+        assert db.session.get(Post, 4).title == "new"
+        db.session.rollback()
+    for handler in (without_session, in_batch_without_session):
+        with pytest.raises(UncommittedWritesError):
+            perform(handler, {"post_id": 9, "how": "new"})
+    with pytest.raises(UncommittedWritesError):
+        await perform(async_without_session, {"post_id": 9, "how": "new"})
+
+
+def test_listeners_on_db_session_see_the_handlers_commit(app: Flask) -> None:
+    seen: list[str] = []
+
+    def note(session: Session) -> None:
+        if session.info.get("sa_jobqueue.guard") is not None:
+            seen.append(current_app.name)
+
+    enqueue(app, with_session, "new")
+    with app.app_context():
+        event.listen(db.session, "before_commit", note)
+    try:
+        run_by("the application's worker", app)
+    finally:
+        with app.app_context():
+            event.remove(db.session, "before_commit", note)
+    assert seen == [__name__]
+
+
+def test_a_scoped_session_of_the_application_is_the_handlers(engine: Engine) -> None:
+    current = scoped_session(sessionmaker(engine))
+    own = JobQueue()
+    extension = FlaskJobs(own, current)
+    extension.init_app(Flask("blog"))
+
+    @own.handler("with", max_attempts=1)
+    def with_it(payload: None, session: Session) -> bool:
+        return session is current()
+
+    @own.handler("without", max_attempts=1)
+    def without(payload: None) -> None:
+        current.execute(text("CREATE TABLE left_open ()"))
+
+    with Session(engine) as session, session.begin():
+        job = with_it.job(None)
+        session.add(job)
+        job_id = job.id
+    drain(own, engine)
+    with Session(engine) as session, session.begin():
+        assert session.get_one(own.model, job_id).output is True
+        session.add(without.job(None))
+    with pytest.raises(UncommittedWritesError):
+        drain(own, engine)
 
 
 async def test_flask_works_with_a_plain_session_factory(engine: Engine) -> None:

@@ -178,7 +178,8 @@ class Batches:
         members.sort(key=lambda member: member.running.job.id)
         try:
             call = self._call_async if job_type.is_async else self._call_in_thread
-            results = await call(batch)
+            with job_type.around_attempt():  # not one member's, which may end earlier
+                results = await call(batch)
         except _LostOnesError as lost:
             for member in members:
                 job = member.running.job
@@ -235,7 +236,9 @@ class Batches:
 
     async def _outcomes_async(self, batch: _Batch, given: dict[str, Any]) -> list[Any]:
         try:
-            return outcomes_of(await batch.job_type.func(_arguments(batch), **given), len(batch.members))
+            with batch.job_type.around_call(_session_in(given, batch.job_type)):
+                returned = await batch.job_type.func(_arguments(batch), **given)
+            return outcomes_of(returned, len(batch.members))
         except BatchFailed as failed:
             return outcomes_without(failed, len(batch.members))
 
@@ -281,7 +284,9 @@ class Batches:
 
     def _outcomes(self, batch: _Batch, given: dict[str, Any]) -> list[Any]:
         try:
-            return outcomes_of(batch.job_type.func(_arguments(batch), **given), len(batch.members))
+            with batch.job_type.around_call(_session_in(given, batch.job_type)):
+                returned = batch.job_type.func(_arguments(batch), **given)
+            return outcomes_of(returned, len(batch.members))
         except BatchFailed as failed:
             return outcomes_without(failed, len(batch.members))
 
@@ -344,6 +349,10 @@ def _arguments(batch: _Batch) -> list[Any]:
     if batch.job_type.batch is not None and batch.job_type.batch.takes_items:
         return [BatchItem(member.payload, member.running.context) for member in batch.members]
     return [member.payload for member in batch.members]
+
+
+def _session_in(given: dict[str, Any], job_type: JobType) -> Any:
+    return None if job_type.session_argument is None else given[job_type.session_argument]
 
 
 def _check_not_stopped(batch: _Batch) -> None:

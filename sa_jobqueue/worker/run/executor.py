@@ -301,7 +301,8 @@ class Executor:
                     self._set_deadline(running, job.timeout)
                 if tracing.is_recording():
                     await self._linker.link(job, job_type)
-                result = await (self._surrounded if job_type.middleware else self._attempt)(running, job_type)
+                with job_type.around_attempt():
+                    result = await (self._surrounded if job_type.middleware else self._attempt)(running, job_type)
             # User code ends here, and so does everything that it can raise.
             except BaseException as error:
                 self._end_by(running, error, job_type)
@@ -371,7 +372,7 @@ class Executor:
             arguments = [job_type.decode(job.input, job.input_version)] if decodes else []
             if self._events.has_subscribers(JobStarted):
                 self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
-            if job_type.is_bare:  # one coroutine instead of three
+            if job_type.is_bare and not job_type.registry.surroundings():  # one coroutine instead of three
                 return self.encode(running, await job_type.func(*arguments, **self._injected(running, job_type)), job_type)
             if job_type.blockers is not None:
                 running.blockers = await load_blockers(self._engine, self._blockers, job, job_type)
@@ -507,13 +508,14 @@ class Executor:
 
     async def _awaited(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
         given = self._injected(running, job_type) | session
-        if not job_type.provided:
-            return await job_type.func(*arguments, **given)
-        async with open_dependencies_in_thread(running.context, job_type, self._threads) as provided:
-            return await job_type.func(*arguments, **given, **provided)
+        with job_type.around_call(*session.values()):
+            if not job_type.provided:
+                return await job_type.func(*arguments, **given)
+            async with open_dependencies_in_thread(running.context, job_type, self._threads) as provided:
+                return await job_type.func(*arguments, **given, **provided)
 
     def _called(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
-        with open_dependencies(running.context, job_type) as provided:
+        with job_type.around_call(*session.values()), open_dependencies(running.context, job_type) as provided:
             return job_type.func(*arguments, **self._injected(running, job_type), **provided, **session)
 
     def _injected(self, running: Running, job_type: JobType) -> dict[str, Any]:

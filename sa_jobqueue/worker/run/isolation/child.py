@@ -124,12 +124,13 @@ class Child:
         try:
             job_type = self._types(job.type_name, request["place"])
             self._providers.update(job_type.provided.values())
-            arguments = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
-            given: dict[str, Any] = {} if job_type.context_argument is None else {job_type.context_argument: context}
-            if job_type.blockers_argument is not None:
-                given[job_type.blockers_argument] = _blockers(request["blockers"], job_type)
-            run = self._run_async if job_type.is_async else self._run_sync
-            return of_return(run(runner, context, job_type, arguments, given), job_type)
+            with job_type.around_attempt():
+                arguments = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
+                given: dict[str, Any] = {} if job_type.context_argument is None else {job_type.context_argument: context}
+                if job_type.blockers_argument is not None:
+                    given[job_type.blockers_argument] = _blockers(request["blockers"], job_type)
+                run = self._run_async if job_type.is_async else self._run_sync
+                return of_return(run(runner, context, job_type, arguments, given), job_type)
         except Terminated:
             raise
         except BaseException as error:  # the handler's own: it ends no more than the attempt
@@ -149,7 +150,7 @@ class Child:
         self, runner: asyncio.Runner, context: AttemptContext, job_type: JobType, arguments: list[Any], given: dict[str, Any]
     ) -> Any:
         self._stopped_by(context.stop)
-        with open_dependencies(context, job_type) as provided:
+        with job_type.around_call(), open_dependencies(context, job_type) as provided:
             return job_type.func(*arguments, **given, **provided)
 
     def _run_async(
@@ -165,8 +166,9 @@ class Child:
             self._stopped_by(stop)
             threads = Threads(1, "sa_jobqueue provided")
             try:
-                async with open_dependencies_in_thread(context, job_type, threads) as provided:
-                    return await job_type.func(*arguments, **given, **provided)
+                with job_type.around_call():
+                    async with open_dependencies_in_thread(context, job_type, threads) as provided:
+                        return await job_type.func(*arguments, **given, **provided)
             finally:
                 threads.close()
 
