@@ -104,6 +104,7 @@ resume_job_types = _awaited(operations.resume_job_types)
 resume_queues = _awaited(operations.resume_queues)
 resume_schedules = _awaited(operations.resume_schedules)
 run_schedule = _awaited(operations.run_schedule)
+send_event = _awaited(operations.send_event)
 set_priority = _awaited(operations.set_priority)
 sync_queues = _awaited(operations.sync_queues)
 sync_schedules = _awaited(operations.sync_schedules)
@@ -170,6 +171,7 @@ __all__ = [
     "resume_queues",
     "resume_schedules",
     "run_schedule",
+    "send_event",
     "set_priority",
     "sync_queues",
     "sync_schedules",

@@ -411,6 +411,21 @@ class AttemptContext:
         """
         return self._steps.sleep(name, duration, key=key)
 
+    def wait_for(
+        self, name: str, *, event: str, timeout: timedelta, key: str | int | None = None, output: type[ItemT] | None = None
+    ) -> Any:
+        """Return the payload of an event, sent by `send_event`; until then the job waits without a slot.
+
+        In an asynchronous handler, await it. If the event was sent before, the payload is returned at once. If not, the
+        attempt ends like that of `sleep`, not counted, and the next one begins within milliseconds of the sender's commit,
+        or after `timeout`. The payload is recorded: later attempts get the same.
+        `name`, `key`: as in `step`. `event`: 1 to 200 characters; several jobs may wait for the same. `timeout`: from zero
+        to 36,500 days after the first call; required, so that no job waits for ever. `output`: type of the payload.
+        Raises: EventTimeoutError, a TimeoutError, after the timeout, so that a wait has one type of result and cannot be
+        forgotten; StepOutputError for a payload of another type; otherwise as `sleep`.
+        """
+        return self._steps.wait_for(name, event=event, timeout=timeout, key=key, output=output)
+
     def continue_with(
         self,
         handler: Continues[NextInT, NextOutT],

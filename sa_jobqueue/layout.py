@@ -46,11 +46,12 @@ class Layout:
         """Return the name of an object as SQL text, with its schema if it has one. `noun`: as in `name`."""
         return f'"{self.schema}".{self.prefix}{noun}' if self.schema else f"{self.prefix}{noun}"
 
-    def channel(self, topic: Literal["due", "lost", "ended", "rules", "unblock"]) -> str:
+    def channel(self, topic: Literal["due", "lost", "ended", "rules", "unblock", "event"]) -> str:
         """Return the NOTIFY channel of a `topic`: `due` carries a queue's name, `lost` a job's id, `ended` a chain's.
 
         `rules` carries nothing: settings of queues, job types or workers have changed. `unblock` carries nothing:
-        a job ended without a worker, and other jobs may wait for its chain.
+        a job ended without a worker, and other jobs may wait for its chain. `event` is no channel: locks of events have
+        names that begin with it.
         """
         return f"{self.schema or ''}.{self.prefix}job:{topic}"
 

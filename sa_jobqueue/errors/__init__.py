@@ -29,6 +29,7 @@ __all__ = [
     "Discard",
     "DuplicateJobTypeError",
     "DuplicateStepError",
+    "EventTimeoutError",
     "HandlerCommitError",
     "IllegalTransitionError",
     "InvalidBlockersError",
@@ -525,6 +526,24 @@ class StepOutputError(JobQueueError):
 
     def __reduce__(self) -> Any:
         return type(self), (self.name, self.key, self.reason)
+
+
+class EventTimeoutError(JobQueueError, TimeoutError):
+    """The event that a job waited for was not sent in time. Catch it in the handler, or the attempt fails.
+
+    `event` is the name of the event; `name` and `key` are those of the step. Later attempts raise it at once, also if the
+    event is sent after all.
+    """
+
+    def __init__(self, event: str, name: str, key: str = "") -> None:
+        self.event = event
+        self.name = name
+        self.key = key
+        which = f" with key {key!r}" if key else ""
+        super().__init__(f"event {event!r} was not sent before the timeout of step {name!r}{which}")
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.event, self.name, self.key)
 
 
 class HandlerCommitError(JobQueueError):

@@ -25,7 +25,7 @@ _ENQUEUE: Final = {
 _BULK: Final = {"job_bulk_staging": "SELECT, INSERT, DELETE", "job_bulk_write": _WRITE, "job_bulk_reject": _READ}
 _RULES: Final = ("queue", "job_type", "schedule")
 _TABLES: Final = (
-    *("job", "job_blocker", "job_attempt", "job_step", "dead_letter", "worker"),
+    *("job", "job_blocker", "job_attempt", "job_step", "job_event", "dead_letter", "worker"),
     *_RULES,
     "rate_state",
     "quarantine",
@@ -43,6 +43,7 @@ RIGHTS: Final = {
         "job_blocker": _ALL,
         "job_attempt": f"{_READ}, DELETE",
         "job_step": _ALL,
+        "job_event": _ALL,
         "dead_letter": _ALL,
         "worker": _ALL,
         **dict.fromkeys(_RULES, _WRITE),

@@ -7,6 +7,7 @@ from sa_jobqueue.models.base import Base
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.chain import ChainMixin
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
+from sa_jobqueue.models.event import EventMixin
 from sa_jobqueue.models.job import JobMixin
 from sa_jobqueue.models.quarantine import QuarantineMixin
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
@@ -28,6 +29,7 @@ __all__ = [
     "BlockerMixin",
     "ChainMixin",
     "DeadLetterMixin",
+    "EventMixin",
     "Job",
     "JobMixin",
     "JobTypeMixin",

@@ -147,10 +147,11 @@ def register(table: Table, layout: Layout) -> None:
         if table not in (tables or ()):
             return
         for routine in (
-            *("job_unblock", "job_deleted", "job_queue_update", "job_queue_insert", "job_uuid7"),
+            *("job_send_event", "job_unblock", "job_deleted", "job_queue_update", "job_queue_insert", "job_uuid7"),
             *("job_blocker_refuse", "job_changed", "job_stamp", "job_refuse"),
         ):
-            connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}()"))
+            arguments = "text, jsonb, interval" if routine == "job_send_event" else ""
+            connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}({arguments})"))
 
 
 def verbatim(statement: str) -> TextClause:

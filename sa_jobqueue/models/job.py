@@ -37,6 +37,7 @@ from sa_jobqueue.models.checks import (
     id_argument,
 )
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
+from sa_jobqueue.models.event import EventMixin
 from sa_jobqueue.models.job_table import job_table_args
 from sa_jobqueue.models.quarantine import QuarantineMixin
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
@@ -104,6 +105,7 @@ class JobMixin(Generic[IdT]):
     Blocker: ClassVar[type[BlockerMixin[Any]]]
     Chain: ClassVar[type[ChainMixin[Any]]]
     DeadLetter: ClassVar[type[DeadLetterMixin[Any]]]
+    Event: ClassVar[type[EventMixin]]
     JobType: ClassVar[type[JobTypeMixin]]
     Quarantine: ClassVar[type[QuarantineMixin]]
     Queue: ClassVar[type[QueueMixin]]
@@ -149,6 +151,7 @@ class JobMixin(Generic[IdT]):
         companions: dict[str, tuple[type, str]] = {
             "Attempt": (AttemptMixin, "job_attempt"),
             "Step": (StepMixin, "job_step"),
+            "Event": (EventMixin, "job_event"),
             "Blocker": (BlockerMixin, "job_blocker"),
             "DeadLetter": (DeadLetterMixin, "dead_letter"),
             "Worker": (WorkerMixin, "worker"),

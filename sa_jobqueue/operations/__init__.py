@@ -38,6 +38,7 @@ from sa_jobqueue.operations.deduplicate import Deduplicate, enqueue, enqueue_uni
 from sa_jobqueue.operations.deduplicate_many import enqueue_many_unique
 from sa_jobqueue.operations.deletion import delete_chains
 from sa_jobqueue.operations.enqueueing import enqueue_many
+from sa_jobqueue.operations.events import send_event
 from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
 from sa_jobqueue.operations.explaining_schedules import ScheduleCause, ScheduleExplanation, explain_schedule
 from sa_jobqueue.operations.firing import fire_schedules
@@ -182,6 +183,7 @@ __all__ = [
     "resume_queues",
     "resume_schedules",
     "run_schedule",
+    "send_event",
     "set_priority",
     "sync_queues",
     "sync_schedules",

@@ -51,3 +51,30 @@ def record_step(
     check_session(row.session_name, session_name)
     completed_at: datetime = row.completed_at
     return completed_at
+
+
+def wait_step(
+    session: Session | Connection,
+    *,
+    model: type[JobMixin[Any]],
+    job: ClaimedJob,
+    worker_id: str,
+    place: tuple[str, str],
+    event: str,
+    timeout: timedelta,
+    is_over: bool,
+    output: str | None = None,
+) -> datetime:
+    """Record that an attempt waits for an event, or how its wait ended; return when it times out.
+
+    `job`, `worker_id`, `place`: as in `record_step`. `event`: name of the event. `timeout`: of a wait that begins.
+    `is_over`: whether it ended. `output`: the payload as JSON text; None if it goes on or timed out.
+    Locks: the job, until the transaction ends. Raises: LostAttemptError. Obliges: roll back the transaction then.
+    """
+    given: dict[str, Any] = {"job_id": job.id, "job_attempt": job.attempt, "worker_id": worker_id, "timeout": timeout}
+    given |= {"step_name": place[0], "step_key": place[1], "event": event, "is_over": is_over, "step_output": output}
+    row = session.execute(steps.wait(model), given).first()
+    if row is None:
+        raise LostAttemptError(job.id, job.attempt)
+    deadline: datetime = row.deadline
+    return deadline

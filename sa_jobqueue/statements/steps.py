@@ -4,8 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Insert, Integer, Interval, Select, Text, bindparam, cast, func, select
+from sqlalchemy import (
+    Boolean,
+    Insert,
+    Integer,
+    Interval,
+    Select,
+    Text,
+    TextClause,
+    bindparam,
+    case,
+    cast,
+    delete,
+    func,
+    literal,
+    literal_column,
+    select,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.sql.dml import ReturningDelete
+from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
@@ -18,8 +37,9 @@ from sa_jobqueue.types import StepKind
 def recorded(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the steps of a job.
 
-    Parameters: `job_id`. Shape: `(name, key, kind, attempt, output, started_at, completed_at, is_over, event, deadline)`,
-    in the order of completion; `is_over` is false for a sleep that has not ended and a wait. Clock: the database's.
+    Parameters: `job_id`. Shape: `(name, key, kind, attempt, output, started_at, completed_at, is_over, has_output,
+    event, deadline)`, in the order of completion; `is_over` is false for a sleep that has not ended and a wait;
+    `has_output` is false for a wait that timed out. Clock: the database's.
     Locks: none. Index: `pk_job_step`.
     """
     step = table(model.Step)
@@ -30,6 +50,7 @@ def recorded(model: type[JobMixin[Any]]) -> Select[Any]:
         select(
             *(step.c[name] for name in ("name", "key", "kind", "attempt", "output", "started_at", "completed_at")),
             is_over.label("is_over"),
+            step.c.output.is_not(None).label("has_output"),
             step.c.event,
             step.c.deadline,
         )
@@ -63,13 +84,98 @@ def record(model: type[JobMixin[Any]], kind: StepKind) -> Insert:
             func.now() if is_sleep else func.clock_timestamp() - took,
             func.now() + took if is_sleep else func.clock_timestamp(),
         )
-        .where(
-            job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)),
-            job.c.attempt == bindparam("job_attempt", type_=Integer),
-            job.c.leased_by == bindparam("worker_id", type_=Text),
-            is_running(job),
-        )
+        .where(*_held(model))
         .with_for_update(key_share=True)
     )
     columns = ["job_id", "name", "key", "kind", "attempt", "output", "started_at", "completed_at"]
     return insert(step).from_select(columns, held).returning(step.c.completed_at, current_name())
+
+
+@once_a_model
+def lock_event(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Try to lock the name of an event against senders, until the transaction ends.
+
+    Parameters: `event`. Shape: `(locked,)`, false while a sender's transaction is open. Locks: an advisory lock, shared;
+    senders hold it exclusively.
+    """
+    name = literal(model.__jobqueue__.channel("event") + ":") + bindparam("event", type_=Text)
+    return select(func.pg_try_advisory_xact_lock_shared(func.hashtextextended(name, literal_column("0"))).label("locked"))
+
+
+@once_a_model
+def event_sent(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the event of a name.
+
+    Parameters: `event`. Shape: one row `(now, name, payload)`, the last two null if it was not sent or has expired.
+    Clock: the database's. Locks: none. Index: `pk_job_event`.
+    """
+    event = table(model.Event)
+    now = select(func.now().label("now")).subquery("clock")
+    is_sent = (event.c.name == bindparam("event", type_=Text)) & (event.c.expires_at > now.c.now)
+    return select(now.c.now, event.c.name, event.c.payload).select_from(now.outerjoin(event, is_sent))
+
+
+@once_a_model
+def wait(model: type[JobMixin[Any]]) -> Insert:
+    """Record that the attempt which holds the job waits for an event, or how its wait ended.
+
+    Parameters: the fence, name and key as in `record`; `event`; `timeout`, which counts for a wait that begins;
+    `is_over`; `step_output` (JSON text), null for a wait that goes on or has timed out.
+    Shape: one row `(deadline,)`; none for a lost attempt. Changes: a `job_step` row. Clock: the database's.
+    Locks: the job, awaited, until the transaction ends. Obliges: commit only if it returned a row. Index: the primary key.
+    """
+    job, step = table(model), table(model.Step)
+    held = (
+        select(
+            job.c.id,
+            bindparam("step_name", type_=Text),
+            bindparam("step_key", type_=Text),
+            cast(StepKind.WAIT.value, Text),
+            job.c.attempt,
+            cast(bindparam("step_output", type_=Text), JSONB),
+            func.now(),
+            case((bindparam("is_over", type_=Boolean), func.clock_timestamp())),
+            bindparam("event", type_=Text),
+            func.now() + bindparam("timeout", type_=Interval),
+        )
+        .where(*_held(model))
+        .with_for_update(key_share=True)
+    )
+    columns = ["job_id", "name", "key", "kind", "attempt", "output", "started_at", "completed_at", "event", "deadline"]
+    statement = insert(step).from_select(columns, held)
+    changed = {name: statement.excluded[name] for name in ("attempt", "output", "completed_at", "event")}
+    return statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=changed).returning(step.c.deadline)
+
+
+@once_a_model
+def send_event(model: type[JobMixin[Any]]) -> TextClause:
+    """Send an event: the function `job_send_event`.
+
+    Parameters: `event`, `payload` (JSON text), `keep`. Shape: `(is_first,)`.
+    Changes: a `job_event` row; jobs that wait become due, and workers are notified. Locks: the name, exclusively, against
+    other senders and attempts that begin to wait; the jobs.
+    """
+    function = model.__jobqueue__.qualified("job_send_event")
+    call = text(f"SELECT {function}(:event, CAST(:payload AS jsonb), :keep) AS is_first")
+    types = {"event": Text, "payload": Text, "keep": Interval}
+    return call.bindparams(*(bindparam(name, type_=type_) for name, type_ in types.items()))
+
+
+@once_a_model
+def prune_events(model: type[JobMixin[Any]]) -> ReturningDelete[Any]:
+    """Delete expired events. Parameters: `limit`. Shape: `(name,)`. Clock: the database's. Index: `ix_job_event_expires`."""
+    event = table(model.Event)
+    limit = bindparam("limit", type_=Integer)
+    expired = select(event.c.name).where(event.c.expires_at <= func.now()).order_by(event.c.expires_at).limit(limit)
+    return delete(event).where(event.c.name.in_(expired.with_for_update(skip_locked=True))).returning(event.c.name)
+
+
+def _held(model: type[JobMixin[Any]]) -> tuple[ColumnElement[bool], ...]:
+    """Return the fence: the attempt still holds the job."""
+    job = table(model)
+    return (
+        job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)),
+        job.c.attempt == bindparam("job_attempt", type_=Integer),
+        job.c.leased_by == bindparam("worker_id", type_=Text),
+        is_running(job),
+    )

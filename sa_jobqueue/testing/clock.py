@@ -15,7 +15,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.testing._dispatch import on_session
 
-_COMPANIONS: Final = ("Attempt", "Step", "DeadLetter", "Queue", "JobType", "Schedule", "RateState", "Quarantine")
+_COMPANIONS: Final = ("Attempt", "Step", "Event", "DeadLetter", "Queue", "JobType", "Schedule", "RateState", "Quarantine")
 """Not `Worker`: a worker that is running must not seem dead."""
 
 

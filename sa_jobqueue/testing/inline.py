@@ -36,7 +36,7 @@ from sa_jobqueue.worker.finish.outcomes import Finished, failed
 from sa_jobqueue.worker.run.dependencies import open_dependencies
 from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.sessions import Guard
-from sa_jobqueue.worker.run.steps import AttemptSteps
+from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
 
 T = TypeVar("T")
 
@@ -102,8 +102,11 @@ class Inline:
             context.error = error
             await self.on(lambda session: savepoint.transaction.rollback())
             await self.on(steps.record_again)
-            end = failed(context, error, job_type, ran=timedelta(seconds=time.monotonic() - begun))
-            await self.on(lambda session: finish(session, self._model, end))
+            if isinstance(context.suspended, Suspended):  # its end is recorded with the step
+                end = context.suspended.end
+            else:
+                end = failed(context, error, job_type, ran=timedelta(seconds=time.monotonic() - begun))
+                await self.on(lambda session: finish(session, self._model, end))
             self._events.emit(event_of(end))
         else:
             await self.on(lambda session: savepoint.transaction.commit())
@@ -210,6 +213,9 @@ class InlineSteps:
         """Call a function with the session."""
         self._calls.append(work)
         return await self._given.run_sync(work) if isinstance(self._given, AsyncSession) else work(self._given)
+
+    transact = call
+    transact_async = call_async
 
     def record_again(self, session: Session) -> None:
         """Record what the rollback of the attempt has undone."""

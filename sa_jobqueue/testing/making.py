@@ -172,7 +172,7 @@ def clear(session: Any, *, model: type[JobMixin[Any]] = Job) -> Any:
     """
 
     def work(given: Session) -> None:
-        for kind in (model.Blocker, model.Attempt, model.Step, model.DeadLetter, model):
+        for kind in (model.Blocker, model.Attempt, model.Step, model.Event, model.DeadLetter, model):
             given.execute(delete(kind).execution_options(synchronize_session=False))
         given.expire_all()
 

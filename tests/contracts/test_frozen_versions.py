@@ -12,7 +12,7 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "dbec4761f084a84c208a0e8832048c9c8fb32cb269e51f5a8d53cda65123599b",
+    1: "2d66f1bb3b5cf82030ddbd389eeb0f35f699c8ffe53d569ddc3bc2c79ed91bc0",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

@@ -135,6 +135,7 @@ def write_rows(session: Session, model: type[Any]) -> None:
             model.Blocker(job_id=waits.id, blocked_by_chain_id=first.id, index=0, is_resolved=True),
             model.Attempt(job_id=first.id, attempt=1, outcome="failed", error={"type": "E"}),
             model.Step(job_id=first.id, name="ask", kind="step", attempt=1, output={"a": 1}, started_at=func.now()),
+            model.Event(name="approved:7", payload={"by": "ann"}, expires_at=func.now() + timedelta(days=1)),
             model.DeadLetter(id=waits.id, job_id=first.id, input_version=1, attempts=1, died_at=datetime.now(UTC), **dead),
         ]
     )
@@ -174,7 +175,16 @@ def write_rows_of_control(session: Session, model: type[Any]) -> None:
 
 
 TABLES = {
-    **{"job": 2, "job_blocker": 1, "job_attempt": 1, "job_step": 1, "dead_letter": 1, "worker": 1, "job_queue": 2},
+    **{
+        "job": 2,
+        "job_blocker": 1,
+        "job_attempt": 1,
+        "job_step": 1,
+        "job_event": 1,
+        "dead_letter": 1,
+        "worker": 1,
+        "job_queue": 2,
+    },
     **dict.fromkeys(("job_bulk_staging", "job_bulk_write", "job_bulk_reject", "archive_run", "archive_chain"), 1),
     **dict.fromkeys(("queue", "job_type", "schedule", "rate_state", "quarantine", "job_audit"), 1),
 }

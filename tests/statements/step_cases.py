@@ -20,8 +20,24 @@ def recording(world: World) -> dict[str, Any]:
     return fence | {"step_name": "ask", "step_key": "", "step_output": "1", "took": timedelta(seconds=1)}
 
 
+def waiting(world: World) -> dict[str, Any]:
+    """Give the parameters that record a wait of a first attempt."""
+    fence = {"job_id": world.running[0], "job_attempt": 1, "worker_id": WORKER, "step_name": "ask", "step_key": ""}
+    return fence | {"event": "approved:7", "timeout": timedelta(days=1), "is_over": False, "step_output": None}
+
+
+def sending(world: World) -> dict[str, Any]:
+    """Give the parameters that send an event for which no job waits."""
+    return {"event": "approved:7", "payload": "1", "keep": timedelta(days=1)}
+
+
 STEP_CASES = [
     Case("steps_recorded", lambda: steps.recorded(Job), NONE, lambda world: {"job_id": NOBODY}),
     Case("steps_record", lambda: steps.record(Job, StepKind.STEP), PK, recording),
+    Case("steps_lock_event", lambda: steps.lock_event(Job), NONE, lambda world: {"event": "approved:7"}),
+    Case("steps_event_sent", lambda: steps.event_sent(Job), NONE, lambda world: {"event": "approved:7"}),
+    Case("steps_wait", lambda: steps.wait(Job), PK, waiting),
+    Case("steps_send_event", lambda: steps.send_event(Job), NONE, sending, guarded=False),
+    Case("steps_prune_events", lambda: steps.prune_events(Job), NONE, lambda world: {"limit": 100}),
     Case("steps_record_sleep", lambda: steps.record(Job, StepKind.SLEEP), PK, recording),
 ]

@@ -41,6 +41,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "UnknownJobTypeError": ("x", ["b", "a"]),
     "DuplicateJobTypeError": ("x", "m:a", "m:b"),
     "DuplicateStepError": ("ask", "7"),
+    "EventTimeoutError": ("approved:7", "approval"),
     "StepOutputError": ("ask", "", "is recorded as a sleep"),
     "JobNotFoundError": (["1", "2"],),
     "ChainNotFoundError": (["1", "2"],),

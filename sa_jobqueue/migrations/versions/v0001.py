@@ -202,6 +202,17 @@ CREATE TABLE ${q}job_step (
 --;
 CREATE INDEX ${p}ix_job_step_event ON ${q}job_step (event) WHERE event IS NOT NULL AND completed_at IS NULL
 --;
+CREATE TABLE ${q}job_event (
+  name text NOT NULL,
+  payload jsonb NOT NULL,
+  sent_at timestamptz DEFAULT now() NOT NULL, sent_by text DEFAULT SESSION_USER NOT NULL,
+  expires_at timestamptz NOT NULL,
+  CONSTRAINT ${p}pk_job_event PRIMARY KEY (name),
+  CONSTRAINT ${p}ck_job_event_name CHECK (length(name) BETWEEN 1 AND 200)
+)
+--;
+CREATE INDEX ${p}ix_job_event_expires ON ${q}job_event (expires_at)
+--;
 CREATE TABLE ${q}dead_letter (
   id $id NOT NULL,
   job_id $id NOT NULL,
@@ -690,6 +701,47 @@ CREATE FUNCTION ${q}job_uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE
     52, 1), 53, 1), 'hex')::uuid
 $$$$
 --;
+CREATE FUNCTION ${q}job_send_event(event text, payload jsonb DEFAULT 'null', keep interval DEFAULT '30 days')
+RETURNS boolean LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
+#variable_conflict use_column
+DECLARE
+  woken record;
+BEGIN
+  IF COALESCE(length(job_send_event.event), 0) NOT BETWEEN 1 AND 200 THEN
+    RAISE EXCEPTION 'event: must be 1 to 200 characters, got %', COALESCE(length(job_send_event.event), 0)
+      USING ERRCODE = 'SJ002', COLUMN = 'event';
+  ELSIF keep IS NULL OR keep <= '0'::interval OR keep > '36500 days'::interval THEN
+    RAISE EXCEPTION 'keep: must be above zero and at most 36500 days, got %', keep USING ERRCODE = 'SJ002', COLUMN = 'keep';
+  ELSIF octet_length(job_send_event.payload::text) > 1048576 THEN
+    RAISE EXCEPTION 'payload: must be at most 1048576 bytes of JSON text, got %', octet_length(job_send_event.payload::text)
+      USING ERRCODE = 'SJ002', COLUMN = 'payload';
+  ELSIF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+    RAISE EXCEPTION 'an event needs a READ COMMITTED transaction, this one is %: it would not see a job that began to wait',
+      upper(current_setting('transaction_isolation')) USING ERRCODE = 'SJ003';
+  END IF;
+  -- Against attempts that begin to wait: they have committed before this, and are seen below, or they wait for our commit.
+  PERFORM pg_advisory_xact_lock(hashtextextended('${channel}:event:' || job_send_event.event, 0));
+  INSERT INTO ${q}job_event AS e (name, payload, sent_by, expires_at)
+    VALUES (job_send_event.event, COALESCE(job_send_event.payload, 'null'),
+      COALESCE(NULLIF(current_setting('sa_jobqueue.actor', true), ''), SESSION_USER), now() + keep)
+    ON CONFLICT (name) DO UPDATE SET payload = EXCLUDED.payload, sent_at = now(), sent_by = EXCLUDED.sent_by,
+      expires_at = EXCLUDED.expires_at WHERE e.expires_at <= now();
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  FOR woken IN
+    WITH due AS (
+      UPDATE ${q}job SET scheduled_at = now() WHERE status = 'pending' AND scheduled_at > now() AND id = ANY (ARRAY(
+        SELECT s.job_id FROM ${q}job_step AS s
+        WHERE s.event = job_send_event.event AND s.event IS NOT NULL AND s.completed_at IS NULL))
+      RETURNING queue, fairness_key)
+    SELECT DISTINCT queue, fairness_key FROM due
+  LOOP
+    PERFORM pg_notify('${channel}:due', concat_ws(chr(31), woken.queue, NULLIF(woken.fairness_key, '')));
+  END LOOP;
+  RETURN true;
+END $$$$
+--;
 CREATE VIEW ${q}job_chain AS
   SELECT root.id, root.queue, root.type_name, root.input, root.input_version, last.status,
     CASE WHEN last.status = 'completed' THEN last.output END AS output,
@@ -824,10 +876,10 @@ DROP VIEW ${q}job_queue, ${q}job_chain, ${q}job_transition
 --;
 DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk_write, ${q}job_bulk_staging,
   ${q}job_audit, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
-  ${q}worker, ${q}dead_letter, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job
+  ${q}worker, ${q}dead_letter, ${q}job_event, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job
 --;
-DROP FUNCTION ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(), ${q}job_unblock(), ${q}job_deleted(),
-  ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_refuse()
+DROP FUNCTION ${q}job_send_event(text, jsonb, interval), ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(),
+  ${q}job_unblock(), ${q}job_deleted(), ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_refuse()
 --;
 DROP TYPE ${q}job_status"""
 

@@ -14,7 +14,7 @@ from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import PruneCursor, Pruned
 from sa_jobqueue.policies.retention import FOREVER, RetentionRules
-from sa_jobqueue.statements import retention
+from sa_jobqueue.statements import retention, steps
 from sa_jobqueue.types import JobId, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import Quarantine
@@ -25,6 +25,10 @@ _DUTY: Final = 200
 """Such a walk may use 1 part in this many of the time."""
 _PATIENCE: Final = 2
 """Maximum seconds to wait for a lock on an application's row that refers to a job."""
+
+
+_EVENTS: Final = 1000
+"""Expired events that one statement deletes at most."""
 
 
 class Pruner(Component):
@@ -61,7 +65,7 @@ class Pruner(Component):
         """When the next walk to the end is due, by the loop's clock."""
 
     async def run(self) -> None:
-        """Walk until cancelled; without any retention period this is one small statement each time."""
+        """Walk until cancelled; without any retention period these are two small statements each time."""
         loop = asyncio.get_running_loop()
         # Workers are often restarted together: none starts with a walk to the end.
         self._full_walk_at = loop.time() + _TO_THE_END.total_seconds() * random.random()
@@ -73,6 +77,7 @@ class Pruner(Component):
             refused = await self.walk(to_the_end=is_full)
             refused |= await self.prune_dead_letter_rows(to_the_end=is_full)
             await self.walk_audit()
+            await self.walk_events()
             await self._quarantine.written(RefusedWrite.PRUNE, [one for one in lapsed if one not in refused])
             if is_full:
                 spent = loop.time() - started
@@ -130,6 +135,13 @@ class Pruner(Component):
         while deleted:
             async with AsyncSession(self._engine) as session, session.begin():
                 deleted = await aio.prune_audit(session, age, model=self._model)
+
+    async def walk_events(self) -> None:
+        """Delete expired events."""
+        deleted = _EVENTS
+        while deleted == _EVENTS:
+            async with self._engine.begin() as connection:
+                deleted = len((await connection.execute(steps.prune_events(self._model), {"limit": _EVENTS})).all())
 
     async def prune(self, cursor: PruneCursor) -> Pruned:
         """Process one page, and commit."""

@@ -13,6 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -34,7 +35,7 @@ from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import blockers, completions, leases
 from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.escapes import contained, original
-from sa_jobqueue.worker.finish.completer import Completer
+from sa_jobqueue.worker.finish.completer import Completer, event_of
 from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, broken, failed, released
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
@@ -46,7 +47,7 @@ from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.running import Running
 from sa_jobqueue.worker.run.sessions import Sessions, guard
 from sa_jobqueue.worker.run.span_links import Linker
-from sa_jobqueue.worker.run.steps import AttemptSteps, WorkerSteps
+from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended, WorkerSteps
 from sa_jobqueue.worker.run.threads import Threads
 
 _log: Final = logging.getLogger("sa_jobqueue.worker")
@@ -326,9 +327,12 @@ class Executor:
 
     def _end_by(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
         """End an attempt with an exception. Everything except a stop is a failure and counts, if the fence allows it."""
-        job, reason = running.job, running.stopping
+        job, reason, suspended = running.job, running.stopping, running.context.suspended
         if running.ended is not None:  # too late: the handler has already committed the end
             self._report_ended(running)
+        elif isinstance(suspended, Suspended):  # so has the step that waits, whatever the handler did then
+            self._on_ended(job.id)
+            self._events.emit(event_of(replace(suspended.end, ran=self._ran(running))))
         elif not isinstance(error, asyncio.CancelledError) or (reason is None and not self._is_worker_cancelled()):
             # Not stopped by this worker: the handler cancelled its own task, or awaited something that was cancelled.
             self._fail(running, error, job_type)

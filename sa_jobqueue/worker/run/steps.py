@@ -10,8 +10,9 @@ import time
 import types
 import typing
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
 
@@ -22,6 +23,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.errors import (
     DuplicateStepError,
+    EventTimeoutError,
     InvalidOptionError,
     InvalidOutputError,
     InvalidPayloadError,
@@ -30,11 +32,15 @@ from sa_jobqueue.errors import (
     StepOutputError,
 )
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.steps import record_step, recorded_steps
+from sa_jobqueue.operations.events import check_event
+from sa_jobqueue.operations.steps import record_step, recorded_steps, wait_step
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.job_types import JobType, Registry
-from sa_jobqueue.types import LONGEST, StepKind
+from sa_jobqueue.statements import completions, steps
+from sa_jobqueue.types import LONGEST, AttemptOutcome, JobStatus, StepKind
+from sa_jobqueue.worker.finish.completer import parameters_of
+from sa_jobqueue.worker.finish.outcomes import Finished
 from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
 
 T = TypeVar("T")
@@ -43,6 +49,21 @@ Place = tuple[str, str]
 
 _LONGEST_NAME: Final = 100
 _LONGEST_KEY: Final = 500
+_PAUSE: Final = timedelta(milliseconds=20)
+"""How long to wait for a sender's transaction, before the next look."""
+_TIMED_OUT: Final = object()
+
+
+class Suspended(Snooze):
+    """Ends an attempt whose end is written already: its job waits for an event."""
+
+    def __init__(self, end: Finished) -> None:
+        super().__init__(at=end.at)
+        self.end = end
+
+
+class _Busy(Exception):  # noqa: N818 - not an error
+    """A sender's transaction is open: look again after it."""
 
 
 class StepStore(Protocol):
@@ -57,6 +78,12 @@ class StepStore(Protocol):
         """Call a function with a connection and commit. For a synchronous handler, in its thread."""
 
     async def call_async(self, work: Callable[[Any], T]) -> T:
+        """Do the same for an asynchronous handler."""
+
+    def transact(self, work: Callable[[Any], T]) -> T:
+        """Call a function with a connection in one transaction, which is rolled back if it raises."""
+
+    async def transact_async(self, work: Callable[[Any], T]) -> T:
         """Do the same for an asynchronous handler."""
 
     def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
@@ -84,6 +111,7 @@ class WorkerSteps:
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.model = model
+        self._transactions = engine.execution_options(isolation_level="READ COMMITTED")
         self._engine, self._registry, self._sessions, self._loop = engine, registry, sessions, loop
 
     def job_type(self, job: ClaimedJob) -> JobType:
@@ -97,6 +125,15 @@ class WorkerSteps:
     async def call_async(self, work: Callable[[Connection], T]) -> T:
         """Call a function with a connection."""
         async with self._engine.connect() as connection:
+            return await connection.run_sync(work)
+
+    def transact(self, work: Callable[[Connection], T]) -> T:
+        """Call a function with a connection in one transaction, from a handler's thread."""
+        return asyncio.run_coroutine_threadsafe(self.transact_async(work), self._loop).result()
+
+    async def transact_async(self, work: Callable[[Connection], T]) -> T:
+        """Call a function with a connection in one transaction."""
+        async with self._transactions.begin() as connection:
             return await connection.run_sync(work)
 
     def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
@@ -185,6 +222,81 @@ class AttemptSteps:
             self._suspend(await uninterrupted(record))
         elif not found.is_over:
             self._suspend(found.completed_at)
+
+    def wait_for(self, name: str, *, event: str, timeout: timedelta, key: str | int | None, output: Any) -> Any:
+        """Return the payload of an event, or end the attempt: of an asynchronous handler, a coroutine."""
+        check_event(event)
+        _check_duration("timeout", timeout)
+        self._refuse_in_batch("wait_for")
+        codec = _codec(name, None, output)
+        place = self._enter(name, key)
+        return (self._wait_async if self._type.is_async else self._wait)(place, codec, event, timeout)
+
+    def _wait(self, place: Place, codec: Codec[Any], event: str, timeout: timedelta) -> Any:
+        self.load()
+        found = self.find(place, StepKind.WAIT)
+        while found is None or not found.is_over:
+            with suppress(_Busy):
+                return self._answer(self._store.transact(self._waiting(place, codec, found, event, timeout)), event, place)
+            if self._context.wait_cancelled(_PAUSE):
+                raise LostAttemptError(self._context.job.id, self._context.attempt)
+        return self._waited(place, codec, found, event)
+
+    async def _wait_async(self, place: Place, codec: Codec[Any], event: str, timeout: timedelta) -> Any:
+        await self.load_async()
+        found = self.find(place, StepKind.WAIT)
+        while found is None or not found.is_over:
+            with suppress(_Busy):
+                waiting = self._store.transact_async(self._waiting(place, codec, found, event, timeout))
+                return self._answer(await uninterrupted(waiting), event, place)
+            await asyncio.sleep(_PAUSE.total_seconds())
+        return self._waited(place, codec, found, event)
+
+    def _waiting(
+        self, place: Place, codec: Codec[Any], found: Any, event: str, timeout: timedelta
+    ) -> Callable[[Any], tuple[Any, Finished | None]]:
+        """Return what looks for the event, and records the payload, the timeout, or that the job waits, with the attempt's
+        end. A sender is shut out meanwhile: it has committed before, or finds the job waiting."""
+        model, job, worker_id = self._store.model, self._context.job, self._context.worker_id
+        wait = partial(wait_step, model=model, job=job, worker_id=worker_id, place=place, event=event, timeout=timeout)
+
+        def look(connection: Any) -> tuple[Any, Finished | None]:
+            if not connection.execute(steps.lock_event(model), {"event": event}).scalar_one():
+                raise _Busy
+            row = connection.execute(steps.event_sent(model), {"event": event}).one()
+            if row.name is not None:
+                try:
+                    value = codec.decode("payload", row.payload)
+                except InvalidPayloadError as error:
+                    reason = f"waits for event {event!r}, whose payload is no {codec.name}: {error}"
+                    raise StepOutputError(*place, reason) from error
+                wait(connection, output=json.dumps(sealed("output", row.payload, self._type.codec)), is_over=True)
+                return value, None
+            if found is not None and found.deadline <= row.now:
+                wait(connection, is_over=True)
+                return _TIMED_OUT, None
+            deadline = wait(connection, is_over=False)
+            end = Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, at=deadline, uncounted=True)
+            given = parameters_of([end], worker_id=worker_id, new_id=model.__id_factory__)
+            if connection.execute(completions.finish(model), given).first() is None:  # the chain's root is locked
+                raise _Busy
+            return None, end
+
+        return look
+
+    def _answer(self, answer: tuple[Any, Finished | None], event: str, place: Place) -> Any:
+        value, end = answer
+        if end is not None:
+            self._context.suspended = Suspended(end)
+            raise self._context.suspended
+        if value is _TIMED_OUT:
+            raise EventTimeoutError(event, *place)
+        return value
+
+    def _waited(self, place: Place, codec: Codec[Any], found: Any, event: str) -> Any:
+        if not found.has_output:
+            raise EventTimeoutError(event, *place)
+        return self._decode(place, codec, found.output)
 
     def _refuse_in_batch(self, call: str) -> None:
         if self._type.batch is not None:
@@ -344,12 +456,12 @@ def _name_of(fn: Any) -> str:
     return getattr(fn, "__qualname__", None) or repr(fn)
 
 
-def _codec(name: str, fn: Callable[..., Any], output: Any) -> Codec[Any]:
+def _codec(name: str, fn: Callable[..., Any] | None, output: Any) -> Codec[Any]:
     """Return the codec of a step's result: of the type given, or of the function's annotation.
 
     Raises: InvalidOptionError for a type that cannot be stored.
     """
-    declared = _returned(name, fn) if output is None else output
+    declared = output if output is not None else Any if fn is None else _returned(name, fn)
     declared = Any if declared is type(None) else declared
     try:
         return _cached(declared) if isinstance(declared, typing.Hashable) else Codec(declared)

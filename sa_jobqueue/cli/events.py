@@ -1,0 +1,57 @@
+"""`sa-jobqueue events`: the events that jobs wait for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import timedelta
+
+import click
+
+from sa_jobqueue.cli._options import Database, duration, json_option, with_database
+from sa_jobqueue.cli._output import echo, print_json
+from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
+from sa_jobqueue.operations import send_event
+
+
+@click.group()
+def events() -> None:
+    """Send the events that jobs wait for."""
+
+
+@events.command()
+@click.argument("name", metavar="NAME")
+@click.argument("payload", metavar="[JSON]", default="null")
+@click.option(
+    "--keep",
+    type=duration,
+    metavar="DURATION",
+    default="30d",
+    show_default=True,
+    help="How long to keep it for jobs that begin to wait later.",
+)
+@json_option
+@with_database
+def send(database: Database, /, *, name: str, payload: str, keep: timedelta, as_json: bool) -> None:
+    """Send the event NAME with a JSON payload. With - the payload is read from standard input.
+
+    Jobs that wait for it continue at once. The first event of a name counts, until it expires.
+
+    \b
+    Example:
+      sa-jobqueue events send approved:7 '{"by": "ann"}'
+    """
+    try:
+        document = json.loads(sys.stdin.read() if payload == "-" else payload)
+    except ValueError as error:
+        raise click.BadParameter(f"must be JSON, such as '{{\"id\": 7}}': {error}", param_hint="JSON") from None
+    with database.session() as session:
+        try:
+            is_first = send_event(session, name, document, keep=keep, model=database.model)
+        except (InvalidOptionError, InvalidPayloadError) as error:
+            raise click.UsageError(str(error)) from None
+        session.commit()
+    if as_json:
+        print_json({"event": name, "is_first": is_first})
+    else:
+        echo(f"event {name} sent" if is_first else f"event {name} was sent before and counts; nothing was changed")

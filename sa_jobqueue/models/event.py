@@ -1,0 +1,42 @@
+"""`job_event`: named events that jobs wait for."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Index, PrimaryKeyConstraint, Text, func, text
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.orm import Mapped, declared_attr, mapped_column
+from sqlalchemy.sql.elements import conv
+
+from sa_jobqueue.models.base import Companion
+
+
+class EventMixin(Companion):
+    """One event that was sent. The first of a name counts, until it expires.
+
+    Written by `send_event` and the function `job_send_event`, not by hand: they also wake the jobs that wait. Workers delete
+    expired events.
+    """
+
+    name: Mapped[str] = mapped_column(Text, nullable=False)
+    """Name of the event, such as `approved:7`."""
+    payload: Mapped[Any] = mapped_column(JSONB(), nullable=False)
+    """Its payload, as JSON; no codec encodes it."""
+    sent_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
+    """When it was sent: the start of the sender's transaction."""
+    sent_by: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("SESSION_USER"))
+    """Database user who sent it, or the setting `sa_jobqueue.actor`."""
+    expires_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False)
+    """Until when it is kept for jobs that begin to wait later. After that it can be sent again."""
+
+    @declared_attr.directive
+    def __table_args__(cls) -> tuple[Any, ...]:
+        name = cls.__jobqueue__.name
+        return (
+            PrimaryKeyConstraint("name", name=conv(name("pk_job_event"))),
+            CheckConstraint("length(name) BETWEEN 1 AND 200", name=conv(name("ck_job_event_name"))),
+            Index(conv(name("ix_job_event_expires")), "expires_at"),
+            {"schema": cls.__jobqueue__.schema},
+        )

@@ -1,0 +1,60 @@
+"""Sending the events that jobs wait for."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import payloads
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.drivers import diagnose
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.statements import steps
+from sa_jobqueue.types import LONGEST
+
+LONGEST_EVENT = 200
+"""Maximum number of characters of the name of an event."""
+
+
+def check_event(name: object) -> None:
+    """Check the name of an event. Raises: InvalidOptionError."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_EVENT or not name.isprintable():
+        raise InvalidOptionError("event", f"must be 1 to {LONGEST_EVENT} printable characters, got {name!r}")
+
+
+def send_event(
+    session: Session,
+    event: str,
+    payload: Any = None,
+    *,
+    keep: timedelta = timedelta(days=30),
+    model: type[JobMixin[Any]] = Job,
+) -> bool:
+    """Send an event, when and only when the session's transaction commits; return whether it is the first of its name.
+
+    Jobs that wait for it (`AttemptContext.wait_for`) become due at once, and workers are notified. If an event of that name
+    was sent before and has not expired, nothing changes: the first one counts.
+    `event`: its name, 1 to 200 characters, such as `approved:7`. `payload`: JSON, a dataclass or a Pydantic model, at most
+    1 MB; no codec encodes it. `keep`: how long it is kept for jobs that begin to wait later.
+    Changes: a row of `job_event`, and the waiting jobs' due time. Locks: the name until the transaction ends (other senders
+    of it wait, and attempts that wait for it continue after that), and the waiting jobs.
+    Raises: InvalidOptionError, also unless the transaction is READ COMMITTED; InvalidPayloadError, PayloadTooLargeError.
+    """
+    check_event(event)
+    if not isinstance(keep, timedelta) or not timedelta(0) < keep <= LONGEST:
+        raise InvalidOptionError("keep", f"must be a timedelta above zero and at most {LONGEST.days} days, got {keep!r}")
+    document = json.dumps(payloads.encode_any("payload", payload))
+    session.flush()
+    try:
+        given = {"event": event, "payload": document, "keep": keep}
+        is_first: bool = session.execute(steps.send_event(model), given).scalar_one()
+    except DBAPIError as error:
+        diagnosis = diagnose(error)
+        if diagnosis.sqlstate == "SJ003":
+            raise InvalidOptionError("session", diagnosis.message) from error
+        raise
+    return is_first

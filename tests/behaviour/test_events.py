@@ -1,0 +1,378 @@
+"""A waiter never misses an event, whatever the order of sending and waiting; the first event of a name counts."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import Engine, func, select, text, update
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker, aio, cancel_jobs
+from sa_jobqueue.cli import main
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.errors import EventTimeoutError, InvalidOptionError, PayloadTooLargeError
+from sa_jobqueue.events import JobCompleted, JobRescheduled
+from sa_jobqueue.operations import redrive_dead_letters, send_event
+from sa_jobqueue.statements import steps
+from sa_jobqueue.testing import drain as drain_test
+from sa_jobqueue.types import AttemptOutcome
+from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
+from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.workers import ManualWorker, drain, quick, until, wait_until, working
+
+MakeWorker = Callable[..., ManualWorker]
+KINDS = ["sync", "async"]
+EVENT = "approved:7"
+HOUR = timedelta(hours=1)
+
+
+@dataclass
+class Verdict:
+    by: str
+    ok: bool
+
+
+def waiting_queue(seen: list[Any], *, timeout: timedelta = HOUR, **options: Any) -> JobQueue[Any]:
+    """Return handlers that return who approved, or `timed out`."""
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("sync", **options)
+    def sync(payload: str, ctx: AttemptContext) -> str:
+        seen.append(ctx.attempt)
+        try:
+            verdict = ctx.wait_for("approval", event=payload, timeout=timeout, output=Verdict)
+        except TimeoutError as error:
+            return str(error)
+        return verdict.by
+
+    @queue.handler("async", **options)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> str:
+        seen.append(ctx.attempt)
+        try:
+            verdict = await ctx.wait_for("approval", event=payload, timeout=timeout, output=Verdict)
+        except TimeoutError as error:
+            return str(error)
+        return verdict.by
+
+    return queue
+
+
+def send(engine: Engine, by: str = "ann", event: str = EVENT, **options: Any) -> bool:
+    with Session(engine) as session, session.begin():
+        return send_event(session, event, Verdict(by, True), **options)
+
+
+def is_waiting_for_lock(engine: Engine) -> bool:
+    waits = "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with engine.connect() as connection:
+        return bool(connection.scalar(text(waits)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_event_sent_before_the_wait_is_returned_at_once(engine: Engine, jobs: Jobs, kind: str) -> None:
+    seen: list[int] = []
+    queue = waiting_queue(seen)
+    assert send(engine)
+    (job_id,) = enqueue(engine, queue.job(kind, EVENT))
+    await drain(queue, engine)
+    assert jobs.get(job_id)["output"] == "ann"
+    assert seen == [1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_event_wakes_all_jobs_that_wait_for_it(engine: Engine, jobs: Jobs, kind: str) -> None:
+    """With a poll interval of ten minutes: the sender's notification wakes the worker."""
+    seen: list[int] = []
+    queue = waiting_queue(seen)
+    first, second, other = enqueue(engine, queue.job(kind, EVENT), queue.job(kind, EVENT), queue.job(kind, "other"))
+    async with working(Worker(queue, engine, options=quick(poll_interval=timedelta(minutes=10)))) as log:
+        ends = await log.until(JobRescheduled, 3)
+        assert {end.outcome for end in ends} == {AttemptOutcome.SNOOZED}
+        row = jobs.get(first)
+        assert (row["status"], row["attempt"], row["max_attempts"]) == (JobStatus.PENDING, 1, 21)
+        assert row["scheduled_at"] > row["created_at"] + HOUR / 2
+        assert await asyncio.to_thread(send, engine)
+        await log.until(JobCompleted, 2)
+    assert [jobs.get(job_id)["output"] for job_id in (first, second)] == ["ann", "ann"]
+    assert jobs.status(other) is JobStatus.PENDING
+    assert sorted(seen) == [1, 1, 1, 2, 2]
+
+
+async def test_the_first_event_of_a_name_counts(engine: Engine, jobs: Jobs) -> None:
+    queue = waiting_queue([])
+    assert send(engine, "ann")
+    assert not send(engine, "bob")
+    (job_id,) = enqueue(engine, queue.job("sync", EVENT))
+    await drain(queue, engine)
+    assert jobs.get(job_id)["output"] == "ann"
+
+
+async def test_an_expired_event_does_not_count_and_can_be_sent_again(engine: Engine, jobs: Jobs) -> None:
+    queue = waiting_queue([])
+    send(engine, "ann")
+    with engine.begin() as connection:
+        connection.execute(update(Job.Event).values(expires_at=func.now()))
+    (job_id,) = enqueue(engine, queue.job("sync", EVENT))
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.PENDING
+    assert send(engine, "bob")
+    await drain(queue, engine)
+    assert jobs.get(job_id)["output"] == "bob"
+
+
+def test_expired_events_are_deleted(engine: Engine) -> None:
+    send(engine)
+    send(engine, event="other")
+    with engine.begin() as connection:
+        connection.execute(update(Job.Event).where(Job.Event.name == EVENT).values(expires_at=func.now()))
+    with engine.begin() as connection:
+        assert [row.name for row in connection.execute(steps.prune_events(Job), {"limit": 10})] == [EVENT]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_handler_answers_a_timeout_and_later_attempts_get_the_same(engine: Engine, jobs: Jobs, kind: str) -> None:
+    queue: JobQueue[Any] = JobQueue()
+    raised: list[str] = []
+
+    def fail(ctx: AttemptContext, error: EventTimeoutError) -> None:
+        raised.append(str(error))
+        if len(raised) == 1:
+            send(engine)  # too late: the timeout is recorded
+            raise RuntimeError
+
+    @queue.handler("sync", retry=lambda attempt, error: timedelta(0))
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        try:
+            ctx.wait_for("approval", event=EVENT, timeout=timedelta(0))
+        except EventTimeoutError as error:
+            fail(ctx, error)
+
+    @queue.handler("async", retry=lambda attempt, error: timedelta(0))
+    async def asynchronous(payload: str, ctx: AttemptContext) -> None:
+        try:
+            await ctx.wait_for("approval", event=EVENT, timeout=timedelta(0))
+        except EventTimeoutError as error:
+            await asyncio.to_thread(fail, ctx, error)
+
+    (job_id,) = enqueue(engine, queue.job(kind, "x"))
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.COMPLETED, jobs.get(job_id)["last_error"]
+    assert raised == ["event 'approved:7' was not sent before the timeout of step 'approval'"] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_rolled_back_event_was_never_sent(engine: Engine, jobs: Jobs, kind: str) -> None:
+    queue = waiting_queue([])
+    (job_id,) = enqueue(engine, queue.job(kind, EVENT))
+    await drain(queue, engine)
+    with Session(engine) as session:
+        assert send_event(session, EVENT, Verdict("eve", True))
+        session.rollback()
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.PENDING
+    assert send(engine, "ann")
+    await drain(queue, engine)
+    assert jobs.get(job_id)["output"] == "ann"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+async def test_an_attempt_that_begins_to_wait_while_the_event_is_being_sent_learns_how_that_ends(
+    engine: Engine, jobs: Jobs, kind: str, ends: str
+) -> None:
+    """The sender has found no waiter and has not committed: the attempt neither sees the event nor may it go to sleep."""
+    seen: list[int] = []
+    queue = waiting_queue(seen)
+    with Session(engine) as session:
+        assert send_event(session, EVENT, Verdict("ann", True))
+        (job_id,) = enqueue(engine, queue.job(kind, EVENT))
+        async with working(Worker(queue, engine, options=quick())) as log:
+            await until(lambda: bool(seen))
+            assert jobs.status(job_id) is JobStatus.RUNNING
+            getattr(session, ends)()
+            await log.until(JobCompleted if ends == "commit" else JobRescheduled)
+    assert jobs.status(job_id) is (JobStatus.COMPLETED if ends == "commit" else JobStatus.PENDING)
+    assert seen == [1]
+    if ends == "rollback":
+        assert send(engine, "bob")
+        await drain(queue, engine)
+        assert jobs.get(job_id)["output"] == "bob"
+
+
+class Opened:
+    """A store of steps on one connection whose transaction the test ends."""
+
+    model = Job
+
+    def __init__(self, queue: JobQueue[Any], connection: Any) -> None:
+        self._queue, self._connection = queue, connection
+
+    def job_type(self, job: ClaimedJob) -> Any:
+        return self._queue.registry.get("sync")
+
+    def call(self, work: Callable[[Any], Any]) -> Any:
+        return work(self._connection)
+
+    transact = call
+
+
+def attempt_of(queue: JobQueue[Any], row: Any, connection: Any, worker_id: str) -> AttemptContext:
+    job = ClaimedJob(**{name: getattr(row, name) for name in ClaimedJob._fields if hasattr(row, name)})
+    store: Any = Opened(queue, connection)
+    return AttemptContext(job, worker_id, lambda *_: None, steps=lambda context: AttemptSteps(store, context))
+
+
+def test_a_sender_waits_for_an_attempt_that_is_about_to_wait_and_wakes_it(
+    engine: Engine, jobs: Jobs, manual_worker: MakeWorker
+) -> None:
+    """The attempt has looked for the event and has not committed that it waits: the sender must not overlook it."""
+    queue = waiting_queue([])
+    jobs.add_worker("one:1")
+    job_id = jobs.add()
+    worker = manual_worker("one:1")
+    (row,) = worker.claim()
+    sent: list[bool] = []
+    with engine.connect() as connection:
+        context = attempt_of(queue, row, connection, "one:1")
+        with pytest.raises(Suspended):
+            context.wait_for("approval", event=EVENT, timeout=HOUR)
+        thread = threading.Thread(target=lambda: sent.append(send(engine)))
+        thread.start()
+        wait_until(lambda: is_waiting_for_lock(engine), what="the sender waits")
+        assert sent == []
+        connection.commit()
+    thread.join()
+    assert sent == [True]
+    due = jobs.get(job_id)
+    assert due["status"] is JobStatus.PENDING
+    with Session(engine) as session:
+        assert session.scalar(select(Job.scheduled_at <= func.now()).where(Job.id == job_id))
+    (again,) = worker.claim()
+    assert again.id == job_id
+
+
+def test_a_worker_that_dies_before_its_wait_is_committed_leaves_a_job_that_runs_again(
+    engine: Engine, jobs: Jobs, manual_worker: MakeWorker
+) -> None:
+    queue = waiting_queue([])
+    jobs.add_worker("old:1", silent_for=60)
+    jobs.add_worker("new:1")
+    job_id = jobs.add()
+    old, new = manual_worker("old:1"), manual_worker("new:1")
+    (row,) = old.claim()
+    with engine.connect() as connection:
+        context = attempt_of(queue, row, connection, "old:1")
+        with pytest.raises(Suspended):
+            context.wait_for("approval", event=EVENT, timeout=HOUR)
+        connection.rollback()  # as the server does when the client is gone
+    assert send(engine)
+    assert jobs.status(job_id) is JobStatus.RUNNING
+    assert [found.id for found in new.rescue()] == [job_id]
+
+
+async def test_a_waiting_job_can_be_cancelled_and_its_event_changes_nothing_then(engine: Engine, jobs: Jobs) -> None:
+    queue = waiting_queue([])
+    (job_id,) = enqueue(engine, queue.job("sync", EVENT))
+    await drain(queue, engine)
+    with Session(engine) as session, session.begin():
+        assert cancel_jobs(session, [job_id]).ids == [job_id]
+    assert send(engine)
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.CANCELLED
+
+
+async def test_a_redriven_job_gets_an_event_that_was_sent_while_it_was_dead(engine: Engine, jobs: Jobs) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("sync", max_attempts=1)
+    def sync(payload: str, ctx: AttemptContext) -> str:
+        if ctx.attempt == 2:
+            raise RuntimeError
+        return ctx.wait_for("approval", event=EVENT, timeout=HOUR, output=Verdict).by
+
+    (job_id,) = enqueue(engine, queue.job("sync", "x"))
+    await drain(queue, engine)
+    with engine.begin() as connection:
+        connection.execute(update(Job.__table__).values(scheduled_at=func.now()))  # type: ignore[arg-type]
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.DEAD
+    assert send(engine)
+    with Session(engine) as session, session.begin():
+        redrive_dead_letters(session)
+    await drain(queue, engine)
+    assert jobs.get(job_id)["output"] == "ann"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_event_in_a_session_drain(engine: Engine, kind: str) -> None:
+    seen: list[int] = []
+    queue = waiting_queue(seen)
+    async_engine = create_async_engine(engine.url)
+    async with AsyncSession(async_engine) as session:
+        waits, late = queue.job(kind, EVENT), queue.job(kind, "never")
+        session.add_all([waits, late])
+        assert (await drain_test(queue, session)).snoozed == 2
+        await aio.send_event(session, EVENT, {"by": "ann", "ok": True})
+        assert (await drain_test(queue, session, scheduled=True)).completed == 2
+        await session.refresh(waits)
+        await session.refresh(late)
+        assert waits.output == "ann"
+        assert late.output == "event 'never' was not sent before the timeout of step 'approval'"
+        await session.rollback()
+    await async_engine.dispose()
+
+
+async def test_a_payload_of_another_type_fails_the_attempt_and_is_not_recorded(engine: Engine, jobs: Jobs) -> None:
+    queue = waiting_queue([], max_attempts=1)
+    with Session(engine) as session, session.begin():
+        send_event(session, EVENT, "no verdict")
+    (job_id,) = enqueue(engine, queue.job("sync", EVENT))
+    await drain(queue, engine)
+    error = jobs.get(job_id)["last_error"]
+    assert error["message"].startswith(
+        "step 'approval' waits for event 'approved:7', whose payload is no Verdict: payload: "
+    )
+    with Session(engine) as session:
+        assert session.scalars(select(Job.Step)).all() == []
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+def test_a_sender_that_could_overlook_a_waiter_is_refused(engine: Engine, level: Any) -> None:
+    with Session(engine.execution_options(isolation_level=level)) as session:
+        with pytest.raises(InvalidOptionError) as caught:
+            send_event(session, EVENT)
+        assert caught.value.option == "session"
+        assert level in str(caught.value)
+
+
+def test_wrong_events_are_refused_before_anything_is_sent(engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        for event, keep in (("", HOUR), ("a" * 201, HOUR), ("a\nb", HOUR), (7, HOUR), (EVENT, timedelta(0)), (EVENT, 5)):
+            with pytest.raises(InvalidOptionError):
+                send_event(session, event, keep=keep)  # type: ignore[arg-type]
+        with pytest.raises(PayloadTooLargeError):
+            send_event(session, EVENT, "a" * 1_100_000)
+        assert send_event(session, EVENT)
+
+
+def test_sql_and_the_command_line_send_events(engine: Engine) -> None:
+    with engine.begin() as connection:
+        assert connection.scalar(text("""SELECT job_send_event('one', '{"by": "ann"}')"""))
+        assert not connection.scalar(text("SELECT job_send_event('one')"))
+    url = engine.url.render_as_string(hide_password=False)
+    ended = CliRunner().invoke(main, ["events", "send", "two", '{"by": "bob"}', "--url", url, "--keep", "1h"])
+    assert (ended.exit_code, ended.output) == (0, "event two sent\n")
+    ended = CliRunner().invoke(main, ["events", "send", "two", "--url", url, "--json"])
+    assert ended.exit_code == 0
+    assert '"is_first": false' in ended.output
+    with Session(engine) as session:
+        rows = session.execute(select(Job.Event.name, Job.Event.payload).order_by(Job.Event.name)).all()
+    assert [tuple(row) for row in rows] == [("one", {"by": "ann"}), ("two", {"by": "bob"})]
