@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Boolean, CheckConstraint, Index, Integer, PrimaryKeyConstraint, SmallInteger, Text, func, text
-from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP, TSTZMULTIRANGE
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
@@ -61,6 +61,8 @@ class ScheduleMixin(Companion, Generic[IdT]):
     """When it fires next; may be set by hand. Null: not computed yet by a worker."""
     last_fire_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
     """The last time it fired for; null before the first."""
+    fired: Mapped[Any] = mapped_column(TSTZMULTIRANGE, nullable=False, server_default=text("'{}'"), deferred=True)
+    """The times that it fired or was run for, as ranges: none is fired again, even when its job was deleted."""
     error: Mapped[str | None] = mapped_column(Text)
     """Why it cannot fire, if the row is not a valid schedule; set it to null when you correct the row."""
     source: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'table'"))

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations.firing import declared, id_of
+from sa_jobqueue.operations.firing import declared, fired_already, id_of
 from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.schedules import ScheduleStatus, get_schedule
 from sa_jobqueue.operations.workers import list_workers
@@ -166,7 +166,7 @@ def _left_out(
     until = min(now, one.next_fire_at - timedelta(microseconds=1)) if one.next_fire_at is not None else now
     times = schedule.times.latest(since=since, until=until, limit=COUNTED)
     ids = {id_of(one.name, time, model): time for time in times}
-    made = set(session.scalars(schedules.made_already(model), {"ids": list(ids)})) if ids else set()
+    made = fired_already(session, [(job_id, one.name, time) for job_id, time in ids.items()], model)
     missed = [time for job_id, time in ids.items() if job_id not in made]
     evidence |= {"left_out": len(missed), "left_out_last": missed[-1] if missed else None}
     if not missed:

@@ -1,8 +1,9 @@
 """Firing schedules: the jobs that are due, and the schedule's next time, in one transaction.
 
 There is no leader. Any number of workers do this concurrently: one of them fires a schedule, under its row lock, and the
-others then find it advanced. In addition, a job's id is derived from its schedule and the time it is fired for:
-a time whose job exists is not fired again, even if `next_fire_at` was changed.
+others then find it advanced. In addition, a job's id is derived from its schedule and the time it is fired for, and the
+schedule's row records the times that were fired, also after their jobs are deleted: no time is fired twice, even if
+`next_fire_at` was changed or a period is run again.
 """
 
 from __future__ import annotations
@@ -52,10 +53,12 @@ def fire_schedules(
     if not due:
         return []
     plans = [_plan(row, model) for row in due]
-    ids = [job.id for plan in plans for job in plan.jobs]
-    made = set(session.scalars(schedules.made_already(model), {"ids": ids})) if ids else set()
+    planned = [(job.id, plan.name, time) for plan in plans for job, time in zip(plan.jobs, plan.fire_times, strict=True)]
+    made = fired_already(session, planned, model)
     enqueue_many(session, [job for plan in plans for job in plan.jobs if job.id not in made], model=model)
     session.execute(schedules.move(model), [plan.moved for plan in plans])
+    if new := [plan.fired for plan in plans if plan.fire_times]:
+        session.execute(schedules.record_fired(model), new)
     runs = [plan.runs(made) for plan in plans]
     return [fired for fired in runs if fired is not None]
 
@@ -87,6 +90,13 @@ class _Plan:
     next_fire_at: datetime | None = None
     missed_since: datetime | None = None
     error: str | None = None
+    follows: datetime | None = None
+    """The time that it last fired for, if the first of these times is the next one."""
+
+    @property
+    def fired(self) -> dict[str, Any]:
+        """The parameters of `statements.schedules.record_fired`: one range as long as no time is left out."""
+        return {"schedule": self.name, "first": self.follows or self.fire_times[0], "last": self.fire_times[-1]}
 
     @property
     def moved(self) -> dict[str, Any]:
@@ -122,7 +132,9 @@ def _plan(row: RowMapping, model: type[JobMixin[Any]]) -> _Plan:
     if row["is_open"] and not schedule.overlap:
         return _Plan(name, next_fire_at=following, missed_since=since)
     left_out = since if not times or times[0] > since else None
-    return _Plan(name, tuple(times), jobs, following, left_out)
+    last = row["last_fire_at"]
+    follows = last if last is not None and times and schedule.times.after(last) == times[0] else None
+    return _Plan(name, tuple(times), jobs, following, left_out, follows=follows)
 
 
 def declared(row: Mapping[Any, Any]) -> Schedule:
@@ -173,14 +185,26 @@ def time_in(job_id: Any) -> datetime | None:
 
 
 def fire_times(session: Session, schedule: Schedule, times: Sequence[datetime], model: type[JobMixin[Any]]) -> list[Any]:
-    """Enqueue a schedule's jobs for some times, each once; return the ids of those that were not there."""
-    return enqueue_many(session, unfired(session, schedule, times, model), model=model)
+    """Enqueue a schedule's jobs for all of its times in a period, each once; return the ids of the new jobs."""
+    ids = enqueue_many(session, unfired(session, schedule, times, model), model=model)
+    if times:
+        session.execute(schedules.record_fired(model), {"schedule": schedule.name, "first": times[0], "last": times[-1]})
+    return ids
+
+
+def fired_already(session: Session, planned: Sequence[tuple[Any, str, datetime]], model: type[JobMixin[Any]]) -> set[Any]:
+    """Return those ids that are not to be enqueued again. `planned`: for each its schedule's name and its time."""
+    if not planned:
+        return set()
+    ids, names, times = map(list, zip(*planned, strict=True))
+    return set(session.scalars(schedules.fired_already(model), {"ids": ids, "names": names, "times": times}))
 
 
 def unfired(
     session: Session, schedule: Schedule, times: Sequence[datetime], model: type[JobMixin[Any]]
 ) -> list[JobMixin[Any]]:
-    """Return a schedule's jobs for those of some times that have none. Raises: InvalidJobError."""
+    """Return a schedule's jobs for those of some times that have not fired. Raises: InvalidJobError."""
     jobs = [job_of(schedule, time, model, id=id_of(schedule.name, time, model)) for time in times]
-    made = set(session.scalars(schedules.made_already(model), {"ids": [job.id for job in jobs]})) if jobs else set()
+    planned = [(job.id, schedule.name, time) for job, time in zip(jobs, times, strict=True)]
+    made = fired_already(session, planned, model)
     return [job for job in jobs if job.id not in made]

@@ -273,11 +273,13 @@ def run_schedule(
     """Enqueue jobs of a schedule now, outside its times; return the ids of the jobs. The next time does not change.
 
     `name`: name of the schedule. Without times, each call enqueues one job for the current time. With `since` and `until`,
-    which are aware and inclusive, it enqueues a job for each scheduled time between them that has none yet, at most 10,000.
+    which are aware and inclusive, it enqueues a job for each scheduled time between them that has not fired yet, at most
+    10,000. A time whose job was deleted since has fired.
     It also runs paused schedules.
     `by`: as in `sync_schedules`. `dry_run`: change and lock nothing; return the ids of the jobs that would be created, or
     None for a job of the current time, whose id is random.
-    Changes: inserts the jobs; sets `last_job_id` for a job of the current time. Clock: the database's.
+    Changes: inserts the jobs; sets `last_job_id` for a job of the current time, and `fired` for those of a period.
+    Clock: the database's.
     Locks: the schedule's row, until the transaction ends.
     Raises: ScheduleNotFoundError; InvalidOptionError for a schedule that cannot fire, or times out of bounds;
     InvalidJobError. Nothing is written then.

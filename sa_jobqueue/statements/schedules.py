@@ -20,6 +20,7 @@ from sqlalchemy import (
     bindparam,
     case,
     cast,
+    column,
     delete,
     false,
     func,
@@ -133,6 +134,43 @@ def made_already(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return those of some ids that jobs have, with their status. Parameters: `ids`. Locks: none. Index: the primary key."""
     job = table(model)
     return select(job.c.id, job.c.status).where(job.c.id == any_(array("ids", job.c.id.type)))
+
+
+@once_a_model
+def fired_already(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return those of some ids whose job exists, or whose time the row of its schedule records as fired.
+
+    The record outlives the job, which retention deletes. Parameters: `ids`, with the `times` that they are for and the
+    `names` of their schedules. Locks: none. Index: the primary keys.
+    """
+    job, schedule = table(model), table(model.Schedule)
+    columns = {"id": job.c.id.type, "name": Text(), "time": TIMESTAMP(timezone=True)}
+    given = (
+        func.unnest(*(array(f"{name}s", like) for name, like in columns.items()))
+        .table_valued(*(column(name, like) for name, like in columns.items()))
+        .render_derived("given")
+    )
+    records = schedule.c.fired.op("@>", is_comparison=True)(given.c.time)
+    # Not EXISTS, which the planner may answer for all ids at once, by reading every job.
+    is_made = select(job.c.id.is_not(None)).where(job.c.id == given.c.id).correlate(given).scalar_subquery()
+    is_recorded = select(records).where(schedule.c.name == given.c.name).correlate(given).scalar_subquery()
+    return select(given.c.id).where(or_(is_made, is_recorded))
+
+
+@once_a_model
+def record_fired(model: type[JobMixin[Any]]) -> Update:
+    """Record times as fired. Parameters: `schedule`; `first` and `last`, between which it fired at all of its times.
+
+    Takes many. Changes: `fired`. Locks: its row, which `due` or `lock` has locked. Index: the primary key.
+    """
+    schedule = table(model.Schedule)
+    first, last = (bindparam(name, type_=TIMESTAMP(timezone=True)) for name in ("first", "last"))
+    span = func.tstzmultirange(func.tstzrange(first, last, "[]"))
+    return (
+        update(schedule)
+        .where(schedule.c.name == bindparam("schedule", type_=Text))
+        .values(fired=schedule.c.fired.op("+")(span))
+    )
 
 
 @once_a_model

@@ -20,6 +20,8 @@ from sa_jobqueue import Job, JobQueue, JobStatus, Schedule
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotFoundError
 from sa_jobqueue.operations import (
     BulkResult,
+    cancel_jobs,
+    delete_chains,
     delete_schedules,
     fire_schedules,
     get_schedule,
@@ -398,6 +400,45 @@ def test_running_a_schedule_now_does_not_change_its_next_time(sessions: Sessions
     assert after.next_fire_at == before.next_fire_at
     assert after.last_job_id == jobs_of(sessions)[-1].id
     assert len({job.input["at"] for job in jobs_of(sessions)}) == 2
+
+
+def test_a_time_whose_job_was_deleted_is_not_fired_again(sessions: Sessions) -> None:
+    scheduled(sessions, misfire_policy="all")
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    change(sessions, next_fire_at=noon - 3 * MINUTE)
+    (fired,) = fire(sessions, at=noon)
+    with sessions.begin() as session:
+        assert len(run_schedule(session, "nightly", since=noon - 9 * MINUTE, until=noon)) == 6
+    forget_jobs(sessions)
+
+    change(sessions, next_fire_at=noon - 3 * MINUTE)
+    assert fire(sessions, at=noon) == []
+    with sessions.begin() as session:
+        period = {"since": noon - 10 * MINUTE, "until": noon}
+        assert len(run_schedule(session, "nightly", dry_run=True, **period)) == 1
+        assert len(run_schedule(session, "nightly", **period)) == 1  # the minute that was not in the first period
+        assert run_schedule(session, "nightly", **period) == []
+    assert fired.fire_times == tuple(noon - minutes * MINUTE for minutes in (3, 2, 1, 0))
+
+
+def test_consecutive_times_are_recorded_as_one_range(sessions: Sessions) -> None:
+    scheduled(sessions)
+    noon = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    change(sessions, next_fire_at=noon)
+    for minutes in (0, 1, 2, 9):  # the times between 2 and 9 are left out
+        fire(sessions, at=noon + minutes * MINUTE)
+    with sessions() as session:
+        spans = session.execute(text("SELECT lower(one), upper(one) FROM schedule, unnest(fired) AS one")).all()
+    assert [tuple(span) for span in spans] == [(noon, noon + 2 * MINUTE), (noon + 9 * MINUTE, noon + 9 * MINUTE)]
+
+
+def forget_jobs(sessions: Sessions) -> None:
+    """Delete all jobs, as retention does with those that ended."""
+    with sessions.begin() as session:
+        ids = [job.id for job in session.scalars(select(Job))]
+        cancel_jobs(session, ids)
+        delete_chains(session, ids)
+        assert session.scalar(select(func.count()).select_from(Job)) == 0
 
 
 def test_running_a_schedule_for_a_period_creates_each_time_once(sessions: Sessions) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from sa_jobqueue import Job
 from sa_jobqueue.statements import schedules
@@ -31,6 +31,17 @@ SCHEDULE_CASES = [
     Case("schedules_due_names", lambda: schedules.due_names(Job), frozenset(), lambda world: {"limit": 50}),
     Case("schedules_next_due", lambda: schedules.next_due(Job), frozenset()),
     Case("schedules_made_already", lambda: schedules.made_already(Job), PK, lambda world: {"ids": world.running[:10]}),
+    Case(
+        "schedules_fired_already",
+        lambda: schedules.fired_already(Job),
+        PK,
+        lambda world: {
+            "ids": world.running[:10],
+            "names": ["nightly"] * 10,
+            "times": [datetime(2026, 5, 1, tzinfo=UTC)] * 10,
+        },
+    ),
+    Case("schedules_record_fired", lambda: schedules.record_fired(Job), frozenset(), guarded=False),
     Case("schedules_move", lambda: schedules.move(Job), frozenset(), guarded=False),
     Case("schedules_put", lambda: schedules.put(Job), frozenset(), lambda world: _NIGHTLY, guarded=False),
     Case("schedules_page", lambda: schedules.page(Job), frozenset(), guarded=False),

@@ -330,6 +330,7 @@ CREATE TABLE ${q}schedule (
   overlap boolean DEFAULT true NOT NULL,
   paused_at timestamptz, paused_by text,
   next_fire_at timestamptz, last_fire_at timestamptz,
+  fired tstzmultirange DEFAULT '{}' NOT NULL,
   error text,
   source text DEFAULT 'table' NOT NULL,
   created_at timestamptz DEFAULT now() NOT NULL,
