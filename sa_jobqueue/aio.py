@@ -87,6 +87,7 @@ list_jobs = _awaited(operations.list_jobs)
 list_queues = _awaited(operations.list_queues)
 list_rejected_rows = _awaited(operations.list_rejected_rows)
 list_schedules = _awaited(operations.list_schedules)
+list_steps = _awaited(operations.list_steps)
 list_workers = _awaited(operations.list_workers)
 list_writes = _awaited(operations.list_writes)
 lock_chain = _awaited(operations.lock_chain)
@@ -154,6 +155,7 @@ __all__ = [
     "list_queues",
     "list_rejected_rows",
     "list_schedules",
+    "list_steps",
     "list_workers",
     "list_writes",
     "lock_chain",

@@ -218,9 +218,12 @@ def _chosen(command: F) -> F:
 
 @dead_letters.command()
 @_chosen
+@click.option("--from-step", metavar="NAME", help="Run this step and later ones again.  [default: keep all steps]")
 @json_option
 @with_database
-def redrive(database: Database, /, *, by: str | None, dry_run: bool, as_json: bool, **chosen: Any) -> None:
+def redrive(
+    database: Database, /, *, by: str | None, dry_run: bool, from_step: str | None, as_json: bool, **chosen: Any
+) -> None:
     """Redrive dead letters: make their jobs pending with fresh attempts. Select by id, by filters, or --all.
 
     \b
@@ -230,7 +233,8 @@ def redrive(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
 
     def redrive_some(session: Session, chunk: list[LetterIds]) -> list[LetterIds]:
         where = DeadLetterFilter(ids=[dead_letter_id for dead_letter_id, _ in chunk])
-        found = set(redrive_dead_letters(session, where=where, by=by or user_name(), limit=CHUNK, model=database.model))
+        given: dict[str, Any] = {"by": by or user_name(), "limit": CHUNK, "model": database.model}
+        found = set(redrive_dead_letters(session, where=where, from_step=from_step, **given))
         return [dead_letter for dead_letter in chunk if dead_letter[1] in found]
 
     _resolve(database, "redriven", redrive_some, dry_run=dry_run, as_json=as_json, **chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -36,10 +37,12 @@ from sa_jobqueue.operations import (
     list_attempts,
     list_dead_letters,
     list_jobs,
+    list_steps,
     redrive_dead_letters,
     trigger_jobs,
 )
 from sa_jobqueue.operations.pages import every_item
+from sa_jobqueue.redaction import redacted
 from sa_jobqueue.types import ENDED, JobStatus
 
 CHUNK: Final = 1000
@@ -121,7 +124,7 @@ def list_(
 @json_option
 @with_database
 def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
-    """Show one job with its payload, progress, chain, blockers, unsuccessful attempts and dead letters."""
+    """Show one job with its payload, progress, chain, blockers, steps, unsuccessful attempts and dead letters."""
     found = database.job_id(job_id)
     with database.session() as session:
         try:
@@ -136,12 +139,14 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
         chain = get_chain(session, job.chain_id, model=database.model)
         blockers = blockers_of(session, database, job)
         progress = get_progress(session, found, model=database.model)
+        steps = list_steps(session, found, model=database.model)
     if as_json:
         document = {
             "job": row_of(job),
             "progress": None if progress is None else asdict(progress),
             "chain": row_of(chain, without=[*_PAYLOADS, "error"]),
             "blockers": [blocker_row(blocker) for blocker in blockers],
+            "steps": [row_of(step, type_name=job.type_name) for step in steps],
             "attempts": [row_of(attempt, type_name=job.type_name) for attempt in attempts],
             "dead_letters": [row_of(dead_letter, without=["input"]) for dead_letter in dead_letters],
         }
@@ -157,6 +162,19 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
     echo(f"chain {chain.id} ({chain.type_name}, {chain.status}): job {job.chain_index + 1} of {chain.length}")
     if blockers:
         print_blockers(blockers)
+    if steps:
+        results = [
+            (
+                f"{one.name} {one.key}".rstrip(),
+                one.kind if one.event is None else f"{one.kind} for {one.event}",
+                one.attempt,
+                one.started_at,
+                one.completed_at or f"waits until {shown(one.deadline)}",
+                json.dumps(redacted(job.type_name, one.output), ensure_ascii=False)[:100],
+            )
+            for one in steps
+        ]
+        print_table("steps", ["step", "kind", "attempt", "started", "completed", "result"], results)
     if attempts:
         rows = [
             (one.attempt, one.outcome, one.started_at, one.ended_at, one.worker_id, first_line(one.error, job.type_name))

@@ -88,6 +88,7 @@ from sa_jobqueue.operations.schedules import (
     upsert_schedule,
 )
 from sa_jobqueue.operations.schema import check_schema
+from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 from sa_jobqueue.operations.writes import (
     RejectedRow,
@@ -166,6 +167,7 @@ __all__ = [
     "list_queues",
     "list_rejected_rows",
     "list_schedules",
+    "list_steps",
     "list_workers",
     "list_writes",
     "lock_chain",

@@ -17,6 +17,7 @@ from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
 from sa_jobqueue.operations.pages import Page, check_limit, check_lists, page_of
 from sa_jobqueue.operations.results import BulkResult
+from sa_jobqueue.operations.steps import restart_from
 from sa_jobqueue.statements import dead_letters, jobs
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 
@@ -112,6 +113,7 @@ def redrive_dead_letters(
     after: JobId | None = None,
     limit: int = CHUNK,
     dry_run: bool = False,
+    from_step: str | None = None,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
     """Make dead jobs pending again, with as many new attempts as they had; return the ids of the jobs.
@@ -120,11 +122,13 @@ def redrive_dead_letters(
     letters; the database user by default. `limit`: maximum number per call, 1 to 1,000, in the order of the jobs' ids;
     commit, and call again with `after`, the result's `next`, until that is None. `dry_run`: change nothing; return the jobs
     that would be redriven.
+    `from_step`: name of a step that runs again, with those that completed after it; by default jobs keep all steps.
     `where`: only matching dead letters; by default all unresolved ones.
-    Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`.
+    Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`; deletes steps with `from_step`.
     Locks: the jobs, the roots of their chains, and the chains that they still wait for, roots first, each in the order of
     their ids, until the transaction ends.
-    Raises: InvalidOptionError; ConflictError if an open chain now has a job's deduplication key. Nothing is written then.
+    Raises: InvalidOptionError, also if no job has the step; ConflictError if an open chain now has a job's deduplication
+    key. Nothing is written then.
     """
     check_limit(limit)
     check_after(model, after)
@@ -136,6 +140,8 @@ def redrive_dead_letters(
     standing = {row.id: row.status for row in session.execute(jobs.lock(model, ids, blockers=True))}
     # One that another transaction has just redriven is skipped.
     dead = [job_id for job_id in ids if standing.get(job_id) is JobStatus.DEAD]
+    if from_step is not None and dead:
+        restart_from(session, model, dead, from_step)
     if by:
         with translated():
             session.execute(select(func.set_config("sa_jobqueue.actor", by, True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -16,13 +17,14 @@ from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_lett
 from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
+from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.policies.fairness import as_arguments, named, queue_key_of, split
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.printable import span
 from sa_jobqueue.redaction import redacted_error
 from sa_jobqueue.statements import explaining, limits, quarantine
-from sa_jobqueue.types import ENDED, JobId, JobStatus, RefusedWrite, WorkerState
+from sa_jobqueue.types import ENDED, AttemptOutcome, JobId, JobStatus, RefusedWrite, StepKind, WorkerState
 
 
 class Cause(StrEnum):
@@ -42,6 +44,10 @@ class Cause(StrEnum):
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
     """Its last attempt failed and the next one is not due yet."""
+    SLEEPING = "sleeping"
+    """It sleeps in a step."""
+    WAITING_FOR_EVENT = "waiting_for_event"
+    """It waits in a step for an event that was not sent."""
     QUEUE_PAUSED = "queue_paused"
     TYPE_PAUSED = "type_paused"
     EXPIRED = "expired"
@@ -91,7 +97,9 @@ _STUCK_FIRST: Final = (
     ),
     *(Cause.TYPE_UNKNOWN, Cause.DRAINING, Cause.EXPIRED),
     *(Cause.NOT_SELECTED, Cause.LIMITED, Cause.RATE_LIMITED, Cause.WAITING_FOR_ORDERING_KEY),
-    *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SCHEDULED, Cause.BUSY, Cause.QUEUED, Cause.BLOCKED, Cause.RUNNING),
+    Cause.WAITING_FOR_EVENT,
+    *(Cause.WORKER_SILENT, Cause.RETRYING, Cause.SLEEPING, Cause.SCHEDULED, Cause.BUSY, Cause.QUEUED),
+    *(Cause.BLOCKED, Cause.RUNNING),
     *(Cause.READY, Cause.UNBLOCKING, Cause.COMPLETED),
 )
 """Causes that need action come before those that resolve automatically."""
@@ -234,6 +242,9 @@ class _Explainer:
             silence = f"has had no heartbeat for {span(worker.silent_for)}" if worker else "is no longer registered"
             who = "a worker that serves the queue will rescue it within seconds" if self.live else "no worker is alive"
             return Cause.WORKER_SILENT, f"Its worker {job.leased_by} {silence} ({number}); {who}.", evidence
+        for step in list_steps(self.session, job.id, limit=1, model=self.model):
+            evidence |= {"last_step": step.name}
+            number += f", last recorded step {step.name!r}"
         until = f"; it times out in {span(job.leased_until - self.now)}" if job.leased_until else ""
         where = f"{job.leased_by} (process {worker.pid} on {worker.host})"
         return Cause.RUNNING, f"It has been running for {self._ago(job.started_at)} on {where}, {number}{until}.", evidence
@@ -282,12 +293,29 @@ class _Explainer:
             if not attempts:
                 return Cause.SCHEDULED, f"It is scheduled for later: due {due}.", evidence
             last = attempts[0]
+            if last.outcome == AttemptOutcome.SNOOZED and (step := self._suspended(job, evidence)) is not None:
+                return step
             error = redacted_error(job.type_name, last.error)
             evidence |= {"outcome": last.outcome, "error": error, "worker": last.worker_id}
             error_text = f" with {_error(job.type_name, last.error)}" if last.error else ""
             what = f"Attempt {last.attempt} {last.outcome.replace('_', ' ')}{error_text}"
             return Cause.RETRYING, f"{what}; attempt {job.attempt + 1} of {job.max_attempts} is due {due}.", evidence
         return self._due(job, evidence)
+
+    def _suspended(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
+        """Return the explanation of a job that sleeps or waits for an event, else None."""
+        for step in list_steps(self.session, job.id, limit=1, model=self.model):
+            where = f"in step {step.name!r}" + (f" with key {step.key!r}" if step.key else "")
+            due = f"in {span(job.scheduled_at - self.now)}"
+            if step.completed_at is None:
+                evidence |= {"step": step.name, "event": step.event, "times_out_at": step.deadline}
+                todo = f"it times out {due}. To send it: sa-jobqueue events send {shlex.quote(step.event or '')}"
+                sentence = f"It has waited for event {step.event!r} for {self._ago(step.started_at)} {where}; {todo}."
+                return Cause.WAITING_FOR_EVENT, sentence, evidence
+            if step.completed_at > self.now and step.kind == StepKind.SLEEP:
+                evidence |= {"step": step.name}
+                return Cause.SLEEPING, f"It sleeps {where}; it is due {due}.", evidence
+        return None
 
     def _due(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]]:
         since = f"It has been due for {self._ago(job.scheduled_at)}"

@@ -10,11 +10,38 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.errors import LostAttemptError
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.errors import InvalidOptionError, LostAttemptError
+from sa_jobqueue.models import Job, JobMixin, StepMixin
 from sa_jobqueue.operations.completing import check_session
+from sa_jobqueue.operations.given_ids import check_id
+from sa_jobqueue.operations.pages import check_limit
 from sa_jobqueue.statements import steps
 from sa_jobqueue.types import JobId, StepKind
+
+
+def list_steps(
+    session: Session, job_id: JobId, *, limit: int = 1000, model: type[JobMixin[Any]] = Job
+) -> list[StepMixin[Any]]:
+    """Return the steps of a job in the order of completion; a wait that goes on is the last.
+
+    `job_id`: id of the job. `limit`: 1 to 1,000; the last ones, if there are more.
+    Locks: none. Raises: InvalidOptionError; InvalidJobError if the id does not have the type of this queue's ids.
+    """
+    check_limit(limit)
+    check_id(model, "job_id", job_id)
+    return list(session.scalars(steps.latest(model), {"job_id": job_id, "limit": limit}))[::-1]
+
+
+def restart_from(session: Session, model: type[JobMixin[Any]], job_ids: Sequence[Any], step: str) -> None:
+    """Delete a step of jobs, and those that completed after it, so that they run again.
+
+    Obliges: the jobs are locked, and not running. Raises: InvalidOptionError if none of them has the step.
+    """
+    names = list(session.scalars(steps.names(model), {"job_ids": list(job_ids)}))
+    if step not in names:
+        have = "they have " + ", ".join(map(repr, names[:20])) if names else "they have no steps"
+        raise InvalidOptionError("from_step", f"no step of these jobs is named {step!r}; {have}. No job was changed")
+    session.execute(steps.delete_from(model), {"job_ids": list(job_ids), "step_name": step})
 
 
 def recorded_steps(session: Session | Connection, model: type[JobMixin[Any]], job_id: JobId) -> Sequence[Any]:

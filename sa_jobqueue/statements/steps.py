@@ -6,12 +6,14 @@ from typing import Any
 
 from sqlalchemy import (
     Boolean,
+    Delete,
     Insert,
     Integer,
     Interval,
     Select,
     Text,
     TextClause,
+    any_,
     bindparam,
     case,
     cast,
@@ -28,7 +30,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import is_running, once_a_model, table
+from sa_jobqueue.statements._parts import array, is_running, once_a_model, table
 from sa_jobqueue.statements.session_names import current_name
 from sa_jobqueue.types import StepKind
 
@@ -57,6 +59,47 @@ def recorded(model: type[JobMixin[Any]]) -> Select[Any]:
         .where(step.c.job_id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
         .order_by(step.c.completed_at, step.c.name, step.c.key)
     )
+
+
+@once_a_model
+def latest(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the last steps of a job: a wait that goes on first, then by the time of completion, the latest first.
+
+    Parameters: `job_id`, `limit`. Shape: `(Step,)`. Locks: none. Index: `pk_job_step`.
+    """
+    step: Any = model.Step
+    return (
+        select(step)
+        .where(step.job_id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .order_by(step.completed_at.desc().nulls_first(), step.name.desc(), step.key.desc())
+        .limit(bindparam("limit", type_=Integer))
+    )
+
+
+@once_a_model
+def names(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the names of the steps of jobs. Parameters: `job_ids`. Shape: `(name,)`, each once. Index: `pk_job_step`."""
+    step = table(model.Step)
+    job_ids = array("job_ids", id_parameter(model.__jobqueue__))
+    return select(step.c.name).where(step.c.job_id == any_(job_ids)).distinct().order_by(step.c.name)
+
+
+@once_a_model
+def delete_from(model: type[JobMixin[Any]]) -> Delete:
+    """Delete a step of jobs, and those that completed after it. Parameters: `job_ids`, `step_name`.
+
+    Obliges: the jobs are locked, and not running. Index: `pk_job_step`.
+    """
+    step, first = table(model.Step), table(model.Step).alias("first")
+    ended = func.coalesce(step.c.completed_at, literal_column("'infinity'::timestamptz"))
+    since = (
+        select(func.min(func.coalesce(first.c.completed_at, literal_column("'infinity'::timestamptz"))))
+        .where(first.c.job_id == step.c.job_id, first.c.name == bindparam("step_name", type_=Text))
+        .correlate(step)
+        .scalar_subquery()
+    )
+    job_ids = array("job_ids", id_parameter(model.__jobqueue__))
+    return delete(step).where(step.c.job_id == any_(job_ids), ended >= since)
 
 
 @once_a_model

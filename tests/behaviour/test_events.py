@@ -20,7 +20,7 @@ from sa_jobqueue.cli import main
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import EventTimeoutError, InvalidOptionError, PayloadTooLargeError
 from sa_jobqueue.events import JobCompleted, JobRescheduled
-from sa_jobqueue.operations import redrive_dead_letters, send_event
+from sa_jobqueue.operations import Cause, explain_job, redrive_dead_letters, send_event
 from sa_jobqueue.statements import steps
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.types import AttemptOutcome
@@ -376,3 +376,15 @@ def test_sql_and_the_command_line_send_events(engine: Engine) -> None:
     with Session(engine) as session:
         rows = session.execute(select(Job.Event.name, Job.Event.payload).order_by(Job.Event.name)).all()
     assert [tuple(row) for row in rows] == [("one", {"by": "ann"}), ("two", {"by": "bob"})]
+
+
+async def test_explain_names_the_event_and_how_to_send_it(engine: Engine, jobs: Jobs) -> None:
+    queue = waiting_queue([])
+    (job_id,) = enqueue(engine, queue.job("sync", "it's ok"))
+    await drain(queue, engine)
+    with Session(engine) as session:
+        found = explain_job(session, job_id)
+    assert found.cause is Cause.WAITING_FOR_EVENT
+    assert found.evidence["event"] == "it's ok"
+    assert "in step 'approval'; it times out in " in found.sentence
+    assert found.sentence.endswith("""sa-jobqueue events send 'it'"'"'s ok'.""")

@@ -10,13 +10,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import Engine, func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, cancel_jobs
+from sa_jobqueue.cli import main
 from sa_jobqueue.errors import DuplicateStepError, InvalidOptionError, LostAttemptError
-from sa_jobqueue.operations import delete_chains
+from sa_jobqueue.operations import Cause, DeadLetterFilter, delete_chains, explain_job, list_steps, redrive_dead_letters
 from sa_jobqueue.operations.steps import record_step
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.testing import drain as drain_test
@@ -607,3 +609,72 @@ async def test_a_sleep_is_refused_where_it_cannot_be(engine: Engine, jobs: Jobs)
     enqueue(engine, queue.job("batch", "a"), queue.job("sync", "a"))
     await drain(queue, engine)
     assert sorted(raised) == ["duration", "duration", "sleep"]
+
+
+def dying_queue(calls: list[str]) -> JobQueue[Any]:
+    queue: JobQueue[Any] = JobQueue()
+
+    def note(name: str) -> str:
+        calls.append(name)
+        return name
+
+    @queue.handler("sync", max_attempts=1)
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        for name in ("first", "second", "third"):
+            ctx.step(name, note, name)
+        raise RuntimeError
+
+    return queue
+
+
+@pytest.mark.parametrize("from_step", [None, "second"])
+async def test_a_redriven_job_keeps_its_steps_or_begins_from_a_named_one(
+    engine: Engine, jobs: Jobs, from_step: str | None
+) -> None:
+    calls: list[str] = []
+    queue = dying_queue(calls)
+    (job_id,) = enqueue(engine, queue.job("sync", "x"))
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.DEAD
+    with Session(engine) as session, session.begin():
+        where = DeadLetterFilter(job_ids=[job_id])
+        with pytest.raises(InvalidOptionError, match="'first', 'second', 'third'"):
+            redrive_dead_letters(session, where=where, from_step="secnd")
+        redrive_dead_letters(session, where=where, from_step=from_step)
+    await drain(queue, engine)
+    assert calls == ["first", "second", "third", *(["second", "third"] if from_step else [])]
+
+
+async def test_the_command_line_shows_steps_and_redrives_from_one(engine: Engine, jobs: Jobs) -> None:
+    queue = dying_queue([])
+    (job_id,) = enqueue(engine, queue.job("sync", "x"))
+    await drain(queue, engine)
+    url = ["--url", engine.url.render_as_string(hide_password=False)]
+    shown = CliRunner().invoke(main, ["jobs", "show", str(job_id), *url])
+    assert shown.exit_code == 0, shown.output
+    assert "steps" in shown.output
+    assert '"second"' in shown.output
+    wrong = CliRunner().invoke(main, ["dead-letters", "redrive", "--all", "--from-step", "x", *url])
+    assert wrong.exit_code != 0
+    assert jobs.status(job_id) is JobStatus.DEAD
+    right = CliRunner().invoke(main, ["dead-letters", "redrive", "--all", "--from-step", "second", *url])
+    assert right.exit_code == 0, right.output
+    with Session(engine) as session:
+        assert [step.name for step in list_steps(session, job_id)] == ["first"]
+
+
+async def test_explain_names_the_sleep_and_the_last_step(engine: Engine, jobs: Jobs) -> None:
+    queue = sleeping_queue([])
+    (job_id,) = enqueue(engine, queue.job("sync", "x"))
+    await drain(queue, engine)
+    with Session(engine) as session:
+        found = explain_job(session, job_id)
+    assert found.cause is Cause.SLEEPING
+    assert found.sentence.startswith("It sleeps in step 'cooling off'; it is due in ")
+    running = jobs.add(JobStatus.RUNNING)
+    jobs.add_worker()
+    with Session(engine) as session, session.begin():
+        times = {"started_at": func.now(), "completed_at": func.now()}
+        session.add(Job.Step(job_id=running, name="draft", kind="step", attempt=1, **times))
+    with Session(engine) as session:
+        assert "attempt 1 of 20, last recorded step 'draft'" in explain_job(session, running).sentence

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, insert, text
+from sqlalchemy import Engine, func, insert, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus, Schedule
@@ -253,6 +253,20 @@ def test_attempts_show_changes_between_them_and_link_their_traces(engine: Engine
     for wrong in ("javascript:alert({trace_id})", "https://traces.example/"):
         with pytest.raises(InvalidOptionError, match="trace_url"):
             dashboard(engine, trace_url=wrong)
+
+
+def test_a_job_shows_its_steps_with_times_and_results(client: Client, engine: Engine, jobs: Jobs) -> None:
+    job_id = jobs.add()
+    with Session(engine) as session, session.begin():
+        minute = {"attempt": 1, "started_at": func.now() - timedelta(minutes=1)}
+        done = {"kind": "step", "completed_at": func.now(), "output": {"text": "hello"}}
+        session.add(Job.Step(job_id=job_id, name="draft", key="7", **done, **minute))
+        waits = {"kind": "wait", "event": "approved:7", "deadline": func.now() + timedelta(days=1)}
+        session.add(Job.Step(job_id=job_id, name="approval", **waits, **minute))
+    page = client.page(f"/queue/job?id={job_id}")
+    assert "draft 7" in page
+    assert "hello" in page
+    assert "wait for approved:7" in page
 
 
 def test_the_url_of_a_list_contains_its_columns_and_page(client: Client, jobs: Jobs) -> None:

@@ -24,6 +24,8 @@ from tests.dashboard.test_figures import words
 from tests.fixtures.jobs import WORKER, Jobs
 
 WITHOUT_LINK = {
+    Cause.SLEEPING,
+    Cause.WAITING_FOR_EVENT,
     *(Cause.COMPLETED, Cause.CANCELLED, Cause.RUNNING, Cause.EXPIRED, Cause.SCHEDULED, Cause.RETRYING),  # acts of the page
     *(Cause.BLOCKED, Cause.UNBLOCKING),  # its root causes stand first, with their links
     Cause.QUARANTINED,

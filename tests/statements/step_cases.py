@@ -39,5 +39,14 @@ STEP_CASES = [
     Case("steps_wait", lambda: steps.wait(Job), PK, waiting),
     Case("steps_send_event", lambda: steps.send_event(Job), NONE, sending, guarded=False),
     Case("steps_prune_events", lambda: steps.prune_events(Job), NONE, lambda world: {"limit": 100}),
+    Case("steps_latest", lambda: steps.latest(Job), NONE, lambda world: {"job_id": NOBODY, "limit": 10}, guarded=False),
+    Case("steps_names", lambda: steps.names(Job), NONE, lambda world: {"job_ids": [NOBODY]}, guarded=False),
+    Case(
+        "steps_delete_from",
+        lambda: steps.delete_from(Job),
+        NONE,
+        lambda world: {"job_ids": [NOBODY], "step_name": "ask"},
+        guarded=False,
+    ),
     Case("steps_record_sleep", lambda: steps.record(Job, StepKind.SLEEP), PK, recording),
 ]

@@ -24,11 +24,14 @@ from sa_jobqueue.operations import (
     list_blocked_jobs,
     list_blockers,
     list_dead_letters,
+    list_steps,
 )
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus, Progress
 
 ATTEMPTS: Final = 20
 """Number of attempts on one page; the others are linked."""
+STEPS: Final = 100
+"""Number of recorded steps on the page, the last ones."""
 _RELATED: Final = 50
 _FIELDS: Final = (
     *("type_name", "queue", "fairness_key", "priority", "status", "attempt", "max_attempts", "created_at", "scheduled_at"),
@@ -76,6 +79,7 @@ def view(context: Context) -> dict[str, Any]:
             "changes": _changes(list(attempts)),
             "older_attempts": attempts.next,
             "steps": _steps(job, list(attempts)),
+            "recorded": [(one, _result(context, job, one)) for one in list_steps(session, job_id, limit=STEPS, model=model)],
             "letters": list(dead_letters),
             "chain": chain,
             "blockers": [(one, one.chain) for one in blockers],
@@ -88,6 +92,12 @@ def view(context: Context) -> dict[str, Any]:
             "can_redrive": job.status is JobStatus.DEAD and context.may("redrive_dead_letters"),
             "can_dismiss": any(one.resolution is None for one in dead_letters) and context.may("dismiss_dead_letters"),
         }
+
+
+def _result(context: Context, job: Any, step: Any) -> str:
+    """Return the result of a recorded step as JSON; empty if it has none."""
+    value = context.payload(job.type_name, step.output)
+    return "" if value is None else as_json(value)
 
 
 def _progress(context: Context, job: Any, progress: Progress | None) -> Progress | None:
