@@ -21,7 +21,7 @@ def link(context: Context, finding: Finding) -> str:
         case Code.SCHEDULE_LATE | Code.SCHEDULE_BROKEN:
             return _screen(context, "schedules", anchor="findings")
         case Code.CLAIM_AGE:
-            return context.url("jobs", queue=seen.get("queue"), status="pending", order="oldest")
+            return context.url("job", id=seen.get("job_id"))
         case Code.RETRIES:
             return context.url("overview") + "#failures"
         case Code.ORPHANED | Code.OVERDUE:

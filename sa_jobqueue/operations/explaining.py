@@ -151,26 +151,23 @@ def explain_job(
     evidence includes the number of open blockers. The facts belong to one moment only in a REPEATABLE READ transaction.
     Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
     """
-    job = get_job(session, job_id, model=model)
-    now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
-    seen = list_workers(session, model=model).items
-    return _Explainer(session, model, now, seen, heartbeat_timeout).explain(job, frozenset())
+    return Explainer(session, model, heartbeat_timeout).explain(get_job(session, job_id, model=model))
 
 
-class _Explainer:
-    """Explains one job and its blockers."""
+class Explainer:
+    """Explains jobs and their blockers, by the workers and the database's clock of the moment when it was made."""
 
-    def __init__(
-        self, session: Session, model: type[JobMixin[Any]], now: datetime, workers: Sequence[WorkerStatus], ttl: timedelta
-    ) -> None:
+    def __init__(self, session: Session, model: type[JobMixin[Any]], ttl: timedelta) -> None:
+        workers = list_workers(session, model=model).items
         self.session = session
         self.model = model
-        self.now = now
+        self.now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()
         self.workers = {worker.id: worker for worker in workers}
         self.ttl = ttl
         self.live = [worker for worker in workers if worker.silent_for <= ttl]
 
-    def explain(self, job: Any, above: frozenset[Any]) -> Explanation:
+    def explain(self, job: Any, above: frozenset[Any] = frozenset()) -> Explanation:
+        """Return the explanation of a job. `above`: the jobs that wait for it, up to the one that was asked for."""
         cause, sentence, evidence, blockers = self._answer(job, above)
         if (made := schedule_of(self.session, job, self.model)) is not None:
             evidence |= {"schedule": made[0], "fired_for": made[1]}

@@ -23,7 +23,7 @@ from sqlalchemy import (
     true,
     tuple_,
 )
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
@@ -83,6 +83,42 @@ def depths(model: type[JobMixin[Any]]) -> Select[Any]:
         .select_from(lane.join(due, true()).join(later, true()).outerjoin(paused, of_key))
         .group_by(lane.c.queue, fairness_key)
         .order_by(lane.c.queue, fairness_key)
+    )
+
+
+@once_a_model
+def due_groups(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Group the due jobs of a queue by job type and fairness key, the largest groups first.
+
+    Parameters: `queue`; `scan`, how many due jobs are read; `limit`, how many groups.
+    Shape: `(type_name, fairness_key, n, job_id, oldest_at)`: the oldest job of each group.
+    Clock: the database's `now()`. Locks: none. Index: `ix_job_claim`, at most `scan` entries, and the rows.
+    """
+    job = table(model)
+    due = (
+        select(job.c.id, job.c.type_name, job.c.fairness_key, job.c.scheduled_at)
+        .where(
+            job.c.status == status(JobStatus.PENDING),
+            job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
+            job.c.queue == bindparam("queue", type_=Text),
+            job.c.scheduled_at <= func.now(),
+        )
+        .limit(bindparam("scan", type_=Integer))
+        .subquery("due")
+    )
+    oldest = func.array_agg(aggregate_order_by(due.c.id, due.c.scheduled_at, due.c.id), type_=ARRAY(due.c.id.type))
+    count = func.count().label("n")
+    return (
+        select(
+            due.c.type_name,
+            due.c.fairness_key,
+            count,
+            oldest[1].label("job_id"),
+            func.min(due.c.scheduled_at).label("oldest_at"),
+        )
+        .group_by(due.c.type_name, due.c.fairness_key)
+        .order_by(count.desc(), due.c.type_name, due.c.fairness_key)
+        .limit(_LIMIT)
     )
 
 

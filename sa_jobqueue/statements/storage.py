@@ -174,6 +174,31 @@ _COUNTERS: Final = (
 _WIDTHS: Final = ("schemaname", "tablename", "attname", "avg_width", "null_frac", "inherited")
 
 
+@once_a_model
+def exclusive_locks(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the sessions that hold an ACCESS EXCLUSIVE lock on a table of the queue.
+
+    Shape: `(pid, name, user, table)` of each. Locks: none.
+    """
+    lock = _catalog("pg_locks", "locktype", "relation", "pid", "mode", "granted")
+    session = _catalog("pg_stat_activity", "pid", "application_name", "usename")
+    return (
+        select(
+            lock.c.pid,
+            session.c.application_name.label("name"),
+            session.c.usename.label("user"),
+            cast(lock.c.relation.op("::")(literal_column("regclass")), Text).label("table"),
+        )
+        .select_from(lock.join(session, session.c.pid == lock.c.pid))
+        .where(
+            lock.c.locktype == literal_column("'relation'"),
+            lock.c.mode == literal_column("'AccessExclusiveLock'"),
+            lock.c.granted,
+            lock.c.relation == any_(_regclasses(model)),
+        )
+    )
+
+
 def _regclasses(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
     """Return the tables' oids, found by name on the search path or in the queue's schema; one that is not there is null."""
     layout = model.__jobqueue__

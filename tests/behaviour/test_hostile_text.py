@@ -39,6 +39,7 @@ ELSEWHERE = {
     "migrate sql": "it reads no database",
 }
 COMMANDS = {
+    "events send": [HOSTILE, "1"],
     "workers list": [],
     "workers concurrency": ["{worker}", "3"],
     "workers drain": ["{worker}", "--wait", "0"],

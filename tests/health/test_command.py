@@ -23,7 +23,7 @@ def test_the_exit_status_follows_monitoring_plugins(database_url: str, engine: E
     jobs.add(due_in=-120)
     warned = call(database_url)
     assert warned.exit_code == 1
-    assert "warning  claim_age: The oldest claimable job of queue 'default' has been due for 2 min" in warned.output
+    assert "warning  claim_age: Queue 'default': 1 job waits. The oldest has been due for 2 min" in warned.output
     assert call(database_url, "--threshold", "claim_age_warning=10m").exit_code == 0
     assert call(database_url, "--threshold", "claim_age_critical=90s").exit_code == 2
 

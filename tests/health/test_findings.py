@@ -7,12 +7,16 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func, select
+from sqlalchemy.orm import Session
 
+from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import BulkWrites, Code, Health, Severity, Thresholds, health
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.metrics.samples import of_report
+from sa_jobqueue.operations import upsert_queue
+from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.tallies import tally
@@ -82,3 +86,34 @@ def test_thresholds_that_contradict_each_other_are_refused() -> None:
         Thresholds(claim_age_warning=timedelta(hours=1))
     with pytest.raises(InvalidOptionError, match="saturation"):
         Thresholds(saturation=0)
+
+
+def test_waiting_jobs_are_found_by_the_cause_of_each_group(engine: Engine, jobs: Jobs) -> None:
+    """Four queues with four causes; in one of them only one job type has no worker."""
+    queues = ["billing", "mail", "imports", "texts"]
+    jobs.add_worker(WORKER, queues=queues, concurrency=9, job_types=["test", "send_mail"])
+    with Session(engine) as session, session.begin():
+        upsert_queue(session, QueueSettings(name="billing", global_concurrency=1))
+    running = jobs.add(JobStatus.RUNNING, queue="billing")
+    jobs.add_many(37, queue="billing", scheduled_at=func.now() - timedelta(minutes=2))
+    jobs.add_many(15, queue="mail", type_name="send_fax", scheduled_at=func.now() - timedelta(minutes=3))
+    jobs.add_many(4, queue="mail", type_name="send_mail", scheduled_at=func.now())
+    jobs.add_many(89, queue="imports", fairness_key="stark", scheduled_at=func.now() - timedelta(minutes=4))
+    jobs.add_many(11, queue="imports", fairness_key="wayne", scheduled_at=func.now() - timedelta(minutes=4))
+    locked = jobs.add(queue="texts", due_in=-90)
+    with engine.connect() as holder:
+        holder.execute(select(Job.id).where(Job.id == locked).with_for_update())
+        found = {str(one.evidence["queue"]): one for one in health(engine).findings if one.code is Code.CLAIM_AGE}
+    assert {name: one.evidence["cause"] for name, one in found.items()} == {
+        "billing": "limited",
+        "mail": "type_unknown",
+        "imports": "ready",
+        "texts": "locked",
+    }
+    limited = "37 jobs wait. The oldest has been due for 2 min, but its queue 'billing' runs 1 job, its limit is 1"
+    assert f"{limited}; the longest running is job {running}" in found["billing"].summary
+    assert "15 jobs wait" in found["mail"].summary
+    assert "has a handler for 'send_fax'" in found["mail"].summary
+    assert "100 jobs wait, 89 of them of fairness key 'stark'" in found["imports"].summary
+    assert found["texts"].evidence["job_id"] == locked
+    assert all(str(one.evidence["job_id"]) in one.advice for one in found.values())

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli import main
 from sa_jobqueue.dashboard import Source, dashboard
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.observe.health import Code, Health, Thresholds, health
+from sa_jobqueue.observe.health import Code, Health, Severity, Thresholds, health
 from sa_jobqueue.observe.health.findings import _FINDINGS, MEASURED
 from sa_jobqueue.observe.health.measuring import Parts
 from sa_jobqueue.observe.health.overview import overviews
@@ -47,8 +47,10 @@ def test_a_partial_report_has_what_could_be_measured_and_names_the_rest(engine: 
             health(engine, timeout=SHORT)
     assert (report.due, report.missing) == (1, ("failures", "tables"))  # whose sizes cannot be read either
     found = {finding.code: finding for finding in report.findings}
-    assert found.keys() == {Code.NO_WORKER, Code.CLAIM_AGE, Code.NOT_MEASURED}
+    assert found.keys() == {Code.NO_WORKER, Code.NOT_MEASURED}
     assert "dead letters and blocked jobs, tables." in found[Code.NOT_MEASURED].summary
+    assert "holds an ACCESS EXCLUSIVE lock on dead_letter." in found[Code.NOT_MEASURED].summary
+    assert found[Code.NOT_MEASURED].severity is Severity.WARNING
     assert health(engine, timeout=SHORT, partial=True).missing == ()
 
 
@@ -58,7 +60,7 @@ def test_missing_measurements_produce_no_findings(engine: Engine, jobs: Jobs) ->
     with locked(engine, "job"):
         report = health(engine, timeout=SHORT, partial=True)
     assert {"queues", "rates", "running", "unserved"} <= set(report.missing)
-    assert [finding.code for finding in report.findings] == [Code.NOT_MEASURED]
+    assert [(finding.code, finding.severity) for finding in report.findings] == [(Code.NOT_MEASURED, Severity.CRITICAL)]
 
 
 def test_a_cancelled_statement_shortens_the_timeout_of_the_rest_of_one_report(engine: Engine) -> None:

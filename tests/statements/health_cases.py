@@ -14,6 +14,13 @@ _LANES = 2 * 3
 
 HEALTH_CASES = [
     Case(
+        "health_due_groups",
+        lambda: health.due_groups(Job),
+        frozenset({"ix_job_claim"}),
+        lambda world: {"queue": "default", "scan": 500, "limit": 5},
+        examines=1000,
+    ),
+    Case(
         "health_depths",
         lambda: health.depths(Job),
         frozenset({"ix_job_claim"}),
@@ -79,5 +86,6 @@ HEALTH_CASES = [
     ),
     Case("storage_tables", lambda: storage.tables(Job), frozenset(), guarded=False),
     Case("storage_indexes", lambda: storage.indexes(Job), frozenset(), guarded=False),
+    Case("storage_locks", lambda: storage.exclusive_locks(Job), frozenset(), guarded=False),
     Case("storage_server", storage.server, frozenset(), guarded=False),
 ]

@@ -105,6 +105,28 @@ class QueueDepth:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Due jobs of one queue that wait for the same cause, by the explanation of the oldest of them."""
+
+    queue: str
+    cause: str
+    """A `Cause` of `explain_job`."""
+    due: int
+    """How many; a lower bound where the queue's count is one."""
+    oldest_job_id: Any
+    waiting_for: timedelta
+    """Since when the oldest has been due."""
+    sentence: str
+    """The explanation of the oldest."""
+    type_name: str
+    """Its type."""
+    fairness_key: str = ""
+    """The fairness key of more than half of them, if there are others; empty for none."""
+    due_of_key: int = 0
+    """How many are of that key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRates:
     """Counts of one queue within the window."""
 
@@ -395,6 +417,8 @@ class Health:
     server: Server
     unserved: Sequence[str]
     """Queues with due jobs that no live worker serves."""
+    waiting: Sequence[Waiting] = ()
+    """What the jobs of queues wait for whose oldest has been due for too long, by queue and cause."""
     paused: Sequence[Paused] = ()
     """Queues, then job types, by name."""
     schedules: Sequence[LateSchedule] = ()
@@ -404,6 +428,8 @@ class Health:
     bulk_writes: BulkWrites = BulkWrites()
     missing: Sequence[str] = ()
     """Names of the figures above that could not be measured, and are empty here; only in a partial report."""
+    blockers: Sequence[Mapping[str, Any]] = ()
+    """If something is missing: the sessions with an ACCESS EXCLUSIVE lock on a table (pid, name, user, table)."""
     findings: Sequence[Finding] = ()
     """Most severe first."""
 

@@ -25,12 +25,21 @@ def judge(figures: Health, thresholds: Thresholds) -> Health:
     return replace(figures, findings=sorted(findings, key=lambda finding: -finding.severity))
 
 
+_ESSENTIAL: Final = {"queues", "workers", "unserved", "running"}
+
+
 def _missing(of: Health) -> Iterator[Finding]:
     if of.missing:
         names = ", ".join(MEASURED.get(name, name) for name in of.missing)
         summary = f"Not measured, because the server cancelled the statement: {names}."
         advice = "Give it more time (--timeout), or find out what it waits for: pg_stat_activity, pg_locks."
-        yield _found(Code.NOT_MEASURED, WARNING, summary, advice, missing=list(of.missing))
+        for one in of.blockers[:1]:
+            called = f" {one['name']!r}" if one["name"] else ""
+            summary += f" Session {one['pid']}{called} of {one['user']} holds an ACCESS EXCLUSIVE lock on {one['table']}."
+            advice = f"End that session, if it should not hold the lock: SELECT pg_terminate_backend({one['pid']})."
+        # What cannot be seen may be critical: an outage must not lower the severity.
+        bad = CRITICAL if not _ESSENTIAL.isdisjoint(of.missing) else WARNING
+        yield _found(Code.NOT_MEASURED, bad, summary, advice, missing=list(of.missing))
 
 
 def _served(of: Health, _: Thresholds) -> Iterator[Finding]:
@@ -155,16 +164,22 @@ NOUNS: Final = {
 """The kind of row that each write concerns."""
 
 
+_FOUND_ELSEWHERE: Final = {"no_worker", "queue_unserved", "queue_paused", "type_paused", "quarantined"}
+"""Causes that have findings of their own, each for all jobs that wait for it."""
+
+
 def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
-    # Their jobs wait intentionally.
-    paused = {one.name for one in of.paused if one.what == "queue" and not one.fairness_key}
-    for queue in (queue for queue in of.queues if queue.queue not in paused and not queue.fairness_key):
-        bad = _grade(queue.claim_age, at.claim_age_warning, at.claim_age_critical)
-        if bad:
-            summary = f"The oldest claimable job of queue {queue.queue!r} has been due for {span(queue.claim_age)}."
-            advice = "Find a job with sa-jobqueue jobs list --queue, then run sa-jobqueue explain ID."
-            seen = {"due": queue.due, "threshold": at.claim_age_warning}
-            yield _found(Code.CLAIM_AGE, bad, summary, advice, queue=queue.queue, claim_age=queue.claim_age, **seen)
+    for one in of.waiting:
+        bad = _grade(one.waiting_for, at.claim_age_warning, at.claim_age_critical)
+        if bad and one.cause not in _FOUND_ELSEWHERE:
+            due = one.due
+            what = f"{due:,} jobs wait" if due > 1 else "1 job waits"
+            mostly = f", {one.due_of_key:,} of them of fairness key {one.fairness_key!r}" if one.fairness_key else ""
+            oldest = one.sentence.replace("It has been due for", "The oldest has been due for", 1)
+            summary = f"Queue {one.queue!r}: {what}{mostly}. {oldest.removesuffix('.')}."
+            seen: dict[str, Any] = {"queue": one.queue, "cause": one.cause, "due": due, "job_id": one.oldest_job_id}
+            seen |= {"type_name": one.type_name, "claim_age": one.waiting_for, "threshold": at.claim_age_warning}
+            yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {one.oldest_job_id}.", **seen)
 
 
 def _backlog(of: Health, at: Thresholds) -> Iterator[Finding]:
@@ -364,6 +379,7 @@ MEASURED: Final = {
     "running": "running jobs",
     "failures": "dead letters and blocked jobs",
     "horizon": "xmin horizon",
+    "waiting": "causes of waiting",
     "paused": "pauses",
     "quarantined": "quarantine",
     "bulk_writes": "bulk writes",
@@ -380,7 +396,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_schedules, {"schedules"}),
     (_quarantined, {"quarantined"}),
     (_bulk_writes, {"bulk_writes"}),
-    (_waiting, {"queues", "paused"}),
+    (_waiting, {"queues", "waiting"}),
     (_backlog, {"queues", "rates", "workers"}),
     (_retries, {"rates"}),
     (_running, {"running", "workers"}),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
@@ -16,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.session_settings import GUARDS, SETTINGS
 from sa_jobqueue.db.splitting import sqlstate
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
 from sa_jobqueue.observe.health.figures import (
@@ -36,15 +37,17 @@ from sa_jobqueue.observe.health.figures import (
     Running,
     Server,
     TableHealth,
+    Waiting,
     Workers,
 )
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.health.thresholds import Thresholds
-from sa_jobqueue.operations import WorkerStatus, list_job_types, list_queues, list_schedules, list_workers
+from sa_jobqueue.operations import WorkerStatus, get_job, list_job_types, list_queues, list_schedules, list_workers
+from sa_jobqueue.operations.explaining import Cause, Explainer
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, storage
 from sa_jobqueue.statements.session_names import PREFIX
-from sa_jobqueue.types import AttemptOutcome, RefusedWrite
+from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite
 
 T = TypeVar("T")
 
@@ -56,6 +59,10 @@ _TRANSACTIONS: Final = 500_000
 _HOLDERS: Final = 10
 _QUARANTINED: Final = 1000
 _WRITES: Final = 1000
+_LATE_QUEUES: Final = 20
+"""Maximum number of queues whose waiting jobs are explained."""
+_GROUPS: Final = 5
+"""Maximum number of groups of due jobs, by type and fairness key, that are explained of each queue."""
 _TIMEOUT: Final = timedelta(seconds=10)
 _CANCELLED: Final = {"57014", "55P03"}
 """SQLSTATEs of a statement that ran out of its time, or was cancelled; and of a lock that was."""
@@ -170,10 +177,12 @@ def measured(
     indexes = rows("indexes", storage.indexes(model))
     claim = model.__jobqueue__.name("ix_job_claim")
     estimates = [int(index["tuples"]) for index in indexes if index["name"] == claim and index["tuples"] >= 0]
+    queues: Sequence[QueueDepth] = parts.read("queues", lambda session: _queues(session, model, now), [])
+    late = [one for one in queues if not one.fairness_key and one.claim_age >= thresholds.claim_age_warning]
     workers: Sequence[WorkerStatus] = parts.read("workers", lambda session: list_workers(session, model=model).items, [])
     figures = Health(
         measured_at=now,
-        queues=parts.read("queues", lambda session: _queues(session, model, now), []),
+        queues=queues,
         pending_estimate=estimates[0] if estimates else None,
         rates=parts.read("rates", lambda session: _rates(session, model, window), Rates(window=window)),
         workers=Workers(heartbeat_timeout=heartbeat_timeout, workers=workers),
@@ -192,12 +201,16 @@ def measured(
             sees_all=server["sees_all"],
         ),
         unserved=parts.read("unserved", lambda session: _unserved(session, model, heartbeat_timeout), []),
+        waiting=parts.read("waiting", lambda session: _waiting(session, model, heartbeat_timeout, late), []),
         paused=parts.read("paused", lambda session: list(_paused(session, model, now)), []),
         schedules=parts.read("schedules", lambda session: list(_late(session, model)), []),
         quarantined=parts.read("quarantined", lambda session: list(_quarantined(session, model, now)), []),
         bulk_writes=parts.read("bulk_writes", lambda session: _bulk_writes(session, model, now), BulkWrites()),
     )
-    return judge(replace(figures, missing=parts.end()), thresholds)
+    missing = parts.end()
+    if missing:
+        figures = replace(figures, blockers=[dict(row) for row in rows("blockers", storage.exclusive_locks(model))])
+    return judge(replace(figures, missing=missing), thresholds)
 
 
 def _unserved(session: Session, model: type[JobMixin[Any]], heartbeat_timeout: timedelta) -> list[str]:
@@ -267,6 +280,47 @@ def _queues(session: Session, model: type[JobMixin[Any]], now: datetime) -> list
         )
         for row in rows
     ]
+
+
+def _waiting(
+    session: Session, model: type[JobMixin[Any]], heartbeat_timeout: timedelta, queues: Sequence[QueueDepth]
+) -> list[Waiting]:
+    """Explain the oldest job of the largest groups of due jobs of each queue, and add up the groups of one cause."""
+    if not queues:
+        return []
+    explainer = Explainer(session, model, heartbeat_timeout)
+    found: list[Waiting] = []
+    for queue in sorted(queues, key=lambda one: -one.claim_age)[:_LATE_QUEUES]:
+        given = {"queue": queue.queue, "scan": COUNTED, "limit": _GROUPS}
+        by_cause: dict[tuple[str, str], list[tuple[Any, Any]]] = {}
+        for row in session.execute(statements.due_groups(model), given):
+            with suppress(JobNotFoundError):
+                one = explainer.explain(get_job(session, row.job_id, model=model))
+                if one.status is JobStatus.PENDING:  # it may have been claimed meanwhile
+                    of_type = one.type_name if one.cause in {Cause.TYPE_UNKNOWN, Cause.TYPE_PAUSED} else ""
+                    by_cause.setdefault((one.cause, of_type), []).append((row, one))
+        for (cause, _), groups in by_cause.items():
+            oldest, explained = min(groups, key=lambda group: group[0].oldest_at)
+            due = sum(row.n for row, _ in groups)
+            keys = Counter[str]()
+            for row, _ in groups:
+                keys[row.fairness_key] += row.n
+            key, of_key = keys.most_common(1)[0]
+            is_one_key = key and len(keys) > 1 and 2 * of_key > due
+            found.append(
+                Waiting(
+                    queue=queue.queue,
+                    cause=cause,
+                    due=due,
+                    oldest_job_id=explained.job_id,
+                    waiting_for=max(explainer.now - oldest.oldest_at, timedelta(0)),
+                    sentence=explained.sentence,
+                    type_name=explained.type_name,
+                    fairness_key=key if is_one_key else "",
+                    due_of_key=of_key if is_one_key else 0,
+                )
+            )
+    return found
 
 
 def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> Rates:
