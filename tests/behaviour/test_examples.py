@@ -24,6 +24,7 @@ REPORTS = [EXAMPLES / "build_graph.py", EXAMPLES / "flights" / "walkthrough.py"]
 """Examples at real size: what they print is measured, and depends on the interpreter."""
 LONG = {
     *("approval.py", "fastapi_app/walkthrough.py", "flask_app/walkthrough.py", "flask_sqlalchemy_app.py", "llm_calls.py"),
+    "long_job.py",
     *("many_customers.py", "ordered_events.py", "outbox_to_kafka.py", "processing_files.py", "rate_limited_api.py"),
     *("sending_email.py", "sentry_and_structlog.py", "two_queues.py", "webhooks.py", "worker_in_fastapi.py"),
     "worker_in_litestar.py",
