@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNotFoundError
 from sa_jobqueue.models import Job, JobMixin, JobTypeMixin, QueueMixin
+from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
 from sa_jobqueue.operations.results import BulkResult
@@ -308,7 +309,9 @@ def pause_queues(
     jobs wait. Workers apply it within milliseconds after the commit; claims that have already started are completed. `by`:
     the user, for display and the audit. `dry_run`: change nothing; return the queues that would be changed.
     Changes: sets `paused_at` and `paused_by` where the queue is not paused; inserts missing rows.
-    Locks: the rows, in the order of their names, until the transaction ends. Raises: InvalidOptionError.
+    Locks: the rows, in the order of their names, until the transaction ends.
+    Raises: QueueNotFoundError for a name without settings, active workers and pending jobs; InvalidOptionError. Nothing is
+    written then.
     """
     return _pause(session, model.Queue, names, by, model, fairness_key=fairness_key, dry_run=dry_run)
 
@@ -340,7 +343,8 @@ def pause_job_types(
 ) -> BulkResult[str]:
     """Pause job types: none of their jobs is started until they are resumed. Return the types that were not paused before.
 
-    `names`: job types. `by`, `dry_run`, Changes, Locks, Raises: as `pause_queues`.
+    `names`: job types. `by`, `dry_run`, Changes, Locks: as `pause_queues`.
+    Raises: JobTypeNotFoundError for a type that has no settings and that no active worker handles; InvalidOptionError.
     """
     return _pause(session, model.JobType, names, by, model, dry_run=dry_run)
 
@@ -507,6 +511,26 @@ def _rows(
     return [one for one in found if one.created_at is not None] if names else []
 
 
+def _check_known(
+    session: Session, of: type[QueueMixin] | type[JobTypeMixin], names: list[str], model: type[JobMixin[Any]]
+) -> None:
+    """Check names that get a row now: with a misspelt one, an operator would believe that the jobs have stopped."""
+    if not names:
+        return
+    found: Iterable[Any]
+    if issubclass(of, QueueMixin):
+        found = every_item(lambda after: list_queues(session, names=names, after=after, model=model))
+    else:
+        found = every_item(lambda after: list_job_types(session, names=names, after=after, model=model))
+    known = {DEFAULT_QUEUE, *map(_name, found)}
+    unknown = [name for name in names if name not in known]
+    if unknown and issubclass(of, QueueMixin):
+        pending = set(session.scalars(queues.with_pending_jobs(model), {"names": unknown}))
+        unknown = [name for name in unknown if name not in pending]
+    if unknown:
+        raise (QueueNotFoundError if issubclass(of, QueueMixin) else JobTypeNotFoundError)(unknown[0])
+
+
 def _name(one: QueueStatus | TypeStatus) -> str:
     return one.name if isinstance(one, QueueStatus) else one.type_name
 
@@ -529,6 +553,7 @@ def _pause(
     check_names("names", names)
     check_by(by)
     given = list(dict.fromkeys(names))
+    _check_known(session, of, given, model)
     if dry_run:
         paused = {_name(one) for one in _rows(session, of, given, fairness_key, model) if one.paused_at is not None}
         return BulkResult(sorted(set(given) - paused), len(given))

@@ -37,7 +37,8 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.registry.settings import RETRY
-from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
+from sa_jobqueue.statements._parts import array, clamped, once_a_model, status, table
+from sa_jobqueue.types import JobStatus
 
 SETTINGS: Final = (
     *("weight", "concurrency_per_key", "global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
@@ -46,6 +47,21 @@ SETTINGS: Final = (
 )
 """The columns that limit what a queue may run; a job type has some of them."""
 _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
+
+
+@once_a_model
+def with_pending_jobs(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return those of some queues in which jobs are pending. Parameters: `names`. Locks: none. Index: `ix_job_claim`."""
+    job = table(model)
+    given = func.unnest(array("names", Text())).table_valued(column("name", Text)).render_derived("given")
+    first = (
+        select(job.c.queue)
+        .where(job.c.queue == given.c.name, job.c.status == status(JobStatus.PENDING))
+        .limit(literal_column("1"))
+        .correlate(given)
+        .scalar_subquery()
+    )
+    return select(given.c.name).where(first.is_not(None))
 
 
 @once_a_model

@@ -20,9 +20,11 @@ from sa_jobqueue.operations import (
     redrive_dead_letters,
     resume_queues,
     run_schedule,
+    upsert_queue,
     upsert_schedule,
 )
 from sa_jobqueue.operations.explaining import Cause
+from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.worker.claim import arrivals
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
@@ -148,6 +150,7 @@ async def test_pausing_a_queue_pauses_all_its_fairness_keys_and_pausing_one_only
 ) -> None:
     queue, seen = recorder()
     with Session(engine) as session, session.begin():
+        upsert_queue(session, QueueSettings(name="other"))
         pause_queues(session, ["other"])
         pause_queues(session, ["default"], fairness_key="1")
     async with start(queue, queues=["default", "other"]):

@@ -281,7 +281,7 @@ def test_the_url_of_a_list_contains_its_columns_and_page(client: Client, jobs: J
 
 
 def test_the_audit_screen_lists_operations_by_actor(client: Client, session: Session, jobs: Jobs) -> None:
-    pause_queues(session, ["mail"], by="bob")
+    pause_queues(session, ["default"], by="bob")
     session.commit()
     job_id = jobs.add()
     client.post("cancel-jobs", {"id": str(job_id)}, confirmed="1")
@@ -300,7 +300,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "set-priority": {"id": "pending", "priority": "3"},
     "redrive-dead-letters": {"job": "dead"},
     "dismiss-dead-letters": {"job": "dead"},
-    "pause-queues": {"name": "mail"},
+    "pause-queues": {"name": "default"},
     "resume-queues": {"name": "mail"},
     "pause-job-types": {"name": "test"},
     "resume-job-types": {"name": "test"},

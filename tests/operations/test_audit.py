@@ -64,7 +64,7 @@ def acts() -> dict[str, tuple[Act, int]]:
         ),
         "delete_queues": (lambda s, found, **by: operations.delete_queues(s, ["mail"], **by), 0),
         "delete_job_types": (lambda s, found, **by: operations.delete_job_types(s, ["test"], **by), 0),
-        "pause_queues": (lambda s, found, **by: operations.pause_queues(s, ["mail"], fairness_key="42", **by), 1),
+        "pause_queues": (lambda s, found, **by: operations.pause_queues(s, ["default"], fairness_key="42", **by), 1),
         "resume_queues": (lambda s, found, **by: operations.resume_queues(s, ["mail"], **by), 0),
         "pause_job_types": (lambda s, found, **by: operations.pause_job_types(s, ["test"], **by), 1),
         "resume_job_types": (lambda s, found, **by: operations.resume_job_types(s, ["test"], **by), 0),
@@ -167,8 +167,8 @@ def test_an_audit_record_keeps_at_most_a_hundred_ids(session: Session, jobs: Job
 
 def test_the_audit_is_listed_by_actor_operation_and_time_a_page_at_a_time(session: Session) -> None:
     for number in range(5):
-        operations.pause_queues(session, ["mail"], by=["ann", "bob"][number % 2])
-        operations.resume_queues(session, ["mail"], by="ann")
+        operations.pause_queues(session, ["default"], by=["ann", "bob"][number % 2])
+        operations.resume_queues(session, ["default"], by="ann")
     page = list_audit(session, limit=4)
     rest = list_audit(session, after=page.next, limit=100)
     assert [len(page.items), len(rest.items), rest.next] == [4, 6, None]
@@ -191,7 +191,7 @@ def test_the_audit_is_listed_by_actor_operation_and_time_a_page_at_a_time(sessio
 
 def test_audit_records_past_retention_are_deleted_oldest_first(session: Session) -> None:
     for _ in range(3):
-        operations.pause_queues(session, ["mail"], by="ann")
+        operations.pause_queues(session, ["default"], by="ann")
     oldest = list_audit(session, newest_first=False).items[0].id
     session.execute(update(Job.Audit).where(Job.Audit.id == oldest).values(done_at=func.now() - timedelta(days=91)))
     assert prune_audit(session, timedelta(days=90)) == 1
@@ -242,7 +242,7 @@ def test_a_dry_run_raises_for_unknown_ids_like_the_operation(session: Session) -
 
 async def test_async_operations_are_audited(async_engine: AsyncEngine) -> None:
     async with AsyncSession(async_engine) as session, session.begin():
-        await aio.pause_queues(session, ["mail"], by="ann")
+        await aio.pause_queues(session, ["default"], by="ann")
         (record,) = await aio.list_audit(session)
         assert record.done_by == "ann"
         await session.execute(delete(Job.Audit))

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Schedule
-from sa_jobqueue.errors import InvalidOptionError, ScheduleNotFoundError
+from sa_jobqueue.errors import InvalidOptionError, QueueNotFoundError, ScheduleNotFoundError
 from sa_jobqueue.operations import (
     BulkResult,
     delete_job_types,
@@ -34,7 +34,7 @@ from sa_jobqueue.settings import QueueSettings, TypeSettings
 HOURLY = Schedule(name="open", type_name="report", cron="0 * * * *")
 PERIOD: dict[str, Any] = {"since": datetime(2026, 3, 1, tzinfo=UTC), "until": datetime(2026, 3, 1, 4, tzinfo=UTC)}
 CALLS: dict[str, Callable[..., Any]] = {
-    "pause queues": lambda session, **more: pause_queues(session, ["open", "paused", "new"], **more),
+    "pause queues": lambda session, **more: pause_queues(session, ["open", "paused"], **more),
     "pause a key": lambda session, **more: pause_queues(session, ["open"], fairness_key="7", **more),
     "resume queues": lambda session, **more: resume_queues(session, ["open", "paused", "new"], **more),
     "delete queues": lambda session, **more: delete_queues(session, ["open", "paused", "new"], **more),
@@ -42,7 +42,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "set a queue": lambda session, **more: upsert_queue(session, QueueSettings(name="open", weight=3), **more),
     "set it as it is": lambda session, **more: upsert_queue(session, QueueSettings(name="open", weight=2), **more),
     "set a new queue": lambda session, **more: upsert_queue(session, QueueSettings(name="new"), **more),
-    "pause types": lambda session, **more: pause_job_types(session, ["open", "paused", "new"], **more),
+    "pause types": lambda session, **more: pause_job_types(session, ["open", "paused"], **more),
     "resume types": lambda session, **more: resume_job_types(session, ["open", "paused", "new"], **more),
     "delete types": lambda session, **more: delete_job_types(session, ["open", "paused", "new"], **more),
     "set a type": lambda session, **more: upsert_job_type(session, TypeSettings(type_name="open"), **more),
@@ -61,6 +61,8 @@ def filled(session: Session) -> Session:
     upsert_job_type(session, TypeSettings(type_name="open", global_concurrency=1))
     upsert_schedule(session, HOURLY)
     upsert_schedule(session, Schedule(name="paused", type_name="report", cron="0 * * * *"))
+    upsert_queue(session, QueueSettings(name="paused"))
+    upsert_job_type(session, TypeSettings(type_name="paused"))
     for pause in (pause_queues, pause_job_types, pause_schedules):
         pause(session, ["paused"])
     run_schedule(session, "open", since=PERIOD["since"], until=PERIOD["since"] + timedelta(hours=1))
@@ -87,6 +89,8 @@ def test_a_dry_run_raises_the_errors_of_the_call(filled: Session) -> None:
         delete_schedules(filled, ["open", "none"], dry_run=True)
     with pytest.raises(InvalidOptionError):
         pause_queues(filled, ["a b"], dry_run=True)
+    with pytest.raises(QueueNotFoundError):
+        pause_queues(filled, ["none"], dry_run=True)
     filled.execute(text("UPDATE schedule SET source = 'code'"))
     with pytest.raises(InvalidOptionError, match="declared in code"):
         upsert_schedule(filled, HOURLY, dry_run=True)

@@ -19,11 +19,12 @@ from sa_jobqueue.operations import (
     list_queues,
     list_schedules,
     list_workers,
-    pause_job_types,
-    pause_queues,
+    upsert_job_type,
+    upsert_queue,
     upsert_schedule,
 )
 from sa_jobqueue.operations.pages import every_item
+from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.types import AttemptOutcome
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
@@ -40,10 +41,12 @@ def listing(request: pytest.FixtureRequest, session: Session, jobs: Jobs) -> Lis
     match request.param:
         case "queues":
             jobs.add_worker("served:1", queues=NAMES[:3])
-            pause_queues(session, NAMES[2:])
+            for name in NAMES[2:]:
+                upsert_queue(session, QueueSettings(name=name))
             return list_queues
         case "job types":
-            pause_job_types(session, NAMES)
+            for name in NAMES:
+                upsert_job_type(session, TypeSettings(type_name=name))
             return list_job_types
         case "schedules":
             for name in NAMES:

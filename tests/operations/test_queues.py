@@ -55,6 +55,7 @@ def test_a_queue_has_a_settings_row_once_it_is_configured_or_paused(session: Ses
     settings = QueueSettings(name="mail", retention=Retention(dead=MINUTE), **limits)
     assert upsert_queue(session, settings)
     assert not upsert_queue(session, settings)  # it says so already
+    upsert_queue(session, QueueSettings(name="other"))
     assert pause_queues(session, ["mail", "other"], by="ann").ids == ["mail", "other"]
     assert pause_queues(session, ["other", "mail", "other"], by="ben") == BulkResult([], 2)  # the first stays known
     mail, other = list_queues(session)
@@ -71,6 +72,7 @@ def test_a_fairness_key_has_its_own_settings_and_the_workers_of_its_queue(sessio
     for worker in (WORKER, "other:1"):
         jobs.add_worker(worker, queues=["mail"])
     jobs.add_worker("other:2", queues=["reports"])
+    jobs.add(queue="idle")
     assert pause_queues(session, ["mail", "idle"], fairness_key="42", by="ann").ids == ["idle", "mail"]
     upsert_queue(session, QueueSettings(name="reports", fairness_key="a b", weight=3))
     upsert_queue(session, QueueSettings(name="reports", weight=2))
@@ -142,6 +144,7 @@ def test_getting_an_unknown_queue_or_type_raises_unless_for_update(session: Sess
 def test_deleting_settings_restores_the_defaults(session: Session, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, queues=["mail"])
     upsert_queue(session, QueueSettings(name="mail", weight=3))
+    upsert_queue(session, QueueSettings(name="other"))
     pause_queues(session, ["mail", "other"])
     assert delete_queues(session, ["other", "never", "mail"]).ids == ["mail", "other"]
     assert [(one.name, one.weight, one.paused_at) for one in list_queues(session)] == [("mail", 1, None)]
@@ -160,6 +163,13 @@ def test_names_and_actors_of_queue_settings_are_checked(session: Session) -> Non
         pause_queues(session, "mail")
     with pytest.raises(InvalidOptionError, match="by"):
         pause_job_types(session, ["send"], by="\x1b[31m")
+    with pytest.raises(QueueNotFoundError, match=r"^queue 'nope' not found: it has no settings and no active worker$"):
+        pause_queues(session, ["default", "nope"])
+    with pytest.raises(QueueNotFoundError, match="'nope'"):
+        pause_queues(session, ["nope"], fairness_key="42", dry_run=True)
+    with pytest.raises(JobTypeNotFoundError, match="'nope'"):
+        pause_job_types(session, ["nope"])
+    assert list_queues(session).items == []  # nothing was written
     with pytest.raises(InvalidOptionError, match="concurrency"):
         resize_workers(session, 0, where=WorkerFilter())
     jobs: JobQueue[Any] = JobQueue()

@@ -29,6 +29,13 @@ WORKER_CASES = [
     Case("request_concurrency", lambda: workers.request_concurrency(Job, *_WHERE), frozenset(), guarded=False),
     Case("queues_put", lambda: queues.put(Job.Queue), frozenset(), lambda world: _MAIL, guarded=False),
     Case("types_put", lambda: queues.put(Job.JobType), frozenset(), lambda world: {"type_name": "mail"}, guarded=False),
+    Case(
+        "queues_with_pending_jobs",
+        lambda: queues.with_pending_jobs(Job),
+        frozenset({"ix_job_claim"}),
+        lambda world: {"names": ["default", "none"]},
+        guarded=False,
+    ),
     Case("queues_pause", lambda: queues.pause(Job.Queue), frozenset(), guarded=False),
     Case("queues_resume", lambda: queues.resume(Job.Queue), frozenset(), guarded=False),
     Case("queues_drop", lambda: queues.drop(Job.Queue), frozenset(), guarded=False),
