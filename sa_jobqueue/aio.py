@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, cast
 
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, scoped_session
 from typing_extensions import TypeVar
 
@@ -36,7 +36,9 @@ def _awaited(
         if isinstance(given, Session | scoped_session):
             name = operation.__name__
             raise InvalidOptionError("session", f"is a Session: call sa_jobqueue.operations.{name}(...), without await")
-        return await session.run_sync(operation, *args, **kwargs)
+        if isinstance(given, async_scoped_session):
+            given = given()
+        return await cast("AsyncSession", given).run_sync(operation, *args, **kwargs)
 
     signature = inspect.signature(operation)
     first, *others = signature.parameters.values()

@@ -464,6 +464,15 @@ class UnsupportedServerError(JobQueueError):
         return cls(f"the encoding of this database is {name}, a job queue needs UTF8: CREATE DATABASE ... ENCODING 'UTF8'")
 
 
+def require_postgresql(dialect: str) -> None:
+    """Check the name of a connection's dialect. Raises: UnsupportedServerError unless it is `postgresql`."""
+    if dialect != "postgresql":
+        raise UnsupportedServerError(
+            f"sa_jobqueue needs PostgreSQL, and this database is {dialect}: change the URL to a PostgreSQL one; in tests, "
+            "the pytest plugin sa_jobqueue.testing.plugin gives each a database"
+        )
+
+
 class DatabaseUnavailableError(JobQueueError):
     """The database is not reachable; see the cause."""
 

@@ -40,10 +40,13 @@ _Ops: TypeAlias = list[ops.MigrateOperation]
 def compare_queues(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> PriorityDispatchResult:
     """Replace what was found about queues' tables by one operation a queue. Changes `upgrade_ops` in place.
 
-    Raises: SchemaTooNewError when the database is ahead of this library, SchemaError when a `job` table is not ours.
+    Raises: SchemaTooNewError when the database is ahead of this library, SchemaError when a `job` table is not ours,
+    UnsupportedServerError without PostgreSQL.
     """
     if context.connection is None:
         return PriorityDispatchResult.CONTINUE
+    if context.connection.dialect.name != "postgresql" and not _declared(context.metadata):
+        return PriorityDispatchResult.CONTINUE  # another database of the application
     migrations: _Ops = []
     for layout in _declared(context.metadata):
         queue = _Queue(context, context.connection, layout)

@@ -12,6 +12,7 @@ from alembic.autogenerate.render import renderers
 from alembic.operations.base import Operations
 from alembic.operations.ops import MigrateOperation
 
+from sa_jobqueue.errors import require_postgresql
 from sa_jobqueue.layout import IdType, Layout
 from sa_jobqueue.migrations import runner
 
@@ -79,6 +80,7 @@ def _migrate_job_queue(operations: Operations, operation: MigrateJobQueueOp) -> 
     if not context.as_sql:
         runner.migrate(operations.get_bind(), operation.layout, from_version=start, to_version=goal)
         return
+    require_postgresql(context.dialect.name)
     for statement in runner.statements(operation.layout, from_version=start, to_version=goal):
         # Not through `execute`: without a named paramstyle in env.py it doubles the % of plpgsql's RAISE.
         context.impl.static_output(f"{statement};")

@@ -28,7 +28,6 @@ def setup(plugin: Plugin) -> None:
         _compare,
         "autogenerate",
         "sa_jobqueue",  # of its own: a comparator that says STOP ends the run of its own subgroup alone
-        qualifier="postgresql",
         priority=DispatchPriority.LAST,  # to see what the others found, and to take out what is the library's
     )
 

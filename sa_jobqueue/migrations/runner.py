@@ -11,12 +11,21 @@ built ahead, without holding writers up (`migrations.ahead`).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import Connection, text
 
-from sa_jobqueue.errors import InvalidOptionError, SchemaError, SchemaMissingError, SchemaTooNewError, UnsupportedServerError
+from sa_jobqueue.errors import (
+    InvalidOptionError,
+    SchemaError,
+    SchemaMissingError,
+    SchemaTooNewError,
+    UnsupportedServerError,
+    require_postgresql,
+)
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import ahead, versions
 from sa_jobqueue.migrations.locking import PATIENCE, with_short_locks
@@ -53,8 +62,9 @@ def current_version(connection: Connection, layout: Layout) -> int:
     """Return the version of a queue's tables; 0 without a `job` table.
 
     `connection`: reads the catalog. `layout`: placement of the tables: `Job.__jobqueue__` of the mapped class.
-    Raises: SchemaError when a `job` table exists without our stamp.
+    Raises: SchemaError when a `job` table exists without our stamp; UnsupportedServerError without PostgreSQL.
     """
+    require_postgresql(connection.dialect.name)
     job = layout.qualified("job")
     present, comment = connection.execute(_FIND, {"job": job}).one()
     if not present:
@@ -102,10 +112,16 @@ def migrate(
     second at most for each of these, then releases them all, rests, and tries again until its `patience` is over.
     Obliges: commit at once, because the locks are held until then. It is one transaction; after a rollback nothing has
     changed.
-    Raises: UnsupportedServerError if the encoding of the database is not UTF8; SchemaMissingError or SchemaError when
-    the tables are not of `from_version`, SchemaTooNewError for a version
-    this library does not know, SchemaBusyError when other transactions held the tables all the time; nothing was changed.
+    A connection in AUTOCOMMIT, such as in Alembic's `autocommit_block()`, is given a transaction that is committed here.
+    Raises: UnsupportedServerError if it is not PostgreSQL, or the encoding of the database is not UTF8; SchemaMissingError
+    or SchemaError when the tables are not of `from_version`, SchemaTooNewError for a version this library does not know,
+    SchemaBusyError when other transactions held the tables all the time; nothing was changed.
     """
+    with _in_transaction(connection):
+        _migrate(connection, layout, from_version=from_version, to_version=to_version, patience=patience)
+
+
+def _migrate(connection: Connection, layout: Layout, *, from_version: int, to_version: int, patience: timedelta) -> None:
     planned = statements(layout, from_version=from_version, to_version=to_version)
     if to_version and (encoding := connection.execute(text("SHOW server_encoding")).scalar_one()) != "UTF8":
         raise UnsupportedServerError.of_encoding(encoding)
@@ -185,11 +201,29 @@ def prepare(
 
 
 def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool, patience: timedelta) -> int:
-    _lock(connection, layout)  # before the look, so that the second of two programs that start together finds it done
-    found = known_version(connection, layout)
-    if found != to_version and (found < to_version) is up:
-        migrate(connection, layout, from_version=found, to_version=to_version, patience=patience)
-    return found
+    with _in_transaction(connection):
+        _lock(connection, layout)  # before the look, so that the second of two programs that start together finds it done
+        found = known_version(connection, layout)
+        if found != to_version and (found < to_version) is up:
+            _migrate(connection, layout, from_version=found, to_version=to_version, patience=patience)
+        return found
+
+
+@contextmanager
+def _in_transaction(connection: Connection) -> Iterator[None]:
+    """Run a block in the connection's transaction, or in one of its own where the driver commits each statement."""
+    require_postgresql(connection.dialect.name)
+    driver = connection.connection.dbapi_connection
+    if driver is None or not driver.autocommit:
+        yield
+        return
+    connection.exec_driver_sql("BEGIN")
+    try:
+        yield
+    except BaseException:
+        connection.exec_driver_sql("ROLLBACK")
+        raise
+    connection.exec_driver_sql("COMMIT")
 
 
 def _lock(connection: Connection, layout: Layout) -> None:

@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
+from sa_jobqueue.errors import require_postgresql
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import versions
 from sa_jobqueue.types import JobStatus
@@ -115,7 +116,10 @@ def register(table: Table, layout: Layout) -> None:
     queues.append(layout)
 
     @event.listens_for(table.metadata, "before_create", insert=True)  # first: the enum type's own comes at this time too
-    def create_schema(target: MetaData, connection: Connection, **_: Any) -> None:
+    def create_schema(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
+        if connection.dialect.name != "postgresql" and table not in (tables or ()):
+            return  # other tables of the application, which may well be created elsewhere
+        require_postgresql(connection.dialect.name)
         for statement in versions.v0001.place(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
             connection.execute(verbatim(statement))
 

@@ -8,11 +8,14 @@ transaction, unless the error states that nothing was written.
 import functools
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
+from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy.orm import scoped_session
 
-from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors import InvalidOptionError, require_postgresql
 from sa_jobqueue.operations.audit import AuditFilter, list_audit, prune_audit
 from sa_jobqueue.operations.blocker_counts import BlockerCounts, count_blockers
 from sa_jobqueue.operations.cancelling import cancel_chains
@@ -197,14 +200,24 @@ __all__ = [
 
 
 def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse an `AsyncSession`, which would fail much later, at the first result that was not awaited."""
+    """Give an operation the session of a `scoped_session`, and refuse sessions and databases that it cannot use.
+
+    An `AsyncSession` would fail much later, at the first result that was not awaited. Another database fails by its first
+    statement, so only errors are looked at.
+    """
 
     @functools.wraps(operation)
     def call(session: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(session, AsyncSession | async_scoped_session):
             name = operation.__name__
             raise InvalidOptionError("session", f"is an AsyncSession: await sa_jobqueue.aio.{name}(...)")
-        return operation(session, *args, **kwargs)
+        given = session() if isinstance(session, scoped_session) else session
+        try:
+            return operation(given, *args, **kwargs)
+        except Exception:
+            with suppress(UnboundExecutionError, AttributeError):
+                require_postgresql(given.get_bind().dialect.name)
+            raise
 
     return call
 

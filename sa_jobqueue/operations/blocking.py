@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, event, inspect
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError
+from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError, require_postgresql
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.statements import blockers, chains
@@ -56,7 +56,9 @@ def _after_flush(session: Session, context: object) -> None:
 
 def _connection(session: Session, jobs: Sequence[JobMixin[Any]]) -> Connection:
     # An application with several databases binds the queue's class to one of them.
-    return session.connection(bind_arguments={"mapper": inspect(type(jobs[0]))})
+    connection = session.connection(bind_arguments={"mapper": inspect(type(jobs[0]))})
+    require_postgresql(connection.dialect.name)
+    return connection
 
 
 def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:

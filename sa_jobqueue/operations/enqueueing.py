@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
 
-from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, require_postgresql
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.operations.blocking import declare, write_edges
@@ -87,7 +87,8 @@ def notify_workers(
 def _is_to_notify(
     session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str, fairness_key: str
 ) -> bool:
-    """Return whether to send a notification now, and record it."""
+    """Return whether to send a notification now, and record it. Raises: UnsupportedServerError without PostgreSQL."""
+    require_postgresql(connection.dialect.name)
     transaction = cast("SessionTransaction", session.get_transaction())  # there is one, since it writes a row
     topic = (model.__jobqueue__.channel("due"), queue)  # one topic for all fairness keys of the queue
     notified = _pending.setdefault(transaction, _Notifications())

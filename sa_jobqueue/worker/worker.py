@@ -20,7 +20,7 @@ from sa_jobqueue import aio
 from sa_jobqueue.db.connections import Connections, unavailable
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import read_url
-from sa_jobqueue.errors import InvalidOptionError, WorkerRunningError
+from sa_jobqueue.errors import InvalidOptionError, WorkerRunningError, require_postgresql
 from sa_jobqueue.events import (
     DrainRequested,
     EventBus,
@@ -101,7 +101,7 @@ class Worker:
         if not isinstance(engine, (Engine, AsyncEngine)):
             raise InvalidOptionError("engine", f"must be an Engine or AsyncEngine, got a {type(engine).__name__}")
         if engine.dialect.name != "postgresql":
-            raise InvalidOptionError("engine", f"must be a PostgreSQL engine, got one for {engine.dialect.name}")
+            require_postgresql(engine.dialect.name)
         if not len(jobs.registry):
             raise InvalidOptionError("jobs", "has no handlers; import the modules that declare them before this")
         check_importable(jobs, app)

@@ -1,0 +1,95 @@
+"""Advanced Alchemy's own command line and templates, whose revisions run in an `autocommit_block()`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, inspect, text
+
+from sa_jobqueue.errors import SchemaMissingError
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.migrations import runner, versions
+
+MODELS = """
+import os
+from uuid import UUID
+
+from advanced_alchemy.base import BigIntAuditBase, DefaultBase
+from advanced_alchemy.config import {alembic}, {config}
+from sqlalchemy import ForeignKey
+from sqlalchemy.orm import Mapped, mapped_column
+
+from sa_jobqueue import JobMixin
+
+
+class Job(JobMixin, DefaultBase):
+    pass
+
+
+class Author(BigIntAuditBase):
+    name: Mapped[str]
+    job_id: Mapped[UUID | None] = mapped_column(ForeignKey(Job.id))
+
+
+config = {config}(
+    connection_string=os.environ["DATABASE_URL"],
+    alembic_config={alembic}(script_location="migrations", script_config="migrations/alembic.ini"),
+)
+"""
+KINDS = {
+    "sync": ("postgresql+psycopg", "SQLAlchemySyncConfig", "AlembicSyncConfig"),
+    "psycopg": ("postgresql+psycopg", "SQLAlchemyAsyncConfig", "AlembicAsyncConfig"),
+    "asyncpg": ("postgresql+asyncpg", "SQLAlchemyAsyncConfig", "AlembicAsyncConfig"),
+}
+
+
+def alchemy(place: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "advanced_alchemy", "--config", "shop.config", *arguments]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{arguments}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_stock_templates_migrate_the_queue(
+    kind: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, config, alembic = KINDS[kind]
+    url = engine.url.set(drivername=driver)
+    (tmp_path / "shop.py").write_text(MODELS.format(config=config, alembic=alembic))
+    monkeypatch.setenv("DATABASE_URL", url.render_as_string(hide_password=False))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    alchemy(tmp_path, "init", "migrations", "--no-prompt")
+    alchemy(tmp_path, "make-migrations", "-m", "queue", "--no-prompt")
+    (revision,) = (tmp_path / "migrations" / "versions").glob("*queue*.py")
+    assert "autocommit_block" in revision.read_text()
+    for _ in range(2):
+        alchemy(tmp_path, "upgrade", "--no-prompt")
+        alchemy(tmp_path, "check")
+        assert {"job", "author"} <= set(inspect(engine).get_table_names())
+        alchemy(tmp_path, "downgrade", "base", "--no-prompt")
+        assert not {"job", "author"} & set(inspect(engine).get_table_names())
+
+
+def test_a_migration_in_autocommit_is_one_transaction(engine: Engine) -> None:
+    layout = Layout()
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("CREATE TABLE chain_waiter ()"))
+        connection.execute(text("CREATE VIEW job_chain AS SELECT 1 AS one"))  # a later statement fails by it
+        with pytest.raises(Exception, match="already exists"):
+            runner.upgrade(connection, layout)
+        assert inspect(connection).get_table_names() == ["chain_waiter"]
+        connection.execute(text("DROP VIEW job_chain"))
+        connection.execute(text("DROP TABLE chain_waiter"))
+        with pytest.raises(SchemaMissingError):
+            runner.migrate(connection, layout, from_version=1, to_version=0)
+        assert runner.upgrade(connection, layout) == 0
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        assert runner.current_version(connection, layout) == versions.LATEST
+        assert runner.downgrade(connection, layout, to_version=0) == versions.LATEST
+    with engine.connect() as connection:
+        assert runner.current_version(connection, layout) == 0
