@@ -40,6 +40,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "PayloadTooLargeError": ("input", 2_000_000, 1_000_000),
     "UnknownJobTypeError": ("x", ["b", "a"]),
     "DuplicateJobTypeError": ("x", "m:a", "m:b"),
+    "UncommittedWritesError": ("blog:export", "db.session"),
     "DuplicateStepError": ("ask", "7"),
     "EventTimeoutError": ("approved:7", "approval"),
     "StepOutputError": ("ask", "", "is recorded as a sleep"),
