@@ -176,7 +176,7 @@ def number(of: Table) -> ColumnElement[int]:
 def block(number: ColumnElement[int]) -> ColumnElement[int]:
     """Return which block of 64 transactions one is in; of a job's `number`, what `ix_job_history` indexes.
 
-    Source: `docs/decisions/index-history-by-blocks-of-transactions.md`.
+    Source: `docs/engineering/decisions.md`.
     """
     return number.bitwise_rshift(literal_column("6", Integer))
 

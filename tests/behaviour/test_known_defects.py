@@ -1,4 +1,4 @@
-"""None of the defects that a queue we learnt from had: `docs/defects.md` lists them all, with these tests and others."""
+"""None of the defects that a queue we learnt from had."""
 
 from __future__ import annotations
 

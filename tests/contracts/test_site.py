@@ -30,7 +30,7 @@ from tests.contracts.packages import ROOT
 from tests.dashboard.test_browser import AXE, CHECK, CHROMIUM, RULES, SKIPPED
 from tests.fixtures.workers import PATIENCE, wait_until
 
-PARTS = ["Home", "Tutorial", "How-to guides", "Reference", "Explanation", "Project"]
+PARTS = ["Home", "Learn", "Guides", "Reference", "Explanation", "Engineering"]
 SHOWN = ("", "guides/chains/", "reference/cli/", "explanation/stability/")
 DRAWN = {
     "explanation/architecture/": {"application session.add(job)", "claimer", "unblocker", "worker"},
@@ -67,8 +67,8 @@ def test_every_page_is_in_the_navigation_once(script: Any, tmp_path: Path) -> No
     found = list(script.names(nav))
     assert sorted(found) == sorted([*places.values(), "new/page.md"])
     sizes = {name: len(list(script.names([part]))) for part in nav for name in part}
-    assert min(sizes["Tutorial"], sizes["Project"]) >= 2
-    assert min(sizes["How-to guides"], sizes["Reference"], sizes["Explanation"]) > 20
+    assert min(sizes["Learn"], sizes["Engineering"]) >= 2
+    assert min(sizes["Guides"], sizes["Reference"]) > 20
 
 
 def test_every_option_has_a_help_text() -> None:
