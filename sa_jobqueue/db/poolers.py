@@ -52,8 +52,8 @@ async def is_pooled(arguments: Mapping[str, Any]) -> bool:
 class GuardedCursor(psycopg.AsyncCursor[Any]):
     """A cursor that sets the plan guards for the one transaction its statement runs in.
 
-    Behind a pooler a single statement becomes a transaction of three messages: begin with guards, statement, commit; the
-    first statement of a longer transaction is preceded by the guards.
+    Behind a pooler a single statement becomes a transaction of three messages: begin with guards, statement, commit. A
+    transaction that its caller begins stays one, with the guards behind its BEGIN: all of it runs in one server session.
     """
 
     async def execute(self, query: Any, params: Any = None, **options: Any) -> Any:
@@ -65,6 +65,9 @@ class GuardedCursor(psycopg.AsyncCursor[Any]):
         if not connection.autocommit:
             await plain.execute(_SET_GUARDS)
             return await super().execute(query, params, **options)
+        if isinstance(query, str) and query.startswith("BEGIN"):
+            await plain.execute(f"{query}; {_SET_GUARDS}")
+            return self
         await plain.execute(f"BEGIN; {_SET_GUARDS}")
         try:
             await super().execute(query, params, **options)

@@ -13,8 +13,9 @@ from sa_jobqueue import JobQueue, JobStatus
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.operations import explain_job
 from sa_jobqueue.operations.explaining import Cause
+from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import PATIENCE, Spawn, Start, until
+from tests.fixtures.workers import PATIENCE, Spawn, Start, through_poolers, until
 
 _RUNS = """
 CREATE TABLE run (id bigint GENERATED ALWAYS AS IDENTITY, job_id uuid, attempt int, key text,
@@ -66,6 +67,8 @@ def scalar(engine: Engine, statement: str, **given: Any) -> Any:
         return connection.execute(text(statement), given).scalar()
 
 
+@own_database
+@through_poolers
 async def test_a_queue_limit_applies_across_workers_when_one_is_killed(
     engine: Engine, jobs: Jobs, spawn: Spawn, start: Start
 ) -> None:
@@ -93,6 +96,8 @@ async def test_a_queue_limit_applies_across_workers_when_one_is_killed(
     assert scalar(engine, "SELECT max(n) FROM (SELECT count(*) AS n FROM run GROUP BY job_id) AS counted") <= 2
 
 
+@own_database
+@through_poolers
 async def test_a_job_types_rate_limit_applies_across_workers(engine: Engine, jobs: Jobs, start: Start) -> None:
     execute(
         engine,
@@ -138,6 +143,8 @@ async def test_an_expired_job_is_cancelled_and_never_runs(engine: Engine, jobs: 
     assert jobs.get(late)["chain_completed_at"] is not None
 
 
+@own_database
+@through_poolers
 async def test_jobs_of_an_ordering_key_run_in_order_and_a_retry_blocks_the_key(jobs: Jobs, start: Start) -> None:
     seen: list[tuple[str, int]] = []
     running: set[str] = set()

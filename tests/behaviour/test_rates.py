@@ -14,8 +14,9 @@ from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job
 from sa_jobqueue.operations.explaining import Cause
+from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import Start, until
+from tests.fixtures.workers import Start, through_poolers, until
 
 RULES = """
 INSERT INTO queue (name, fairness_key, rate_limit, rate_period, rate_burst, rate_algorithm) VALUES
@@ -47,6 +48,8 @@ def scalar(engine: Engine, statement: str, **given: Any) -> float:
         return float(connection.execute(text(statement), given).scalar_one())
 
 
+@own_database
+@through_poolers
 @pytest.mark.long
 async def test_weighted_rate_limits_apply_in_every_window_across_three_workers(
     engine: Engine, jobs: Jobs, start: Start
@@ -70,6 +73,8 @@ async def test_weighted_rate_limits_apply_in_every_window_across_three_workers(
     assert scalar(engine, "SELECT max(attempt) FROM job") == 1
 
 
+@own_database
+@through_poolers
 async def test_a_job_costing_more_than_the_rate_limit_starts_alone_and_delays_the_next(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
