@@ -32,8 +32,9 @@ def listed(package: griffe.Module) -> Iterator[Documented]:
         path: list[str] = []
         for marks, name in re.findall(r"^(##+) `([\w.]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
             path[len(marks) - 2 :] = [name]
-            if path[0].startswith("sa_jobqueue.") and len(path) > 1:
+            if path[0].partition(".")[0] == "sa_jobqueue" and len(path) > 1:
                 found = package[".".join(path).partition(".")[2]]
+                found = found.final_target if isinstance(found, griffe.Alias) else found
                 is_value = found.is_function and {one.callable_path for one in found.decorators} & VALUES
                 if isinstance(found, Documented) and not is_value:
                     yield found
