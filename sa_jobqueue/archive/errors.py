@@ -13,7 +13,7 @@ class ArchiveError(JobQueueError):
 
 
 class MissingArchiveExtraError(ArchiveError, ImportError):
-    """Archives need pyarrow, which is not installed: pip install "sa-jobqueue[archive]"."""
+    """Archives need pyarrow, which is not installed: install sa-jobqueue[archive]."""
 
 
 class ArchiveBusyError(ArchiveError):

@@ -228,7 +228,7 @@ def versions() -> Check:
             name="versions",
             status=Status.WARNING,
             found=f"{found[0]}; {DISTRIBUTION} is imported but not installed, so its requirements are unknown",
-            advice=f"install it: python -m pip install {DISTRIBUTION}",
+            advice="install the package from its checkout or its wheel",
         )
     found.append(f"{DISTRIBUTION} {about['Version']}")
     for requirement in needed:

@@ -29,7 +29,7 @@ class MissingDashboardExtraError(JobQueueError, ImportError):
     """Starlette, Jinja2 or uvicorn, which `dashboard` needs, is not installed."""
 
     def __init__(self) -> None:
-        super().__init__('the dashboard is not installed: run pip install "sa-jobqueue[dashboard]"')
+        super().__init__("the dashboard is not installed: install sa-jobqueue[dashboard]")
 
 
 @click.command()

@@ -141,7 +141,7 @@ def _is_url(place: str) -> bool:
 def _check_installed() -> None:
     missing = [name for name in _NEEDS if find_spec(name) is None]
     if missing:
-        raise MissingReportExtraError(f'{", ".join(missing)} not installed: run pip install "sa-jobqueue[report]"')
+        raise MissingReportExtraError(f"{', '.join(missing)} not installed: install sa-jobqueue[report]")
 
 
 def _check_source(place: str, url: URL | None, app: str | None) -> None:

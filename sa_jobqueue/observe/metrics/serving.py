@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class MissingMetricsExtraError(JobQueueError, ImportError):
-    """prometheus-client, which metrics need, is not installed: run pip install "sa-jobqueue[metrics]"."""
+    """prometheus-client, which metrics need, is not installed: install sa-jobqueue[metrics]."""
 
     def __init__(self) -> None:
-        super().__init__('prometheus-client is not installed: run pip install "sa-jobqueue[metrics]"')
+        super().__init__("prometheus-client is not installed: install sa-jobqueue[metrics]")
 
 
 def new_registry() -> CollectorRegistry:

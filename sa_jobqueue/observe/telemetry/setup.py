@@ -21,10 +21,10 @@ _instrumented: list[Callable[[], None]] = []
 
 
 class MissingOpenTelemetryExtraError(JobQueueError, ImportError):
-    """opentelemetry-api, which traces need, is not installed: run pip install "sa-jobqueue[otel]"."""
+    """opentelemetry-api, which traces need, is not installed: install sa-jobqueue[otel]."""
 
     def __init__(self) -> None:
-        super().__init__('opentelemetry-api is not installed: run pip install "sa-jobqueue[otel]"')
+        super().__init__("opentelemetry-api is not installed: install sa-jobqueue[otel]")
 
 
 class NoTelemetrySdkError(JobQueueError):
