@@ -14,6 +14,7 @@ from sqlalchemy import URL, Engine, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from sa_jobqueue.db.forks import cut_off_when_forked
 from sa_jobqueue.db.poolers import GuardedCursor, GuardedThreadCursor, is_pooled
 from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, TIMEOUTS, overridden, own_options, startup_arguments
 from sa_jobqueue.db.timeouts import AnsweredConnection, QuietConnection, answered_within
@@ -107,6 +108,7 @@ class Connections:
         )
         if not self.is_pooled:
             event.listen(engine, "connect", _undo_environment)
+        event.listen(engine, "connect", lambda connection, record: cut_off_when_forked(connection))
         return engine
 
     async def _open(self, **arguments: Any) -> AnsweredConnection:
@@ -168,6 +170,7 @@ class Connections:
         self._opening.discard(opening)
         if not opening.cancelled() and opening.exception() is None:
             self._opened.add(opening.result())
+            cut_off_when_forked(opening.result())
 
     def _to(self, url: URL) -> dict[str, Any]:
         # SQLAlchemy's own reading of the URL, several hosts included.

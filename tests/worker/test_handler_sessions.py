@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.registry import BatchItem
-from sa_jobqueue.worker.run.sessions import _effects, _is_local
+from sa_jobqueue.worker.run.sessions import _ENDING
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import drain, quick
@@ -215,80 +215,18 @@ async def test_autocommit_sessions_are_refused_before_anything_is_written(engine
         await made.dispose() if not is_sync else made.dispose()
 
 
-LASTING = {
-    "a timeout": "SET statement_timeout = '20ms'",
-    "read only": "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
-    "a default": "SET default_transaction_read_only = on",
-    "the search path": "SELECT 1; SET search_path = pg_temp",
-    "a role": "SET ROLE pg_monitor",
-    "a variable": "SELECT set_config('app.tenant', '42', false)",
-    "a block": "DO $$ BEGIN PERFORM set_config('app.tenant', '42', false); END $$",
-    "a temporary table": "CREATE TEMP TABLE effect (job text)",
-    "a lock": "SELECT pg_advisory_lock(7)",
-    "a channel": "LISTEN something",
-}
-
-
 @pytest.mark.parametrize(
-    "setting", variants(LASTING, default=["a timeout", "a role", "a block", "a temporary table", "a lock"])
+    ("statement", "ends"),
+    [
+        *((one, True) for one in ("PREPARE TRANSACTION 'a'", "abort", "rollback", "Commit;", "END TRANSACTION")),
+        *((one, False) for one in ("ROLLBACK TO SAVEPOINT a", "rollback work to a", "SELECT 'COMMIT'", "SET LOCAL a.b = 1")),
+    ],
 )
-async def test_session_state_set_by_a_handler_does_not_outlive_its_attempt(engine: Engine, jobs: Jobs, setting: str) -> None:
-    """Not its timeout, role, schema or variables, its temporary tables or locks: the next handler finds none of it."""
-    seen: list[Any] = []
-    state = text(
-        "SELECT current_setting('statement_timeout'), current_setting('default_transaction_read_only'), current_user,"
-        " current_setting('search_path'), coalesce(current_setting('app.tenant', true), ''),"
-        " (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()),"
-        " (SELECT count(*) FROM pg_class WHERE relpersistence = 't'), (SELECT count(*) FROM pg_listening_channels())"
-    )
-
-    def set_or_read(session: Session, payload: str) -> None:
-        if payload.startswith("set"):
-            session.execute(text(LASTING[setting]))
-            if setting == "a role":
-                session.execute(text("SET LOCAL ROLE NONE"))  # else it could not complete
-            if setting in {"a temporary table", "the search path"}:
-                session.execute(text("SET LOCAL search_path = public"))
-        else:
-            seen.append(tuple(session.execute(state).one()))
-
-    queue = handlers(set_or_read)
-    enqueue(engine, *(queue.job(kind, f"look {kind}") for kind in KINDS))
-    await drain(queue, engine, concurrency=1)
-    before, seen[:] = set(seen), []
-    sets = enqueue(engine, *(queue.job(kind, f"set {kind}") for kind in KINDS))
-    await drain(queue, engine, concurrency=1)
-    enqueue(engine, *(queue.job(kind, f"look again {kind}") for kind in KINDS))
-    await drain(queue, engine, concurrency=1)
-    assert set(seen) == before
-    assert len(seen) == 4
-    ended = {jobs.status(job_id) for job_id in sets}
-    assert ended <= {JobStatus.COMPLETED, JobStatus.DEAD}  # a role may have lost the right to write
+def test_only_statements_that_end_the_transaction_are_refused(statement: str, ends: bool) -> None:
+    assert bool(_ENDING.match(statement)) is ends
 
 
-def test_only_statements_with_lasting_effects_are_detected_as_session_changes() -> None:
-    for statement in (
-        "SET LOCAL statement_timeout = 5",
-        "SET   TRANSACTION ISOLATION LEVEL SERIALIZABLE",
-        "set constraints all deferred",
-        "UPDATE t\nSET a = 1; SELECT 2",
-        "SELECT set_config('app.tenant', %(t)s::VARCHAR, true)",
-        "CREATE TEMPORARY TABLE t ON COMMIT DROP AS SELECT 1",
-        "SELECT pg_advisory_xact_lock(7)",
-        "ROLLBACK TO SAVEPOINT a",
-        "rollback work to a",
-        "SELECT 'COMMIT'",
-    ):
-        assert _effects(statement) == (False, ""), statement
-    assert _effects("SELECT set_config(%(a)s, %(b)s, %(c)s)") == (False, "config")
-    assert _is_local({"a": "x", "b": "y", "c": True})
-    assert not _is_local(("x", "y", False))
-    assert not _is_local(("x", "y", "off"))
-    for statement in ("PREPARE TRANSACTION 'a'", "abort", "rollback", "Commit;", "END TRANSACTION"):
-        assert _effects(statement)[0], statement
-
-
-async def test_handlers_reuse_a_connection_if_they_change_no_session_state(engine: Engine, jobs: Jobs) -> None:
+async def test_handlers_that_leave_a_connection_as_it_was_share_it(engine: Engine, jobs: Jobs) -> None:
     pids: list[int] = []
 
     def set_local(session: Session, payload: str) -> None:

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.db.forks import LeaveIfForked
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import complete_attempts, ended_by_handler
@@ -106,6 +107,7 @@ class Batches:
         self._worker_id = worker_id
         self._sessions = sessions
         self._threads = threads
+        self._leave_if_forked = LeaveIfForked()
         self._cancel_timeout = cancel_timeout.total_seconds()
         self._loop = asyncio.get_running_loop()
         self._gathering: dict[str, _Batch] = {}
@@ -236,7 +238,7 @@ class Batches:
 
     async def _outcomes_async(self, batch: _Batch, given: dict[str, Any]) -> list[Any]:
         try:
-            with batch.job_type.around_call(_session_in(given, batch.job_type)):
+            with self._leave_if_forked, batch.job_type.around_call(_session_in(given, batch.job_type)):
                 returned = await batch.job_type.func(_arguments(batch), **given)
             return outcomes_of(returned, len(batch.members))
         except BatchFailed as failed:
@@ -284,7 +286,7 @@ class Batches:
 
     def _outcomes(self, batch: _Batch, given: dict[str, Any]) -> list[Any]:
         try:
-            with batch.job_type.around_call(_session_in(given, batch.job_type)):
+            with self._leave_if_forked, batch.job_type.around_call(_session_in(given, batch.job_type)):
                 returned = batch.job_type.func(_arguments(batch), **given)
             return outcomes_of(returned, len(batch.members))
         except BatchFailed as failed:

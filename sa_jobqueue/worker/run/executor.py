@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import tracing
 from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, attempt_in, enter_attempt
+from sa_jobqueue.db.forks import LeaveIfForked
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.errors import AttemptTimeoutError, LostAttemptError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobStarted, MiddlewareFailed
@@ -109,6 +110,7 @@ class Executor:
         self._by_type: Counter[str] = Counter()
         self.stuck_threads = 0
         """How many threads are occupied by handlers of attempts that have ended."""
+        self._leave_if_forked = LeaveIfForked()
         self._is_shutting_down = False
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
@@ -512,14 +514,15 @@ class Executor:
 
     async def _awaited(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
         given = self._injected(running, job_type) | session
-        with job_type.around_call(*session.values()):
+        with self._leave_if_forked, job_type.around_call(*session.values()):
             if not job_type.provided:
                 return await job_type.func(*arguments, **given)
             async with open_dependencies_in_thread(running.context, job_type, self._threads) as provided:
                 return await job_type.func(*arguments, **given, **provided)
 
     def _called(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
-        with job_type.around_call(*session.values()), open_dependencies(running.context, job_type) as provided:
+        around = job_type.around_call(*session.values())
+        with self._leave_if_forked, around, open_dependencies(running.context, job_type) as provided:
             return job_type.func(*arguments, **self._injected(running, job_type), **provided, **session)
 
     def _injected(self, running: Running, job_type: JobType) -> dict[str, Any]:

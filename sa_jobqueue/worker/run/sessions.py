@@ -1,27 +1,29 @@
 """The sessions that handlers are given: opened by the application's own factories, committed by the worker alone.
 
 A handler's transaction begins with its first statement and ends with the worker's commit, which holds the completion as
-well. `Guard` sees to it that nothing else ends it: what SQLAlchemy lets us see is refused before it happens; the rest (a
-`COMMIT` sent past SQLAlchemy) is found by the completing statement, which returns the name that the first statement gave
-to the transaction.
+well. `Guard` refuses what else would end it, as far as SQLAlchemy or the driver show it. The rest, such as a `COMMIT` sent
+with the driver's own cursor, is found by the completing statement, which returns the name that the first statement gave to
+the transaction. A connection that comes back in another state than it was given in is closed.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from types import TracebackType
 from typing import Any, Final
 from weakref import WeakSet
 
+import psycopg
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from sa_jobqueue.db.forks import cut_off_when_forked
 from sa_jobqueue.db.poolers import prepare_nothing
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
@@ -32,29 +34,14 @@ from sa_jobqueue.types import MOST_CONCURRENT, JobId
 GUARD: Final = "sa_jobqueue.guard"
 """In `Session.info`, and in the execution options of the connection of its transaction."""
 
-_CHANGED: Final = "sa_jobqueue.changed"
-"""In the `info` of a pooled connection whose session a handler has changed beyond its transaction."""
-
 _COMMENTS: Final = r"(?:\s|--[^\n]*\n|/\*.*?\*/)*"
 _ENDING: Final = re.compile(
     rf"{_COMMENTS}(?:commit|end|abort|rollback(?!\s+(?:(?:work|transaction)\s+)?to\b)|prepare\s+transaction)\b",
     re.IGNORECASE | re.DOTALL,
 )
 """Statements that end the transaction. Only the first word counts: functions are written with `END` as well."""
-_LASTING: Final = re.compile(
-    rf"(?:^|;){_COMMENTS}(?:set\b(?!\s+(?:local|constraints|transaction)\b)|(?:reset|discard|listen|load|prepare(?!\s+transaction)"
-    r"|create\s+(?:(?:local|global)\s+)?temp(?:orary)?)\b(?!.*\bon\s+commit\s+drop\b))"
-    r"|\bset_config\s*\(|\bpg_(?:try_)?advisory_lock(?:_shared)?\s*\(",
-    re.IGNORECASE | re.DOTALL,
-)
-"""Statements after which the database session differs from a fresh one, even when the transaction has ended."""
-_WORDS: Final = ("set", "discard", "listen", "load", "prepare", "temp", "advisory_lock")
-"""Without any of them nothing of that is in a statement: looked for first, 50 times as fast."""
-_LOCAL_CONFIG: Final = re.compile(
-    r"\bset_config\s*\((?:[^()]|\([^()]*\))*,\s*(?:is_local\s*=>\s*)?true\s*\)", re.IGNORECASE | re.DOTALL
-)
-_CACHED: Final = 10_000
-"""Characters of a statement up to which what it does is remembered."""
+_SETTINGS: Final = "sa_jobqueue.settings"
+"""In the `info` of a pooled connection: the settings of the driver with which it was checked out."""
 
 
 class Guard:
@@ -90,6 +77,7 @@ class Guard:
         connection.exec_driver_sql(name_session(self.job_id))
         _watch(connection.engine)
         connection.execution_options(**{GUARD: self})
+        self._keep_driver_from_committing(connection)
         self.name = session_name(self.job_id)
         self._is_rolled_back = False
 
@@ -108,37 +96,29 @@ class Guard:
         if not self.may_commit:
             raise HandlerCommitError
 
-    def execute(self, connection: Connection, statement: str, parameters: Any) -> None:
-        """Refuse a statement that ends the transaction; mark the connection when it changes more than the transaction."""
-        if not self._runs:
-            return
-        ends, lasts = _effects(statement) if len(statement) <= _CACHED else _effects.__wrapped__(statement)
-        if ends:
+    def execute(self, statement: str) -> None:
+        """Refuse a statement that ends the transaction. Raises: HandlerCommitError."""
+        if self._runs and _ENDING.match(statement):
             raise HandlerCommitError(f"a handler must not end its session's transaction, it sent {statement.strip()[:60]!r}")
-        if lasts and not (lasts == "config" and _is_local(parameters)):
-            connection.info[_CHANGED] = True
+
+    def _keep_driver_from_committing(self, connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        cut_off_when_forked(driver)
+        connection.info.setdefault(_SETTINGS, _settings_of(driver))
+        if not isinstance(driver, (psycopg.Connection, psycopg.AsyncConnection)):
+            return
+        commit: Any = type(driver).commit
+
+        def guarded_commit() -> Any:
+            if self._runs:
+                self._refuse("it committed on the driver's connection: leave that to the worker")
+            return commit(driver)
+
+        driver.commit = guarded_commit  # type: ignore[method-assign]
 
     def _refuse(self, reason: str) -> None:
         self._fault = HandlerCommitError(f"the handler's writes and its completion are one commit, but {reason}")
         raise self._fault
-
-
-@lru_cache(maxsize=1024)
-def _effects(statement: str) -> tuple[bool, str]:
-    """Return whether a statement ends the transaction, and whether it changes the session ("config": perhaps)."""
-    if _ENDING.match(statement):
-        return True, ""
-    lower = statement.lower()
-    if not any(word in lower for word in _WORDS) or _LASTING.search(_LOCAL_CONFIG.sub("", statement)) is None:
-        return False, ""
-    others = re.sub(r"\bset_config\s*\(", "", statement, flags=re.IGNORECASE)
-    return False, "config" if _LASTING.search(others) is None else "session"
-
-
-def _is_local(parameters: Any) -> bool:
-    """Return whether the third argument of `set_config`, given as a parameter, is true."""
-    values = list(parameters.values()) if isinstance(parameters, Mapping) else list(parameters or ())
-    return any(value is True for value in values) and not any(value is False for value in values)
 
 
 def guard(session: Session, job_id: JobId) -> Guard:
@@ -188,6 +168,7 @@ def _watch(engine: Engine) -> None:
         if engine not in _watched:
             event.listen(engine, "commit", _on_commit)
             event.listen(engine, "before_cursor_execute", _on_execute)
+            event.listen(engine, "checkout", _on_checkout)
             event.listen(engine, "checkin", _on_checkin)
             _watched.add(engine)
 
@@ -198,21 +179,38 @@ def _on_commit(connection: Connection) -> None:
         found.commit()
 
 
-def _on_checkin(connection: Any, record: ConnectionPoolEntry) -> None:
-    """Close a connection that a handler has changed, instead of giving it to the next one.
+def _on_checkout(connection: Any, record: ConnectionPoolEntry, proxy: Any) -> None:
+    record.info[_SETTINGS] = _settings_of(record.driver_connection)
 
-    Not by `RESET ALL`, which would undo what the application's own `connect` events have set, nor by `DISCARD ALL`, which a
-    pooler forbids; and only where something was changed, so that others pay nothing.
+
+def _on_checkin(connection: Any, record: ConnectionPoolEntry) -> None:
+    """Close a connection that is in a transaction, or whose driver has other settings, instead of giving it to the next one.
+
+    The pool has rolled back what SQLAlchemy knew of. A transaction that is still open is one that it does not know of: of a
+    refused commit, or begun past it.
     """
-    if connection is not None and record.info.pop(_CHANGED, False):
+    driver: Any = record.driver_connection
+    given = record.info.pop(_SETTINGS, None)
+    if connection is not None and (_is_in_transaction(driver) or given not in {None, _settings_of(driver)}):
         record.invalidate()
+
+
+def _settings_of(driver: Any) -> tuple[Any, ...]:
+    return tuple(getattr(driver, name, None) for name in ("autocommit", "isolation_level", "read_only", "deferrable"))
+
+
+def _is_in_transaction(driver: Any) -> bool:
+    if (asked := getattr(driver, "is_in_transaction", None)) is not None:  # asyncpg
+        return bool(asked())
+    info = getattr(driver, "info", None)
+    return info is not None and int(info.transaction_status) != TransactionStatus.IDLE
 
 
 def _on_execute(connection: Connection, cursor: Any, statement: str, parameters: Any, context: Any, many: bool) -> None:  # noqa: PLR0917 - SQLAlchemy calls it
     found = connection.get_execution_options().get(GUARD)
     if found is None or context is None or context.isinsert or context.isupdate or context.isdelete:
         return
-    found.execute(connection, statement, parameters)
+    found.execute(statement)
 
 
 @dataclass(slots=True)

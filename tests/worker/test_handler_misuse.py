@@ -1,0 +1,196 @@
+"""A handler does anything at all with its session; the next one on the same connection finds nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session, sessionmaker
+
+from sa_jobqueue import JobQueue, JobStatus, Worker
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import quick
+
+WRITE: Final = text("INSERT INTO effect VALUES (:job)")
+PAST: Final = "a COMMIT with the driver's cursor"
+"""The one thing that nothing can refuse or undo: the attempt fails, and what it had written stays."""
+
+
+def _driver(session: Session) -> Any:
+    return session.connection().connection.dbapi_connection
+
+
+def _autocommit(session: Session) -> None:
+    _driver(session).rollback()
+    _driver(session).autocommit = True
+
+
+def _in_thread(act: Callable[[Session], object]) -> Callable[[Session], None]:
+    def run(session: Session) -> None:
+        thread = threading.Thread(target=lambda: _quietly(act, session))
+        thread.start()
+        thread.join()
+
+    return run
+
+
+def _quietly(act: Callable[[Session], object], session: Session) -> None:
+    try:
+        act(session)
+    except Exception:  # as an application does that logs and goes on
+        return
+
+
+def _savepoint(session: Session) -> None:
+    with session.begin_nested():
+        session.execute(WRITE, {"job": "misuser"})
+
+
+ACTS: Final[dict[str, Callable[[Session], object]]] = {
+    "write": lambda session: session.execute(WRITE, {"job": "misuser"}),
+    "savepoint": _savepoint,
+    "open savepoint": lambda session: session.execute(text("SAVEPOINT mine")),
+    "session.commit": lambda session: session.commit(),
+    "session.rollback": lambda session: session.rollback(),
+    "session.close": lambda session: session.close(),
+    "connection.commit": lambda session: session.connection().commit(),
+    "connection.rollback": lambda session: session.connection().rollback(),
+    "driver commit": lambda session: _driver(session).commit(),
+    "driver rollback": lambda session: _driver(session).rollback(),
+    "driver autocommit": _autocommit,
+    "raw commit": lambda session: session.execute(text("COMMIT")),
+    "raw rollback": lambda session: session.execute(text("ROLLBACK")),
+    "an error": lambda session: session.execute(text("SELECT 1 / 0")),
+    "commit in a thread": _in_thread(lambda session: session.connection().commit()),
+    PAST: lambda session: _driver(session).cursor().execute("COMMIT"),
+}
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_misuse_of_a_session_never_reaches_the_next_attempt_on_its_connection(
+    engine: Engine, jobs: Jobs, is_async: bool
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effect (job text)"))
+
+    # An AsyncSession works in its own task alone: SQLAlchemy refuses it in a thread.
+    acts_of = [name for name in ACTS if not (is_async and name.endswith("thread"))]
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        acts=st.lists(st.sampled_from(acts_of), min_size=1, max_size=4),
+        swallows=st.booleans(),
+        fails=st.booleans(),
+    )
+    def check(acts: list[str], swallows: bool, fails: bool) -> None:
+        queue: JobQueue[Any] = JobQueue()
+
+        def misuse(session: Session) -> None:
+            for name in acts:
+                if swallows:
+                    _quietly(ACTS[name], session)
+                else:
+                    ACTS[name](session)
+            if fails:
+                raise ValueError("after all")
+
+        if is_async:
+
+            @queue.handler("misuser", max_attempts=1)
+            async def misuser(payload: None, session: AsyncSession) -> None:
+                await session.run_sync(misuse)
+
+            @queue.handler("innocent", max_attempts=1)
+            async def innocent(payload: None, session: AsyncSession) -> None:
+                await session.execute(WRITE, {"job": "innocent"})
+        else:
+
+            @queue.handler("misuser", max_attempts=1)
+            def misuser_sync(payload: None, session: Session) -> None:
+                misuse(session)
+
+            @queue.handler("innocent", max_attempts=1)
+            def innocent_sync(payload: None, session: Session) -> None:
+                session.execute(WRITE, {"job": "innocent"})
+
+        with engine.begin() as connection:
+            connection.execute(text("TRUNCATE effect"))
+        first, second = (
+            jobs.add(type_name="misuser", priority=5, max_attempts=1),
+            jobs.add(type_name="innocent", max_attempts=1),
+        )
+
+        async def run() -> None:
+            one_connection = {"pool_size": 1, "max_overflow": 0}
+            if is_async:
+                own = create_async_engine(engine.url, **one_connection)
+                factory: dict[str, Any] = {"async_session_factory": async_sessionmaker(own)}
+            else:
+                plain = create_engine(engine.url, **one_connection)
+                factory = {"session_factory": sessionmaker(plain)}
+            worker = Worker(queue, engine, options=quick(concurrency=1), **factory)
+            await worker.run_until_idle()
+            if is_async:
+                await own.dispose()
+            else:
+                plain.dispose()
+
+        asyncio.run(run())
+        with engine.connect() as connection:
+            written = list(connection.execute(text("SELECT job FROM effect")).scalars())
+        assert jobs.status(second) is JobStatus.COMPLETED
+        assert written.count("innocent") == 1
+        completed = jobs.status(first) is JobStatus.COMPLETED
+        if not completed and PAST not in acts and "driver autocommit" not in acts:
+            assert "misuser" not in written
+
+    check()
+
+
+@pytest.mark.parametrize("ends", ["returns", "exits"])
+@pytest.mark.parametrize("takes_session", [True, False])
+def test_a_process_that_a_handler_forks_neither_works_on_nor_touches_its_connections(
+    engine: Engine, jobs: Jobs, ends: str, takes_session: bool
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE effect (job text)"))
+    queue: JobQueue[Any] = JobQueue()
+
+    def fork() -> bool:
+        """Return whether this is the child."""
+        pid = os.fork()
+        if pid == 0:
+            if ends == "exits":
+                raise SystemExit(3)
+            return True
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == (3 if ends == "exits" else 0)
+        return False
+
+    if takes_session:
+
+        @queue.handler("forks", max_attempts=1)
+        def forks(payload: None, session: Session) -> None:
+            session.execute(WRITE, {"job": "before"})
+            if not fork():
+                session.execute(WRITE, {"job": "after"})
+    else:
+
+        @queue.handler("forks", max_attempts=1)
+        def forks_alone(payload: None) -> None:
+            fork()
+
+    ids = [jobs.add(type_name="forks", max_attempts=1) for _ in range(3)]
+    asyncio.run(Worker(queue, engine, options=quick(concurrency=1)).run_until_idle())
+    assert [jobs.status(job_id) for job_id in ids] == [JobStatus.COMPLETED] * 3
+    with engine.connect() as connection:
+        written = sorted(connection.execute(text("SELECT job FROM effect")).scalars())
+    assert written == (["after"] * 3 + ["before"] * 3 if takes_session else [])
