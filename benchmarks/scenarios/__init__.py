@@ -34,6 +34,7 @@ from benchmarks.scenarios import (
     policy_pins,
     session_handler,
     single_enqueue,
+    steps,
 )
 
 _MODULES = (
@@ -41,6 +42,7 @@ _MODULES = (
     bulk_enqueue,
     drain,
     session_handler,
+    steps,
     chains,
     latency,
     life,
