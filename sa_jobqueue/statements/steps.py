@@ -109,7 +109,8 @@ def record(model: type[JobMixin[Any]], kind: StepKind) -> Insert:
     Parameters: `job_id`, `job_attempt`, `worker_id`, the fence; `step_name`, `step_key`; `step_output` (JSON text or null);
     `took`, how long it took; for a sleep, how long it is.
     Shape: one row `(completed_at, session_name)`, the last telling in which transaction it ran; none for a lost attempt.
-    Changes: a `job_step` row. Clock: the database's. Locks: the job, awaited, until the transaction ends: until then no
+    Changes: a `job_step` row; a second try, after an answer was lost, changes the row of the first.
+    Clock: the database's. Locks: the job, awaited, until the transaction ends: until then no
     other transaction can rescue, cancel or complete it.
     Obliges: commit only if it returned a row. Index: the primary key.
     """
@@ -131,7 +132,10 @@ def record(model: type[JobMixin[Any]], kind: StepKind) -> Insert:
         .with_for_update(key_share=True)
     )
     columns = ["job_id", "name", "key", "kind", "attempt", "output", "started_at", "completed_at"]
-    return insert(step).from_select(columns, held).returning(step.c.completed_at, current_name())
+    statement = insert(step).from_select(columns, held)
+    changed = {name: statement.excluded[name] for name in ("attempt", "output", "started_at", "completed_at")}
+    again = statement.on_conflict_do_update(index_elements=["job_id", "name", "key"], set_=changed)
+    return again.returning(step.c.completed_at, current_name())
 
 
 @once_a_model

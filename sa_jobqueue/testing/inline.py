@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from sqlalchemy import Select, func, or_, select, update
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -213,6 +214,10 @@ class InlineSteps:
         """Call a function with the session."""
         self._calls.append(work)
         return await self._given.run_sync(work) if isinstance(self._given, AsyncSession) else work(self._given)
+
+    def is_outage(self, error: DBAPIError) -> bool:
+        """Return False: the test's transaction is over."""
+        return False
 
     transact = call
     transact_async = call_async

@@ -239,6 +239,8 @@ class Worker:
         await connections.find_pooler()
         can_listen = options.listen and not until_idle and connections.can_listen
         engine = connections.engine(7)
+        # Of its own, so that handlers with many steps do not delay claims and completions; opened by the first step.
+        steps_engine = connections.engine(4)
 
         # The claimer and the settings' reader are created last, because they use what calls these.
         def wake(queue: str | None) -> None:
@@ -274,6 +276,7 @@ class Worker:
             registry=self._jobs.registry,
             model=model,
             engine=engine,
+            steps_engine=steps_engine,
             sessions=self._sessions,
             completer=completer,
             unblocker=unblocker,
@@ -401,6 +404,7 @@ class Worker:
         except BaseException as error:  # a cancellation as well
             await children.close()
             await engine.dispose()
+            await steps_engine.dispose()
             await connections.close(timedelta(seconds=1))
             if isinstance(error, DBAPIError):
                 raise unavailable(error, self._url) from error

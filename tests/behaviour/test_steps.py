@@ -23,6 +23,7 @@ from sa_jobqueue.operations.steps import record_step
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.types import StepKind
+from tests.fixtures.attempts import attempt_context
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import ManualWorker, drain, wait_until
 
@@ -678,3 +679,55 @@ async def test_explain_names_the_sleep_and_the_last_step(engine: Engine, jobs: J
         session.add(Job.Step(job_id=running, name="draft", kind="step", attempt=1, **times))
     with Session(engine) as session:
         assert "attempt 1 of 20, last recorded step 'draft'" in explain_job(session, running).sentence
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_outage_after_a_call_delays_its_record_and_does_not_repeat_the_call(
+    engine: Engine, jobs: Jobs, kind: str
+) -> None:
+    """The connections are cut while the function runs: that of the step before is in the pool, and is broken."""
+    queue: JobQueue[Any] = JobQueue()
+    called: list[int] = []
+    cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'sa_jobqueue tester'"
+
+    def pay() -> str:
+        called.append(1)
+        with engine.connect() as connection:
+            assert len(connection.execute(text(cut)).all()) > 1
+        return "paid"
+
+    async def nothing() -> None:
+        return
+
+    @queue.handler("sync", max_attempts=1)
+    def sync(payload: str, ctx: AttemptContext) -> str:
+        ctx.step("first", lambda: None)
+        return ctx.step("pay", pay)
+
+    @queue.handler("async", max_attempts=1)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> str:
+        await ctx.step("first", nothing)
+        return await ctx.step("pay", asyncio.to_thread, pay, output=str)
+
+    (job_id,) = enqueue(engine, queue.job(kind, "x"))
+    await drain(queue, engine)
+    assert jobs.get(job_id)["output"] == "paid", jobs.get(job_id)["last_error"]
+    assert called == [1]
+
+
+def test_a_step_whose_answer_was_lost_is_recorded_once_by_the_second_try(
+    engine: Engine, jobs: Jobs, manual_worker: MakeWorker
+) -> None:
+    jobs.add_worker("one:1")
+    job_id = jobs.add()
+    (job,) = manual_worker("one:1").claim()
+    for _ in range(2):
+        with Session(engine) as session, session.begin():
+            record_step(session, Job, job, "one:1", kind=StepKind.STEP, place=("pay", ""), output='"paid"')
+    assert steps_of(engine, job_id) == [("pay", "", "step", 1, "paid")]
+
+
+def test_a_context_without_a_store_names_the_child_process() -> None:
+    with pytest.raises(InvalidOptionError, match='remove isolation="process"') as caught:
+        attempt_context().step("x", lambda: None)
+    assert caught.value.option == "isolation"

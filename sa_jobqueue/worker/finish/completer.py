@@ -233,7 +233,7 @@ class Completer(Component):
         for end in batch:
             if end.job.id in done.written:
                 if isinstance(end, Finished):
-                    self._report(end)
+                    self.report(end)
                 else:
                     completed.append(end)
         self._report_completed(completed)
@@ -287,7 +287,8 @@ class Completer(Component):
             ]
             self._events.emit_many(events)
 
-    def _report(self, end: Finished) -> None:
+    def report(self, end: Finished) -> None:
+        """Report an end without success that is written."""
         self._on_ended(end.job.id)
         if end.status is JobStatus.PENDING:
             self._on_rescheduled()

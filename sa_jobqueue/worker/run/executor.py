@@ -36,7 +36,7 @@ from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import blockers, completions, leases
 from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.escapes import contained, original
-from sa_jobqueue.worker.finish.completer import Completer, event_of
+from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, broken, failed, released
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
@@ -68,6 +68,7 @@ class Executor:
         registry: Registry,
         model: type[JobMixin[Any]],
         engine: AsyncEngine,
+        steps_engine: AsyncEngine,
         sessions: Sessions,
         completer: Completer,
         unblocker: Unblocker,
@@ -114,7 +115,7 @@ class Executor:
         self._is_shutting_down = False
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
-        self._steps = WorkerSteps(engine, model, registry, sessions, self._loop)
+        self._steps = WorkerSteps(steps_engine, model, registry, sessions, self._loop)
         self._doubtful: set[str] = set()
         self._background: set[asyncio.Task[Any]] = set()
         self.given_back = 0
@@ -333,8 +334,7 @@ class Executor:
         if running.ended is not None:  # too late: the handler has already committed the end
             self._report_ended(running)
         elif isinstance(suspended, Suspended):  # so has the step that waits, whatever the handler did then
-            self._on_ended(job.id)
-            self._events.emit(event_of(replace(suspended.end, ran=self._ran(running))))
+            self._completer.report(replace(suspended.end, ran=self._ran(running)))
         elif not isinstance(error, asyncio.CancelledError) or (reason is None and not self._is_worker_cancelled()):
             # Not stopped by this worker: the handler cancelled its own task, or awaited something that was cancelled.
             self._fail(running, error, job_type)

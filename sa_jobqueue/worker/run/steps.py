@@ -17,10 +17,12 @@ from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.context import AttemptContext, ClaimedJob
+from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.errors import (
     DuplicateStepError,
     EventTimeoutError,
@@ -49,6 +51,10 @@ Place = tuple[str, str]
 
 _LONGEST_NAME: Final = 100
 _LONGEST_KEY: Final = 500
+_OUTAGES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
+"""Classes of SQLSTATE of errors that pass: lost connections, deadlocks, full disks, timeouts, shutdowns, a standby."""
+_REST: Final = timedelta(seconds=1)
+"""How long to wait before a write is tried again after such an error."""
 _PAUSE: Final = timedelta(milliseconds=20)
 """How long to wait for a sender's transaction, before the next look."""
 _TIMED_OUT: Final = object()
@@ -86,6 +92,9 @@ class StepStore(Protocol):
     async def transact_async(self, work: Callable[[Any], T]) -> T:
         """Do the same for an asynchronous handler."""
 
+    def is_outage(self, error: DBAPIError) -> bool:
+        """Return whether the write may succeed later."""
+
     def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
         """Return a session for a transaction of its own, of the application's class, and its guard."""
 
@@ -120,7 +129,7 @@ class WorkerSteps:
 
     def call(self, work: Callable[[Connection], T]) -> T:
         """Call a function with a connection, from a handler's thread."""
-        return asyncio.run_coroutine_threadsafe(self.call_async(work), self._loop).result()
+        return self._result(self.call_async(work))
 
     async def call_async(self, work: Callable[[Connection], T]) -> T:
         """Call a function with a connection."""
@@ -129,12 +138,23 @@ class WorkerSteps:
 
     def transact(self, work: Callable[[Connection], T]) -> T:
         """Call a function with a connection in one transaction, from a handler's thread."""
-        return asyncio.run_coroutine_threadsafe(self.transact_async(work), self._loop).result()
+        return self._result(self.transact_async(work))
 
     async def transact_async(self, work: Callable[[Connection], T]) -> T:
         """Call a function with a connection in one transaction."""
         async with self._transactions.begin() as connection:
             return await connection.run_sync(work)
+
+    def _result(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if not self._loop.is_running():  # a thread that was left behind may outlive the worker
+            coroutine.close()
+            raise RuntimeError("the worker has stopped: its attempts record no more steps")
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def is_outage(self, error: DBAPIError) -> bool:
+        """Return whether the write may succeed later."""
+        state = sqlstate(error)
+        return isinstance(error, OperationalError | InterfaceError) if state is None else state[:2] in _OUTAGES
 
     def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
         """Return a session that the application's factory makes, and its guard."""
@@ -184,7 +204,7 @@ class AttemptSteps:
             raise LostAttemptError(self._context.job.id, self._context.attempt)
         began = time.monotonic()
         document = self._encode(place, codec, fn(*args))
-        self._store.call(self._record(StepKind.STEP, place, document, began=began))
+        self._written(self._record(StepKind.STEP, place, document, began=began))
         return self._decode(place, codec, document)
 
     async def _step_async(self, place: Place, fn: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any]) -> Any:
@@ -194,7 +214,7 @@ class AttemptSteps:
         began = time.monotonic()
         returned = fn(*args)
         document = self._encode(place, codec, await returned if inspect.isawaitable(returned) else returned)
-        await uninterrupted(self._store.call_async(self._record(StepKind.STEP, place, document, began=began)))
+        await self._written_async(self._record(StepKind.STEP, place, document, began=began))
         return self._decode(place, codec, document)
 
     def transaction(self, name: str, *, key: str | int | None) -> StepTransaction:
@@ -211,15 +231,14 @@ class AttemptSteps:
     def _sleep(self, place: Place, duration: timedelta) -> None:
         self.load()
         if (found := self.find(place, StepKind.SLEEP)) is None:
-            self._suspend(self._store.call(self._record(StepKind.SLEEP, place, took=duration)))
+            self._suspend(self._written(self._record(StepKind.SLEEP, place, took=duration)))
         elif not found.is_over:
             self._suspend(found.completed_at)
 
     async def _sleep_async(self, place: Place, duration: timedelta) -> None:
         await self.load_async()
         if (found := self.find(place, StepKind.SLEEP)) is None:
-            record = self._store.call_async(self._record(StepKind.SLEEP, place, took=duration))
-            self._suspend(await uninterrupted(record))
+            self._suspend(await self._written_async(self._record(StepKind.SLEEP, place, took=duration)))
         elif not found.is_over:
             self._suspend(found.completed_at)
 
@@ -314,6 +333,25 @@ class AttemptSteps:
         given: dict[str, Any] = {"kind": kind, "place": place, "output": output, "took": took}
         return lambda one: record_step(one, self._store.model, attempt.job, attempt.worker_id, **given)
 
+    def _written(self, work: Callable[[Any], T]) -> T:
+        """Write a record; an outage delays it, so that what it records is not repeated."""
+        while True:
+            try:
+                return self._store.call(work)
+            except DBAPIError as error:
+                if not self._store.is_outage(error) or self._context.wait_cancelled(_REST):
+                    raise
+
+    async def _written_async(self, work: Callable[[Any], T]) -> T:
+        """Do the same in an asynchronous handler."""
+        while True:
+            try:
+                return await uninterrupted(self._store.call_async(work))
+            except DBAPIError as error:
+                if not self._store.is_outage(error):
+                    raise
+            await asyncio.sleep(_REST.total_seconds())
+
     def _enter(self, name: str, key: str | int | None) -> Place:
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
             raise InvalidOptionError("name", f"must be 1 to {_LONGEST_NAME} printable characters, got {name!r}")
@@ -323,6 +361,8 @@ class AttemptSteps:
             raise InvalidOptionError(
                 "key", f"must be a whole number or 1 to {_LONGEST_KEY} printable characters, got {key!r}"
             )
+        if self._context.suspended is not None:  # the handler has caught it and goes on
+            raise self._context.suspended
         if (name, text) in self._entered:
             raise DuplicateStepError(name, text)
         self._entered.add((name, text))

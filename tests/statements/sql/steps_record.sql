@@ -6,4 +6,7 @@ AND job.attempt = %(job_attempt)s::INTEGER
 AND job.leased_by = %(worker_id)s::VARCHAR
 AND CAST(job.status AS TEXT) = 'running'
 FOR NO KEY UPDATE
+ON CONFLICT (job_id, name, key) DO
+UPDATE
+SET attempt = excluded.attempt, output = excluded.output, started_at = excluded.started_at, completed_at = excluded.completed_at
 RETURNING job_step.completed_at, current_setting('application_name') AS session_name
