@@ -261,7 +261,7 @@ class WriteQuarantined:
     worker_id: str
     """Id of the worker."""
     error: Exception
-    """The database's error."""
+    """What the database raised, or Python: a default, a column type or an event listener of the application."""
     sqlstate: str | None
     """Its SQLSTATE code; None if it has none."""
     failures: int

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Final
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from sqlalchemy import Dialect, text
 from sqlalchemy.dialects.postgresql.psycopg import PGDialectAsync_psycopg
 from sqlalchemy.exc import DBAPIError
@@ -81,9 +82,11 @@ class Compiled:
                 connection_invalidated=driver.closed,
                 dialect=_DIALECT,
             ) from error
-        except BaseException:
-            # Cancelled while the server was executing: a later statement could receive the answer.
-            await connection.invalidate()
+        except BaseException as error:
+            # A value that Python cannot convert was not sent. Cancelled while the server was executing, however, a later
+            # statement could receive the answer.
+            if not isinstance(error, Exception) or driver.pgconn.transaction_status != TransactionStatus.IDLE:
+                await connection.invalidate()
             raise
 
 

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from traceback import walk_tb
 from typing import Final, TypeVar
 
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
+import psycopg
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    DisconnectionError,
+    IntegrityError,
+    NotSupportedError,
+    PendingRollbackError,
+    ProgrammingError,
+    ResourceClosedError,
+    StatementError,
+)
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from sa_jobqueue.errors import DatabaseUnavailableError
 from sa_jobqueue.errors.drivers import diagnose
 
 T = TypeVar("T")
@@ -21,6 +35,16 @@ locks, rights, missing objects, resources, operators, the system. The same state
 
 
 NO_RIGHT: Final = "42501"
+_OF_THE_CONNECTION: Final = (
+    psycopg.Error,
+    DatabaseUnavailableError,
+    DisconnectionError,
+    MemoryError,
+    PendingRollbackError,
+    PoolTimeoutError,
+    ResourceClosedError,
+)
+"""Errors without an SQLSTATE that are about the connection or the process."""
 MAX_ERROR: Final = 500
 """Characters kept of an error's message."""
 
@@ -30,32 +54,55 @@ def is_of_a_row(error: BaseException) -> bool:
 
     What the server raised is judged by its SQLSTATE; classes that it does not know, as a trigger may raise, are of a row. So
     is a mistake in a function that a trigger runs, such as a column that is not there: it may concern some rows alone. Of
-    the errors without an SQLSTATE those are that the driver raised for a value.
+    the errors without an SQLSTATE those are that the driver raised for a value. So is what Python raised while the values
+    were made or converted: a default, a column type, an event listener of the application.
     """
-    if not isinstance(error, DBAPIError):
+    if not isinstance(error, Exception):
         return False
+    if not isinstance(error, DBAPIError):
+        if isinstance(error, OSError):  # an application's default or listener may raise it as well
+            modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+            return not any(module.startswith("psycopg") for module in modules)
+        return not isinstance(error, _OF_THE_CONNECTION)
     state = sqlstate(error)
     if state is None:
-        return isinstance(error, (DataError, IntegrityError))
+        of_a_value = isinstance(error, (DataError, IntegrityError, NotSupportedError, ProgrammingError))
+        return of_a_value and not error.connection_invalidated
     if state[:2] == "42" and state != NO_RIGHT:
         return "PL/pgSQL" in (diagnose(error).context or "")
     return state[:2] not in NOT_OF_A_ROW
 
 
-def sqlstate(error: DBAPIError) -> str | None:
+def cause_of(error: Exception) -> BaseException:
+    """Return what Python raised while SQLAlchemy prepared a statement; any other error as it is."""
+    if isinstance(error, StatementError) and not isinstance(error, DBAPIError):
+        return error.orig or error
+    return error
+
+
+def sqlstate(error: Exception) -> str | None:
     """Return the SQLSTATE of a driver's error, None where it has none."""
-    return diagnose(error).sqlstate
+    return diagnose(error).sqlstate if isinstance(error, DBAPIError) else None
 
 
-def summary(error: DBAPIError) -> str:
+def summary(error: Exception) -> str:
     """Return an error on one line, without the statement's parameters: its type and the server's message."""
-    first = next(iter(diagnose(error).message.strip().splitlines()), "")[:MAX_ERROR].replace("\x00", "")
-    return f"{type(error.orig).__name__}: {first}"
+    if isinstance(error, DBAPIError):
+        kind, message = type(error.orig).__name__, diagnose(error).message
+    else:
+        cause = cause_of(error)
+        kind = type(cause).__name__
+        try:
+            message = str(cause)
+        except Exception:  # code of the application
+            message = "its message could not be made"
+    first = next(iter(message.strip().splitlines()), "")[:MAX_ERROR].replace("\x00", "")
+    return f"{kind}: {first}".encode("utf-8", "backslashreplace").decode()
 
 
 async def in_parts(
     items: Sequence[T], write: Callable[[Sequence[T]], Awaitable[R]]
-) -> tuple[list[R], list[tuple[T, DBAPIError]]]:
+) -> tuple[list[R], list[tuple[T, Exception]]]:
     """Write all items at once; on an error of a row write halves, down to the items that fail alone.
 
     `write`: one statement or one transaction, which changes nothing when it raises.
@@ -66,7 +113,7 @@ async def in_parts(
         return [], []
     try:
         return [await write(items)], []
-    except DBAPIError as error:
+    except Exception as error:
         if not is_of_a_row(error):
             raise
         if len(items) == 1:

@@ -13,6 +13,7 @@ from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from sa_jobqueue.errors import require_postgresql
+from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import versions
 from sa_jobqueue.types import JobStatus
@@ -76,6 +77,11 @@ def id_parameter(layout: Layout) -> TypeEngine[Any]:
 def lowest_id(layout: Layout) -> Any:
     """Return what comes before every job id, in the order of the database."""
     return "" if layout.id_type == "text" else UUID(int=0)
+
+
+def dead_letter_ids(layout: Layout, count: int) -> list[Any]:
+    """Return new ids of dead letters. Not from the application's factory: an attempt must end whatever that raises."""
+    return [str(uuid7()) if layout.id_type == "text" else uuid7() for _ in range(count)]
 
 
 def status_type(layout: Layout, *, owner: bool = True) -> ENUM:

@@ -156,7 +156,7 @@ def enqueue_one(session: Session, job: JobMixin[Any]) -> Any:
         columns = _columns(model)
         for key, made in columns.defaults.items():
             if key not in job.__dict__:
-                setattr(job, key, made())
+                setattr(job, key, _made(key, made))
         given = {name: job.__dict__[key] for key, name in columns.names.items() if key in job.__dict__}
         expressions = {name: value for name, value in given.items() if isinstance(value, ClauseElement)}
         notifies = _is_to_notify(session, connection, model, job.queue, job.fairness_key)
@@ -206,7 +206,7 @@ class _Columns:
 @once_a_model
 def _columns(model: type[JobMixin[Any]]) -> _Columns:
     attributes = written_columns(model)
-    defaults = {key: made for key, column in attributes.items() if (made := _default(column)) is not None}
+    defaults = {key: made for key, column in attributes.items() if (made := default_of(column)) is not None}
     return _Columns({key: column.name for key, column in attributes.items()}, defaults)
 
 
@@ -251,11 +251,11 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
     return [job.__dict__["id"] for job in listed]
 
 
-_Group = tuple[dict[str, str], list[Any]]
+Group = tuple[dict[str, str], list[Any]]
 """The columns that some jobs set, as attribute by column, and those jobs."""
 
 
-def group_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[_Group]:
+def group_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[Group]:
     """Group jobs by the columns that they set; the database fills in the others."""
     attributes = written_columns(kind)
     groups: dict[frozenset[str], list[Any]] = {}
@@ -264,7 +264,7 @@ def group_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[_
     return [(_named(attributes, keys), group) for keys, group in groups.items()]
 
 
-def group_neighbours_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[_Group]:
+def group_neighbours_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[Group]:
     """Group consecutive jobs that set the same columns, without changing the order.
 
     Columns that the database would fill in with null are set to None, so that they do not separate groups.
@@ -323,12 +323,12 @@ def _without_defaults(names: dict[str, str], group: Sequence[Any]) -> dict[str, 
 
 def _set_by(kind: type[JobMixin[Any]], attributes: Mapping[str, Any], listed: Sequence[Any]) -> list[frozenset[str]]:
     """Return the columns that each job sets, after setting defaults in Python. Raises: InvalidJobError for an array."""
-    defaults = {key: made for key, column in attributes.items() if (made := _default(column)) is not None}
+    defaults = {key: made for key, column in attributes.items() if (made := default_of(column)) is not None}
     uncarried = [key for key, column in attributes.items() if isinstance(column.type, ARRAY)]
     for index, job in enumerate(listed) if defaults or uncarried else ():
         for key, made in defaults.items():
             if key not in job.__dict__:
-                setattr(job, key, made())
+                setattr(job, key, _made(key, made))
         for key in uncarried:
             if key in job.__dict__:
                 raise InvalidJobError(
@@ -351,7 +351,7 @@ def _is_null_unset(column: Any) -> bool:
     return bool(column.nullable) and not is_filled and not (isinstance(column.type, JSON) and not column.type.none_as_null)
 
 
-def _default(column: ColumnElement[Any]) -> Callable[[], Any] | None:
+def default_of(column: ColumnElement[Any]) -> Callable[[], Any] | None:
     """Return a function that returns a column's default; None if it has no default in Python."""
     default: Any = getattr(column, "default", None)
     if default is not None and default.is_callable:
@@ -361,6 +361,14 @@ def _default(column: ColumnElement[Any]) -> Callable[[], Any] | None:
     return None
 
 
+def _made(key: str, default: Callable[[], Any]) -> Any:
+    try:
+        return default()
+    except Exception as error:
+        reason = f"its default raised {type(error).__name__}: {error}; pass a value, or correct the default"
+        raise InvalidJobError(key, reason) from error
+
+
 def arrays(kind: type[JobMixin[Any]], names: dict[str, str], group: Sequence[Any]) -> dict[str, list[Any]]:
     """Return the values of jobs that set the same columns as the arrays of `statements.jobs.enqueue_many`."""
     values: dict[str, list[Any]] = {}
@@ -368,7 +376,10 @@ def arrays(kind: type[JobMixin[Any]], names: dict[str, str], group: Sequence[Any
         column_type = kind.__table__.c[name].type
         given = [job.__dict__[key] for job in group]
         if isinstance(column_type, JSON):
-            given = [None if value is None and column_type.none_as_null else json.dumps(value) for value in given]
+            try:
+                given = [None if value is None and column_type.none_as_null else json.dumps(value) for value in given]
+            except (TypeError, ValueError) as error:
+                raise InvalidJobError(key, f"is not JSON: {error}; pass what `json.dumps` takes") from error
         values[name] = given
     values["delays"] = [job._delay for job in group]
     values["ats"] = [job._at for job in group]

@@ -26,8 +26,12 @@ def translated() -> Iterator[None]:
         value = "postgres" if setting == "intervalstyle" else "ISO"
         raise SessionSettingError(setting, value, str(error)) from error
     except UnicodeEncodeError as error:
-        lacking = f"contains {error.object[error.start]!a}, which the session's client_encoding does not have"
-        raise InvalidJobError("job", f"{lacking}; set it to UTF8") from error
+        character = error.object[error.start]
+        if "\ud800" <= character <= "\udfff":
+            reason = f"contains the lone surrogate {character!a}, which PostgreSQL cannot store; remove or replace it"
+        else:
+            reason = f"contains {character!a}, which the session's client_encoding does not have; set it to UTF8"
+        raise InvalidJobError("job", reason) from error
     except UnicodeDecodeError as error:
         raise SessionSettingError("client_encoding", "UTF8", str(error)) from error
     except DBAPIError as error:

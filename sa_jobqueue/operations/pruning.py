@@ -10,9 +10,8 @@ from typing import Any, Final
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.db.splitting import is_of_a_row
+from sa_jobqueue.db.splitting import is_of_a_row, sqlstate
 from sa_jobqueue.errors import ConflictError, InvalidOptionError, JobQueueError
-from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.deletion import delete_jobs
 from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
@@ -54,7 +53,7 @@ class Pruned:
     """Whether all of these were created too recently to be deleted."""
     next: PruneCursor | None = field(repr=False)
     """Where to go on; None at the end of the table."""
-    refused: Mapping[JobId, DBAPIError] = field(default_factory=dict)
+    refused: Mapping[JobId, Exception] = field(default_factory=dict)
     """Chains that cannot be deleted, as a trigger may have it, each with the error. They stay."""
 
 
@@ -128,7 +127,7 @@ class PrunedDeadLetters:
     """Whether all of these died too recently to be deleted."""
     next: JobId | None = field(repr=False)
     """Where to go on; None at the end of the table."""
-    refused: Mapping[JobId, DBAPIError] = field(default_factory=dict)
+    refused: Mapping[JobId, Exception] = field(default_factory=dict)
     """Dead letters that could not be deleted, for instance because of a trigger, each with the error. They stay."""
 
 
@@ -167,7 +166,7 @@ def _prune_page(
     try:
         with session.begin_nested():
             page = session.execute(retention.dead_letters(model, first=after is None, remove=not dry_run), given).one()
-    except DBAPIError as error:
+    except Exception as error:
         if dry_run or not is_of_a_row(error):
             raise
         refused = error
@@ -199,7 +198,7 @@ class _Found:
     freed: list[Any] = field(default_factory=list)
     expired: int = 0
     """Of the requested chains, those that were not locked by another transaction."""
-    refused: dict[Any, DBAPIError] = field(default_factory=dict)
+    refused: dict[Any, Exception] = field(default_factory=dict)
 
 
 def _check_scan(scan: int) -> None:
@@ -251,21 +250,18 @@ def _remove(
     if not taken:
         return _Found()
     savepoint = session.begin_nested()
-    refused: DBAPIError | None = None
+    refused: Exception | None = None
     try:
         with savepoint:
             return _delete(session, model, given, taken, by=by, dry_run=dry_run)
     except ConflictError:
         pass
-    except JobQueueError as error:
-        if not isinstance(error.__cause__, DBAPIError):
-            raise
-        refused = error.__cause__
-    except DBAPIError as error:
-        if diagnose(error).sqlstate not in _LOCKED_OUT:
-            if not is_of_a_row(error):
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error, JobQueueError) and isinstance(error.__cause__, DBAPIError) else error
+        if sqlstate(cause) not in _LOCKED_OUT:
+            if not is_of_a_row(cause):
                 raise
-            refused = error
+            refused = cause
     if len(taken) == 1:
         return _Found(refused={} if refused is None else dict.fromkeys(taken, refused))
     both = list(taken.items())

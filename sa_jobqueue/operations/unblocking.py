@@ -13,7 +13,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import lowest_id
+from sa_jobqueue.models.base import dead_letter_ids, lowest_id
 from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
@@ -116,7 +116,7 @@ def _unblock_batch(
             "outcomes": [outcomes[chain_id].value for chain_id in afters],
             "afters": list(afters.values()),
             "limit": BATCH,
-            "dead_letter_ids": [model.__id_factory__() for _ in range(BATCH)],
+            "dead_letter_ids": dead_letter_ids(model.__jobqueue__, BATCH),
             "excluded": list(excluded),
         }
         | ({} if only is None else {"ids": list(only)}),

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
 from sa_jobqueue.operations.results import BulkResult
@@ -190,7 +191,7 @@ def rescue_from(session: Session, worker_id: str, *, model: type[JobMixin[Any]] 
         "limit": MOST_LOST,
         "base": backoff.base.total_seconds(),
         "cap": backoff.cap.total_seconds(),
-        "dead_letter_ids": [model.__id_factory__() for _ in range(MOST_LOST)],
+        "dead_letter_ids": dead_letter_ids(model.__jobqueue__, MOST_LOST),
     }
     return len(session.execute(leases.rescue(model, ended=True), given).all())
 

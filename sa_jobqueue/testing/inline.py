@@ -320,7 +320,7 @@ def complete(session: Session, model: type[JobMixin[Any]], job: ClaimedJob, resu
 
 def finish(session: Session, model: type[JobMixin[Any]], end: Finished) -> None:
     """End an attempt without success, and continue what waited for it."""
-    given = parameters_of([end], worker_id=INLINE, new_id=model.__id_factory__)
+    given = parameters_of([end], worker_id=INLINE, layout=model.__jobqueue__)
     row = session.execute(completions.finish(model), given).one()
     if row.has_waiters and end.status in ENDED:
         unblock_all(session.connection(), model, [row.chain_id])

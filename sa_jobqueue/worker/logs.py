@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, get_args
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, StatementError
 
 from sa_jobqueue import events as worker_events
 from sa_jobqueue.context import ClaimedJob
@@ -214,7 +214,7 @@ def describe(event: worker_events.Event) -> Record:
         case worker_events.ComponentFailed():
             delay = event.delay.total_seconds()
             # No traceback: a driver's error quotes the statement's parameters, which may include outputs of jobs.
-            of_driver = isinstance(event.error, DBAPIError)
+            of_driver = isinstance(event.error, StatementError)
             return Record(
                 logging.ERROR,
                 "%s failed, restarting in %.1f s: %s",
@@ -313,7 +313,7 @@ def _traceback(event: worker_events.JobRescheduled | worker_events.JobDied) -> s
 
 def error_line(error: Any) -> str:
     """Return an error, raised or stored, on one line: its type and the first line of its message."""
-    if isinstance(error, DBAPIError) and error.orig is not None:
+    if isinstance(error, StatementError) and error.orig is not None:
         error = error.orig
     message = str(error) if isinstance(error, BaseException) else _stored(error, "message")
     first = next(iter(message.strip().splitlines()), "")[:MAX_ERROR]

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.db.splitting import in_parts, is_of_a_row, sqlstate, summary
@@ -83,7 +82,7 @@ class Quarantine:
         first = min(ends, default=None)
         return None if first is None else max(first - now, 0.0)
 
-    async def add(self, write: RefusedWrite, refused: Iterable[tuple[Any, DBAPIError]]) -> dict[Any, timedelta]:
+    async def add(self, write: RefusedWrite, refused: Iterable[tuple[Any, Exception]]) -> dict[Any, timedelta]:
         """Quarantine rows, each longer than the last time; record and report them. Return their delays."""
         given, pauses = [], {}
         for subject, error in refused:
@@ -137,7 +136,7 @@ class Quarantine:
         """
         try:
             return [await run(None)]
-        except DBAPIError as error:
+        except Exception as error:
             if not is_of_a_row(error):
                 raise
         written, refused = await in_parts(await candidates(), run)
@@ -150,6 +149,6 @@ class Quarantine:
 
     async def _record(self, statement: Any, given: Any) -> None:
         # The rows are already handled; those that cannot be recorded are still in the log and the metrics.
-        with suppress(SQLAlchemyError):
+        with suppress(Exception):
             async with self._engine.begin() as connection:
                 await connection.execute(statement, given)

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.events import EventBus, JobCancelled, JobRescued, UnknownTypesPending, UnservedQueues
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import corrections, expiry, jobs, leases
 from sa_jobqueue.types import JobId, JobStatus, RefusedWrite
@@ -62,7 +63,6 @@ class Rescuer(Component):
         self._queues = queues
         self._types = types
         self._backoff = backoff
-        self._new_id = model.__id_factory__
         self._rescue = compiled(leases.rescue, model)
         self._rescue_orphans = compiled(leases.rescue, model, orphans=True)
         self._forget = leases.forget_dead_workers(model)
@@ -102,7 +102,7 @@ class Rescuer(Component):
             among: dict[str, Any] = {}
             if ids is not None:
                 statement, among = compiled(leases.rescue, self._model, orphans=orphans, only=True), {"ids": ids}
-            dead_letters = {"dead_letter_ids": [self._new_id() for _ in range(BATCH)]}
+            dead_letters = {"dead_letter_ids": dead_letter_ids(self._model.__jobqueue__, BATCH)}
             async with self._engine.connect() as connection:
                 return await statement.execute(connection, given | more | dead_letters | among)
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
@@ -384,7 +384,7 @@ class Claimer(Component):
             known = self._lanes.left
             try:
                 started = await self._claim_once(connection)
-            except DBAPIError as error:
+            except Exception as error:
                 if not is_of_a_row(error):
                     raise
                 found = await self._leave_out(connection, self._known_lanes())
@@ -456,7 +456,7 @@ class Claimer(Component):
         name = partition.limits.name
         try:
             jobs = await self._claim_partition(connection, partition, shares, limit)
-        except DBAPIError as error:
+        except Exception as error:
             if not is_of_a_row(error):
                 raise
             if await self._leave_out(connection, {partition: self._known_lanes().get(partition, [])}):

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
@@ -56,7 +56,7 @@ class Claims:
 
     async def refused(
         self, connection: AsyncConnection, lanes: Mapping[Partition, Sequence[Lane]], limit: int
-    ) -> list[tuple[Any, DBAPIError]]:
+    ) -> list[tuple[Any, Exception]]:
         """Return jobs that the database refuses to start, of up to `limit` due ones of each lane, each with its error.
 
         To find them they are started, in parts, in transactions that are rolled back. Those excluded already are left out.

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -17,14 +17,16 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.db.compiled import compiled
-from sa_jobqueue.db.splitting import in_parts
+from sa_jobqueue.db.splitting import cause_of, in_parts
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobRescheduled
+from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.continuations import ChainWriter, note_ended, with_roots
-from sa_jobqueue.worker.finish.outcomes import Completed, Finished
+from sa_jobqueue.worker.finish.outcomes import Completed, Finished, of_error
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.quarantine import MOST, Quarantine
 
@@ -49,11 +51,19 @@ class _Done:
     written: set[Any] = field(default_factory=set)
     """Jobs whose result was written."""
     failed: dict[Any, Finished] = field(default_factory=dict)
-    """Attempts whose continuation cannot be written, by job: they fail."""
+    """Attempts whose continuation or output cannot be written, by job: they fail."""
     held: set[Any] = field(default_factory=set)
     """Jobs whose rows another transaction has locked."""
-    refused: list[tuple[Completed | Finished, DBAPIError]] = field(default_factory=list)
+    refused: list[tuple[Completed | Finished, Exception]] = field(default_factory=list)
     """Results that cannot be written."""
+
+    def refuse(self, refused: Iterable[tuple[Completed | Finished, Exception]]) -> None:
+        """Record results that failed alone: an error of Python ends the attempt, one of the database may pass."""
+        for end, error in refused:
+            if isinstance(end, Finished) or isinstance(error, DBAPIError):
+                self.refused.append((end, error))
+            else:
+                self.failed[end.job.id] = of_error(end.job, cause_of(error), None)
 
 
 class Completer(Component):
@@ -92,7 +102,7 @@ class Completer(Component):
         self._events = events
         self._completion_batch_size = completion_batch_size
         self._on_ended, self._on_rescheduled = on_ended, on_rescheduled
-        self._new_id = model.__id_factory__
+        self._layout = model.__jobqueue__
         self._complete = compiled(completions.complete, model)
         self._finish = compiled(completions.finish, model)
         self._still_held = completions.still_held(model)
@@ -198,18 +208,18 @@ class Completer(Component):
         if alone:
             written, refused = await in_parts(alone, partial(self._write_completed, connection))
             done.written.update(*written)
-            done.refused += refused
+            done.refuse(refused)
             if len(done.written) == len(batch):  # the usual case: no need to look at single ones
                 return done
         if chained:
             ends = await self._chained.write(connection, chained)
             done.written |= ends.ids
-            done.failed = ends.failed
-            done.refused += ends.refused
+            done.failed |= ends.failed
+            done.refuse(ends.refused)
         if ended:
             finished, unfinished = await in_parts(ended, partial(self._write_finished, connection))
             done.written.update(*finished)
-            done.refused += unfinished
+            done.refuse(unfinished)
         known = done.written | done.failed.keys() | {end.job.id for end, _ in done.refused}
         unwritten = [end for end in batch if end.job.id not in known]
         done.held = await self._held(connection, unwritten) if unwritten else set()
@@ -238,7 +248,7 @@ class Completer(Component):
                     completed.append(end)
         self._report_completed(completed)
 
-    async def _set_aside(self, refused: Sequence[tuple[Completed | Finished, DBAPIError]]) -> None:
+    async def _set_aside(self, refused: Sequence[tuple[Completed | Finished, Exception]]) -> None:
         now = time.monotonic()
         added = [_Refused(end, now) for end, _ in refused]
         self._refused |= {(one.end.job.id, one.end.job.attempt): one for one in added}  # before anything is awaited
@@ -274,7 +284,7 @@ class Completer(Component):
         return [job_id for job_id, _ in rows]
 
     async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
-        given = parameters_of(ends, worker_id=self._worker_id, new_id=self._new_id)
+        given = parameters_of(ends, worker_id=self._worker_id, layout=self._layout)
         rows = await self._finish.execute(connection, given)
         return note_ended(rows, self._unblocker)
 
@@ -295,8 +305,8 @@ class Completer(Component):
         self._events.emit(event_of(end))
 
 
-def parameters_of(ends: Sequence[Finished], *, worker_id: str, new_id: Callable[[], Any]) -> dict[str, Any]:
-    """Return the parameters of `completions.finish`. `new_id` makes the ids of dead letters."""
+def parameters_of(ends: Sequence[Finished], *, worker_id: str, layout: Layout) -> dict[str, Any]:
+    """Return the parameters of `completions.finish`."""
     return {
         "ids": [end.job.id for end in ends],
         "attempts": [end.job.attempt for end in ends],
@@ -308,7 +318,7 @@ def parameters_of(ends: Sequence[Finished], *, worker_id: str, new_id: Callable[
         "fingerprints": [end.fingerprint for end in ends],
         "uncounted": [int(end.uncounted) for end in ends],
         "reasons": [end.reason and end.reason.value for end in ends],
-        "dead_letter_ids": [new_id() for _ in ends],
+        "dead_letter_ids": dead_letter_ids(layout, len(ends)),
         "locks": with_roots(ends),
         "worker_id": worker_id,
     }

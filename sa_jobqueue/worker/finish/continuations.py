@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
-from sa_jobqueue.db.splitting import in_parts, is_of_a_row
+from sa_jobqueue.db.splitting import cause_of, in_parts, is_of_a_row
 from sa_jobqueue.errors import JobQueueError, LostAttemptError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completing import complete_attempt
-from sa_jobqueue.operations.enqueueing import arrays, group_by_columns
+from sa_jobqueue.operations.enqueueing import Group, arrays, group_by_columns
+from sa_jobqueue.operations.faults import fault_of
 from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.statements import chains
 from sa_jobqueue.types import ENDED, JobStatus
@@ -24,7 +24,6 @@ from sa_jobqueue.worker.finish.unblocker import Unblocker
 
 _PATIENCE_MILLISECONDS: Final = 50
 """How long a continuation with blockers waits for their locks before it is tried again."""
-_HELD_STATES: Final = {"55P03", "40P01"}  # lock_not_available, deadlock_detected
 
 
 @dataclass(slots=True)
@@ -35,7 +34,7 @@ class Written:
     """Jobs whose result was written."""
     failed: dict[Any, Finished] = field(default_factory=dict)
     """Attempts whose continuation cannot be written, by job: they fail."""
-    refused: list[tuple[Completed | Finished, DBAPIError]] = field(default_factory=list)
+    refused: list[tuple[Completed | Finished, Exception]] = field(default_factory=list)
     """Results of whole chains that cannot be written."""
 
 
@@ -53,7 +52,8 @@ class ChainWriter:
         written = Written()
         last = [end for end in ends if isinstance(end.result, str)]
         going_on = {id(end.result): end for end in ends if isinstance(end.result, JobMixin) and not end.result._blockers}
-        for names, group in group_by_columns(self._model, [end.result for end in going_on.values()]):
+        groups, unprepared = self._grouped(list(going_on.values()))
+        for names, group in groups:
             # Those that end here travel with the first of them; their place in the arrays is all the same.
             batch = [*(going_on[id(job)] for job in group), *last]
             last = []
@@ -63,10 +63,28 @@ class ChainWriter:
         for end in ends:
             if isinstance(end.result, JobMixin) and end.result._blockers:
                 await self._write_alone(end, written)
+        for end in unprepared:
+            await self._write_alone(end, written)
         for end in going_on.values():
             if end.job.id in written.ids:
                 self._notify_due(end)
         return written
+
+    def _grouped(self, ends: Sequence[Completed]) -> tuple[list[Group], list[Completed]]:
+        """Group continuations by the columns that they set; return those apart whose columns cannot be filled in."""
+        try:
+            return group_by_columns(self._model, [end.result for end in ends]), []
+        except Exception:  # a default of the application, of one of them
+            unprepared = [end for end in ends if not self._is_prepared(end)]
+        prepared = [end.result for end in ends if end not in unprepared]
+        return group_by_columns(self._model, prepared), unprepared
+
+    def _is_prepared(self, end: Completed) -> bool:
+        try:
+            group_by_columns(self._model, [end.result])
+        except Exception:
+            return False
+        return True
 
     async def _write_parts(
         self, connection: AsyncConnection, ends: Sequence[Completed], columns: dict[str, str], written: Written
@@ -111,26 +129,25 @@ class ChainWriter:
                 await session.commit()
             except LostAttemptError:
                 return
-            except JobQueueError as error:
-                written.failed[end.job.id] = of_error(end.job, error, None)
-                return
-            except DBAPIError as error:
+            except Exception as error:
                 if is_of_a_row(error):
-                    written.failed[end.job.id] = of_error(end.job, error, None)
-                    return
-                if _is_held(error):
-                    return
-                raise
+                    self._fail(end, error, written)
+                # Otherwise it is tried again: rows are locked, or the connection failed, of which the statement that
+                # looks for locked rows finds out. It may also be another connection, of a listener of the application.
+                return
         written.ids.add(end.job.id)
         self._notify_due(end)
+
+    def _fail(self, end: Completed, error: Exception, written: Written) -> None:
+        """Fail an attempt whose continuation cannot be written, naming the column that is the cause."""
+        names_it = isinstance(error, JobQueueError) and getattr(error, "field", None) != "job"
+        if isinstance(end.result, JobMixin) and not names_it:
+            error = fault_of(end.result, error) or error
+        written.failed[end.job.id] = of_error(end.job, cause_of(error), None)
 
     def _notify_due(self, end: Completed) -> None:
         if isinstance(end.result, JobMixin):
             self._unblocker.notify_due(queue_key_of(end.result.queue, end.result.fairness_key))
-
-
-def _is_held(error: DBAPIError) -> bool:
-    return getattr(error.orig, "sqlstate", None) in _HELD_STATES
 
 
 def with_roots(ends: Sequence[Completed | Finished]) -> list[Any]:

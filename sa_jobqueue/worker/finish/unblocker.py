@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue.db.splitting import in_parts, is_of_a_row
@@ -168,7 +167,7 @@ class Unblocker(Component):
                     await connection.execute(notifications.notify_due(self._model), {"queue": queue})
                 excluded = self._quarantine.quarantined(RefusedWrite.UNBLOCK)
                 done = await connection.run_sync(unblock, self._model, batch, excluded=excluded) if batch else None
-        except DBAPIError as error:
+        except Exception as error:
             if not batch or not is_of_a_row(error):
                 raise
             await self._unblock_apart(batch)
@@ -192,7 +191,7 @@ class Unblocker(Component):
         for chain_id, error in refused:
             await self._find_refused(chain_id, batch[chain_id], error)
 
-    async def _find_refused(self, chain_id: JobId, after: JobId | None, error: DBAPIError) -> None:
+    async def _find_refused(self, chain_id: JobId, after: JobId | None, error: Exception) -> None:
         given = {"chains": [chain_id], "after": after or lowest_id(self._model.__jobqueue__), "limit": BATCH * ROUNDS}
         async with self._engine.begin() as connection:
             rows = (await connection.execute(blockers.waiting(self._model), given)).all()

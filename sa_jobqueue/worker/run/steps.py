@@ -296,7 +296,7 @@ class AttemptSteps:
                 return _TIMED_OUT, None
             deadline = wait(connection, is_over=False)
             end = Finished(job, JobStatus.PENDING, AttemptOutcome.SNOOZED, at=deadline, uncounted=True)
-            given = parameters_of([end], worker_id=worker_id, new_id=model.__id_factory__)
+            given = parameters_of([end], worker_id=worker_id, layout=model.__jobqueue__)
             if connection.execute(completions.finish(model), given).first() is None:  # the chain's root is locked
                 raise _Busy
             return None, end

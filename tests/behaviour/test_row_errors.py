@@ -1,0 +1,197 @@
+"""What Python raises for one row while a worker writes: that row fails or is quarantined, and delays no other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, Text, event, select
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, Session, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+from sa_jobqueue import JobMixin, JobQueue, JobStatus
+from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.events import ComponentFailed, WriteQuarantined
+from sa_jobqueue.ids import uuid7
+from tests.fixtures.database import own_database
+from tests.fixtures.workers import Start, until
+
+pytestmark = own_database
+SURROGATE = "caf\udce9"
+
+
+class Base(DeclarativeBase): ...
+
+
+class Upper(TypeDecorator[str]):
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        return None if value is None else value.upper()
+
+
+class Default:
+    """A default that fails while `error` is set."""
+
+    error: Exception | None = None
+
+    def __call__(self) -> str:
+        if self.error is not None:
+            raise self.error
+        return "a tenant"
+
+
+default = Default()
+
+
+class Job(JobMixin, Base):
+    tenant: Mapped[str | None] = mapped_column(Text, default=default)
+    upper: Mapped[str | None] = mapped_column(Upper)
+    document: Mapped[Any] = mapped_column(JSONB, nullable=True)
+    labels: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
+
+
+@pytest.fixture
+def tables(engine: Engine) -> Iterator[Engine]:
+    Job.metadata.drop_all(engine)
+    Job.metadata.create_all(engine)
+    yield engine
+    default.error = None
+
+
+CONTINUATIONS: dict[str, tuple[dict[str, Any], str]] = {
+    "a surrogate in a column": ({"tenant": SURROGATE}, "tenant"),
+    "a NUL in a column": ({"tenant": "a\x00"}, "tenant"),
+    "a value that the driver cannot adapt": ({"tenant": object()}, "tenant"),
+    "a value that the type cannot convert": ({"upper": 7}, "upper"),
+    "a value that is not JSON": ({"document": {1, 2}}, "document"),
+    "a surrogate in an array": ({"labels": ["a", SURROGATE]}, "labels"),
+}
+
+
+@pytest.mark.parametrize("bad", CONTINUATIONS.values(), ids=CONTINUATIONS.keys())
+async def test_a_continuation_with_a_bad_value_fails_only_its_attempt_and_names_the_column(
+    bad: tuple[dict[str, Any], str], tables: Engine, start: Start
+) -> None:
+    columns, field = bad
+    queue, gate = JobQueue(Job), asyncio.Event()
+
+    @queue.handler("second")
+    async def second() -> None: ...
+
+    @queue.handler("first", max_attempts=1)
+    async def first(is_bad: bool) -> Any:
+        await gate.wait()
+        return second.continuation(**(columns if is_bad else {"tenant": "b", "upper": "b"}))
+
+    @queue.handler("fails", max_attempts=1)
+    async def fails() -> None:
+        await gate.wait()
+        raise ValueError("an ordinary failure")
+
+    with Session(tables, expire_on_commit=False) as session, session.begin():
+        roots = [first.job(False), first.job(True), first.job(False), fails.job(), fails.job()]
+        session.add_all(roots)
+    bad_id = roots[1].id
+    async with start(queue, concurrency=5) as log:
+        gate.set()
+        await until(lambda: statuses(tables)[bad_id] is JobStatus.DEAD, what="the bad one has failed")
+        await until(lambda: not open_jobs(tables), what="the others have ended")
+    assert not log.of(ComponentFailed)
+    assert not log.of(WriteQuarantined)
+    assert field in error_of(tables, bad_id)
+
+
+async def test_a_default_that_raises_fails_the_attempt_and_names_the_column(tables: Engine, start: Start) -> None:
+    queue = JobQueue(Job)
+
+    @queue.handler("second")
+    async def second() -> None: ...
+
+    @queue.handler("first", max_attempts=1)
+    async def first() -> Any:
+        default.error = LookupError("no tenant here")
+        return second.continuation()
+
+    with Session(tables, expire_on_commit=False) as session, session.begin():
+        session.add(job := first.job())
+    async with start(queue) as log:
+        await until(lambda: statuses(tables)[job.id] is JobStatus.DEAD, what="it has failed")
+    assert not log.of(ComponentFailed)
+    assert "tenant" in error_of(tables, job.id)
+    assert "no tenant here" in error_of(tables, job.id)
+
+
+@pytest.mark.parametrize("kind", [ValueError, ConnectionError, TimeoutError])
+async def test_a_mapper_event_that_raises_fails_the_attempt(kind: type[Exception], tables: Engine, start: Start) -> None:
+    """Such as an audit hook, which is called for a continuation with blockers."""
+    queue = JobQueue(Job)
+
+    @queue.handler("second")
+    async def second() -> None: ...
+
+    @queue.handler("first", max_attempts=1)
+    async def first(ctx: AttemptContext) -> Any:
+        return second.continuation(labels=["a"])  # arrays take the ORM's way
+
+    def refuse(mapper: Mapper[Any], connection: Any, job: Any) -> None:
+        if job.chain_index:
+            raise kind("the audit is down")
+
+    with Session(tables, expire_on_commit=False) as session, session.begin():
+        session.add(job := first.job())
+    event.listen(Job, "before_insert", refuse)
+    try:
+        async with start(queue) as log:
+            await until(lambda: statuses(tables)[job.id] is JobStatus.DEAD, what="it has failed")
+    finally:
+        event.remove(Job, "before_insert", refuse)
+    assert not log.of(ComponentFailed)
+    assert "the audit is down" in error_of(tables, job.id)
+
+
+async def test_an_id_factory_that_raises_keeps_no_attempt_from_ending(engine: Engine, start: Start) -> None:
+    class OtherBase(DeclarativeBase): ...
+
+    made: list[Any] = []
+
+    def factory() -> Any:
+        if len(made) == 1:
+            raise RuntimeError("the id service is down")
+        made.append(uuid7())
+        return made[-1]
+
+    class OtherJob(JobMixin, OtherBase, queue_id_factory=factory, queue_prefix="other_"): ...
+
+    OtherBase.metadata.create_all(engine)
+    queue = JobQueue(OtherJob)
+
+    @queue.handler("fails", max_attempts=1)
+    async def fails() -> None:
+        raise ValueError("an ordinary failure")
+
+    with Session(engine, expire_on_commit=False) as session, session.begin():
+        session.add(job := fails.job())
+    async with start(queue) as log:
+        await until(lambda: statuses(engine, OtherJob)[job.id] is JobStatus.DEAD, what="it has failed")
+    assert not log.of(ComponentFailed)
+
+
+def statuses(engine: Engine, model: Any = Job) -> dict[Any, JobStatus]:
+    with engine.connect() as connection:
+        return {row.id: row.status for row in connection.execute(select(model.id, model.status))}
+
+
+def open_jobs(engine: Engine) -> list[Any]:
+    ended = {JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED}
+    return [job_id for job_id, status in statuses(engine).items() if status not in ended]
+
+
+def error_of(engine: Engine, job_id: Any) -> str:
+    with engine.connect() as connection:
+        error = connection.scalar(select(Job.DeadLetter.error).where(Job.DeadLetter.job_id == job_id))
+    return str(error["message"])
