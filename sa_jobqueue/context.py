@@ -399,6 +399,50 @@ class AttemptContext:
         opened: StepTransaction = self._steps.transaction(name, key=key)
         return opened
 
+    @overload
+    def cursor(
+        self,
+        name: str,
+        items_after: Callable[[Any], AsyncIterable[ItemT]],
+        *,
+        position: Callable[[ItemT], Any],
+        every: int = 1,
+        key: str | int | None = None,
+        output: Any = None,
+    ) -> AsyncIterator[ItemT]: ...
+    @overload
+    def cursor(
+        self,
+        name: str,
+        items_after: Callable[[Any], Iterable[ItemT]],
+        *,
+        position: Callable[[ItemT], Any],
+        every: int = 1,
+        key: str | int | None = None,
+        output: Any = None,
+    ) -> Iterator[ItemT]: ...
+    def cursor(
+        self,
+        name: str,
+        items_after: Any,
+        *,
+        position: Any,
+        every: int = 1,
+        key: str | int | None = None,
+        output: Any = None,
+    ) -> Any:
+        """Return an iterator over items that later attempts continue where it was: a loop in one step.
+
+        Use it in `for row in ctx.cursor("rows", rows_after, position=lambda row: row.id):`; in an asynchronous handler, in
+        `async for`.
+        `items_after`: called once with the last recorded position, None at the start; returns the items after it, in order.
+        `position`: returns the position of an item. It is recorded when the loop asks for the next item, after each `every`
+        items and at the end; after a crash, at most that many rounds are repeated. `output`: type of the position, by
+        default JSON. `name`, `key`: as in `step`.
+        Raises: as `step`.
+        """
+        return self._steps.cursor(name, items_after, position=position, every=every, key=key, output=output)
+
     def sleep(self, name: str, duration: timedelta, *, key: str | int | None = None) -> Any:
         """End the attempt and continue after `duration`; an attempt that starts then passes the call.
 

@@ -87,6 +87,8 @@ class StepKind(StrEnum):
     """`AttemptContext.sleep`."""
     WAIT = "wait"
     """`AttemptContext.wait_for`."""
+    CURSOR = "cursor"
+    """`AttemptContext.cursor`."""
 
 
 class CancelReason(StrEnum):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from click.testing import CliRunner
@@ -731,3 +732,49 @@ def test_a_context_without_a_store_names_the_child_process() -> None:
     with pytest.raises(InvalidOptionError, match='remove isolation="process"') as caught:
         attempt_context().step("x", lambda: None)
     assert caught.value.option == "isolation"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("every", [1, 2])
+async def test_a_cursor_continues_after_the_last_recorded_position(
+    engine: Engine, jobs: Jobs, kind: str, every: int
+) -> None:
+    queue: JobQueue[Any] = JobQueue()
+    done: list[int] = []
+    asked: list[Any] = []
+    ids = [UUID(int=number) for number in range(1, 6)]
+
+    def ids_after(position: UUID | None) -> list[UUID]:
+        asked.append(None if position is None else position.int)
+        return [one for one in ids if position is None or one > position]
+
+    async def ids_after_async(position: UUID | None) -> AsyncIterator[UUID]:
+        for one in ids_after(position):
+            yield one
+
+    def handle(one: UUID, ctx: AttemptContext) -> None:
+        done.append(one.int)
+        if one.int == 4 and ctx.attempt == 1:
+            raise RuntimeError
+
+    @queue.handler("sync", retry=at_once)
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        for one in ctx.cursor("ids", ids_after, position=lambda one: one, every=every, output=UUID):
+            handle(one, ctx)
+        if ctx.attempt == 2:
+            raise RuntimeError
+
+    @queue.handler("async", retry=at_once)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> None:
+        async for one in ctx.cursor("ids", ids_after_async, position=lambda one: one, every=every, output=UUID):
+            handle(one, ctx)
+        if ctx.attempt == 2:
+            raise RuntimeError
+
+    (job_id,) = enqueue(engine, queue.job(kind, "x"))
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.COMPLETED, jobs.get(job_id)["last_error"]
+    assert asked == [None, 3 if every == 1 else 2]  # and not at all by the third attempt
+    assert done == [1, 2, 3, 4, *([] if every == 1 else [3]), 4, 5]
+    (row,) = steps_of(engine, job_id)
+    assert row == ("ids", "", "cursor", 2, {"position": str(ids[-1]), "is_done": True})

@@ -12,7 +12,7 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "99512e70a2c87f69892d698d720d300ecd753ce8d3deb219d7900c422de0457f",
+    1: "e12bd46eece9d1f5ad0e5ec6220b354aec2fc3d046bc24a8477af7e1f39ec29b",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

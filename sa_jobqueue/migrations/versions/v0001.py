@@ -196,7 +196,7 @@ CREATE TABLE ${q}job_step (
   started_at timestamptz NOT NULL, completed_at timestamptz,
   event text, deadline timestamptz,
   CONSTRAINT ${p}pk_job_step PRIMARY KEY (job_id, name, key),
-  CONSTRAINT ${p}ck_job_step_kind CHECK (kind IN ('step', 'transaction', 'sleep', 'wait')),
+  CONSTRAINT ${p}ck_job_step_kind CHECK (kind IN ('step', 'transaction', 'sleep', 'wait', 'cursor')),
   CONSTRAINT ${p}ck_job_step_name CHECK (name <> '')
 )
 --;

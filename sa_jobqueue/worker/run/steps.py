@@ -9,7 +9,7 @@ import json
 import time
 import types
 import typing
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
@@ -220,6 +220,77 @@ class AttemptSteps:
     def transaction(self, name: str, *, key: str | int | None) -> StepTransaction:
         """Return the context manager of a step that is a transaction."""
         return StepTransaction(self, self._store, self._context, self._enter(name, key))
+
+    def cursor(
+        self,
+        name: str,
+        items_after: Callable[[Any], Any],
+        *,
+        position: Callable[[Any], Any],
+        every: int,
+        key: str | int | None,
+        output: Any,
+    ) -> Any:
+        """Return an iterator over items that continues after the last position recorded; in async handlers, an async one."""
+        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
+            raise InvalidOptionError("every", f"must be a whole number, at least 1, got {every!r}")
+        codec, place = _codec(name, None, output), self._enter(name, key)
+        return (self._cursor_async if self._type.is_async else self._cursor)(place, codec, items_after, position, every)
+
+    def _cursor(
+        self, place: Place, codec: Codec[Any], items_after: Any, position: Callable[[Any], Any], every: int
+    ) -> Iterator[Any]:
+        self.load()
+        at, is_done = self._reached(place, codec)
+        began = time.monotonic()
+        if is_done:
+            return
+        for number, item in enumerate(items_after(at), 1):
+            yield item  # its round of the loop has ended when the next item is asked for
+            at = position(item)
+            if number % every == 0:
+                self._written(self._record(StepKind.CURSOR, place, self._position(place, codec, at), began=began))
+                if self._context.cancelled:  # a good place to stop at
+                    raise LostAttemptError(self._context.job.id, self._context.attempt)
+        document = self._position(place, codec, at, is_done=True)
+        self._written(self._record(StepKind.CURSOR, place, document, began=began))
+
+    async def _cursor_async(
+        self, place: Place, codec: Codec[Any], items_after: Any, position: Callable[[Any], Any], every: int
+    ) -> AsyncIterator[Any]:
+        await self.load_async()
+        at, is_done = self._reached(place, codec)
+        began, number = time.monotonic(), 0
+        if is_done:
+            return
+        async for item in _asynchronous(items_after(at)):
+            yield item
+            at, number = position(item), number + 1
+            if number % every == 0:
+                document = self._position(place, codec, at)
+                await self._written_async(self._record(StepKind.CURSOR, place, document, began=began))
+        document = self._position(place, codec, at, is_done=True)
+        await self._written_async(self._record(StepKind.CURSOR, place, document, began=began))
+
+    def _reached(self, place: Place, codec: Codec[Any]) -> tuple[Any, bool]:
+        """Return the position that earlier attempts have reached, None at the start, and whether that was the end."""
+        found = self.find(place, StepKind.CURSOR)
+        if found is None:
+            return None, False
+        stored = self._decode(place, _cached(dict[str, Any]), found.output)
+        if stored["position"] is None:
+            return None, stored["is_done"]
+        try:
+            return codec.decode("position", stored["position"]), stored["is_done"]
+        except InvalidPayloadError as error:
+            raise StepOutputError(*place, f"has a recorded position that is no {codec.name}: {error}") from error
+
+    def _position(self, place: Place, codec: Codec[Any], at: Any, *, is_done: bool = False) -> Any:
+        try:
+            position = None if at is None else codec.encode("position", at)
+        except InvalidPayloadError as error:
+            raise InvalidOutputError(f"the position of cursor {shown(place)} is not usable: {error}") from error
+        return self._encode(place, _cached(dict[str, Any]), {"position": position, "is_done": is_done})
 
     def sleep(self, name: str, duration: timedelta, *, key: str | int | None) -> Any:
         """End the attempt unless the job has slept for so long: of an asynchronous handler, a coroutine."""
@@ -480,6 +551,16 @@ async def uninterrupted(write: Coroutine[Any, Any, T]) -> T:
         if not task.cancelled():
             task.exception()  # the attempt has ended without it
         raise
+
+
+async def _asynchronous(items: Any) -> AsyncIterator[Any]:
+    """Yield items of an iterable, asynchronous or not."""
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item
 
 
 def shown(place: Place) -> str:
