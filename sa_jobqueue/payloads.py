@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from sa_jobqueue.errors import AttemptSignal, InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
+from sa_jobqueue.roundtrip import difference, unordered
 from sa_jobqueue.shapes import Shape, name_of
 from sa_jobqueue.types import Json
 
@@ -222,21 +223,44 @@ class Codec(Generic[T]):
         try:
             # A round trip: an instance with wrong values passes validation, but its JSON does not. By alias and without
             # computed fields, as decoding expects.
-            document = self._adapter.dump_json(
-                self._adapter.validate_python(value), by_alias=True, round_trip=True, warnings=False
-            )
-            self._adapter.validate_json(document)
+            given = self._adapter.validate_python(value)
+            document = self._dump(given)
+            decoded = self._adapter.validate_json(document)
         except ValidationError as error:
             raise InvalidPayloadError(*_describe(field, error)) from error
         except PydanticSerializationError as error:
             raise InvalidPayloadError(field, f"cannot be written as JSON: {error}") from error
-        return json.loads(document)
+        try:
+            is_equal = bool(decoded == given)
+        except Exception:  # an application's own `__eq__`
+            is_equal = False
+        data = json.loads(document)
+        lost = None if is_equal else difference(given, decoded)
+        if lost is not None and (lost.is_certain or unordered(json.loads(self._dump(decoded))) != unordered(data)):
+            reason = (
+                f"would change: its JSON is read as a value that is not the {type(lost.value).__name__} given. Use a type "
+                "or a serializer that keeps it, without `exclude` (for a secret: text and a codec), or declare the class "
+                "with the field"
+            )
+            raise InvalidPayloadError(field + lost.path, reason)
+        return data
+
+    def _dump(self, value: T) -> bytes:
+        adapter: Any = self._adapter
+        document: bytes = adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
+        return document
 
     def encode_output(self, value: T) -> Json:
         """Return a handler's return value as JSON. Raises: InvalidOutputError with the path and the reason."""
         if isinstance(value, AttemptSignal):
             name = type(value).__name__
             raise InvalidOutputError(f"the handler returned {name}(...): raise it, as in `raise {name}(...)`")
+        if isinstance(value, Awaitable):
+            if isinstance(value, Coroutine):
+                value.close()  # it never runs: no warning of Python's as well
+            raise InvalidOutputError(
+                "the handler is declared with `def` and returned an awaitable: declare it with `async def`"
+            )
         try:
             return self.encode("output", value)
         except InvalidPayloadError as error:

@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.layout import Layout
+from sa_jobqueue.policies.fairness import byte_length
 from sa_jobqueue.types import LATEST, LONGEST
 
 MIXIN_FIRST: Final = "list JobMixin before the declarative base: class Job(JobMixin, Base)"
@@ -116,9 +117,10 @@ def check_name(field: str, value: object) -> None:
 
 def check_text(field: str, value: object) -> None:
     """Check an id or key that is text. Raises: InvalidJobError."""
-    # An entry of a unique index has at most 2,704 bytes.
-    if not isinstance(value, str) or not 1 <= len(value) <= 500 or "\x00" in value:
-        raise InvalidJobError(field, f"must be text of 1 to 500 characters without NUL, got {value!r}")
+    # An entry of an index has at most 2,704 bytes; the longest ones have two such texts.
+    if not isinstance(value, str) or not 1 <= len(value) <= 500 or "\x00" in value or not 1 <= byte_length(value) <= 1000:
+        reason = "must be text of 1 to 500 characters and at most 1,000 bytes, without NUL and lone surrogates"
+        raise InvalidJobError(field, f"{reason}, got {value!r}")
 
 
 def check_number(field: str, value: object, low: int, high: int) -> None:

@@ -208,16 +208,16 @@ class JobMixin(Generic[IdT]):
         Neither `delay` nor `timeout` is above 36,500 days, `at` is before the year 9000.
         `id`: yours, or made by the queue's factory. `deduplication_key`: at most one open chain of a type has it; a
         second is an IntegrityError at the flush, `enqueue(session, job, deduplicate=...)` finds the first instead. As
-        text, both are 1 to 500 characters.
+        text, both are 1 to 500 characters and at most 1,000 bytes.
         `blockers`: chains it waits for, each a job, a chain, the id of one, or a `WaitFor`; new jobs among them are added
         to the session with this one. It is `blocked` until the last of them has completed.
         `fairness_key`: text of at most 100 characters, or a whole number, such as a customer's id: jobs of different keys
         share the queue fairly; empty and None mean no key. `rate_cost`: how much each attempt counts against
         rates, 1 to 1,000,000; 1 unless given. `expires_at`: an aware instant, or an expression of the database's clock; not
-        started by then, it is cancelled and never run. `ordering_key`: 1 to 500 characters; jobs of one key run one at a
-        time, in the order of `created_at`. `skip_while_retrying`: whether the others of its key go on while it waits for
-        another attempt. `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's current
-        span.
+        started by then, it is cancelled and never run. `ordering_key`: as long as `deduplication_key`; jobs of one key run
+        one at a time, in the order of `created_at`. `skip_while_retrying`: whether the others of its key go on while it
+        waits for another attempt. `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's
+        current span.
         Raises: InvalidJobError naming the field.
         """
         check_defaults(type_name, queue, priority=priority, max_attempts=max_attempts, timeout=timeout, rate_cost=rate_cost)

@@ -56,9 +56,19 @@ def as_arguments(queue_key: str) -> str:
     return f"{queue} --fairness-key {shlex.quote(key)}" if key else queue
 
 
+def byte_length(text: str) -> int:
+    """Return the bytes of a text in the database, 0 for one with a lone surrogate, which it cannot store."""
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return 0
+
+
 def is_fairness_key(key: object) -> bool:
     """Return whether a text can be a fairness key: at most 100 characters; empty means no key."""
-    return isinstance(key, str) and len(key) <= LONGEST_KEY and "\0" not in key
+    return isinstance(key, str) and len(key) <= LONGEST_KEY and "\0" not in key and byte_length(key) >= len(key)
 
 
 def check_fairness_key(key: object) -> str:
@@ -69,8 +79,8 @@ def check_fairness_key(key: object) -> str:
     if not isinstance(text, str) or not is_fairness_key(text):
         raise InvalidJobError(
             "fairness_key",
-            f"must be text of at most {LONGEST_KEY} characters without NUL, or a whole number, such as a customer's id,"
-            f" got {key!r}",
+            f"must be text of at most {LONGEST_KEY} characters without NUL and lone surrogates, or a whole number, such as a"
+            f" customer's id, got {key!r}",
         )
     return text
 

@@ -379,7 +379,10 @@ def describe(
         raise InvalidHandlerError(
             f"{place}: the annotation {error.name!r} cannot be found; declare it at the top of its module"
         ) from error
-    is_async = inspect.iscoroutinefunction(func)
+    # A plain decorator around a coroutine function hides that it is one.
+    is_async = inspect.iscoroutinefunction(inspect.unwrap(func))
+    if is_async and not inspect.iscoroutinefunction(func):
+        func = _awaiting(func)
     payload: inspect.Parameter | None = None
     blockers: Codec[Any] | None = None
     injected: dict[type, str] = {}
@@ -496,6 +499,17 @@ def _spread(func: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
         return func(**payload, **injected)
 
     return spread
+
+
+def _awaiting(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a coroutine function that calls a function in the event loop, and awaits what it returns."""
+
+    @functools.wraps(func)
+    async def awaiting(*args: Any, **kwargs: Any) -> Any:
+        returned = func(*args, **kwargs)
+        return await returned if inspect.isawaitable(returned) else returned
+
+    return awaiting
 
 
 def _is_whole(value: object) -> bool:

@@ -326,7 +326,8 @@ def _true(mask: pa.Array) -> list[int]:
 
 def _odd_text(values: pa.Array) -> pa.Array:
     lengths = pc.utf8_length(values)
-    return pc.or_(pc.or_(pc.less(lengths, 1), pc.greater(lengths, 500)), pc.match_substring(values, "\x00"))
+    too_long = pc.or_(pc.greater(lengths, 500), pc.greater(pc.binary_length(values), 1000))
+    return pc.or_(pc.or_(pc.less(lengths, 1), too_long), pc.match_substring(values, "\x00"))
 
 
 def _suspect(inputs: pa.Array) -> pa.Array:
