@@ -18,9 +18,9 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker, aio, cancel_jobs
 from sa_jobqueue.cli import main
 from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.errors import EventTimeoutError, InvalidOptionError, PayloadTooLargeError
+from sa_jobqueue.errors import EventTimeoutError, InvalidOptionError, LostAttemptError, PayloadTooLargeError
 from sa_jobqueue.events import JobCompleted, JobRescheduled
-from sa_jobqueue.operations import Cause, explain_job, redrive_dead_letters, send_event
+from sa_jobqueue.operations import Cause, explain_job, get_chain, redrive_dead_letters, send_event
 from sa_jobqueue.statements import steps
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.types import AttemptOutcome
@@ -388,3 +388,65 @@ async def test_explain_names_the_event_and_how_to_send_it(engine: Engine, jobs: 
     assert found.evidence["event"] == "it's ok"
     assert "in step 'approval'; it times out in " in found.sentence
     assert found.sentence.endswith("""sa-jobqueue events send 'it'"'"'s ok'.""")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_continuation_waits_and_continues_its_chain(engine: Engine, jobs: Jobs, kind: str) -> None:
+    """Its end is written under a lock of the chain's root."""
+    queue = waiting_queue([])
+
+    @queue.handler("first")
+    def first(payload: str) -> Any:
+        return queue[kind].continuation(payload)
+
+    (chain_id,) = enqueue(engine, queue.job("first", EVENT))
+    await drain(queue, engine)
+    with Session(engine) as session:
+        chain = get_chain(session, chain_id)
+        assert (chain.status, chain.length) == (JobStatus.PENDING, 2)
+    assert send(engine)
+    await drain(queue, engine)
+    with Session(engine) as session:
+        chain = get_chain(session, chain_id)
+        assert (chain.status, chain.output) == (JobStatus.COMPLETED, "ann")
+
+
+async def test_a_continuation_whose_root_is_locked_begins_to_wait_when_it_is_free(engine: Engine, jobs: Jobs) -> None:
+    seen: list[int] = []
+    queue = waiting_queue(seen)
+
+    @queue.handler("first")
+    def first(payload: str) -> Any:
+        return queue["sync"].continuation(payload, delay=HOUR)
+
+    (chain_id,) = enqueue(engine, queue.job("first", EVENT))
+    await drain(queue, engine)
+    with engine.begin() as connection:
+        connection.execute(update(Job.__table__).where(Job.status == JobStatus.PENDING).values(scheduled_at=func.now()))  # type: ignore[arg-type]
+    with Session(engine) as session:
+        session.execute(select(Job.id).where(Job.id == chain_id).with_for_update(key_share=True)).one()
+        async with working(Worker(queue, engine, options=quick())) as log:
+            await until(lambda: bool(seen))
+            assert log.of(JobRescheduled) == []
+            session.rollback()
+            await log.until(JobRescheduled)
+    with Session(engine) as session:
+        assert get_chain(session, chain_id).status is JobStatus.PENDING
+
+
+def test_a_job_that_is_cancelled_while_it_begins_to_wait_does_not_wait(
+    engine: Engine, jobs: Jobs, manual_worker: MakeWorker
+) -> None:
+    queue = waiting_queue([])
+    jobs.add_worker("one:1")
+    job_id = jobs.add()
+    (row,) = manual_worker("one:1").claim()
+    with Session(engine) as session, session.begin():
+        cancel_jobs(session, [job_id])
+    with engine.connect() as connection:
+        with pytest.raises(LostAttemptError):
+            attempt_of(queue, row, connection, "one:1").wait_for("approval", event=EVENT, timeout=HOUR)
+        connection.rollback()
+    assert jobs.status(job_id) is JobStatus.CANCELLED
+    with Session(engine) as session:
+        assert session.scalars(select(Job.Step)).all() == []

@@ -19,8 +19,17 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, cancel_jobs
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import DuplicateStepError, InvalidOptionError, LostAttemptError
-from sa_jobqueue.operations import Cause, DeadLetterFilter, delete_chains, explain_job, list_steps, redrive_dead_letters
+from sa_jobqueue.operations import (
+    Cause,
+    DeadLetterFilter,
+    delete_chains,
+    explain_job,
+    list_steps,
+    prune,
+    redrive_dead_letters,
+)
 from sa_jobqueue.operations.steps import record_step
+from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.types import StepKind
@@ -468,7 +477,8 @@ async def test_results_are_stored_by_the_codec_of_the_job_type(engine: Engine, j
     assert row[4] == {"sa_jobqueue.codec": "reversing", "data": '"olleh"'}
 
 
-async def test_steps_are_deleted_with_their_job(engine: Engine, jobs: Jobs) -> None:
+@pytest.mark.parametrize("by", ["delete_chains", "prune"])
+async def test_steps_are_deleted_with_their_job(engine: Engine, jobs: Jobs, by: str) -> None:
     queue: JobQueue[Any] = JobQueue()
 
     @queue.handler("sync")
@@ -478,7 +488,12 @@ async def test_steps_are_deleted_with_their_job(engine: Engine, jobs: Jobs) -> N
     first, second = enqueue(engine, queue.job("sync", "x"), queue.job("sync", "y"))
     await drain(queue, engine)
     with Session(engine) as session, session.begin():
-        delete_chains(session, [first])
+        if by == "delete_chains":
+            delete_chains(session, [first])
+        else:
+            session.execute(update(Job).where(Job.id == first).values(chain_completed_at=func.now() - timedelta(days=9)))
+            session.execute(update(Job).where(Job.id == first).values(completed_at=func.now() - timedelta(days=9)))
+            prune(session, RetentionRules(default=Retention(completed=timedelta(days=1))))
     assert steps_of(engine, first) == []
     assert len(steps_of(engine, second)) == 1
 

@@ -117,3 +117,26 @@ def by_name(order_id: int, session: Session) -> int:
 
 assert_type(by_name.job(order_id=7), Job)
 assert_type(by_name.continuation(order_id=7), Continuation[int])
+
+
+# The result of a step is that of its function, or of `output`; a transaction may have been committed before.
+async def ask(prompt: str) -> Order:
+    return Order(len(prompt))
+
+
+async def steps(ctx: AttemptContext) -> None:
+    assert_type(await ctx.step("ask", ask, "why"), Order)
+    assert_type(await ctx.step("ask", ask, "why", output=int), int)
+    async with ctx.transaction("charge") as session:
+        session.add(Order(1))  # E: Item "None" of "AsyncSession | None" has no attribute "add"
+    async for _ in ctx.cursor("rows", lambda position: [Order(1)], position=lambda row: row.order_id):  # E: "Iterator
+        pass
+
+
+def sync_steps(ctx: AttemptContext) -> None:
+    assert_type(ctx.step("count", len, "why"), int)
+    with ctx.transaction("charge") as session:
+        if session is not None:
+            assert_type(session, Session)
+    for row in ctx.cursor("rows", lambda position: [Order(1)], position=lambda row: row.order_id):
+        assert_type(row, Order)
