@@ -464,7 +464,7 @@ class AttemptContext:
         attempt ends like that of `sleep`, not counted, and the next one begins within milliseconds of the sender's commit,
         or after `timeout`. The payload is recorded: later attempts get the same.
         `name`, `key`: as in `step`. `event`: 1 to 200 characters; several jobs may wait for the same. `timeout`: from zero
-        to 36,500 days after the first call; required, so that no job waits for ever. `output`: type of the payload.
+        to 36,500 days after the first call; required, so that no job waits forever. `output`: type of the payload.
         Raises: EventTimeoutError, a TimeoutError, after the timeout, so that a wait has one type of result and cannot be
         forgotten; StepOutputError for a payload of another type; otherwise as `sleep`.
         """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,18 @@ def test_a_banned_phrase_is_reported_with_file_and_line(tmp_path: Path, name: st
     found = check(str(planted))
     assert found.returncode == 1
     assert f"{planted}:1: " in found.stdout
+
+
+@pytest.mark.parametrize("text", ["It fails at once.", "A task, also if it runs.", "It has a row of its own."])
+def test_constructions_are_reported_in_pages_for_users(text: str) -> None:
+    loader = SourceFileLoader("prose_script", str(ROOT / "scripts/prose"))
+    spec = spec_from_loader("prose_script", loader)
+    assert spec is not None
+    script = module_from_spec(spec)
+    loader.exec_module(script)
+    page = ROOT / "docs" / "planted.md"
+    assert [instead for _, instead in script.phrases(page, text)]
+    assert not script.phrases(ROOT / "sa_jobqueue" / "planted.py", text)
 
 
 def test_code_is_not_checked_as_prose(tmp_path: Path) -> None:
