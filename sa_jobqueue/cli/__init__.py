@@ -5,7 +5,9 @@ Exit status: 0 success; 1 an error, or a failed check; 2 a usage error.
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -74,6 +76,13 @@ class LazyGroup(click.Group):
         """Write the name and help line of each command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run a command. What the terminal's encoding does not have is shown as a question mark."""
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        return super().main(*args, **kwargs)
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         """Parse the arguments. Errors that quote them are escaped."""

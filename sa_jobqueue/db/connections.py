@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 import psycopg
-from sqlalchemy import URL, Engine, NullPool, create_engine, event
+from sqlalchemy import URL, Dialect, Engine, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -32,6 +32,8 @@ class Connections:
     They use psycopg whatever driver the application uses, carry the plan guards and the settings of `own_sessions`, notice a
     dead peer, and a silent one, within `patience`, and show up in `pg_stat_activity` under the worker's name. Behind a
     connection pooler guards and settings travel with each transaction, and LISTEN needs `listen_url`.
+
+    `application`: the dialect of the application's engine, whose `do_connect` listeners are called for each connection.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Connections:
         patience: timedelta,
         connect_args: Mapping[str, Any] | None = None,
         listen_url: URL | None = None,
+        application: Dialect | None = None,
     ) -> None:
         self._url = for_psycopg(url, option="engine")
         self._listen_url = for_psycopg(listen_url, option="listen_url") if listen_url else None
@@ -58,6 +61,7 @@ class Connections:
             **given,
             **startup_arguments(self._own_options, {**GUARDS, **SETTINGS, **TIMEOUTS, **idle}),
         }
+        self._application = application
         self._is_closed = False
         self._opening: set[asyncio.Task[Any]] = set()
         self._opened: WeakSet[psycopg.AsyncConnection[Any]] = WeakSet()
@@ -74,10 +78,10 @@ class Connections:
         `listen_url` leads to a pooler as well.
         """
         with suppress(psycopg.Error):
-            if self._listen_url is not None and await is_pooled(self._to(self._listen_url)):
+            if self._listen_url is not None and await is_pooled(await self._prepared(self._to(self._listen_url))):
                 raise InvalidOptionError("listen_url", "leads to a connection pooler as well; pass the server's own address")
         with suppress(psycopg.Error):
-            self.is_pooled = await is_pooled(self._to(self._url))
+            self.is_pooled = await is_pooled(await self._prepared(self._to(self._url)))
         if self.is_pooled:
             self._arguments |= {"options": self._own_options, "prepare_threshold": None}
 
@@ -106,12 +110,15 @@ class Connections:
             connect_args=arguments,
             execution_options={RAW_ERRORS: True},
         )
+        if self._application is not None:
+            call_connect_listeners(self._application, engine)
         if not self.is_pooled:
             event.listen(engine, "connect", _undo_environment)
         event.listen(engine, "connect", lambda connection, record: cut_off_when_forked(connection))
         return engine
 
-    async def _open(self, **arguments: Any) -> AnsweredConnection:
+    async def _open(self, *_: str, **arguments: Any) -> AnsweredConnection:
+        # The positional one is the conninfo of an empty URL, which is empty as well.
         connection = await self._known(AnsweredConnection, arguments)
         connection.patience = self.patience
         if self.is_pooled:
@@ -155,7 +162,7 @@ class Connections:
             raise
 
     async def _connected(self, kind: type[C], arguments: Mapping[str, Any]) -> C:
-        connection = await kind.connect(**arguments)
+        connection = await kind.connect(**await self._prepared(arguments))
         if not self.is_pooled and (statement := overridden(connection)) is not None:
             try:
                 with answered_within(connection, self.patience):
@@ -172,10 +179,52 @@ class Connections:
             self._opened.add(opening.result())
             cut_off_when_forked(opening.result())
 
+    async def _prepared(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return arguments as the application's `do_connect` listeners change them, such as by a new access token."""
+        given = dict(arguments)
+        if self._application is not None and self._application.dispatch.do_connect:
+            await asyncio.to_thread(_call_listeners, self._application, given)  # it may ask another service for the token
+        return given
+
     def _to(self, url: URL) -> dict[str, Any]:
         # SQLAlchemy's own reading of the URL, several hosts included.
         arguments: dict[str, Any] = dict(create_engine(url).dialect.create_connect_args(url)[1])
         return arguments | self._arguments
+
+
+def call_connect_listeners(application: Dialect, engine: Engine) -> None:
+    """Call the `do_connect` listeners of an application's engine for the connections of another engine as well."""
+    if application.dispatch.do_connect:
+
+        @event.listens_for(engine, "do_connect")
+        def prepare(dialect: Dialect, record: object, arguments: list[Any], parameters: dict[str, Any]) -> None:
+            _call_listeners(application, parameters)
+
+
+def _call_listeners(application: Dialect, parameters: dict[str, Any]) -> None:
+    for listener in application.dispatch.do_connect:
+        if listener(application, None, [], parameters) is not None:
+            raise InvalidOptionError(
+                "engine",
+                "has a `do_connect` listener that returns a connection, which a worker's own connections cannot use; have "
+                "it change the parameters instead",
+            )
+
+
+def check_reachable(engine: Engine | AsyncEngine, connect_args: Mapping[str, Any]) -> None:
+    """Refuse an engine whose URL is empty because a `creator` connects it. Raises: InvalidOptionError.
+
+    An empty URL without one means libpq's environment (PGHOST, PGSERVICE, ...), which the worker's connections use too.
+    """
+    url, sync_engine = engine.url, engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+    is_empty = not (url.host or url.database or url.query)
+    creator = getattr(sync_engine.pool, "_creator", None)
+    if is_empty and not connect_args and getattr(creator, "__qualname__", "") != "create_engine.<locals>.connect":
+        raise InvalidOptionError(
+            "engine",
+            "connects by a `creator`, which a worker's own connections cannot use, and its URL is empty; put host and "
+            "database into the URL, or pass `connect_args`",
+        )
 
 
 async def _close_unused(opening: asyncio.Task[Any]) -> None:

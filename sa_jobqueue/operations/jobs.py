@@ -32,6 +32,7 @@ from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import jobs, listings
+from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
 
 
@@ -305,7 +306,9 @@ def _change(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], 
     if not ids:
         return
     with translated():
-        session.execute(jobs.change(model, ids, **values))
+        # In parts: with all of many ids in one array, the server looks through the array for each row.
+        for first in range(0, len(ids), BATCH):
+            session.execute(jobs.change(model, ids[first : first + BATCH], **values))
     # What the session holds of them is history now; only these are read again.
     for job_id in ids:
         known = session.identity_map.get(session.identity_key(model, job_id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import os
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -519,6 +520,8 @@ def _is_whole(value: object) -> bool:
 def _check_isolation(isolation: str | None, memory_limit: int | None) -> None:
     if isolation not in {None, "process"}:
         raise InvalidOptionError("isolation", f'must be "process", or None for the worker\'s own process, got {isolation!r}')
+    if isolation is not None:
+        _open_standard_streams()
     if memory_limit is None:
         return
     if isolation is None:
@@ -527,6 +530,17 @@ def _check_isolation(isolation: str | None, memory_limit: int | None) -> None:
         raise InvalidOptionError(
             "memory_limit", f"must be at least {LEAST_MEMORY:,} bytes, which an interpreter needs, got {memory_limit!r}"
         )
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null in place of closed standard streams.
+
+    Their numbers would go to what is opened next, such as an event loop, and uvloop aborts when it starts a child process
+    then. So this is done as early as it is known that there will be one.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # standard error
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def _terminal(hint: Any) -> Any:

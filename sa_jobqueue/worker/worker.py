@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import sessionmaker
 
 from sa_jobqueue import aio
-from sa_jobqueue.db.connections import Connections, unavailable
+from sa_jobqueue.db.connections import Connections, check_reachable, unavailable
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError, WorkerRunningError, require_postgresql
@@ -72,6 +72,7 @@ class Worker:
       options; by default plain sessions on the engine. Their pool needs one connection for each of `concurrency` handlers.
     - `connect_args`: arguments for psycopg beyond the engine's URL. The worker uses the URL to open up to nine more
       connections: for claims, completions, rescues, ended chains, retention, schedules, heartbeats and notifications.
+      Listeners of the engine's `do_connect` event, such as one that renews an access token, are called for these too.
     - `app`: where child processes of isolated handlers find `jobs`, such as "shop.jobs:jobs"; by default the module that
       declares each such handler.
     - `listen_url`: the server's own address, for notifications. Needed only if the engine's URL leads to a connection
@@ -107,7 +108,9 @@ class Worker:
         check_importable(jobs, app)
         self._jobs = jobs
         self._app = app
+        check_reachable(engine, connect_args or {})
         self._url: URL = engine.url
+        self._dialect = engine.dialect
         self._listen_url = read_url(listen_url, option="listen_url") if isinstance(listen_url, str) else listen_url
         self._connect_args = dict(connect_args or {})
         self._options = options if options.limits else _serving(options, jobs)
@@ -235,6 +238,7 @@ class Worker:
             patience=options.heartbeat_timeout,
             connect_args=self._connect_args,
             listen_url=self._listen_url,
+            application=self._dialect,
         )
         await connections.find_pooler()
         can_listen = options.listen and not until_idle and connections.can_listen

@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from sa_jobqueue.db.connections import call_connect_listeners
 from sa_jobqueue.db.forks import cut_off_when_forked
 from sa_jobqueue.db.poolers import prepare_nothing
 from sa_jobqueue.db.urls import for_psycopg
@@ -268,6 +269,7 @@ def sessions_for(registry: Registry, engine: Engine | AsyncEngine, given: Sessio
             own = engine
         else:
             own = create_async_engine(url, **size) if is_async else create_engine(url, **size)
+            call_connect_listeners(engine.dialect, own.sync_engine if isinstance(own, AsyncEngine) else own)
             given.own_engines.append(own)
         if isinstance(own, AsyncEngine):
             given.asynchronous = async_sessionmaker(own)
