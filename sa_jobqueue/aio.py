@@ -79,6 +79,7 @@ get_schedule = _awaited(operations.get_schedule)
 group_dead_letters = _awaited(operations.group_dead_letters)
 list_attempts = _awaited(operations.list_attempts)
 list_audit = _awaited(operations.list_audit)
+list_awaited_events = _awaited(operations.list_awaited_events)
 list_blocked_jobs = _awaited(operations.list_blocked_jobs)
 list_blockers = _awaited(operations.list_blockers)
 list_chain_jobs = _awaited(operations.list_chain_jobs)
@@ -147,6 +148,7 @@ __all__ = [
     "group_dead_letters",
     "list_attempts",
     "list_audit",
+    "list_awaited_events",
     "list_blocked_jobs",
     "list_blockers",
     "list_chain_jobs",

@@ -27,7 +27,7 @@ _COMMANDS: Final = {
     "types": ("sa_jobqueue.cli.types:types", "List, pause and resume job types, and set their limits."),
     "jobs": ("sa_jobqueue.cli.jobs:jobs", "List, show, retry and cancel jobs, and change their priority."),
     "enqueue": ("sa_jobqueue.cli.enqueue:enqueue", "Enqueue one job."),
-    "events": ("sa_jobqueue.cli.events:events", "Send the events that jobs wait for."),
+    "events": ("sa_jobqueue.cli.events:events", "Send the events that jobs wait for, and list them."),
     "chains": ("sa_jobqueue.cli.chains:chains", "List, show, cancel and delete chains."),
     "schedules": ("sa_jobqueue.cli.schedules:schedules", "List, pause, resume, run and synchronize schedules."),
     "explain": ("sa_jobqueue.cli.explain:explain", "Explain why a job is not running."),

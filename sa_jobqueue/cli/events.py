@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from datetime import timedelta
 
 import click
 
 from sa_jobqueue.cli._options import Database, duration, json_option, with_database
-from sa_jobqueue.cli._output import echo, print_json
+from sa_jobqueue.cli._output import counted, echo, print_json, print_table
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
-from sa_jobqueue.operations import send_event
+from sa_jobqueue.operations import list_awaited_events, send_event
 
 
 @click.group()
 def events() -> None:
-    """Send the events that jobs wait for."""
+    """Send the events that jobs wait for, and list them."""
+
+
+@events.command("list")
+@json_option
+@with_database
+def list_(database: Database, /, *, as_json: bool) -> None:
+    """List the events that jobs wait for."""
+    with database.session() as session:
+        found = list_awaited_events(session, model=database.model)
+    if as_json:
+        print_json({"events": [asdict(one) for one in found]})
+        return
+    rows = [(one.event, one.jobs, one.since, one.times_out_at) for one in found]
+    print_table(counted(len(found), "event"), ["event", "waiting jobs", "since", "first timeout"], rows)
 
 
 @events.command()

@@ -41,7 +41,7 @@ from sa_jobqueue.operations.deduplicate import Deduplicate, enqueue, enqueue_uni
 from sa_jobqueue.operations.deduplicate_many import enqueue_many_unique
 from sa_jobqueue.operations.deletion import delete_chains
 from sa_jobqueue.operations.enqueueing import enqueue_many
-from sa_jobqueue.operations.events import send_event
+from sa_jobqueue.operations.events import AwaitedEvent, list_awaited_events, send_event
 from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
 from sa_jobqueue.operations.explaining_schedules import ScheduleCause, ScheduleExplanation, explain_schedule
 from sa_jobqueue.operations.firing import fire_schedules
@@ -105,6 +105,7 @@ from sa_jobqueue.operations.writes import (
 
 __all__ = [
     "AuditFilter",
+    "AwaitedEvent",
     "BlockerCounts",
     "BulkResult",
     "Cause",
@@ -160,6 +161,7 @@ __all__ = [
     "group_dead_letters",
     "list_attempts",
     "list_audit",
+    "list_awaited_events",
     "list_blocked_jobs",
     "list_blockers",
     "list_chain_jobs",

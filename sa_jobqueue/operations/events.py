@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -13,11 +14,36 @@ from sa_jobqueue import payloads
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.pages import check_limit
 from sa_jobqueue.statements import steps
 from sa_jobqueue.types import LONGEST
 
 LONGEST_EVENT = 200
 """Maximum number of characters of the name of an event."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AwaitedEvent:
+    """An event that jobs wait for."""
+
+    event: str
+    """Its name."""
+    jobs: int
+    """Number of jobs that wait for it."""
+    since: datetime
+    """When the first of them began to wait."""
+    times_out_at: datetime
+    """When the first of them stops waiting."""
+
+
+def list_awaited_events(session: Session, *, limit: int = 1000, model: type[JobMixin[Any]] = Job) -> list[AwaitedEvent]:
+    """Return the events that jobs wait for, by name.
+
+    `limit`: 1 to 1,000. Locks: none; reads every waiting job. Raises: InvalidOptionError.
+    """
+    check_limit(limit)
+    rows = session.execute(steps.waits(model), {"limit": limit}).mappings()
+    return [AwaitedEvent(**row) for row in rows]
 
 
 def check_event(name: object) -> None:

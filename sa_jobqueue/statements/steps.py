@@ -209,6 +209,29 @@ def send_event(model: type[JobMixin[Any]]) -> TextClause:
 
 
 @once_a_model
+def waits(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the events that jobs wait for.
+
+    Parameters: `limit`. Shape: `(event, jobs, since, times_out_at)`, by event; the first began to wait at `since`, and the
+    first times out at `times_out_at`. Locks: none. Index: `ix_job_step_event`, then the primary key of the jobs.
+    """
+    job, step = table(model), table(model.Step)
+    return (
+        select(
+            step.c.event,
+            func.count().label("jobs"),
+            func.min(step.c.started_at).label("since"),
+            func.min(step.c.deadline).label("times_out_at"),
+        )
+        .select_from(step.join(job, job.c.id == step.c.job_id))
+        .where(step.c.event.is_not(None), step.c.completed_at.is_(None), job.c.completed_at.is_(None))
+        .group_by(step.c.event)
+        .order_by(step.c.event)
+        .limit(bindparam("limit", type_=Integer))
+    )
+
+
+@once_a_model
 def prune_events(model: type[JobMixin[Any]]) -> ReturningDelete[Any]:
     """Delete expired events. Parameters: `limit`. Shape: `(name,)`. Clock: the database's. Index: `ix_job_event_expires`."""
     event = table(model.Event)

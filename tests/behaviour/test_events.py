@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from sa_jobqueue.cli import main
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import EventTimeoutError, InvalidOptionError, LostAttemptError, PayloadTooLargeError
 from sa_jobqueue.events import JobCompleted, JobRescheduled
-from sa_jobqueue.operations import Cause, explain_job, get_chain, redrive_dead_letters, send_event
+from sa_jobqueue.operations import Cause, explain_job, get_chain, list_awaited_events, redrive_dead_letters, send_event
 from sa_jobqueue.statements import steps
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.types import AttemptOutcome
@@ -450,3 +451,20 @@ def test_a_job_that_is_cancelled_while_it_begins_to_wait_does_not_wait(
     assert jobs.status(job_id) is JobStatus.CANCELLED
     with Session(engine) as session:
         assert session.scalars(select(Job.Step)).all() == []
+
+
+async def test_awaited_events_are_listed_until_their_jobs_end(engine: Engine, jobs: Jobs) -> None:
+    queue = waiting_queue([])
+    first, _, _ = enqueue(engine, queue.job("sync", "b"), queue.job("async", "b"), queue.job("sync", "a"))
+    await drain(queue, engine)
+    with Session(engine) as session, session.begin():
+        found = list_awaited_events(session)
+        assert [(one.event, one.jobs) for one in found] == [("a", 1), ("b", 2)]
+        assert all(one.times_out_at - one.since == HOUR for one in found)
+        cancel_jobs(session, [first])
+        send_event(session, "a", {"by": "ann", "ok": True})
+    await drain(queue, engine)
+    url = engine.url.render_as_string(hide_password=False)
+    listed = CliRunner().invoke(main, ["events", "list", "--url", url, "--json"])
+    assert [(one["event"], one["jobs"]) for one in json.loads(listed.output)["events"]] == [("b", 1)]
+    assert "waiting jobs" in CliRunner().invoke(main, ["events", "list", "--url", url]).output

@@ -793,3 +793,24 @@ async def test_a_cursor_continues_after_the_last_recorded_position(
     assert done == [1, 2, 3, 4, *([] if every == 1 else [3]), 4, 5]
     (row,) = steps_of(engine, job_id)
     assert row == ("ids", "", "cursor", 2, {"position": str(ids[-1]), "is_done": True})
+
+
+async def test_a_step_of_a_synchronous_handler_is_refused_on_the_event_loop(engine: Engine, jobs: Jobs) -> None:
+    """There it would wait for itself, and stop the worker."""
+    queue: JobQueue[Any] = JobQueue()
+    raised: list[str] = []
+
+    @queue.middleware
+    async def around(ctx: AttemptContext, call_next: Any) -> None:
+        with pytest.raises(InvalidOptionError) as caught:
+            ctx.step("x", lambda: None)
+        raised.append(caught.value.option)
+        await call_next()
+
+    @queue.handler("sync")
+    def sync(payload: str) -> None: ...
+
+    (job_id,) = enqueue(engine, queue.job("sync", "x"))
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.COMPLETED
+    assert raised == ["step"]

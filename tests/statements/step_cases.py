@@ -48,5 +48,6 @@ STEP_CASES = [
         lambda world: {"job_ids": [NOBODY], "step_name": "ask"},
         guarded=False,
     ),
+    Case("steps_waits", lambda: steps.waits(Job), PK, lambda world: {"limit": 100}, guarded=False),
     Case("steps_record_sleep", lambda: steps.record(Job, StepKind.SLEEP), PK, recording),
 ]

@@ -149,6 +149,11 @@ class WorkerSteps:
         if not self._loop.is_running():  # a thread that was left behind may outlive the worker
             coroutine.close()
             raise RuntimeError("the worker has stopped: its attempts record no more steps")
+        with suppress(RuntimeError):  # without a loop here, which is right
+            if asyncio.get_running_loop() is self._loop:  # it would wait for itself
+                coroutine.close()
+                where = "on the worker's event loop, by a middleware or a dependency: call it in the handler, in its thread"
+                raise InvalidOptionError("step", f"is called {where}")
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def is_outage(self, error: DBAPIError) -> bool:
