@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import signal
 import socket
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 PORT: Final = 8321
+HEADERS_WITHIN: Final = 10.0
+"""Seconds within which a request must arrive on a connection that is not answering one."""
 
 
 class MissingDashboardExtraError(JobQueueError, ImportError):
@@ -122,7 +125,7 @@ def make_app(
     accepted = [*LOOPBACK, *hosts]
     if authorize is not None:
         return made(engine, model, operator=operator, authorize=authorize, hosts=accepted, trace_url=trace_url), None
-    tokens = OneTimeToken(Access(user=user_name()[:200], permissions=ALL_PERMISSIONS))
+    tokens = OneTimeToken(Access(user=user_name()[:200], permissions=ALL_PERMISSIONS, payload_types=["*"]))
     app = made(engine, model, operator=operator, authorize=tokens.authorize, hosts=accepted, trace_url=trace_url)
     return tokens.wrap(app), tokens.token
 
@@ -154,11 +157,52 @@ def listening(
         except OSError as error:
             raise click.ClickException(f"cannot listen on {address}, port {port}: {error.strerror}") from error
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, lifespan="off", root_path=root_path.rstrip("/")
+            app,
+            http=_impatient(),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="off",
+            root_path=root_path.rstrip("/"),
         )
         yield uvicorn.Server(config), listener
     finally:
         listener.close()
+
+
+def _impatient() -> type[asyncio.Protocol]:
+    """Return uvicorn's HTTP protocol, which closes a connection whose request does not arrive within `HEADERS_WITHIN`."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class ImpatientProtocol(H11Protocol):
+        timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._wait()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._wait()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._wait()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self.timer is not None:
+                self.timer.cancel()
+            super().connection_lost(exc)
+
+        def _wait(self) -> None:
+            is_answering = self.cycle is not None and not self.cycle.response_complete
+            if is_answering and self.timer is not None:
+                self.timer.cancel()
+                self.timer = None
+            elif not is_answering and self.timer is None:
+                self.timer = self.loop.call_later(HEADERS_WITHIN, self.transport.close)
+
+    return ImpatientProtocol
 
 
 @contextmanager

@@ -49,14 +49,14 @@ class Access:
 
     `user`: recorded with each change, 1 to 200 printable characters. `permissions`: empty by default. `sources`: names of
     the queues that the user may open; None for all. `payload_types`: patterns, with `*` and `?`, of the job types whose
-    payloads and errors are shown; those of other types are redacted.
+    payloads and errors are shown, such as `["*"]` for all; none by default: those of other types are redacted.
     Raises: InvalidOptionError.
     """
 
     user: str
     permissions: Collection[Permission] = frozenset()
     sources: Collection[str] | None = None
-    payload_types: Sequence[str] = ("*",)
+    payload_types: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.user, str) or not 1 <= len(self.user) <= 200 or not self.user.isprintable():

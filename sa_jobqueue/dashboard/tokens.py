@@ -6,7 +6,7 @@ import hmac
 import secrets
 import threading
 from http.cookies import SimpleCookie
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -47,7 +47,9 @@ class OneTimeToken:
                 await app(scope, receive, send)
                 return
             rest = urlencode([field for field in fields if field[0] != PARAMETER])
-            response = RedirectResponse(f"{scope['path']}{'?' + rest if rest else ''}", 303)
+            # One slash and quoted: a path such as `//host/` would be the URL of another site.
+            path = quote("/" + scope["path"].lstrip("/\\"))
+            response = RedirectResponse(f"{path}{'?' + rest if rest else ''}", 303)
             # Lax: the link may be opened from another program, which a strict cookie would not survive.
             response.set_cookie(COOKIE, self._session, httponly=True, samesite="lax", path="/")
             response.headers["Cache-Control"] = "no-store"
@@ -56,10 +58,11 @@ class OneTimeToken:
         return exchanging
 
     def _exchange(self, given: str, scope: Scope) -> bool:
+        if not hmac.compare_digest(given.encode(), self.token.encode()):
+            return False
         cookie = SimpleCookie(Headers(scope=scope).get("cookie", "")).get(COOKIE)
         if cookie is not None and hmac.compare_digest(cookie.value.encode(), self._session.encode()):
             return True  # the same browser follows the link again
         with self._lock:
-            is_right = not self._is_used and hmac.compare_digest(given.encode(), self.token.encode())
-            self._is_used = self._is_used or is_right
-        return is_right
+            is_first, self._is_used = not self._is_used, True
+        return is_first

@@ -146,7 +146,7 @@ def test_cli_dashboard_and_explain_show_encoded_payloads_undecoded(engine: Engin
         job_id = jobs["admit"].enqueue(session, Patient("Ann Smith", 7))
     shown = CliRunner().invoke(main, ["jobs", "show", str(job_id), "--json"], env={"SA_JOBQUEUE_URL": database_url}).stdout
     assert json.loads(shown)["job"]["input"]["sa_jobqueue.codec"] == "encrypted"
-    access = Access(user="ann")
+    access = Access(user="ann", payload_types=["*"])
     page = Client(dashboard(engine, authorize=lambda request: access)).page(f"/queue/job?id={job_id}")
     assert "sa_jobqueue.codec" in page
     with Session(engine) as session:

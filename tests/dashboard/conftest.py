@@ -23,7 +23,7 @@ Authorize = Callable[[Request], Access | None]
 
 
 def everyone(request: Request) -> Access:
-    return Access(user="ann", permissions=ALL_PERMISSIONS)
+    return Access(user="ann", permissions=ALL_PERMISSIONS, payload_types=["*"])
 
 
 class Client:

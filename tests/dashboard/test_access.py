@@ -235,6 +235,19 @@ def test_a_one_time_token_works_once_in_one_browser() -> None:
     assert first.get("/").headers["location"] == "/queue/overview"
     assert second.get(f"/?token={tokens.token}").status_code == 401
     assert first.get(f"/?token={tokens.token}").status_code == 303
+    # Another site is not where a link of this one leads, and a wrong token exchanges nothing.
+    for path in ("//evil.example/", "/\\evil.example/", "///evil.example"):
+        location = first.get(f"http://localhost{path}?token={tokens.token}").headers["location"]
+        assert not location.startswith(("//", "/\\"))
+        assert "//" not in location
+    assert first.get("/?token=wrong").headers["location"] == "/queue/overview"
+
+
+def test_no_payload_is_shown_unless_it_is_granted(engine: Engine, jobs: Jobs) -> None:
+    job_id = jobs.add(input={"card": "4111"})
+    page = Client(dashboard(engine, authorize=lambda request: Access(user="eve"))).page(f"/queue/job?id={job_id}")
+    assert "4111" not in page
+    assert "(redacted)" in page
 
 
 @pytest.mark.parametrize(

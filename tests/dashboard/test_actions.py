@@ -32,7 +32,7 @@ def confirmed(client: Client, preview: str) -> str:
 
 
 def operator(engine: Engine, name: str) -> Client:
-    access = Access(user=name, permissions=ALL_PERMISSIONS)
+    access = Access(user=name, permissions=ALL_PERMISSIONS, payload_types=["*"])
     return Client(dashboard(engine, operator=engine, authorize=lambda request: access))
 
 

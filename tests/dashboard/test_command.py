@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from click.testing import CliRunner
 
+from sa_jobqueue.cli import dashboard as command
 from sa_jobqueue.cli import main
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.programs import Process, Programs
@@ -23,6 +26,27 @@ from sa_jobqueue.dashboard import Access
 def authorize(request):
     return Access(user="bob") if request.headers.get("x-user") == "bob" else None
 """
+
+
+def test_a_request_that_does_not_arrive_in_time_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "HEADERS_WITHIN", 0.2)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    with command.served(app) as url:
+        port = int(url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), 30) as slow:
+            slow.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")  # and nothing more
+            assert slow.recv(100) == b""
+        with socket.create_connection(("127.0.0.1", port), 30) as second:
+            second.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert second.recv(1000).startswith(b"HTTP/1.1 200")
+            second.sendall(b"GET / HTTP/1.1\r\n")
+            rest = second.recv(1000)
+            assert rest in {b"ok", b""}
+            assert rest == b"" or second.recv(100) == b""
 
 
 @pytest.fixture

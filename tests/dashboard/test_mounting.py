@@ -114,6 +114,7 @@ def test_the_dashboard_works_with_observer_and_operator_roles(engine: Engine, jo
 
         return made
 
+    jobs.add_worker()
     reader, writer = as_role("jobqueue_observer"), as_role("jobqueue_operator")
     job_id = jobs.add()
     dead = jobs.add(JobStatus.DEAD, fingerprint="f", input={})
@@ -133,7 +134,7 @@ def test_the_dashboard_works_with_observer_and_operator_roles(engine: Engine, jo
         assert "<strong>1</strong>" in confirmed(client, client.post(act, what).text), act
     # A writer without rights is refused by the database, as one sentence.
     response = Client(dashboard(reader, operator=reader, authorize=everyone)).post(
-        "pause-queues", {"name": "x"}, confirmed="1"
+        "pause-queues", {"name": "default"}, confirmed="1"
     )
     assert response.status_code == 503
     assert "permission denied" in response.text

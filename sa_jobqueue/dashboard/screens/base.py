@@ -24,6 +24,12 @@ PAGE: Final = 50
 """Default number of rows of a list."""
 
 
+def short(job_id: Any) -> str:
+    """Return an id for a heading: its first and last four characters, or all of a short one."""
+    text = str(job_id)
+    return text if len(text) <= 12 else f"{text[:4]}…{text[-4:]}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """One request for a screen, or one act."""

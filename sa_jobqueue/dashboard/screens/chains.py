@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.dashboard import forms, graph
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
-from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen, short
 from sa_jobqueue.errors import ChainNotFoundError
 from sa_jobqueue.operations import ChainFilter, cancel_chains, delete_chains, list_chain_jobs, list_chains
 from sa_jobqueue.operations.pages import SCAN_LIMIT
@@ -71,7 +71,7 @@ def view_one(context: Context) -> dict[str, Any]:
     after = context.params.number("after", low=0, high=2**31 - 1, default=-1)
     with context.read() as session:
         found = list_chains(
-            session, where=ChainFilter(job_ids=[job_id]), columns=COLUMNS, limit=1, model=context.model
+            session, where=ChainFilter(job_ids=[job_id]), columns=(*COLUMNS, "last_job_id"), limit=1, model=context.model
         ).items
         if not found:
             raise ChainNotFoundError([job_id], reason="")
@@ -90,6 +90,7 @@ def view_one(context: Context) -> dict[str, Any]:
     shown, drawn = graph.fold(nodes, edges, keep=[chain["id"], *stuck])
     resolved = {edge: edges.get(edge, True) for edge in drawn}
     return {
+        "heading": f"Chain {chain['type_name']} {short(chain['id'])}",
         "chain": chain,
         "error_line": context.error_line(chain["last_type_name"], chain["error"]),
         "jobs": [job | {"error_line": context.error_line(job["type_name"], job["last_error"])} for job in jobs],
@@ -101,6 +102,7 @@ def view_one(context: Context) -> dict[str, Any]:
         "stuck": [node for node in nodes if node.is_stuck],
         "picture": graph.svg(shown, resolved, current=chain["id"], label=f"Graph of {len(shown)} chains"),
         "items": graph.outline(shown, drawn),
+        "can_redrive": chain["status"] is JobStatus.DEAD and context.may("redrive_dead_letters"),
         "can_cancel": chain["status"] not in ENDED and context.may("cancel_chains"),
     }
 

@@ -110,10 +110,10 @@ def _meant(context: Context, session: Session) -> DeadLetterFilter:
 
 
 def _preview_redrive(context: Context, session: Session) -> Preview:
-    result = redrive_dead_letters(session, where=_meant(context, session), dry_run=True, model=context.model)
+    where = _meant(context, session)
+    result = redrive_dead_letters(session, where=where, dry_run=True, model=context.model)
     what = "Their jobs become pending with as many new attempts as they once had; what waits for them goes on."
-    details = [f"job {job_id}" for job_id in result.ids[:_LISTED]]
-    return _previewed(result, what, details)
+    return _previewed(result, what, _named(context, session, where))
 
 
 def _redrive(context: Context, session: Session) -> Outcome:
@@ -126,8 +126,13 @@ def _preview_dismiss(context: Context, session: Session) -> Preview:
     where = replace(_meant(context, session), resolved=False)
     result = dismiss_dead_letters(session, where=where, by=context.access.user, dry_run=True, model=context.model)
     what = "They count as resolved. Their jobs stay dead, and what waits for these still waits."
-    details = [f"dead letter {dead_letter_id}" for dead_letter_id in result.ids[:_LISTED]]
-    return _previewed(result, what, details)
+    return _previewed(result, what, _named(context, session, where))
+
+
+def _named(context: Context, session: Session, where: DeadLetterFilter) -> list[str]:
+    """Return the first of the dead letters that are meant, with their types and errors."""
+    found = list_dead_letters(session, where=where, limit=_LISTED, model=context.model)
+    return [f"{one.type_name} {one.job_id}: {context.error_line(one.type_name, one.error) or one.reason}" for one in found]
 
 
 def _dismiss(context: Context, session: Session) -> Outcome:

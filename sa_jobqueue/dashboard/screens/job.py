@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.rendering import SHOWN, as_json
-from sa_jobqueue.dashboard.screens.base import Context, Download, Screen
+from sa_jobqueue.dashboard.screens.base import Context, Download, Screen, short
 from sa_jobqueue.operations import (
     Cause,
     DeadLetterFilter,
@@ -69,6 +69,7 @@ def view(context: Context) -> dict[str, Any]:
         )
         # Read here: the objects belong to the session.
         return {
+            "heading": f"Job {job.type_name} {short(job.id)}",
             "job": job,
             "progress": _progress(context, job, get_progress(session, job_id, model=model)),
             "fields": [(name, getattr(job, name)) for name in _FIELDS if getattr(job, name, None) not in (None, "")],

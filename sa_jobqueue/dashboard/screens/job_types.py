@@ -26,7 +26,14 @@ def view(context: Context) -> dict[str, Any]:
     params = context.params
     names = params.texts("name", at_most=100)
     with context.read() as session:
-        page = list_job_types(session, names=names, after=params.text("after"), limit=200, model=context.model)
+        page = list_job_types(
+            session,
+            names=names,
+            after=params.text("after"),
+            limit=200,
+            heartbeat_timeout=context.source.heartbeat_timeout,
+            model=context.model,
+        )
     one = page.items[0] if len(names) == 1 and page.items else None
     return {
         "types": page.items,

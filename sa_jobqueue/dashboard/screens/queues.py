@@ -32,14 +32,22 @@ def view(context: Context) -> dict[str, Any]:
     params = context.params
     names = params.texts("name", at_most=100)
     after = (params.text("after") or "", params.text("after_key") or "") if "after" in params else None
+    key = params.text("fairness_key") or ""
     with context.read() as session:
-        page = list_queues(session, names=names, after=after, limit=200, model=context.model)
+        page = list_queues(
+            session,
+            names=names,
+            fairness_key=key if key and names else None,
+            after=after,
+            limit=200,
+            heartbeat_timeout=context.source.heartbeat_timeout,
+            model=context.model,
+        )
     sample = context.sample()
     report = sample.value.health if sample.value else None
     depths = {(one.queue, one.fairness_key): one for one in report.queues} if report else {}
     rates = {one.queue: one for one in report.rates.queues} if report else {}
     listed = {(one.name, one.fairness_key) for one in page}
-    key = params.text("fairness_key") or ""
     one = next((one for one in page if one.fairness_key == key), None) if len(names) == 1 else None
     return {
         "queues": [(one, depths.get((one.name, one.fairness_key)), _rate(one, rates)) for one in page],
