@@ -9,7 +9,7 @@ import io
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from typing import Any, Final
 
@@ -81,7 +81,8 @@ class LazyGroup(click.Group):
         """Run a command. What the terminal's encoding does not have is shown as a question mark."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")
+                with suppress(OSError):  # a pipe that is open for reading as well
+                    stream.reconfigure(errors="replace")
         return super().main(*args, **kwargs)
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
