@@ -373,10 +373,10 @@ class AttemptContext:
         its result is recorded by one statement, which succeeds only if the attempt still holds the job. If the worker dies
         before that, `fn` is called again: a call to another system is repeated at most once for each crash, so pass the
         job's id as its idempotency key. If `fn` raises, the attempt fails and its retry policy applies.
-        `name`: 1 to 100 characters, unique in the job. `fn`: in an asynchronous handler an asynchronous function. `key`:
-        tells the rounds of a loop apart. `output`: type of the result, by default `fn`'s annotation. The result is the
-        recorded JSON decoded to that type, on the first attempt too. It is stored and shown like the job's output: by the
-        codec of the job's type, and redacted.
+        `name`: 1 to 100 characters, unique in the job. `fn`: in an asynchronous handler an asynchronous function; `args`:
+        its arguments. `key`: tells the rounds of a loop apart. `output`: type of the result, by default `fn`'s annotation.
+        The result is the recorded JSON decoded to that type, on the first attempt too. It is
+        stored and shown like the job's output: by the codec of the job's type, and redacted.
         Raises: what `fn` raises; DuplicateStepError; InvalidOutputError; StepOutputError if a recorded result does not match
         the type; LostAttemptError; InvalidOptionError, also in a child process.
         """

@@ -35,7 +35,7 @@ class ArchivePathError(ArchiveError, OSError):
 class UnarchivedColumnsError(ArchiveError):
     """A table has columns that the archive would not keep; nothing was archived or deleted.
 
-    `table` is the table's name, `columns` are the names of the columns.
+    `table` is the table's name, `columns` are the names of the columns, `cure` is the advice.
     """
 
     def __init__(self, table: str, columns: Sequence[str], cure: str) -> None:

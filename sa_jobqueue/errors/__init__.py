@@ -522,7 +522,8 @@ class DuplicateStepError(JobQueueError, ValueError):
 class StepOutputError(JobQueueError):
     """What is recorded of a step does not match the handler: its kind or the type of its result has changed.
 
-    `name` and `key` are those of the step. Change the handler back, or give the step a new name: it then runs again.
+    `name` and `key` are those of the step, `reason` is the difference. Change the handler back, or give the step a new
+    name: it then runs again.
     """
 
     def __init__(self, name: str, key: str, reason: str) -> None:

@@ -145,10 +145,10 @@ def account(model: type[JobMixin[Any]]) -> Update:
 
 @once_a_model
 def find_write(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return the ledger's entry of a write: `(staged, enqueued, duplicates, rejected, fingerprint)`; no row if it has not
-    committed.
+    """Return the ledger's entry of a write, if it has committed.
 
-    Parameters: `write_id`, `sequence`. Locks: none. Index: `pk_job_bulk_write`.
+    Parameters: `write_id`, `sequence`. Shape: `(staged, enqueued, duplicates, rejected, fingerprint)`, or no row.
+    Locks: none. Index: `pk_job_bulk_write`.
     """
     write = table(model.Write)
     return select(*(write.c[name] for name in COUNTED), write.c.fingerprint).where(
