@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final, Generic, cast
+from typing import Any, ClassVar, Final, Generic, NamedTuple, cast
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from sqlalchemy import Boolean, Computed, FromClause, Integer, SmallInteger, Table, Text, event, func, inspect, text
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
@@ -56,6 +57,22 @@ DEFAULT_MAX_ATTEMPTS: Final = 20
 """With the default backoff a job that keeps failing dies after about four hours, eight at most."""
 
 
+class _Plain(NamedTuple):
+    """Options of a job whose type no handler in this process declares."""
+
+    queue: str = DEFAULT_QUEUE
+    priority: int = 0
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    timeout: timedelta | None = None
+    rate_cost: int | None = None
+    version: int = 1
+
+
+_PLAIN: Final = _Plain()
+_FIND: Final = object()
+"""The handler is the one that this process declares for the type, if there is one."""
+
+
 def check_defaults(
     type_name: str, queue: str, *, priority: int, max_attempts: int, timeout: timedelta | None, rate_cost: int | None
 ) -> None:
@@ -89,13 +106,15 @@ class JobMixin(Generic[IdT]):
     __table__: ClassVar[FromClause]
     __mapper__: ClassVar[Mapper[Any]]
     __id_factory__: ClassVar[staticmethod[[], Any]]
+    # The handlers that this process declares for the queue, by job type; their registries own them.
+    __handlers__: ClassVar[WeakValueDictionary[str, Any]]
 
     _delay: timedelta | None
     _at: datetime | None
     # The chains it waits for, as passed to the constructor; rows of `job_blocker` once it is written.
     _blockers: tuple[WaitFor[Any], ...] = ()
     _is_enqueued: bool = False
-    # The handler that made it, which knows the types of its blockers and of its output; None for one made by the class.
+    # The handler of its type, which knows the types of its blockers and of its output; None without one in this process.
     _handler: Any = None
 
     ArchiveChain: ClassVar[type[ArchiveChainMixin[Any]]]
@@ -137,6 +156,7 @@ class JobMixin(Generic[IdT]):
         layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid")
         check_class(cls, layout, kwargs)
         cls.__jobqueue__ = layout
+        cls.__handlers__ = WeakValueDictionary()
         cls.__id_factory__ = staticmethod(queue_id_factory or (_text_uuid7 if text_ids else uuid7))
         cls.__tablename__ = layout.name("job")  # type: ignore[attr-defined]
         # Not after the next line: bases with a metaclass, such as that of `declarative_base()`, map the class later.
@@ -179,14 +199,14 @@ class JobMixin(Generic[IdT]):
         type_name: str,
         input: Any = None,
         *,
-        queue: str = DEFAULT_QUEUE,
-        priority: int = 0,
+        queue: str | None = None,
+        priority: int | None = None,
         delay: timedelta | None = None,
         at: datetime | None = None,
-        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        max_attempts: int | None = None,
         timeout: timedelta | None = None,
         id: IdT | None = None,
-        input_version: int = 1,
+        input_version: int | None = None,
         deduplication_key: str | None = None,
         blockers: Iterable[Any] = (),
         fairness_key: str | int | None = None,
@@ -198,9 +218,13 @@ class JobMixin(Generic[IdT]):
     ) -> None:
         """Describe a job; nothing is written until a session flushes it.
 
-        `type_name`: the handler's name; whether anybody handles it is not checked here (`handler.job(...)` does).
-        `input`: what `json.dumps` takes, at most `payloads.MAX_BYTES` of JSON text. `input_version`: version of its shape,
-        at least 1.
+        If a registry in this process has a handler for the type, the job is what `handler.job(input, ...)` returns: options
+        that are not given are the handler's, and `input` is checked as its payload. Of several registries with the type,
+        the last to declare it counts. Otherwise the job is plain: queue "default", priority 0, 20 attempts, no timeout.
+        `type_name`: the handler's name; a type without a handler here may have one elsewhere.
+        `input`: a payload of the handler's type; without a handler, what `json.dumps` takes; at most `payloads.MAX_BYTES` of
+        JSON text. `input_version`: version of its shape, at least 1; the input of another version than the handler's is
+        checked when the job runs.
         `queue`: 1 to 100 letters, digits and `_.:/-`. `priority`: -9 to 9, larger first.
         `delay`: added to the database's clock at the insert, not negative. `at`: an aware instant; a past one means
         now. Give one of the two, or none for at once.
@@ -218,8 +242,21 @@ class JobMixin(Generic[IdT]):
         one at a time, in the order of `created_at`. `skip_while_retrying`: whether the others of its key go on while it
         waits for another attempt. `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's
         current span.
-        Raises: InvalidJobError naming the field.
+        Raises: InvalidJobError naming the field; InvalidPayloadError and InvalidBlockersError as `handler.job`.
         """
+        handler = columns.pop("_handler", _FIND)
+        if handler is _FIND:
+            handler = self.__handlers__.get(type_name) if isinstance(type_name, str) else None
+        declared = _PLAIN if handler is None else handler.job_type
+        document = input
+        if handler is not None:
+            document, fairness_key = handler.encode(input, input_version, fairness_key)
+        queue = declared.queue if queue is None else queue
+        priority = declared.priority if priority is None else priority
+        max_attempts = declared.max_attempts if max_attempts is None else max_attempts
+        timeout = declared.timeout if timeout is None else timeout
+        rate_cost = declared.rate_cost if rate_cost is None else rate_cost
+        input_version = declared.version if input_version is None else input_version
         check_defaults(type_name, queue, priority=priority, max_attempts=max_attempts, timeout=timeout, rate_cost=rate_cost)
         check_number("input_version", input_version, 1, 2**31 - 1)
         if rate_cost is not None:
@@ -233,7 +270,7 @@ class JobMixin(Generic[IdT]):
         if skip_while_retrying is not None:
             check_flag("skip_while_retrying", skip_while_retrying)
             columns["skip_while_retrying"] = skip_while_retrying
-        payloads.check_json("input", input)
+        payloads.check_json("input", document)
         job_id = self.__id_factory__() if id is None else id
         if self.__jobqueue__.id_type == "text":
             check_text("id", job_id)
@@ -243,10 +280,12 @@ class JobMixin(Generic[IdT]):
             check_text("deduplication_key", deduplication_key)
         if blockers:
             self._blockers = waits(blockers, type(job_id))
+        if handler is not None:
+            handler.check_blockers(self._blockers)
         fields: dict[str, Any] = {
             "id": job_id,
             "type_name": type_name,
-            "input": input,
+            "input": document,
             "queue": queue,
             "fairness_key": check_fairness_key(fairness_key),
             "priority": priority,
@@ -270,6 +309,8 @@ class JobMixin(Generic[IdT]):
             # their events, are more than half of all that making a job costs.
             self.__dict__.update(fields)
 
+        if handler is not None:
+            self._handler = handler
         # Kept beside the expression for the set-based enqueue, which computes it for all rows at once.
         self._delay, self._at = delay, at
         due = due_at(delay=delay, at=at)

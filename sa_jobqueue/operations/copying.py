@@ -74,7 +74,7 @@ def enqueue_payloads(
     option_names = ("queue", "priority", "max_attempts", "timeout", "rate_cost")
     own = {name: getattr(kind, name) for name in option_names}
     # Never written: it checks the options, and has the values that all jobs share.
-    template: JobMixin[Any] = model(kind.name, input_version=kind.version, **own | given)
+    template: JobMixin[Any] = model(kind.name, input_version=kind.version, _handler=None, **own | given)
     connection = session.connection()
     announce_count = announce_bulk(session, template)
     values = _shared_values(model, template)

@@ -154,6 +154,7 @@ def job_of(schedule: Schedule, fire_time: datetime, model: type[JobMixin[Any]], 
         max_attempts=schedule.max_attempts,
         timeout=schedule.timeout,
         rate_cost=schedule.rate_cost,
+        _handler=None,  # the row has all that its declaration said, as the one who stored it meant it
         **more,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import (
@@ -74,7 +74,7 @@ class Chained(Protocol):
         """The type of its last job."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Handler(Generic[InT, OutT, JobT]):
     """A registered function. Calling it runs the function; `job` creates a job for it."""
 
@@ -207,37 +207,50 @@ class Handler(Generic[InT, OutT, JobT]):
                         f"object of its type. Fields by name are for @jobs.keyword_handler"
                     ),
                 )
+        return self._model(
+            type_name=kind.name,
+            input=payload,
+            queue=queue,
+            fairness_key=fairness_key,
+            priority=priority,
+            delay=delay,
+            at=at,
+            max_attempts=max_attempts,
+            timeout=timeout,
+            id=id,
+            deduplication_key=deduplication_key,
+            blockers=blockers,
+            rate_cost=rate_cost,
+            _handler=self,
+            **columns,
+        )
+
+    def encode(
+        self, payload: Any, input_version: int | None, fairness_key: str | int | None
+    ) -> tuple[Json, str | int | None]:
+        """Return a payload as it is stored, and the fairness key: the given one, or what `fairness_by` reads.
+
+        Another `input_version` than the handler's is of another shape: it is upcast and checked when the job runs.
+        Raises: InvalidPayloadError, InvalidJobError.
+        """
+        kind = self.job_type
+        if input_version is not None and input_version != kind.version:
+            return kind.seal_input(payload), fairness_key
         if kind.fields and payload is None:
             payload = {}
         # The constructor of a job checks its input: check it here only if a codec or fairness key uses it first.
         is_checked_later = kind.codec is None and kind.fairness_by is None
         document = (kind.input.encode_unchecked if is_checked_later else kind.input.encode)("input", payload)
-        queue = kind.queue if queue is None else queue
         if fairness_key is None and kind.fairness_by is not None:
             fairness_key = key_of(kind.fairness_by, payload, document)
-        made = self._model(
-            type_name=kind.name,
-            input=kind.seal_input(document),
-            input_version=kind.version,
-            queue=queue,
-            fairness_key=fairness_key,
-            priority=kind.priority if priority is None else priority,
-            delay=delay,
-            at=at,
-            max_attempts=kind.max_attempts if max_attempts is None else max_attempts,
-            timeout=kind.timeout if timeout is None else timeout,
-            id=id,
-            deduplication_key=deduplication_key,
-            blockers=blockers,
-            rate_cost=kind.rate_cost if rate_cost is None else rate_cost,
-            **columns,
-        )
-        made._handler = self
-        if kind.blockers is not None:
-            kind.check_blocker_count(len(made._blockers))
-            for place, one in enumerate(made._blockers):
+        return kind.seal_input(document), fairness_key
+
+    def check_blockers(self, blockers: Sequence[WaitFor[Any]]) -> None:
+        """Check the number of a job's blockers, and the types of those that are known. Raises: InvalidBlockersError."""
+        if self.job_type.blockers is not None:
+            self.job_type.check_blocker_count(len(blockers))
+            for place, one in enumerate(blockers):
                 self.check_blocker(place, one.chain)
-        return made
 
     @overload
     def blocker(

@@ -106,7 +106,7 @@ class JobQueue(Generic[JobT]):
         `retention`: how long chains that start with this handler are kept; unset fields come from the queue or the registry.
         `concurrency`: maximum number of its jobs that one worker runs at once, 1 to 10,000; unlimited by default.
         `fairness_by`: where the `fairness_key` comes from: the path of a payload field, such as "order.customer_id", or a
-        function of the payload. Jobs created by `Job(...)` must set `fairness_key` and `rate_cost` themselves.
+        function of the payload.
         `codec`: encodes stored inputs and outputs, to encrypt or compress them; see `PayloadCodec`.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
@@ -218,6 +218,7 @@ class JobQueue(Generic[JobT]):
             self.registry.add(kind)
             handler: Handler[Any, Any, JobT] = Handler(kind, self.model, self.registry)
             self._handlers[type_name] = handler
+            self.model.__handlers__[type_name] = handler  # what `Job(type_name, ...)` takes its options from
             return handler
 
         return register

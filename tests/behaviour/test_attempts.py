@@ -37,7 +37,7 @@ from sa_jobqueue.events import (
 )
 from sa_jobqueue.models import Job
 from sa_jobqueue.operations import list_workers
-from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.jobs import Jobs, enqueue, foreign
 from tests.fixtures.workers import AT_ONCE, PATIENCE, Start, drain, quick, until, working
 
 
@@ -374,7 +374,7 @@ async def test_one_bad_job_never_stops_the_others(engine: Engine, jobs: Jobs) ->
     bad_ids = enqueue(engine, *(bad.job({"how": how}) for how in ways), bad_thread.job({}))
     (retried,) = enqueue(engine, bad_policy.job({}))
     (interrupted,) = enqueue(engine, interrupts.job({}))
-    (unfit,) = enqueue(engine, Job("typed", {"not": "a number"}))
+    (unfit,) = enqueue(engine, foreign("typed", {"not": "a number"}))
     (newer,) = enqueue(engine, Job("typed", 1, input_version=7))
     (unknown,) = enqueue(engine, Job("nobody_knows", {}))
     good_ids = enqueue(engine, *(good.job({}) for _ in range(20)))
@@ -440,7 +440,9 @@ async def test_payloads_of_older_versions_are_upcast(engine: Engine, jobs: Jobs)
     def count(payload: dict[str, Any]) -> dict[str, Any]:
         return payload | {"n": 1}
 
-    old, broken = enqueue(engine, Job("greet", {"name": "Ada Lovelace"}), Job("greet", {"name": "Ada"}))
+    old, broken = enqueue(
+        engine, Job("greet", {"name": "Ada Lovelace"}, input_version=1), Job("greet", {"name": "Ada"}, input_version=1)
+    )
     await drain(queue, engine)
     assert jobs.get(old)["output"] == "Ada Lovelace 1"
     assert jobs.dead_letters(broken)[0]["reason"] == "invalid_input"

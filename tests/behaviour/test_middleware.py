@@ -13,10 +13,10 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Discard, Job, JobQueue, JobStatus, Snooze
+from sa_jobqueue import AttemptContext, Discard, JobQueue, JobStatus, Snooze
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.registry import Proceed
-from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.jobs import Jobs, enqueue, foreign
 from tests.fixtures.workers import PATIENCE, Start, drain
 
 TENANT: ContextVar[str] = ContextVar("tenant")
@@ -127,7 +127,7 @@ async def test_middleware_sees_every_failure_and_cannot_suppress_one(engine: Eng
             seen.append(type(error).__name__)
 
     one_of_each(queue, engine)
-    enqueue(engine, Job("typed", "unfit", max_attempts=1))  # its payload is decoded within the middleware
+    enqueue(engine, foreign("typed", "unfit", max_attempts=1))  # its payload is decoded within the middleware
     await drain(queue, engine)
     assert sorted(seen) == ["UnreadableInputError", *["ValueError"] * 4]
     assert set(jobs.statuses().values()) == {JobStatus.DEAD}

@@ -21,6 +21,7 @@ from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError, Unreadabl
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.testing import Drained, EndlessDrainError, advance, assert_enqueued, clear, drain
+from tests.fixtures.jobs import foreign
 
 LATER = Backoff(base=timedelta(minutes=1), jitter=False)
 """A retry that is not due in a test; by default one may be due at once."""
@@ -121,7 +122,7 @@ def test_drain_returns_errors_on_request_but_not_signals(on: Engine | Session) -
 
 def test_drain_raises_for_an_unreadable_payload(on: Engine | Session) -> None:
     queue, _, _ = shop()
-    add(on, Job("send", {"order": 1}))
+    add(on, foreign("send", {"order": 1}))
     with pytest.raises(UnreadableInputError, match="order_id"):
         drain(queue, on)
 

@@ -18,6 +18,7 @@ from sa_jobqueue.events import AttemptLost, JobCompleted, JobRescheduled
 from sa_jobqueue.registry import BatchFailed, BatchItem
 from sa_jobqueue.types import AttemptOutcome
 from tests.fixtures.database import both_servers
+from tests.fixtures.jobs import foreign
 from tests.fixtures.workers import PATIENCE, Start, drain, until
 
 pytestmark = both_servers
@@ -146,7 +147,7 @@ async def test_an_invalid_payload_in_a_batch_kills_only_its_own_job(sessions: Se
         calls.append(numbers)
 
     with sessions.begin() as session:
-        enqueue_many(session, [Job(type_name="index", input=payload) for payload in (1, "x", 2)])
+        enqueue_many(session, [foreign("index", payload) for payload in (1, "x", 2)])
     await drain(jobs, sessions.kw["bind"], **ROOM)
     assert calls == [[1, 2]]
     assert ended(sessions) == {1: ("completed", None), 2: ("completed", None), "x": ("dead", None)}

@@ -85,7 +85,7 @@ def result_of(answer: Message, job: ClaimedJob, model: type[JobMixin[Any]]) -> s
             if not columns.keys() <= _carried(model):
                 raise ValueError(f"no continuation sets {', '.join(columns.keys() - _carried(model))}")
             blockers = [WaitFor(unpacked({"id": one})["id"], on_failure) for one, on_failure in answer["blockers"]]
-            return attach(model, job, Continuation(model(**columns, **due, blockers=blockers)))
+            return attach(model, job, Continuation(model(**columns, **due, blockers=blockers, _handler=None)))
         case "end":
             raise _raised(answer, _finished(answer, job))
     raise ValueError(f"{answer['is']!r} is no answer")
