@@ -22,6 +22,7 @@ from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.errors import InvalidOptionError, WorkerRunningError, require_postgresql
 from sa_jobqueue.events import (
+    ComponentFailed,
     DrainRequested,
     EventBus,
     HeartbeatFailing,
@@ -49,7 +50,7 @@ from sa_jobqueue.worker.background.settings import ControlReader, Controls
 from sa_jobqueue.worker.background.verifier import Verifier
 from sa_jobqueue.worker.background.vitals import Phase, Vitals, VitalSigns
 from sa_jobqueue.worker.claim.claimer import Claimer
-from sa_jobqueue.worker.component import supervise
+from sa_jobqueue.worker.component import Component, supervise
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
@@ -441,14 +442,32 @@ class Worker:
             *([listener, verifier] if can_listen else []),
         ]
         loop_watch.start()
-        tasks = [asyncio.create_task(supervise(part, self.events), name=part.name) for part in background]
-        claiming = asyncio.create_task(supervise(claimer, self.events), name=claimer.name)
+        parts: dict[asyncio.Task[Any], Component] = {}
+
+        def begin(part: Component) -> asyncio.Task[Any]:
+            task = asyncio.create_task(supervise(part, self.events), name=part.name)
+            parts[task] = part
+            return task
+
+        for part in background:
+            begin(part)
+        claiming = begin(claimer)
         stopping = asyncio.create_task(self._stop_requested.wait())
         try:
-            await asyncio.wait({claiming, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            while not (stopping.done() or claiming.done()):
+                done, _ = await asyncio.wait({stopping, *parts}, return_when=asyncio.FIRST_COMPLETED)
+                # Cancelled by code of the application: without this part the worker would go on as if it did its work.
+                for task in [task for task in done if task in parts and task.cancelled() and not stopping.done()]:
+                    part = parts[task]
+                    self.events.emit(ComponentFailed(part.name, RuntimeError("its task was cancelled"), timedelta(0)))
+                    again = begin(part)
+                    claiming = again if part is claimer else claiming
+                for task in done:
+                    parts.pop(task, None)
         finally:
             # Also runs if this task itself is cancelled: the same shutdown without waiting.
             interrupted = not stopping.done() and not claiming.done()
+            parts.pop(claiming, None)
             await cancelled(claiming, stopping)
             self._signs.phase = Phase.DRAINING
             heartbeat.announce(WorkerState.DRAINING)
@@ -461,7 +480,7 @@ class Worker:
             await _within(unblocker.drained(), timedelta(seconds=1))
             self._signs.stop()
             loop_watch.stop()
-            await cancelled(*tasks)
+            await cancelled(*parts)
             await executor.close()
             await children.close()
             await asyncio.to_thread(heartbeat.stop)

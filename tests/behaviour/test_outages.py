@@ -243,11 +243,12 @@ def test_worker_refuses_arguments_that_are_no_queue_or_engine(engine: Engine) ->
     for jobs, given, option in [
         (engine, simple(), "jobs"),
         (simple(), str(engine.url), "engine"),
-        (simple(), create_engine("sqlite://"), "engine"),
     ]:
         with pytest.raises(InvalidOptionError) as caught:
             Worker(jobs, given)  # type: ignore[arg-type]
         assert caught.value.option == option
+    with pytest.raises(UnsupportedServerError, match="needs PostgreSQL, and this database is sqlite"):
+        Worker(simple(), create_engine("sqlite://"))
 
 
 def _listeners(engine: Engine) -> int:

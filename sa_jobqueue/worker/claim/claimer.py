@@ -238,7 +238,7 @@ class Claimer(Component):
                 if self._executor.free <= 0 or self._completer.backlog > 4 * self._options.completion_batch_size:
                     await self._wait_for_slot()
                     continue
-                if not self._may_start(self._connected_at):
+                if not (self._completer.is_connected and self._may_start(self._connected_at)):
                     await asyncio.sleep(_NOT_ALLOWED_DELAY)
                     continue
                 # Cleared before polling, so that a notification that arrives from here on ends the next sleep.

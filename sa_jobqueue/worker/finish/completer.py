@@ -111,6 +111,8 @@ class Completer(Component):
         self._empty = asyncio.Event()
         self._empty.set()
         self._uncertain = False
+        self.is_connected = False
+        """Whether it has a connection to write with. Without one the claimer starts nothing: no result could be written."""
         self._quarantine = quarantine
         self._refused: dict[tuple[JobId, int], _Refused] = {}
 
@@ -146,15 +148,19 @@ class Completer(Component):
     async def run(self) -> None:
         """Write what arrives until cancelled."""
         async with self._engine.connect() as connection:
-            while True:
-                if not self._queue:
-                    self._empty.set()
-                    self._arrived.clear()
-                    await self._rest()
-                if self._queue:
-                    await self.flush(connection)
-                if self._refused:
-                    await self._retry(connection)
+            self.is_connected = True
+            try:
+                while True:
+                    if not self._queue:
+                        self._empty.set()
+                        self._arrived.clear()
+                        await self._rest()
+                    if self._queue:
+                        await self.flush(connection)
+                    if self._refused:
+                        await self._retry(connection)
+            finally:
+                self.is_connected = False
 
     async def _rest(self) -> None:
         """Wait until a result arrives, or one in quarantine is due."""
