@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import psycopg
 import pytest
-from sqlalchemy.exc import DataError, DBAPIError, OperationalError
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.exc import DataError, DBAPIError, OperationalError, PendingRollbackError, ResourceClosedError, StatementError
 
 from sa_jobqueue.db.splitting import in_parts, is_of_a_row, summary
 
@@ -70,3 +72,31 @@ def test_errors_caused_by_a_row_are_recognized(state: str | None, kind: type[DBA
 def test_an_error_summary_is_one_line() -> None:
     error = DBAPIError("UPDATE", {"secret": "x"}, psycopg.errors.CheckViolation("row violates ck\nDETAIL: Failing row"))
     assert summary(error) == "CheckViolation: row violates ck"
+
+
+ERRORS = (ValueError, LookupError, UnicodeError, ConnectionError, TimeoutError, OSError, RuntimeError, AssertionError)
+
+
+@given(st.dictionaries(st.integers(0, 60), st.sampled_from(ERRORS)))
+async def test_whatever_python_raises_for_some_rows_the_others_are_written(bad: dict[int, type[Exception]]) -> None:
+    async def write(items: Sequence[int]) -> list[int]:
+        for item in items:
+            if item in bad:
+                raise bad[item](item)
+        return list(items)
+
+    written, refused = await in_parts(range(61), write)
+    assert [item for part in written for item in part] == [item for item in range(61) if item not in bad]
+    assert {item: type(error) for item, error in refused} == bad
+
+
+@pytest.mark.parametrize(
+    "error", [psycopg.OperationalError("gone"), PendingRollbackError("gone"), ResourceClosedError("gone"), MemoryError()]
+)
+def test_errors_of_the_connection_or_the_process_are_not_of_a_row(error: Exception) -> None:
+    assert not is_of_a_row(error)
+
+
+def test_a_summary_of_an_error_of_python_shows_no_parameters() -> None:
+    error = StatementError("cannot", "INSERT", {"secret": "x"}, LookupError("no \udce9"))
+    assert summary(error) == "LookupError: no \\udce9"
