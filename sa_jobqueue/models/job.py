@@ -296,7 +296,9 @@ class JobMixin(Generic[IdT]):
             "chain_id": job_id,
             "chain_type_name": type_name,
             "chain_index": 0,
-            "status": JobStatus.PENDING,
+            # What waits is never due, also where a writer (`merge`, `bulk_save_objects`) leaves out the blockers, which are
+            # no column: without the number of open ones, which the flush counts, the database refuses a blocked job.
+            "status": JobStatus.BLOCKED if self._blockers else JobStatus.PENDING,
             "open_blockers": 0,
             "attempt": 0,
         }

@@ -68,6 +68,12 @@ def _announce(session: Session, context: object, instances: object) -> None:
 
 @event.listens_for(JobMixin, "before_insert", propagate=True)
 def _before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any]) -> None:
+    if job.status is JobStatus.BLOCKED and not job.open_blockers:
+        raise InvalidJobError(
+            "blockers",
+            "were not written: only session.add and the cascade of save-update take them along; merge, and events "
+            "that add jobs during the flush, do not. Add the job itself to the session before the flush",
+        )
     # A job that is added again after a rollback still has the id of that transaction, where no claim would find it.
     job.__dict__.pop("changed_xid", None)
     session, model = object_session(job), type(job)
