@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError, require_postgresql
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.transactions import require_transaction
+from sa_jobqueue.operations.transactions import queue_connection, require_transaction
 from sa_jobqueue.statements import blockers, chains
 from sa_jobqueue.types import JobId, JobStatus, OnFailure
 
@@ -56,7 +56,7 @@ def _after_flush(session: Session, context: object) -> None:
 
 def _connection(session: Session, jobs: Sequence[JobMixin[Any]]) -> Connection:
     # An application with several databases binds the queue's class to one of them.
-    connection = session.connection(bind_arguments={"mapper": inspect(type(jobs[0]))})
+    connection = queue_connection(session, type(jobs[0]))
     require_postgresql(connection.dialect.name)
     return connection
 

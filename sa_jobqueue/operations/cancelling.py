@@ -12,6 +12,7 @@ from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.deletion import check_chain_ids, missing_chains
 from sa_jobqueue.operations.jobs import _change
 from sa_jobqueue.operations.results import BulkResult
+from sa_jobqueue.operations.transactions import queue_connection
 from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.statements import chains, deletion, jobs
 from sa_jobqueue.types import JobId, JobStatus
@@ -55,6 +56,6 @@ def cancel_chains(
     session.execute(jobs.lock(model, job_ids))
     _change(session, job_ids, model, status=JobStatus.CANCELLED)
     cancelled = [row.chain_id for row in current]
-    unblock_all(session.connection(), model, [chain_id for chain_id in cancelled if roots[chain_id].has_waiters])
+    unblock_all(queue_connection(session, model), model, [chain_id for chain_id in cancelled if roots[chain_id].has_waiters])
     record(session, "cancel_chains", by=by, ids=cancelled, matched=len(given), model=model, chains=given)
     return BulkResult(cancelled, len(given))

@@ -27,7 +27,7 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
-from sa_jobqueue.operations.transactions import require_transaction
+from sa_jobqueue.operations.transactions import queue_connection, require_transaction
 from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, Handler, JobT
 from sa_jobqueue.registry.job_types import JobType
@@ -245,7 +245,7 @@ def complete_job(
     following = attach(model, job, result, job_type) if isinstance(result, Continuation) else None
     # A continuation may yet prove impossible to write; the caller's transaction must be as before then, and usable.
     with nullcontext() if following is None else session.begin_nested():
-        connection = session.connection()
+        connection = queue_connection(session, model)
         if job.status is JobStatus.RUNNING:
             connection.execute(leases.supersede(model), {"job_id": job_id})
         row = connection.execute(

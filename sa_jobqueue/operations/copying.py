@@ -20,6 +20,7 @@ from sa_jobqueue.models.checks import check_text
 from sa_jobqueue.operations.enqueueing import notify_workers, written_columns
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.schema import explained
+from sa_jobqueue.operations.transactions import queue_connection
 from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_types import JobType
@@ -75,7 +76,7 @@ def enqueue_payloads(
     own = {name: getattr(kind, name) for name in option_names}
     # Never written: it checks the options, and has the values that all jobs share.
     template: JobMixin[Any] = model(kind.name, input_version=kind.version, _handler=None, **own | given)
-    connection = session.connection()
+    connection = queue_connection(session, model)
     announce_count = announce_bulk(session, template)
     values = _shared_values(model, template)
     if template._delay or template._at:

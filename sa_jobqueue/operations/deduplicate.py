@@ -19,7 +19,7 @@ from sa_jobqueue.errors.drivers import SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.enqueueing import notify_workers
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.transactions import require_transaction
+from sa_jobqueue.operations.transactions import queue_connection, require_transaction
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.types import INITIAL, LONGEST, Enqueued, JobId
 
@@ -204,7 +204,7 @@ def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqu
             is_changed = session.execute(changed).first() is not None
         session.refresh(found)
         if is_changed:
-            notify_workers(session, session.connection(), model, found.queue, found.fairness_key)
+            notify_workers(session, queue_connection(session, model), model, found.queue, found.fairness_key)
             return Enqueued.UPDATED if given.replace else Enqueued.EXISTING
         return None  # a claim was faster, or it has ended: the next round tells
     if given.scope == "waiting":

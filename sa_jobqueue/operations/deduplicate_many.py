@@ -20,7 +20,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.deduplicate import Deduplicate, _check_one, check_snapshot
 from sa_jobqueue.operations.enqueueing import arrays, group_neighbours_by_columns, notify_workers
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.transactions import require_transaction
+from sa_jobqueue.operations.transactions import queue_connection, require_transaction
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.tracing import announce
 from sa_jobqueue.types import Enqueued
@@ -111,7 +111,7 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
     Other transactions may by then wait for keys that we hold and that sort after it, so those are released first: otherwise
     PostgreSQL would break the cycle with a deadlock error. If keys keep changing, the outcomes so far are kept.
     """
-    connection = session.connection()
+    connection = queue_connection(session, model)
     results: dict[_Key, _Result] = {}
     queues: set[tuple[str, str]] = set()
     announce(session, list(jobs.values()))

@@ -25,6 +25,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.operations.blocking import declare, write_edges
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.transactions import queue_connection
 from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.statements import jobs, notifications
@@ -158,7 +159,7 @@ def enqueue_one(session: Session, job: JobMixin[Any]) -> Any:
             session.flush()  # a column of the application may refer to a pending object
         if is_announced():
             announce(session, [job])
-        connection = session.connection(bind_arguments={"mapper": model.__mapper__})
+        connection = queue_connection(session, model)
         columns = _columns(model)
         for key, made in columns.defaults.items():
             if key not in job.__dict__:
@@ -242,7 +243,7 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
         if any(job._blockers for job in listed):
             session.flush()  # they may wait for pending objects
         announce(session, listed)
-        connection = session.connection()
+        connection = queue_connection(session, kind)
         edges = declare(connection, listed)
         for names, group in group_by_columns(kind, listed):
             written = _without_defaults(names, group)

@@ -29,6 +29,7 @@ from sa_jobqueue.operations.pages import (
     scanned_page,
 )
 from sa_jobqueue.operations.results import BulkResult
+from sa_jobqueue.operations.transactions import queue_connection
 from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
 from sa_jobqueue.statements import jobs, listings
@@ -224,7 +225,9 @@ def cancel_jobs(
         return BulkResult(open_ids, len(given))
     _change(session, open_ids, model, status=JobStatus.CANCELLED)
     ended = {locked[job_id].chain_id for job_id in open_ids}
-    unblock_all(session.connection(), model, [chain_id for chain_id in sorted(ended) if locked[chain_id].has_waiters])
+    unblock_all(
+        queue_connection(session, model), model, [chain_id for chain_id in sorted(ended) if locked[chain_id].has_waiters]
+    )
     record(session, "cancel_jobs", by=by, ids=open_ids, matched=len(given), model=model, jobs=given)
     return BulkResult(open_ids, len(given))
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection
+from typing import Any
+
+from sqlalchemy import Connection, inspect, update
+from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import TransactionRequiredError
 
@@ -15,3 +18,12 @@ def require_transaction(connection: Connection, operation: str) -> None:
     driver = connection.connection.dbapi_connection
     if driver is not None and driver.autocommit:
         raise TransactionRequiredError(operation)
+
+
+def queue_connection(session: Session, model: type[Any]) -> Connection:
+    """Return the session's connection for writes to the queue of `model`.
+
+    It is that of the class among `binds`; the clause makes a `get_bind` that separates writes choose the primary.
+    """
+    mapper = inspect(model)
+    return session.connection(bind_arguments={"mapper": mapper, "clause": update(mapper.local_table)})
