@@ -288,11 +288,15 @@ def group_neighbours_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]
 
 @once_a_model
 def written_columns(kind: type[JobMixin[Any]]) -> dict[str, Any]:
-    """Return the columns that enqueueing may write, by attribute: all but `scheduled_at`, which the statement computes."""
+    """Return the columns that enqueueing may write, by attribute: all but those that the statement or
+    the database computes."""
     return {
         attribute.key: attribute.columns[0]
         for attribute in inspect(kind).column_attrs
-        if attribute.columns[0] in kind.__table__.c.values() and attribute.key != "scheduled_at"
+        if attribute.columns[0] in kind.__table__.c.values()
+        and attribute.columns[0].computed is None
+        # A job whose transaction was rolled back has that of the row it never became.
+        and attribute.key not in {"scheduled_at", "changed_xid"}
     }
 
 
