@@ -395,7 +395,7 @@ def describe(
         origin = typing.get_origin(hint) or hint  # Blockers[...] has what it is of in brackets
         wanted = next((kind for kind in INJECTED if isinstance(origin, type) and issubclass(origin, kind)), None)
         provider = providers.find(origin) if providers is not None and wanted is None else None
-        if (wanted or provider) is not None and parameter.kind is parameter.POSITIONAL_ONLY:
+        if (by_fields or wanted or provider) and parameter.kind is parameter.POSITIONAL_ONLY:
             raise InvalidHandlerError(f"{place}: {parameter.name!r} is given by name, it cannot be positional-only")
         if provider is not None:
             provided[parameter.name] = provider
@@ -409,7 +409,7 @@ def describe(
                 blockers = _codec(place, "blockers", next(iter(typing.get_args(hint)), Any))
         elif parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD}:
             raise InvalidHandlerError(f"{place}: *{parameter.name} cannot be filled; name the arguments")
-        elif by_fields and parameter.kind is not parameter.POSITIONAL_ONLY:
+        elif by_fields:
             required = parameter.default is parameter.empty
             fields[parameter.name] = Required[hint] if required else NotRequired[hint]
         elif payload is None and not injected and not provided and parameter.kind is not parameter.KEYWORD_ONLY:
@@ -490,13 +490,13 @@ def _spread(func: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
     if is_async:
 
         @functools.wraps(func)
-        async def spread_async(payload: Mapping[str, Any], **injected: Any) -> Any:
+        async def spread_async(payload: Mapping[str, Any], /, **injected: Any) -> Any:
             return await func(**payload, **injected)
 
         return spread_async
 
     @functools.wraps(func)
-    def spread(payload: Mapping[str, Any], **injected: Any) -> Any:
+    def spread(payload: Mapping[str, Any], /, **injected: Any) -> Any:
         return func(**payload, **injected)
 
     return spread

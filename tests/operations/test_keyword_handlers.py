@@ -60,6 +60,36 @@ def test_workers_and_tests_call_keyword_handlers_by_name(engine: Engine) -> None
         assert send(order_id=1, day=day, session=session, ctx=context) == "none"
 
 
+def test_injected_parameters_of_any_name_are_filled(engine: Engine) -> None:
+    queue, seen = JobQueue(), []
+
+    @queue.keyword_handler("fields")
+    def fields(order_id: int, payload: Session, self: AttemptContext) -> None:
+        seen.append((payload.is_active, self.attempt))
+
+    @queue.handler("whole")
+    def whole(order_id: int, running: Session, arguments: AttemptContext) -> None:
+        seen.append((running.is_active, arguments.attempt))
+
+    @queue.keyword_handler("asynchronous")
+    async def asynchronous(order_id: int, job_type: AsyncSession, payload: AttemptContext) -> None:
+        seen.append((job_type.is_active, payload.attempt))
+
+    with Session(engine) as session, session.begin():
+        session.add_all([fields.job(order_id=1), whole.job(1), asynchronous.job(order_id=1)])
+    assert drain(queue, engine).completed == 3
+    assert seen == [(True, 1)] * 3
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_positional_only_fields_are_refused_when_they_are_registered(default: bool) -> None:
+    def required(order_id: int, /, note: str) -> None: ...
+    def optional(order_id: int = 1, /, note: str = "") -> None: ...
+
+    with pytest.raises(InvalidHandlerError, match="'order_id' is given by name, it cannot be positional-only"):
+        JobQueue().keyword_handler("send")(optional if default else required)
+
+
 async def test_an_async_keyword_handler_runs_in_the_session_of_drain(async_engine: AsyncEngine) -> None:
     SEEN.clear()
     async with AsyncSession(async_engine) as session:

@@ -512,7 +512,7 @@ class Executor:
         if following is not None:
             self._unblocker.notify_due(following)
 
-    async def _awaited(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
+    async def _awaited(self, running: Running, job_type: JobType, arguments: list[Any], /, **session: Any) -> Any:
         given = self._injected(running, job_type) | session
         with self._leave_if_forked, job_type.around_call(*session.values()):
             if not job_type.provided:
@@ -520,7 +520,7 @@ class Executor:
             async with open_dependencies_in_thread(running.context, job_type, self._threads) as provided:
                 return await job_type.func(*arguments, **given, **provided)
 
-    def _called(self, running: Running, job_type: JobType, arguments: list[Any], **session: Any) -> Any:
+    def _called(self, running: Running, job_type: JobType, arguments: list[Any], /, **session: Any) -> Any:
         around = job_type.around_call(*session.values())
         with self._leave_if_forked, around, open_dependencies(running.context, job_type) as provided:
             return job_type.func(*arguments, **self._injected(running, job_type), **provided, **session)
