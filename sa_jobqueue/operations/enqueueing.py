@@ -96,6 +96,8 @@ def _is_to_notify(
 ) -> bool:
     """Return whether to send a notification now, and record it. Raises: UnsupportedServerError without PostgreSQL."""
     require_postgresql(connection.dialect.name)
+    if session.twophase:
+        return False  # PostgreSQL refuses to PREPARE a transaction with a NOTIFY: workers find the job at their next poll
     transaction = cast("SessionTransaction", session.get_transaction())  # there is one, since it writes a row
     topic = (model.__jobqueue__.channel("due"), queue)  # one topic for all fairness keys of the queue
     notified = _pending.setdefault(transaction, _Notifications())
