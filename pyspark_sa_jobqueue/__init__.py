@@ -6,6 +6,7 @@ when it is asked for.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 try:
@@ -14,6 +15,9 @@ except Exception as _error:
     from pyspark.sql.datasource import DataSource
 
     _REASON = f"{type(_error).__name__}: {_error}"
+    if isinstance(_error, ModuleNotFoundError):
+        # Spark starts the first `python3` on the path, unless it is told otherwise.
+        _REASON += f" (in {sys.executable}: set PYSPARK_PYTHON to the Python in which sa-jobqueue is installed)"
 
     class DefaultSource(DataSource):  # type: ignore[no-redef]
         """Stands in for a source that cannot be loaded."""
