@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import getpass
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -94,6 +95,20 @@ app_option: Final[Callable[[F], F]] = click.option(
     metavar="MODULE:ATTRIBUTE",
     help="The application's JobQueue or Job model.  [default: sa_jobqueue's Job]",
 )
+
+
+class _ApplicationArgument(click.Argument):
+    """MODULE:ATTRIBUTE, which may be left out if the environment variable names it."""
+
+    def make_metavar(self, *args: Any, **kwargs: Any) -> str:
+        return "[MODULE:ATTRIBUTE]" if os.environ.get(APP_VARIABLE) else "MODULE:ATTRIBUTE"
+
+
+def application_argument(name: str) -> Callable[[F], F]:
+    """Return the decorator for the argument that names the application's JobQueue."""
+    return click.argument(name, cls=_ApplicationArgument, envvar=APP_VARIABLE)
+
+
 json_option: Final[Callable[[F], F]] = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document instead of a table."
 )

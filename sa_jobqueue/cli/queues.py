@@ -11,6 +11,7 @@ import click
 from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, named, rate_text, read_limits
 from sa_jobqueue.cli._options import (
     Database,
+    application_argument,
     by_option,
     dry_run_option,
     duration,
@@ -204,7 +205,7 @@ def resume(
 
 
 @queues.command()
-@click.argument("application", metavar="MODULE:ATTRIBUTE")
+@application_argument("application")
 @click.option("--dry-run", is_flag=True, help="Only show the differences.")
 @by_option
 @json_option

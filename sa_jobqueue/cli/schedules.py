@@ -12,6 +12,7 @@ from sqlalchemy import func, select
 
 from sa_jobqueue.cli._options import (
     Database,
+    application_argument,
     by_option,
     dry_run_option,
     instant,
@@ -202,7 +203,7 @@ def delete(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: 
 
 
 @schedules.command()
-@click.argument("application", metavar="MODULE:ATTRIBUTE")
+@application_argument("application")
 @click.option("--dry-run", is_flag=True, help="Only show the differences.")
 @by_option
 @json_option

@@ -20,9 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue.cli._options import (
-    APP_VARIABLE,
     URL_VARIABLE,
     Database,
+    application_argument,
     byte_count,
     duration,
     load_jobs,
@@ -69,7 +69,7 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 
 
 @click.command()
-@click.argument("registry", metavar="MODULE:ATTRIBUTE", envvar=APP_VARIABLE)
+@application_argument("registry")
 @url_option
 @click.option(
     "--engine",
@@ -323,7 +323,8 @@ def _reload(patience: timedelta) -> int:
         from watchfiles import PythonFilter, run_process
     except ImportError:
         raise click.UsageError("--reload needs watchfiles: install sa-jobqueue[reload]") from None
-    command = worker_command(*(argument for argument in sys.argv[2:] if argument != "--reload"))
+    # As it was started: by `sa-jobqueue`, `python -m`, or a framework's command with options of its own.
+    command = [sys.executable, *(argument for argument in sys.orig_argv[1:] if argument != "--reload")]
     run_process(
         Path.cwd(),
         target=shlex.join(command),

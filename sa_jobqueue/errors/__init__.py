@@ -465,7 +465,10 @@ class UnsupportedServerError(JobQueueError):
 
 
 def require_postgresql(dialect: str) -> None:
-    """Check the name of a connection's dialect. Raises: UnsupportedServerError unless it is `postgresql`."""
+    """Check that a connection is one to PostgreSQL.
+
+    `dialect`: the name of its dialect. Raises: UnsupportedServerError unless it is `postgresql`.
+    """
     if dialect != "postgresql":
         raise UnsupportedServerError(
             f"sa_jobqueue needs PostgreSQL, and this database is {dialect}: change the URL to a PostgreSQL one; in tests, "

@@ -27,6 +27,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from werkzeug.local import LocalProxy
+from werkzeug.test import create_environ
 
 from sa_jobqueue.cli import LazyGroup
 from sa_jobqueue.errors import UncommittedWritesError
@@ -34,7 +35,9 @@ from sa_jobqueue.registry import JobQueue
 from sa_jobqueue.worker import Worker
 
 if TYPE_CHECKING:
+    from flask.ctx import RequestContext
     from flask_sqlalchemy import SQLAlchemy
+    from starlette.requests import Request
 
 __all__ = ["FlaskJobs", "current_jobs"]
 
@@ -109,6 +112,23 @@ class FlaskJobs:
         """Return a worker on the application's database, for tests and scripts; `options` are those of `Worker`."""
         sessions = self.sessions
         return Worker(self.jobs, sessions.kw["bind"], session_factory=sessions, **options)
+
+    def request_context(self, request: Request) -> RequestContext:
+        """Return Flask's context of a request to the dashboard: `with queue.request_context(request):` in its `authorize`.
+
+        Within it, Flask's `session` and what reads it, such as Flask-Login's `current_user`, are those of the browser that
+        sent the request; changes of the session are not sent to it.
+        `request`: that of the dashboard, a Starlette `Request`.
+        """
+        url = request.url
+        environ = create_environ(
+            url.path,
+            f"{url.scheme}://{url.netloc}",
+            query_string=url.query,
+            method=request.method,
+            headers=[(name, value) for name, value in request.headers.items() if name != "content-length"],
+        )
+        return self.app.request_context(environ)
 
     @property
     def scoped(self) -> scoped_session[Any] | None:

@@ -4,27 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from flask import Flask, current_app, g, has_app_context
+from flask import request as flask_request
+from flask import session as flask_session
 from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Engine, Integer, create_engine, delete, event, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, Session, mapped_column, scoped_session, sessionmaker
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from sa_jobqueue import JobMixin, JobQueue, JobStatus, Worker
+from sa_jobqueue.dashboard import Access, dashboard
 from sa_jobqueue.errors import HandlerCommitError, IsolatedHandlerError, UncommittedWritesError
 from sa_jobqueue.integrations.flask import FlaskJobs
 from sa_jobqueue.testing import Drained, drain, perform
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import PostgresServer
-from tests.fixtures.workers import quick
+from tests.dashboard.conftest import Client
+from tests.fixtures.jobs import Jobs
+from tests.fixtures.workers import PATIENCE, quick, wait_until
+
+
+@pytest.fixture(autouse=True)
+def own_environment() -> Iterator[None]:
+    """Undo what `flask jobs` sets in the environment for the command that it runs."""
+    before = os.environ.copy()
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
 
 db: Any = SQLAlchemy()
 
@@ -233,6 +252,99 @@ def test_flask_jobs_has_the_commands_for_the_applications_database(app: Flask, m
     refused = runner.invoke(args=["jobs", "jobs", "show", "x"])
     assert (refused.exit_code, "not a UUID" in refused.output) == (2, True)
     assert "Run jobs with an application's handlers" in runner.invoke(args=["jobs", "--help"]).output
+
+
+def test_commands_that_take_the_registry_have_the_applications(app: Flask) -> None:
+    runner = app.test_cli_runner()
+    for command in (["queues", "sync"], ["schedules", "sync"], ["doctor"], ["prune", "--dry-run"], ["jobs", "list"]):
+        done = runner.invoke(args=["jobs", *command])
+        assert done.exit_code in {0, 1}, (command, done.output)  # 1: `doctor` has advice
+        assert "Usage" not in done.output
+    refused = runner.invoke(args=["jobs", "worker", "--concurrency", "x"])
+    assert (refused.exit_code, "worker [OPTIONS] [MODULE:ATTRIBUTE]" in refused.output) == (2, True)
+
+
+RELOADED = """
+import os
+from flask import Flask
+from flask_sqlalchemy import SQLAlchemy
+from sa_jobqueue import JobQueue
+from sa_jobqueue.integrations.flask import FlaskJobs
+
+db = SQLAlchemy()
+jobs = JobQueue()
+queue = FlaskJobs(jobs, db)
+
+
+@jobs.handler("version")
+def version(payload: None) -> str:
+    return "VERSION"
+
+
+app = Flask(__name__)
+app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["BLOG_URL"]
+db.init_app(app)
+queue.init_app(app)
+"""
+
+
+@pytest.mark.parametrize("options", [["--app", "blog_app:app"], []], ids=["app", "FLASK_APP"])
+def test_flask_jobs_worker_reloads(
+    options: list[str], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Jobs(engine)
+    file = tmp_path / "blog_app.py"
+    file.write_text(RELOADED)
+    monkeypatch.setenv("BLOG_URL", engine.url.render_as_string(hide_password=False))
+    monkeypatch.setenv("FLASK_APP", "blog_app:app")
+
+    def output() -> Any:
+        job_id = rows.add(type_name="version")
+        wait_until(lambda: rows.status(job_id) is JobStatus.COMPLETED, what="the job")
+        return rows.get(job_id)["output"]
+
+    command = [sys.executable, "-m", "flask", *options, "jobs", "worker", "--reload", "--poll-interval", "100ms"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            assert output() == "VERSION"
+            file.write_text(RELOADED.replace("VERSION", "another"))
+            wait_until(lambda: output() == "another", what="the new code")
+            process.send_signal(signal.SIGINT)
+            assert "reloading: " in process.communicate(timeout=PATIENCE)[1]
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_the_dashboard_reads_the_applications_login(app: Flask, engine: Engine) -> None:
+    app.secret_key = "s"
+
+    @app.post("/login/<name>")
+    def login(name: str) -> str:
+        flask_session["user"] = name
+        return name
+
+    seen: list[str] = []
+
+    def authorize(request: Request) -> Access | None:
+        with queue.request_context(request):
+            user = flask_session.get("user")
+            seen.append(flask_request.path)
+        if user is None:
+            return None
+        if user != "admin":
+            raise HTTPException(403, "Only for administrators.")
+        return Access(user=user)
+
+    pages = Client(dashboard(engine, jobs, authorize=authorize, hosts=["*"]), prefix="")
+    assert pages.get("/queue/jobs").status_code == 401
+    for user, status, said in (("mallory", 403, "Only for administrators."), ("admin", 200, "admin")):
+        cookie = app.test_client().post(f"/login/{user}").headers["Set-Cookie"].partition(";")[0]
+        page = pages.get("/queue/jobs", headers={"Cookie": f"other=1; {cookie}"})
+        assert (page.status_code, said in page.text) == (status, True)
+    forged = pages.get("/queue/jobs", headers={"Cookie": cookie[:-2]})
+    assert forged.status_code == 401
+    assert set(seen) == {"/queue/jobs"}
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
