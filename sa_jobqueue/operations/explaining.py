@@ -151,7 +151,8 @@ def explain_job(
     evidence includes the number of open blockers. The facts belong to one moment only in a REPEATABLE READ transaction.
     Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
     """
-    return Explainer(session, model, heartbeat_timeout).explain(get_job(session, job_id, model=model))
+    job = get_job(session, job_id, model=model)
+    return Explainer(session, model, heartbeat_timeout).explain(job)
 
 
 class Explainer:

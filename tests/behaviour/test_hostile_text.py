@@ -39,6 +39,7 @@ ELSEWHERE = {
     "migrate sql": "it reads no database",
 }
 COMMANDS = {
+    "events list": [],
     "events send": [HOSTILE, "1"],
     "workers list": [],
     "workers concurrency": ["{worker}", "3"],

@@ -52,7 +52,17 @@ WITHOUT_ACT = {
     "demo": "it makes a database of its own",
 }
 READS = {
-    *("workers list", "queues list", "queues shares", "queues show", "types list", "jobs list", "jobs show", "explain"),
+    *(
+        "workers list",
+        "events list",
+        "queues list",
+        "queues shares",
+        "queues show",
+        "types list",
+        "jobs list",
+        "jobs show",
+        "explain",
+    ),
     *("chains list", "chains progress", "chains show", "schedules explain", "schedules list", "schedules next"),
     *("schedules show", "trace", "health", "dashboard", "exporter", "dashboards", "dead-letters groups"),
     *("dead-letters list", "dead-letters show", "audit list", "writes list", "writes show", "report", "migrate sql"),

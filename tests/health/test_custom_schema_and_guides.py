@@ -51,5 +51,5 @@ def test_the_guides_document_every_finding_threshold_and_metric(engine: Engine) 
     subscribe(events.EventBus(), registry, types=[], running=dict, slots=1)
     DatabaseCollector(lambda: health(engine)).register(registry)
     names = {f"{family.name}_total" if family.type == "counter" else family.name for family in registry.collect()}
-    unknown = [name for name in names if f"{name.removeprefix('sa_jobqueue')}`" not in monitoring]
+    unknown = [name for name in names if f"{name.removeprefix('sa_jobqueue_')}`" not in monitoring]
     assert unknown == []

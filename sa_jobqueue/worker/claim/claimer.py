@@ -385,7 +385,7 @@ class Claimer(Component):
             try:
                 started = await self._claim_once(connection)
             except Exception as error:
-                if not is_of_a_row(error):
+                if isinstance(error, OSError) or not is_of_a_row(error):  # an answer that was lost
                     raise
                 found = await self._leave_out(connection, self._known_lanes())
                 # If none is found, try once more: the cause may have disappeared.
@@ -457,7 +457,7 @@ class Claimer(Component):
         try:
             jobs = await self._claim_partition(connection, partition, shares, limit)
         except Exception as error:
-            if not is_of_a_row(error):
+            if isinstance(error, OSError) or not is_of_a_row(error):
                 raise
             if await self._leave_out(connection, {partition: self._known_lanes().get(partition, [])}):
                 return await self._claim_apart(connection, partition, shares, limit)
