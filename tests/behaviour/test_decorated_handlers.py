@@ -70,4 +70,4 @@ def test_a_partial_or_a_callable_object_is_refused() -> None:
 
     for func in (functools.partial(add, y=1), Callme()):
         with pytest.raises(InvalidHandlerError, match="a handler is a function"):
-            JobQueue().handler("one")(func)  # type: ignore[type-var]
+            JobQueue().handler("one")(func)

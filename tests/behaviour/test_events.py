@@ -52,7 +52,7 @@ def waiting_queue(seen: list[Any], *, timeout: timedelta = HOUR, **options: Any)
             verdict = ctx.wait_for("approval", event=payload, timeout=timeout, output=Verdict)
         except TimeoutError as error:
             return str(error)
-        return verdict.by
+        return str(verdict.by)
 
     @queue.handler("async", **options)
     async def asynchronous(payload: str, ctx: AttemptContext) -> str:
@@ -61,7 +61,7 @@ def waiting_queue(seen: list[Any], *, timeout: timedelta = HOUR, **options: Any)
             verdict = await ctx.wait_for("approval", event=payload, timeout=timeout, output=Verdict)
         except TimeoutError as error:
             return str(error)
-        return verdict.by
+        return str(verdict.by)
 
     return queue
 
@@ -297,7 +297,7 @@ async def test_a_redriven_job_gets_an_event_that_was_sent_while_it_was_dead(engi
     def sync(payload: str, ctx: AttemptContext) -> str:
         if ctx.attempt == 2:
             raise RuntimeError
-        return ctx.wait_for("approval", event=EVENT, timeout=HOUR, output=Verdict).by
+        return str(ctx.wait_for("approval", event=EVENT, timeout=HOUR, output=Verdict).by)
 
     (job_id,) = enqueue(engine, queue.job("sync", "x"))
     await drain(queue, engine)

@@ -194,4 +194,4 @@ def open_jobs(engine: Engine) -> list[Any]:
 def error_of(engine: Engine, job_id: Any) -> str:
     with engine.connect() as connection:
         error = connection.scalar(select(Job.DeadLetter.error).where(Job.DeadLetter.job_id == job_id))
-    return str(error["message"])
+    return str((error or {})["message"])

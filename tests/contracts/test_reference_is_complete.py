@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import griffe
 import pytest
@@ -33,7 +34,7 @@ def listed(package: griffe.Module) -> Iterator[Documented]:
         for marks, name in re.findall(r"^(##+) `([\w.]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
             path[len(marks) - 2 :] = [name]
             if path[0].partition(".")[0] == "sa_jobqueue" and len(path) > 1:
-                found = package[".".join(path).partition(".")[2]]
+                found: Any = package[".".join(path).partition(".")[2]]
                 found = found.final_target if isinstance(found, griffe.Alias) else found
                 is_value = found.is_function and {one.callable_path for one in found.decorators} & VALUES
                 if isinstance(found, Documented) and not is_value:

@@ -260,9 +260,9 @@ def test_a_job_shows_its_steps_with_times_and_results(client: Client, engine: En
     with Session(engine) as session, session.begin():
         minute = {"attempt": 1, "started_at": func.now() - timedelta(minutes=1)}
         done = {"kind": "step", "completed_at": func.now(), "output": {"text": "hello"}}
-        session.add(Job.Step(job_id=job_id, name="draft", key="7", **done, **minute))
+        session.execute(insert(Job.Step).values({"job_id": job_id, "name": "draft", "key": "7"} | done | minute))
         waits = {"kind": "wait", "event": "approved:7", "deadline": func.now() + timedelta(days=1)}
-        session.add(Job.Step(job_id=job_id, name="approval", **waits, **minute))
+        session.execute(insert(Job.Step).values({"job_id": job_id, "name": "approval"} | waits | minute))
     page = client.page(f"/queue/job?id={job_id}")
     assert "draft 7" in page
     assert "hello" in page

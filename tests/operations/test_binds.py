@@ -46,5 +46,5 @@ def test_a_routing_session_writes_jobs_to_the_primary(engine: Engine, writer: st
 
     with Routing() as session, session.begin():
         WRITERS[writer](session)
-    with Session(engine) as session:
-        assert session.scalar(select(func.count()).select_from(Job)) == 1
+    with Session(engine) as plain:
+        assert plain.scalar(select(func.count()).select_from(Job)) == 1

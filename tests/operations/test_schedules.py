@@ -414,7 +414,7 @@ def test_a_time_whose_job_was_deleted_is_not_fired_again(sessions: Sessions) -> 
     change(sessions, next_fire_at=noon - 3 * MINUTE)
     assert fire(sessions, at=noon) == []
     with sessions.begin() as session:
-        period = {"since": noon - 10 * MINUTE, "until": noon}
+        period: Any = {"since": noon - 10 * MINUTE, "until": noon}
         assert len(run_schedule(session, "nightly", dry_run=True, **period)) == 1
         assert len(run_schedule(session, "nightly", **period)) == 1  # the minute that was not in the first period
         assert run_schedule(session, "nightly", **period) == []

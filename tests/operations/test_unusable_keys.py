@@ -47,8 +47,9 @@ def test_a_lone_surrogate_in_a_key_is_refused_by_name(
 
 @pytest.mark.parametrize("field", ["ordering_key", "deduplication_key"])
 def test_a_key_of_too_many_bytes_is_refused_by_name(field: str) -> None:
+    given: Any = {field: "€" * 334}
     with pytest.raises(InvalidJobError, match="1,000 bytes") as refused:
-        Job("mail", 1, **{field: "€" * 334})
+        Job("mail", 1, **given)
     assert refused.value.field == field
 
 
