@@ -27,7 +27,20 @@ _ENCODE: Final = json.JSONEncoder(allow_nan=False).encode
 
 _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
+CODEC_MARK: Final = "sa_jobqueue.codec"
+"""Key of a stored payload that a codec has encoded; its value is the codec's name. The other key is `data`."""
+
 T = TypeVar("T")
+
+
+def escaped(document: Any) -> Any:
+    """Return a payload as it is stored without a codec: one that looks as if a codec had encoded it names none.
+
+    So data from outside never chooses a codec. `registry.codecs.opened` undoes it.
+    """
+    if isinstance(document, dict) and document.keys() == {CODEC_MARK, "data"}:
+        return {CODEC_MARK: None, "data": document}
+    return document
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ class JobMixin(Generic[IdT]):
         if handler is _FIND:
             handler = self.__handlers__.get(type_name) if isinstance(type_name, str) else None
         declared = _PLAIN if handler is None else handler.job_type
-        document = input
+        document = payloads.escaped(input) if handler is None else input
         if handler is not None:
             document, fairness_key = handler.encode(input, input_version, fairness_key)
         queue = declared.queue if queue is None else queue

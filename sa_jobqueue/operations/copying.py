@@ -21,6 +21,7 @@ from sa_jobqueue.operations.enqueueing import notify_workers, written_columns
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.operations.transactions import queue_connection
+from sa_jobqueue.payloads import CODEC_MARK, escaped
 from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_types import JobType
@@ -158,6 +159,8 @@ def _chunks(
         field = f"payloads[{place}]"
         if kind.codec is None:
             document = kind.input.encode_text(field, payload)
+            if CODEC_MARK in document:
+                document = json.dumps(escaped(json.loads(document)))
         else:
             document = json.dumps(sealed(field, kind.input.encode(field, payload), kind.codec))
         key = "" if key_of is None else f"\t{_key_text(place, key_of(payload))}"

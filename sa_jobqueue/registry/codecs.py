@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
-from sa_jobqueue.payloads import check_json
+from sa_jobqueue.payloads import CODEC_MARK as MARK
+from sa_jobqueue.payloads import MAX_BYTES, check_json, escaped
 from sa_jobqueue.types import Json
-
-MARK: Final = "sa_jobqueue.codec"
-"""Key of a stored payload that a codec has encoded; its value is the codec's name. The other key is `data`."""
 
 
 class PayloadCodec(Protocol):
@@ -74,7 +72,7 @@ def sealed(field: str, document: Json, codec: PayloadCodec | None) -> Json:
     Raises: InvalidPayloadError if the codec fails or returns something else than JSON; PayloadTooLargeError.
     """
     if codec is None or document is None:
-        return document
+        return escaped(document)
     try:
         data = codec.encode(json.dumps(document).encode())
     except Exception as error:  # of the application's own code
@@ -92,6 +90,8 @@ def opened(field: str, stored: Json, codecs: Codecs) -> Json:
     """
     if not isinstance(stored, dict) or stored.keys() != {MARK, "data"}:
         return stored
+    if stored[MARK] is None:
+        return stored["data"]
     codec = codecs.find(stored[MARK])
     if codec is None:
         raise InvalidPayloadError(
@@ -100,7 +100,10 @@ def opened(field: str, stored: Json, codecs: Codecs) -> Json:
             "in which a handler has it",
         )
     try:
-        return json.loads(codec.decode(stored["data"]))
+        text = codec.decode(stored["data"])
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"{len(text):,} bytes, more than the {MAX_BYTES:,} of a payload")
+        return json.loads(text)
     except Exception as error:  # of the application's own code, or invalid JSON
         reason = f"cannot be decoded by the codec {codec.name!r}: {type(error).__name__}: {error}"
         raise InvalidPayloadError(field, reason) from error

@@ -297,7 +297,7 @@ def _stored(kind: JobType, text: str | None, version: int | None) -> str:
     data = _parsed(text)
     try:
         decoded = kind.decode(data, kind.version if version is None else version)
-        return json.dumps(kind.input.encode("input", decoded))
+        return json.dumps(payloads.escaped(kind.input.encode("input", decoded)))
     except InvalidJobError:
         raise
     except JobQueueError as error:

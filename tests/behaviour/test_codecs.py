@@ -265,3 +265,50 @@ def test_a_child_process_decodes_and_encodes(engine: Engine, jobs: Jobs) -> None
     asyncio.run(Worker(isolated.jobs, engine, options=quick(heartbeat_timeout=timedelta(minutes=10))).run_until_idle())
     assert isolated.shouts.job_type.open("output", jobs.get(job_id)["output"]) == "QUIET"
     assert "quiet" not in str(jobs.get(job_id)["input"])
+
+
+@pytest.mark.parametrize("way", ["handler.enqueue", "job of a known type", "job of an unknown type", "enqueue_payloads"])
+def test_a_payload_from_outside_never_chooses_a_codec(engine: Engine, way: str) -> None:
+    """Given to a handler without a codec, it was decoded by another handler's: 65 kB became 50 MB."""
+    bomb = {"sa_jobqueue.codec": "gzip", "data": Compressed().encode(b"[" + b"0," * 1000 + b"0]")}
+    nested = {"sa_jobqueue.codec": None, "data": bomb}
+    queue: JobQueue[Any] = JobQueue()
+    seen: list[Any] = []
+
+    def declare(registry: JobQueue[Any]) -> Any:
+        @registry.handler("plain")
+        def plain(payload: Any) -> Any:
+            seen.append(payload)
+            return payload
+
+        @registry.handler("compressed", codec=Compressed())
+        def compressed(payload: Any) -> None: ...
+
+        return plain
+
+    if way == "job of an unknown type":  # in a service that does not load the handlers
+        with Session(engine) as session, session.begin():
+            session.add_all([Job("plain", bomb), Job("plain", nested)])
+    plain = declare(queue)
+    with Session(engine) as session, session.begin():
+        if way == "handler.enqueue":
+            plain.enqueue(session, bomb)
+            plain.enqueue(session, nested)
+        elif way == "job of a known type":
+            session.add_all([Job("plain", bomb), Job("plain", nested)])
+        elif way == "enqueue_payloads":
+            operations.enqueue_payloads(session, plain, [bomb, nested])
+    asyncio.run(workers.drain(queue, engine))
+    assert sorted(seen, key=str) == sorted([bomb, nested], key=str)
+    with Session(engine) as session:
+        outputs = [plain.output(job.chain) for job in session.query(Job)]
+    assert sorted(outputs, key=str) == sorted([bomb, nested], key=str)
+
+
+def test_what_a_codec_decodes_is_bounded(engine: Engine, jobs: Jobs) -> None:
+    queue = declared(Compressed())
+    stored = Compressed().encode(b'"' + b"x" * 2_000_000 + b'"')
+    job_id = jobs.add(type_name="admit", input={"sa_jobqueue.codec": "gzip", "data": stored}, max_attempts=1)
+    asyncio.run(workers.drain(queue, engine))
+    (dead,) = jobs.dead_letters(job_id)
+    assert "2,000,002 bytes, more than the 1,048,576 of a payload" in dead["error"]["message"]
