@@ -30,7 +30,7 @@ from sa_jobqueue import (
 from sa_jobqueue.context import current_attempt
 from sa_jobqueue.errors import InvalidPayloadError
 from sa_jobqueue.operations import enqueue_payloads
-from tests.fixtures.jobs import Jobs
+from tests.fixtures.jobs import Jobs, foreign
 from tests.fixtures.workers import PATIENCE, quick
 from tests.telemetry.spans import Telemetry, id_of, is_child, links, written
 
@@ -260,7 +260,7 @@ async def test_the_span_of_a_lost_or_dead_attempt_records_its_outcome(
         raise KeyError("x")
 
     with sessions.begin() as session:
-        session.add_all([taken.job(None), hopeless.job(1), Job("hopeless", "no number", max_attempts=5)])
+        session.add_all([taken.job(None), hopeless.job(1), foreign("hopeless", "no number", max_attempts=5)])
     await work(queue, engine, telemetry)
     attributes = dict(telemetry.span("process taken").attributes or {})
     assert (attributes["messaging.sa_jobqueue.job.outcome"], attributes["error.type"]) == ("lost", "lost")
