@@ -85,7 +85,7 @@ def main() -> None:
         print("GET", client.get("/posts/1").json)
         asyncio.run(queue.worker().run_until_idle())  # in production: flask jobs worker
         print("GET", client.get("/posts/1").json)
-        print(app.test_cli_runner().invoke(args=["jobs", "types", "pause", "count"]).output.strip())
+        print(app.test_cli_runner().invoke(args=["jobs", "queues", "pause", "default"]).output.strip())
         with app.app_context():
             db.engine.dispose()
 
@@ -97,4 +97,4 @@ if __name__ == "__main__":
 # POST 201
 # GET {'job': 'pending', 'words': None}
 # GET {'job': 'completed', 'words': 4}
-# 1 job type paused
+# 1 queue paused

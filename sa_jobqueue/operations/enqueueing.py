@@ -290,8 +290,7 @@ def group_neighbours_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]
 
 @once_a_model
 def written_columns(kind: type[JobMixin[Any]]) -> dict[str, Any]:
-    """Return the columns that enqueueing may write, by attribute: all but those that the statement or
-    the database computes."""
+    """Return the columns that enqueueing may write, by attribute: all but those that are computed."""
     return {
         attribute.key: attribute.columns[0]
         for attribute in inspect(kind).column_attrs

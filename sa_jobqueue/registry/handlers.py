@@ -230,7 +230,8 @@ class Handler(Generic[InT, OutT, JobT]):
     ) -> tuple[Json, str | int | None]:
         """Return a payload as it is stored, and the fairness key: the given one, or what `fairness_by` reads.
 
-        Another `input_version` than the handler's is of another shape: it is upcast and checked when the job runs.
+        `payload`: of the handler's type. `input_version`: another one than the handler's is of another shape, upcast and
+        checked when the job runs. `fairness_key`: as of a job, or None.
         Raises: InvalidPayloadError, InvalidJobError.
         """
         kind = self.job_type
@@ -246,7 +247,7 @@ class Handler(Generic[InT, OutT, JobT]):
         return kind.seal_input(document), fairness_key
 
     def check_blockers(self, blockers: Sequence[WaitFor[Any]]) -> None:
-        """Check the number of a job's blockers, and the types of those that are known. Raises: InvalidBlockersError."""
+        """Check the number of a job's `blockers`, and the types of those that are known. Raises: InvalidBlockersError."""
         if self.job_type.blockers is not None:
             self.job_type.check_blocker_count(len(blockers))
             for place, one in enumerate(blockers):

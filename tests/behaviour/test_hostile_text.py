@@ -102,7 +102,7 @@ COMMANDS = {
 REFUSED = {
     *("queues pause", "queues resume", "queues set", "types pause", "types resume", "types set"),  # no name of ours
     *("workers drain", "doctor", "health", "chains delete", "schedules run", "dead-letters dismiss"),
-    *("enqueue", "schedules pause"),
+    *("enqueue", "events send", "schedules pause"),
 }
 """What ends in an error, which quotes what it refuses."""
 WRITERS = {"click.echo", "click.secho", "print", "Console"}

@@ -106,7 +106,7 @@ class Load:
 
 def poison() -> Job:
     """Return a job whose payload its handler's type refuses: as plain SQL or an older producer would enqueue it."""
-    return Job("typed", {"number": "not a number"})
+    return Job("typed", {"number": "not a number"}, _handler=None)
 
 
 def large() -> Job:
