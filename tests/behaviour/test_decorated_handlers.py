@@ -11,7 +11,6 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from sa_jobqueue import JobQueue, JobStatus
-from sa_jobqueue.errors import InvalidHandlerError
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import Start, until
 
@@ -60,14 +59,3 @@ async def test_a_synchronous_handler_that_returns_a_coroutine_fails_with_the_cur
     async with start(queue):
         await until(lambda: jobs.status(job_id) is JobStatus.DEAD, what="it has failed")
     assert "declare it with `async def`" in jobs.get(job_id)["last_error"]["message"]
-
-
-def test_a_partial_or_a_callable_object_is_refused() -> None:
-    class Callme:
-        async def __call__(self) -> None: ...
-
-    async def add(x: int, y: int) -> None: ...
-
-    for func in (functools.partial(add, y=1), Callme()):
-        with pytest.raises(InvalidHandlerError, match="a handler is a function"):
-            JobQueue().handler("one")(func)

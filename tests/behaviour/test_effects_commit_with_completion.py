@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.ext.asyncio import AsyncSession
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, JobQueue, JobStatus, Snooze, Worker, cancel_jobs
+from sa_jobqueue import AttemptContext, JobQueue, JobStatus, cancel_jobs
 from sa_jobqueue.events import AttemptLost, JobCompleted
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs, enqueue
-from tests.fixtures.workers import PATIENCE, drain, quick
+from tests.fixtures.workers import drain
 
 pytestmark = [both_servers]
 WRITE = text("INSERT INTO effect VALUES (:job)")
@@ -81,17 +79,6 @@ async def test_a_failure_rolls_back_the_handlers_writes(engine: Engine, jobs: Jo
 
 
 @both_modes
-async def test_a_snooze_rolls_back_the_handlers_writes(engine: Engine, jobs: Jobs, mode: str) -> None:
-    def snooze(session: Any, ctx: AttemptContext) -> None:
-        raise Snooze(timedelta(hours=1))
-
-    queue = sync_and_async_queue(engine, snooze)
-    (job_id,) = enqueue(engine, queue.job(mode, {}))
-    await drain(queue, engine)
-    assert (jobs.status(job_id), effects(engine)) == (JobStatus.PENDING, 0)
-
-
-@both_modes
 async def test_a_failing_commit_fails_the_attempt(engine: Engine, jobs: Jobs, mode: str) -> None:
     queue = sync_and_async_queue(engine, lambda session, ctx: None, max_attempts=1)
     # The constraint is checked at the commit, after the completion was written in the same transaction.
@@ -128,21 +115,6 @@ async def test_a_handler_must_not_commit_its_session(engine: Engine, jobs: Jobs,
 
 
 @both_modes
-async def test_a_handler_may_use_savepoints(engine: Engine, jobs: Jobs, mode: str) -> None:
-    def nest(session: Any, ctx: AttemptContext) -> None:
-        with session.begin_nested():
-            session.execute(WRITE, {"job": "kept"})
-        nested = session.begin_nested()
-        session.execute(WRITE, {"job": "dropped"})
-        nested.rollback()
-
-    queue = sync_and_async_queue(engine, nest)
-    (job_id,) = enqueue(engine, queue.job(mode, {}))
-    await drain(queue, engine)
-    assert (jobs.status(job_id), effects(engine)) == (JobStatus.COMPLETED, 2)
-
-
-@both_modes
 async def test_jobs_enqueued_by_a_handler_commit_only_with_its_completion(engine: Engine, jobs: Jobs, mode: str) -> None:
     def spawn(session: Any, ctx: AttemptContext) -> None:
         if ctx.job.input.get("parent"):
@@ -154,21 +126,3 @@ async def test_jobs_enqueued_by_a_handler_commit_only_with_its_completion(engine
     enqueue(engine, queue.job(mode, {"parent": "works"}), queue.job(mode, {"parent": "fails"}))
     await drain(queue, engine)
     assert sorted(jobs.statuses().values()) == [JobStatus.COMPLETED, JobStatus.COMPLETED, JobStatus.DEAD]
-
-
-async def test_the_handlers_session_comes_from_the_applications_factory(engine: Engine, jobs: Jobs) -> None:
-    class AppSession(Session):
-        """An application's own session class."""
-
-    queue = JobQueue()
-    seen: list[type] = []
-
-    @queue.handler("sync")
-    def synchronous(payload: dict[str, Any], session: Session) -> None:
-        seen.append(type(session))
-
-    enqueue(engine, synchronous.job({}))
-    factory = sessionmaker(engine, class_=AppSession)
-    worker = Worker(queue, engine, session_factory=factory, options=quick())
-    await asyncio.wait_for(worker.run_until_idle(), PATIENCE)
-    assert issubclass(seen[0], AppSession)

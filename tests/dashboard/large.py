@@ -42,42 +42,6 @@ SELECT CASE WHEN n = 0 THEN root.id ELSE job_uuid7() END, root.id, n, 'step', 's
 FROM root, generate_series(0, :length - 1) AS n
 """
 
-_ATTEMPTS = """
-INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, ended_at, outcome, error, error_fingerprint)
-SELECT :id, n, 'host:1', now(), now(), 'failed', jsonb_build_object('type', 'ValueError', 'message', n,
-       'traceback', repeat('  File "application.py", line 1, in handle' || chr(10), 30)), 'f' || n % 7
-FROM generate_series(1, 1000) AS n
-"""
-_WAITING = """
-INSERT INTO job (id, chain_id, type_name, chain_type_name, input)
-SELECT id, id, 'part', 'part', '{}' FROM (SELECT job_uuid7() AS id FROM generate_series(1, 299)) AS one
-"""
-_BLOCKERS = """
-INSERT INTO job_blocker (job_id, blocked_by_chain_id, "index")
-SELECT :id, id, row_number() OVER (ORDER BY id) - 1 FROM job WHERE type_name = 'part'
-"""
-
-
-def fill_extremes(engine: Engine) -> dict[str, str]:
-    """Add a job of 1,000 attempts, a payload of 10 MB, a chain of 5,000 and one that waits for 299; return their ids."""
-    document = "jsonb_build_object('text', repeat('0123456789', 1000000))"
-    ids: dict[str, str] = {}
-    with engine.begin() as connection:
-        connection.execute(text("SET LOCAL session_replication_role = replica"))
-        for name, value in (("payload", document), ("attempts", "'{}'"), ("waiting", "'{}'")):
-            made = "WITH new AS (SELECT job_uuid7() AS id) INSERT INTO job (id, chain_id, type_name, chain_type_name, input)"
-            made = f"{made} SELECT id, id, '{name}', '{name}', {value} FROM new RETURNING id"
-            ids[name] = str(connection.execute(text(made)).scalar_one())
-        connection.execute(text(_ATTEMPTS), {"id": ids["attempts"]})
-        connection.execute(text(_WAITING))
-        connection.execute(text(_BLOCKERS), {"id": ids["waiting"]})
-        connection.execute(text(_CHAIN.replace("'step'", "'long'")), {"length": 5000})
-        ids["chain"] = str(
-            connection.execute(text("SELECT id FROM job WHERE type_name = 'long' AND chain_index = 0")).scalar_one()
-        )
-    return ids
-
-
 def fill(engine: Engine, jobs: int) -> None:
     """Fill an empty queue. Needs a superuser: triggers and foreign keys are off meanwhile."""
     with engine.begin() as connection:

@@ -108,20 +108,6 @@ def test_a_savepoint_keeps_or_drops_callbacks_registered_within_it(sessions: ses
     assert ran == ["1", "2, released", "3, released twice", "4"]
 
 
-def test_a_failed_statement_in_a_savepoint_drops_only_its_callbacks(
-    sessions: sessionmaker[Session], jobs: Jobs, ran: list[str]
-) -> None:
-    taken = jobs.add()
-    with sessions.begin() as session:
-        after_commit(session, ran.append, "around")
-        savepoint = session.begin_nested()
-        after_commit(session, ran.append, "within")
-        session.add(Job("test", id=taken))
-        with pytest.raises(IntegrityError), savepoint:
-            session.flush()
-    assert ran == ["around"]
-
-
 def test_committing_the_session_runs_callbacks_of_open_savepoints(sessions: sessionmaker[Session], ran: list[str]) -> None:
     with sessions() as session:
         session.begin_nested()

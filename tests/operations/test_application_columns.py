@@ -14,7 +14,7 @@ from sqlalchemy import ARRAY, JSON, Engine, ForeignKey, Numeric, Text, event, fu
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
-from sa_jobqueue import JobMixin, JobQueue, JobStatus, cancel_jobs, enqueue_many, get_job, list_jobs
+from sa_jobqueue import JobMixin, JobStatus, cancel_jobs, enqueue_many, get_job, list_jobs
 from sa_jobqueue.errors import InvalidJobError
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.notifications import Notifications
@@ -144,17 +144,6 @@ def test_each_job_class_has_its_own_channels(session: Session, database_url: str
     assert own.seen() == [("due", "q")]
     own.close()
     assert notifications.seen() == []
-
-
-def test_a_job_may_have_relationships_to_application_models(session: Session) -> None:
-    jobs = JobQueue(TenantJob)
-
-    @jobs.handler("send")
-    def send(to: str) -> None: ...
-
-    session.add(send.job("a@b", tenant=session.get(Tenant, 1)))
-    session.commit()
-    assert session.scalars(select(TenantJob.tenant_id)).all() == [1]
 
 
 def test_a_database_generated_uuid7_is_text_where_ids_are_text(session: Session) -> None:

@@ -10,11 +10,10 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Engine, delete, event, func, update
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy import Engine, event, func, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Schedule, aio, operations
+from sa_jobqueue import Job, JobQueue, JobStatus, Schedule, operations
 from sa_jobqueue.errors import ChainNotFoundError, InvalidOptionError, JobNotFoundError
 from sa_jobqueue.operations import AuditFilter, DeadLetterFilter, JobFilter, WorkerFilter, list_audit, prune_audit
 from sa_jobqueue.policies.retention import Retention
@@ -238,14 +237,6 @@ def test_a_dry_run_raises_for_unknown_ids_like_the_operation(session: Session) -
         operations.cancel_jobs(session, [uuid4()], dry_run=True)
     with pytest.raises(ChainNotFoundError):
         operations.cancel_chains(session, [uuid4()], dry_run=True)
-
-
-async def test_async_operations_are_audited(async_engine: AsyncEngine) -> None:
-    async with AsyncSession(async_engine) as session, session.begin():
-        await aio.pause_queues(session, ["default"], by="ann")
-        (record,) = await aio.list_audit(session)
-        assert record.done_by == "ann"
-        await session.execute(delete(Job.Audit))
 
 
 def test_audit_retention_is_configured_on_the_registry() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -10,16 +9,13 @@ import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, cancel_jobs
+from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_chains
 from sa_jobqueue.types import ENDED
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.notifications import Notifications
-from tests.fixtures.workers import ManualWorker
 
 pytestmark = both_servers
 
@@ -54,35 +50,6 @@ def test_cancel_chains_cancels_the_current_job_of_each_open_chain(session: Sessi
         assert root["chain_completed_at"] is not None
         assert jobs.status(last_id) is JobStatus.CANCELLED
     assert cancel_chains(session, meant).ids == []
-
-
-def test_cancelling_a_chain_notifies_and_fences_off_the_worker_of_its_running_job(
-    session: Session, jobs: Jobs, manual_worker: Callable[..., ManualWorker], notifications: Notifications
-) -> None:
-    chain_id = jobs.add()
-    worker = manual_worker()
-    (claimed,) = worker.claim()
-    cancel_chains(session, [chain_id])
-    session.commit()
-    assert ("lost", str(chain_id)) in notifications.seen()
-    assert worker.complete(claimed) == set()
-    assert [row["outcome"] for row in jobs.attempts(chain_id)] == ["cancelled"]
-
-
-@pytest.mark.parametrize("cancel", [cancel_chains, cancel_jobs])
-def test_dependants_of_a_cancelled_chain_follow_their_failure_policy(session: Session, jobs: Jobs, cancel: Any) -> None:
-    blocker = Job("test")
-    waiting = {policy: Job("test", blockers=[WaitFor(blocker, policy)]) for policy in ("wait", "fail", "continue")}
-    session.add_all(waiting.values())
-    session.commit()
-    ids = {policy: job.id for policy, job in waiting.items()}
-    cancel(session, [blocker.id])
-    session.commit()
-    assert {policy: jobs.status(job_id) for policy, job_id in ids.items()} == {
-        "wait": JobStatus.BLOCKED,
-        "fail": JobStatus.DEAD,
-        "continue": JobStatus.PENDING,
-    }
 
 
 def test_cancel_chains_names_all_unknown_ids_and_changes_nothing(session: Session, jobs: Jobs, engine: Engine) -> None:

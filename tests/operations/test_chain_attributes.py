@@ -89,16 +89,6 @@ def test_blockers_are_related_both_ways_in_their_order(session: Session, chains:
 
 
 @both_servers
-def test_a_changed_chain_shows_its_new_state_after_a_refresh(session: Session, chains: Chains) -> None:
-    (root,) = chains.add(PENDING)
-    job = session.get_one(Job, root)
-    assert job.chain.status is PENDING
-    session.execute(text("UPDATE job_queue SET status = 'cancelled'"))
-    session.refresh(job.chain)
-    assert job.chain.status is JobStatus.CANCELLED
-
-
-@both_servers
 def test_a_new_job_has_its_chain_after_the_flush(session: Session) -> None:
     job = Job("test")
     session.add(job)

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import AttemptContext, Deduplicate, Enqueued, Job, JobQueue, JobStatus, Worker, aio, enqueue
+from sa_jobqueue import AttemptContext, Deduplicate, Enqueued, Job, JobQueue, JobStatus, Worker, enqueue
 from sa_jobqueue.errors import ConflictError, InvalidJobError, StaleSnapshotError
 from sa_jobqueue.operations import DeadLetterFilter, enqueue_many_unique, enqueue_unique, redrive_dead_letters
 from tests.fixtures.database import both_servers
@@ -173,15 +172,6 @@ async def test_a_recurring_job_enqueues_its_successor_from_its_own_completion(en
     with Session(engine) as session:
         held = select(func.count()).where(Job.deduplication_key == "nightly", Job.chain_completed_at.is_(None))
         assert session.scalar(held) == 1
-
-
-async def test_async_sessions_deduplicate(async_sessions: async_sessionmaker[AsyncSession]) -> None:
-    async with async_sessions.begin() as session:
-        first, made = await aio.enqueue(session, Job("test"), deduplicate=KEY)
-        results = await aio.enqueue_unique(session, [(Job("test"), KEY), (Job("test"), Deduplicate("other"))])
-    assert made is Enqueued.CREATED
-    assert [made for _, made in results] == [Enqueued.EXISTING, Enqueued.CREATED]
-    assert results[0][0] is first
 
 
 def test_a_job_already_in_a_session_is_refused(sessions: Sessions, jobs: Jobs) -> None:

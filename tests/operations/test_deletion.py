@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 from sqlalchemy import Engine, insert, inspect, select, text, update
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, get_job
+from sa_jobqueue import Job, JobStatus, get_job
 from sa_jobqueue.errors import (
     ChainNotFoundError,
     ChainReferencedError,
@@ -17,14 +16,13 @@ from sa_jobqueue.errors import (
     InvalidJobError,
     NotAChainError,
 )
-from sa_jobqueue.events import AttemptLost
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import delete_chains, redrive_dead_letters
 from tests.fixtures.chains import continuation, edges, wait_for
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
-from tests.fixtures.workers import ManualWorker, Start
+from tests.fixtures.workers import ManualWorker
 
 pytestmark = both_servers
 
@@ -43,18 +41,6 @@ def test_a_chain_is_deleted_with_all_its_jobs_in_any_status(session: Session, jo
     assert set(jobs.statuses()) == {stays}
 
 
-def test_a_rolled_back_deletion_changes_nothing(session: Session, jobs: Jobs, engine: Engine) -> None:
-    blocker, job_id = jobs.add(), jobs.add(JobStatus.BLOCKED)
-    wait_for(engine, job_id, blocker)
-    before = jobs.statuses()
-    with session.begin_nested() as savepoint:
-        delete_chains(session, [job_id, blocker])
-        savepoint.rollback()
-    session.commit()
-    assert jobs.statuses() == before
-    assert edges(engine) == {(job_id, blocker)}
-
-
 def test_deletion_removes_attempts_and_dismisses_dead_letters(session: Session, jobs: Jobs) -> None:
     chain_id = jobs.add(JobStatus.DEAD)
     other = jobs.add(JobStatus.DEAD)
@@ -70,16 +56,6 @@ def test_deletion_removes_attempts_and_dismisses_dead_letters(session: Session, 
     assert dead_letter["resolved_at"] is not None
     assert other_dead_letter["resolution"] is None
     assert redrive_dead_letters(session).ids == [other]
-
-
-def test_a_deletion_dismisses_dead_letters_in_the_name_of_its_actor(session: Session, jobs: Jobs) -> None:
-    chain_id = jobs.add(JobStatus.DEAD)
-    delete_chains(session, [chain_id], by="bob")
-    session.commit()
-    other = jobs.add(JobStatus.DEAD)
-    delete_chains(session, [other])
-    session.commit()
-    assert [row["resolved_by"] for row in (*jobs.dead_letters(chain_id), *jobs.dead_letters(other))] == ["bob", "postgres"]
 
 
 def test_a_deletion_keeps_the_resolution_of_resolved_dead_letters(session: Session, jobs: Jobs) -> None:
@@ -201,24 +177,6 @@ def test_the_worker_of_a_deleted_job_is_fenced_off(
     assert worker.finish(claimed[chain_id]) == set()
     assert set(jobs.statuses()) == {other}
     assert (jobs.attempts(chain_id), jobs.dead_letters()) == ([], [])
-
-
-async def test_a_handlers_writes_are_rolled_back_when_its_job_is_deleted(engine: Engine, jobs: Jobs, start: Start) -> None:
-    queue: JobQueue[Any] = JobQueue()
-
-    @queue.handler("gives_up")
-    def gives_up(session: Session) -> None:
-        session.execute(text("CREATE TABLE effect ()"))
-        with Session(engine) as other, other.begin():
-            delete_chains(other, list(jobs.statuses()))
-
-    with Session(engine) as session, session.begin():
-        session.add(gives_up.job())
-    async with start(queue) as log:
-        await log.until(AttemptLost)
-    with engine.connect() as connection:
-        assert connection.scalar(text("SELECT to_regclass('effect')")) is None
-    assert jobs.count() == 0
 
 
 # What goes with it.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from sqlalchemy import Engine, insert, text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Session
 
-from sa_jobqueue import JobMixin, JobStatus, aio
+from sa_jobqueue import JobMixin, JobStatus
 from sa_jobqueue.operations import cancel_chains, delete_chains
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
@@ -36,14 +35,3 @@ def test_chains_with_text_ids_are_locked_in_code_point_order(engine: Engine) -> 
         assert cancel_chains(session, ["ä", "a"], model=TextJob).ids == ["a", "ä"]
         assert delete_chains(session, ["_", "a"], cascade=True, model=TextJob).ids == ["B", "_", "a"]
     assert jobs.statuses() == {"ä": JobStatus.CANCELLED}
-
-
-@both_servers
-async def test_chains_are_cancelled_and_deleted_on_an_async_session(
-    async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs
-) -> None:
-    one, other = jobs.add(), jobs.add()
-    async with async_sessions.begin() as session:
-        assert (await aio.cancel_chains(session, [other, one])).ids == [one, other]
-        assert (await aio.delete_chains(session, [one], cascade=True)).ids == [one]
-    assert jobs.statuses() == {other: JobStatus.CANCELLED}

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select, text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Deduplicate, Enqueued, Job, JobQueue, aio
+from sa_jobqueue import Deduplicate, Enqueued, Job, JobQueue
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.operations import enqueue_many_unique, enqueue_payloads
 from tests.fixtures.database import both_servers
@@ -102,17 +101,6 @@ def test_concurrent_enqueue_payloads_with_the_same_keys_never_deadlock(engine: E
         first.commit()
         assert sorted([one.result(PATIENCE), two.result(PATIENCE)]) == [0, 2]
     assert keys(engine) == ["a", "m", "z"]
-
-
-async def test_deduplicated_payloads_work_on_an_async_session(
-    async_sessions: async_sessionmaker[AsyncSession], engine: Engine
-) -> None:
-    async with async_sessions() as session:
-        for made in (2, 0):
-            payloads: list[dict[str, Any]] = [{"key": "a"}, {"key": "b"}]
-            assert await aio.enqueue_payloads(session, send, payloads, deduplicate_by=lambda one: one["key"]) == made
-        await session.commit()
-    assert keys(engine) == ["a", "b"]
 
 
 @pytest.mark.parametrize("key", ["", "\x00", 7, None, "x" * 501])

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Deduplicate, Enqueued, Job, JobStatus, aio, enqueue
+from sa_jobqueue import Deduplicate, Enqueued, Job, JobStatus, enqueue
 from sa_jobqueue.errors import ConflictError, InvalidJobError
 from sa_jobqueue.operations import enqueue_many_unique
 from tests.fixtures.database import both_servers
@@ -369,14 +368,3 @@ def test_bulk_enqueue_refuses_unsupported_options_before_writing(sessions: Sessi
         taken = jobs.add()
         with pytest.raises(ConflictError, match="pk_job"):
             enqueue_many_unique(session, [(Job("test", id=taken), one)])
-
-
-async def test_async_enqueue_with_replacement_reports_the_same_outcomes(
-    async_sessions: async_sessionmaker[AsyncSession],
-) -> None:
-    given = Deduplicate("k", replace=["input"])
-    async with async_sessions.begin() as session:
-        (made,) = await aio.enqueue_many_unique(session, [(Job("test", 1), given)])
-        found, outcome = await aio.enqueue(session, Job("test", 2), deduplicate=given)
-        assert (found.id, found.input) == (made[0], 2)  # loaded, for there is no lazy loading here
-    assert (made[1], outcome) == (CREATED, UPDATED)

@@ -15,12 +15,10 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, InvalidPayloadError
-from sa_jobqueue.events import JobCompleted
 from sa_jobqueue.operations import enqueueing
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
-from tests.fixtures.workers import Start
 
 pytestmark = both_servers
 
@@ -198,16 +196,3 @@ async def test_handler_enqueue_accepts_every_kind_of_session(
     await scoped_async.remove()
     assert {first, second, third} < set(jobs.statuses())
     assert jobs.count() == 4
-
-
-async def test_handler_enqueue_wakes_an_idle_worker(start: Start, engine: Engine) -> None:
-    own = JobQueue()
-
-    @own.handler("hello")
-    def hello(name: str) -> None: ...
-
-    async with start(own, poll_interval=timedelta(minutes=10)) as log:
-        with Session(engine) as session:
-            hello.enqueue(session, "world")
-            session.commit()
-        await log.until(JobCompleted)

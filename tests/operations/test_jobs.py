@@ -19,7 +19,7 @@ from sa_jobqueue.errors import (
     NotReschedulableError,
 )
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.operations import BulkResult, list_attempts, reschedule_jobs, trigger_jobs
+from sa_jobqueue.operations import BulkResult, reschedule_jobs, trigger_jobs
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
@@ -51,14 +51,6 @@ def test_cancel_jobs_cancels_open_jobs_and_returns_their_ids(session: Session, j
     assert [attempt["outcome"] for attempt in jobs.attempts(made[JobStatus.RUNNING])] == ["cancelled"]
 
 
-def test_a_rolled_back_cancellation_changes_nothing(session: Session, jobs: Jobs, notifications: Notifications) -> None:
-    made = one_of_each(jobs)
-    cancel_jobs(session, list(made.values()))
-    session.rollback()
-    assert jobs.statuses() == {job_id: status for status, job_id in made.items()}
-    assert notifications.seen() == []
-
-
 @pytest.mark.parametrize("change", [cancel_jobs, trigger_jobs, reschedule_jobs])
 def test_unknown_job_ids_are_all_named_and_nothing_is_changed(session: Session, jobs: Jobs, change: Any) -> None:
     job_id, unknown = jobs.add(due_in=60), [uuid7(), uuid7()]
@@ -68,12 +60,6 @@ def test_unknown_job_ids_are_all_named_and_nothing_is_changed(session: Session, 
     assert caught.value.job_ids == tuple(unknown)
     session.commit()
     assert dict(jobs.get(job_id)) == before
-
-
-@pytest.mark.parametrize("change", [cancel_jobs, trigger_jobs, reschedule_jobs])
-def test_a_single_id_instead_of_a_list_is_refused(session: Session, jobs: Jobs, change: Any) -> None:
-    with pytest.raises(InvalidJobError, match="ids: must be a list of ids, not one id"):
-        change(session, str(jobs.add()))
 
 
 @pytest.mark.parametrize("change", [cancel_jobs, trigger_jobs, reschedule_jobs])
@@ -235,20 +221,3 @@ def test_get_job_reads_the_current_row(session: Session, jobs: Jobs) -> None:
     assert again is held
     assert isinstance(again, Job)
     assert again.priority == 5
-
-
-def test_get_job_raises_for_an_unknown_id(session: Session, jobs: Jobs) -> None:
-    missing = uuid7()
-    with pytest.raises(JobNotFoundError) as caught:
-        get_job(session, missing)
-    assert caught.value.job_ids == (missing,)
-
-
-def test_attempts_are_listed_oldest_first(session: Session, jobs: Jobs, engine: Engine) -> None:
-    job_id = jobs.add()
-    with engine.begin() as connection:
-        for attempt in (2, 1, 3):
-            row = {"job_id": job_id, "attempt": attempt, "outcome": "failed"}
-            connection.execute(Job.Attempt.__table__.insert().values(row))  # type: ignore[attr-defined]
-    assert [attempt.attempt for attempt in list_attempts(session, job_id)] == [1, 2, 3]
-    assert list_attempts(session, uuid7()).items == []

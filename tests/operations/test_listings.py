@@ -92,15 +92,6 @@ def test_a_listing_that_reaches_its_scan_limit_returns_where_to_continue(
         assert len(found) <= 11 // scan_limit + 4
 
 
-def test_an_empty_page_may_be_followed_by_others(session: Session, jobs: Jobs) -> None:
-    needle = jobs.add(type_name="needle")
-    jobs.add_many(5)
-    page = list_jobs(session, where=JobFilter(types=["needle"]), scan_limit=3)
-    assert (page.items, bool(page)) == ([], True)
-    page = list_jobs(session, where=JobFilter(types=["needle"]), scan_limit=3, after=page.next)
-    assert [job.id for job in page] == [needle]
-
-
 @pytest.mark.parametrize(("option", "value"), [("limit", 0), ("limit", 1001), ("scan_limit", 0), ("scan_limit", 10**7)])
 def test_the_bounds_of_a_page_are_checked(session: Session, option: str, value: int) -> None:
     for listing in (list_jobs, list_chains):

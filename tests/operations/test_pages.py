@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import insert
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, Schedule, aio
+from sa_jobqueue import Job, Schedule
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import (
     Page,
@@ -85,17 +84,6 @@ def test_a_page_position_of_another_listing_is_refused(session: Session, listing
         listing(session, after={"name": "a"})
     with pytest.raises(InvalidOptionError, match="limit: must be from 1 to 1000"):
         listing(session, limit=0)
-
-
-async def test_async_listings_have_pages(async_engine: AsyncEngine, jobs: Jobs) -> None:
-    for number in range(3):
-        jobs.add_worker(f"worker:{number}", queues=[f"queue_{number}"])
-    async with AsyncSession(async_engine) as session:
-        first = await aio.list_workers(session, limit=2)
-        assert [one.id for one in first] == ["worker:0", "worker:1"]
-        assert [one.id for one in await aio.list_workers(session, after=first.next)] == ["worker:2"]
-        assert (await aio.list_queues(session, limit=2)).next == ("queue_1", "")
-        assert (await aio.list_dead_letters(session)).next is None
 
 
 def test_attempts_are_listed_newest_first_on_demand(session: Session, jobs: Jobs) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Job, JobStatus, aio, list_jobs
+from sa_jobqueue import Job, JobStatus, list_jobs
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import JobFilter, set_priority
 from tests.fixtures.chains import Chains
@@ -108,13 +107,6 @@ def test_set_priority_refuses_invalid_arguments(sessions: Sessions) -> None:
             with pytest.raises(InvalidOptionError) as refused:
                 set_priority(session, priority, **given)
             assert refused.value.option == option
-
-
-async def test_set_priority_works_on_an_async_session(async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs) -> None:
-    job_id = jobs.add()
-    async with async_sessions.begin() as session:
-        assert (await aio.set_priority(session, 2, where=JobFilter(types=["test"]))).ids == [job_id]
-    assert priorities(jobs) == {job_id: 2}
 
 
 def test_the_priority_command_reports_its_count_and_requires_a_filter(run: Run, jobs: Jobs) -> None:

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Backoff, JobQueue, aio
+from sa_jobqueue import Backoff, JobQueue
 from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNotFoundError
 from sa_jobqueue.operations import (
     BulkResult,
@@ -282,14 +281,3 @@ def test_explain_names_the_paused_queue_or_type_and_its_actor(session: Session, 
     assert found.sentence.endswith(" ago: sa-jobqueue types resume test.")
     resume_job_types(session, ["test"])
     assert explain_job(session, job).cause is not Cause.TYPE_PAUSED
-
-
-async def test_queue_settings_work_on_an_async_session(async_engine: AsyncEngine) -> None:
-    async with AsyncSession(async_engine) as session, session.begin():
-        assert await aio.upsert_queue(session, QueueSettings(name="mail", weight=2))
-        assert (await aio.get_queue(session, "mail")).weight == 2
-        assert (await aio.get_job_type(session, "send", for_update=True)).global_concurrency is None
-        assert (await aio.pause_queues(session, ["mail"], by="ann")).ids == ["mail"]
-        assert [(one.weight, one.paused_by) for one in await aio.list_queues(session)] == [(2, "ann")]
-        assert (await aio.resume_queues(session, ["mail"])).ids == ["mail"]
-        assert (await aio.sync_queues(session, [QueueSettings(name="mail", weight=2)])).unchanged == ("mail",)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
@@ -171,96 +168,6 @@ with Session(create_engine(os.environ["SA_JOBQUEUE_URL"])) as session:
     assert jobs_of(sessions) == []
     (fired,) = fire(sessions)
     assert [job.id for job in jobs_of(sessions)] == list(fired.job_ids)
-
-
-FIRES = """
-import os, random, sys
-from datetime import UTC, datetime, timedelta
-from sqlalchemy import create_engine
-from sqlalchemy.orm import Session
-from sa_jobqueue.operations import fire_schedules
-
-chance = random.Random(int(os.environ["NUMBER"]))
-engine = create_engine(os.environ["SA_JOBQUEUE_URL"])
-for line in sys.stdin:  # what its clock says, and whether to wait before the commit
-    at, waits = line.split()
-    with Session(engine) as session:
-        if fire_schedules(session, at=datetime.fromisoformat(at), limit=chance.choice([1, 50])) and waits == "wait":
-            print("holds", flush=True)
-            sys.stdin.readline()
-        session.commit()
-    print("done", flush=True)
-"""
-
-
-@pytest.mark.long
-def test_eight_processes_fire_each_time_once_across_clock_changes_and_a_kill(
-    sessions: Sessions, spawn_piped: Callable[..., Any]
-) -> None:
-    crons = {"nightly": "30 2 * * *", "hourly": "0 * * * *", "often": "*/10 1-3 * * *"}
-    workers = [spawn_piped(FIRES, NUMBER=str(number)) for number in range(8)]
-    expected: set[tuple[str, datetime]] = set()
-    is_killed = False
-    for name, cron in crons.items():
-        scheduled(
-            sessions, name, cron, time_zone="Europe/Prague", fire_time_field="at", input={"of": name}, misfire_policy="all"
-        )
-    for changed in (datetime(2026, 3, 29, 1, tzinfo=UTC), datetime(2026, 10, 25, 1, tzinfo=UTC)):
-        begin, end = changed - timedelta(hours=3), changed + timedelta(hours=3)
-        for name, cron in crons.items():
-            change(sessions, name, next_fire_at=Cron(cron, "Europe/Prague").after(begin))
-            times = Cron(cron, "Europe/Prague").latest(since=begin + MINUTE, until=end, limit=100)
-            expected |= {(name, time) for time in times}
-        at = begin
-        while at <= end:
-            for worker in workers:
-                send_line(worker, f"{at.isoformat()} {'go' if is_killed else 'wait'}")
-            for worker in list(workers):
-                if worker.stdout.readline().strip() == "done":
-                    continue
-                if is_killed:
-                    send_line(worker, "")
-                    assert worker.stdout.readline().strip() == "done"
-                else:  # its jobs are written, and not committed
-                    worker.send_signal(signal.SIGKILL)
-                    worker.wait(PATIENCE)
-                    workers.remove(worker)
-                    is_killed = True
-            at += timedelta(minutes=25)
-        _wait_without_other_workers(sessions)
-        while fire(sessions, at=end):
-            pass
-    made = [(job.input["of"], datetime.fromisoformat(job.input["at"])) for job in jobs_of(sessions)]
-    assert is_killed
-    assert len(workers) == 7
-    assert len(made) == len(expected)
-    assert set(made) == expected
-
-
-def send_line(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdin is not None
-    process.stdin.write(f"{line}\n")
-    process.stdin.flush()
-
-
-@pytest.fixture
-def spawn_piped(database_url: str) -> Iterator[Callable[..., Any]]:
-    """Give a function that runs a script in a process whose standard input and output are pipes."""
-    with ExitStack() as stack:
-
-        def run(script: str, **environment: str) -> subprocess.Popen[str]:
-            process = subprocess.Popen(
-                [sys.executable, "-u", "-c", script],
-                env=os.environ | {"SA_JOBQUEUE_URL": database_url} | environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            stack.enter_context(process)
-            stack.callback(process.kill)
-            return process
-
-        yield run
 
 
 def _wait_without_other_workers(sessions: Sessions) -> None:

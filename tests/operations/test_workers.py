@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, aio
+from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers
 from sa_jobqueue.statements import leases
@@ -68,14 +67,6 @@ def test_a_worker_filter_selects_the_same_for_listing_and_draining(
     assert asked == found
 
 
-async def test_workers_can_be_listed_and_drained_on_an_async_session(async_engine: AsyncEngine, jobs: Jobs) -> None:
-    jobs.add_worker()
-    async with AsyncSession(async_engine) as session:
-        assert (await aio.drain_workers(session, where=EVERYBODY)).ids == [WORKER]
-        (worker,) = await aio.list_workers(session)
-        assert worker.drain_requested_at is not None
-
-
 def test_a_worker_filter_accepts_only_lists(session: Session) -> None:
     with pytest.raises(InvalidOptionError, match="names"):
         WorkerFilter(names="spark")
@@ -91,15 +82,6 @@ def test_a_repeated_drain_request_keeps_its_first_time(sessions: Any, jobs: Jobs
             assert drain_workers(session, where=EVERYBODY).ids == [WORKER]
             times.append(session.scalars(select(Job.Worker.drain_requested_at)).one())
     assert times[0] == times[1]
-
-
-def test_a_rolled_back_drain_request_reaches_no_worker(sessions: Any, jobs: Jobs, engine: Engine) -> None:
-    jobs.add_worker()
-    with sessions() as session:
-        drain_workers(session, where=EVERYBODY)
-        session.rollback()
-    with engine.begin() as connection:
-        assert connection.execute(leases.heartbeat(Job), heartbeat_parameters()).scalar_one() is None
 
 
 def test_a_heartbeat_waits_for_a_concurrent_drain_request_and_returns_it(sessions: Any, jobs: Jobs, engine: Engine) -> None:

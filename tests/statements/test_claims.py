@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, select, text, update
+from sqlalchemy import Engine, func, select, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
@@ -148,14 +148,6 @@ def test_concurrent_claims_share_no_job(jobs: Jobs, run: Run, engine: Engine) ->
     assert not set(first) & set(second)
 
 
-def test_a_rolled_back_claim_claims_nothing(jobs: Jobs, run: Run, engine: Engine) -> None:
-    job_id = jobs.add()
-    with engine.connect() as crashed:
-        crashed.execute(CLAIM, claim_parameters())
-    assert jobs.get(job_id)["attempt"] == 0
-    assert claimed_ids(run(CLAIM, claim_parameters())) == [job_id]
-
-
 def test_a_scan_starts_at_the_cursor_of_its_lane(jobs: Jobs, run: Run) -> None:
     behind, at, ahead = (jobs.add(due_in=due) for due in (-30, -20, -10))
     given = claim_parameters()
@@ -255,19 +247,6 @@ def test_a_late_arrival_changed_since_is_left_to_the_next_catch_up(jobs: Jobs, r
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET queue = 'elsewhere' WHERE id = :id"), {"id": job_id})
     assert claimed_ids(run(CLAIM, late_parameters(found))) == []
-
-
-@pytest.mark.parametrize(
-    "changes", [{"priority": 3}, {"queue": "other"}, {"scheduled_at": datetime(2020, 1, 1, tzinfo=UTC)}], ids=" ".join
-)
-def test_a_manual_update_makes_a_job_a_late_arrival(jobs: Jobs, run: Run, engine: Engine, changes: dict[str, Any]) -> None:
-    job_id = jobs.add(
-        queue="elsewhere" if "queue" in changes else "default", due_in=60 if "scheduled_at" in changes else -60
-    )
-    before = watermark(run)
-    with engine.begin() as connection:
-        connection.execute(update(Job.__table__).where(Job.id == job_id).values(changes))  # type: ignore[arg-type]
-    assert claimed_ids(run(CLAIM, late_parameters(late(run, before)))) == [job_id]
 
 
 def test_a_late_arrival_not_due_or_not_handled_is_not_claimed(jobs: Jobs, run: Run) -> None:

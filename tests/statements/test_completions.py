@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, insert, select, text, update
+from sqlalchemy import Engine, insert, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
@@ -61,13 +61,6 @@ def test_each_job_is_completed_with_its_own_output(jobs: Jobs, run: Run) -> None
         assert row["leased_by"] is row["leased_until"] is row["last_error"] is None
 
 
-def test_an_output_of_none_is_the_json_null(jobs: Jobs, run: Run) -> None:
-    done, open_ = running(jobs, 2)
-    run(COMPLETE, complete_parameters([done]))
-    kinds = dict(map(tuple, run(text("SELECT id, jsonb_typeof(output) FROM job"))))
-    assert kinds == {done: "null", open_: None}
-
-
 @pytest.mark.parametrize("statement", ["complete", "finish", "die", "complete_one"])
 def test_a_stale_attempt_writes_nothing(jobs: Jobs, run: Run, stale: dict[str, UUID], statement: str) -> None:
     (ours,) = running(jobs)
@@ -116,16 +109,6 @@ def test_a_row_locked_only_by_a_foreign_key_is_written(
     assert ids(run(statement, parameters([job_id]))) == [job_id]
 
 
-def test_a_cancellation_committed_first_wins_over_a_completion(jobs: Jobs, run: Run, session: Session) -> None:
-    (job_id,) = running(jobs)
-    session.execute(text("UPDATE job_queue SET status = 'cancelled' WHERE id = :id"), {"id": job_id})
-    assert run(COMPLETE, complete_parameters([job_id])) == []
-    session.commit()
-    assert run(COMPLETE, complete_parameters([job_id])) == []
-    assert run(STILL_HELD, {"ids": [job_id], "attempts": [1], "worker_id": WORKER}) == []
-    assert jobs.status(job_id) is JobStatus.CANCELLED
-
-
 def test_a_batch_of_maximum_size_is_completed(jobs: Jobs, run: Run, engine: Engine) -> None:
     from sa_jobqueue.statements._parts import BATCH
 
@@ -151,21 +134,6 @@ def test_only_completing_a_root_completes_a_chain_in_the_same_statement(jobs: Jo
     run(COMPLETE, complete_parameters([continuation]))
     assert jobs.get(continuation)["chain_completed_at"] is None
     assert jobs.get(root)["chain_completed_at"] is None
-
-
-def test_a_handlers_writes_commit_with_its_completion(jobs: Jobs, session: Session) -> None:
-    (job_id,) = running(jobs)
-    session.execute(text("CREATE TEMPORARY TABLE effect (n int)"))
-    session.commit()
-    given = {"job_id": job_id, "job_attempt": 1, "job_output": "7", "worker_id": WORKER}
-    for end in (session.rollback, session.commit):
-        session.execute(text("INSERT INTO effect VALUES (1)"))
-        assert ids(list(session.execute(completions.complete_one(Job), given))) == [job_id]
-        end()
-        done = session.execute(text("SELECT count(*) FROM effect")).scalar_one()
-        session.rollback()
-        assert (jobs.status(job_id) is COMPLETED) is (done == 1)
-    assert jobs.get(job_id)["output"] == 7
 
 
 def test_a_job_rescheduled_to_an_instant_is_due_then_or_at_once_if_past(jobs: Jobs, run: Run) -> None:

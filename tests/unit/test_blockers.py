@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID
 
 import pytest
 from sqlalchemy.orm import DeclarativeBase
@@ -12,7 +11,6 @@ from sa_jobqueue import Job, JobMixin
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor
-from sa_jobqueue.models.waits import waits
 
 
 class Base(DeclarativeBase):
@@ -21,27 +19,6 @@ class Base(DeclarativeBase):
 
 class TextJob(JobMixin[str], Base, queue_prefix="text_"):
     pass
-
-
-def chain_ids(job: Job) -> list[Any]:
-    return [one.chain_id for one in job._blockers]
-
-
-def test_blockers_may_be_jobs_ids_and_waits_in_any_order() -> None:
-    one, two, three = Job("a"), uuid7(), Job("c")
-    job = Job("test", blockers=(given for given in (three, two, WaitFor(one, on_failure="fail"))))
-    assert chain_ids(job) == [three.id, two, one.id]
-    assert [wait.on_failure for wait in job._blockers] == ["wait", "wait", "fail"]
-
-
-def test_a_continuation_as_blocker_refers_to_its_chain() -> None:
-    job, root = Job("test"), uuid7()
-    job.chain_id = root
-    assert WaitFor(job).chain_id == root
-
-
-def test_a_job_without_blockers_has_none() -> None:
-    assert chain_ids(Job("test")) == chain_ids(Job("test", blockers=[])) == []
 
 
 @pytest.mark.parametrize("blockers", ["text", b"bytes", 7, uuid7(), Job("a"), WaitFor(uuid7())])
@@ -73,8 +50,3 @@ def test_a_repeated_blocker_is_refused_with_both_indexes(again: Any) -> None:
 def test_an_unknown_failure_policy_error_lists_the_known_ones() -> None:
     with pytest.raises(InvalidJobError, match=r"^on_failure: must be one of wait, fail, continue, got 'dies'"):
         WaitFor(uuid7(), on_failure="dies")  # type: ignore[arg-type]
-
-
-def test_waits_keeps_the_failure_policy() -> None:
-    one = WaitFor(uuid7(), on_failure="continue")
-    assert waits([one], UUID) == (one,)

@@ -222,34 +222,6 @@ def test_include_refuses_a_registry_of_another_class() -> None:
         JobQueue().include(JobQueue(MailJob))  # type: ignore[arg-type]
 
 
-def test_two_registries_share_nothing() -> None:
-    one, other = JobQueue(), JobQueue()
-
-    @one.handler("a")
-    def a() -> None: ...
-
-    assert list(other) == []
-    assert "a" not in other.registry
-
-
-def test_declaring_a_handler_does_not_call_the_id_factory() -> None:
-    class OtherBase(DeclarativeBase):
-        pass
-
-    made: list[str] = []
-
-    def factory() -> str:
-        made.append("x")
-        return "x"
-
-    class CountedJob(JobMixin[str], OtherBase, queue_id_factory=factory):
-        pass
-
-    for model in (CountedJob, MailJob):
-        JobQueue(model).handler("send")
-    assert made == []
-
-
 def test_a_continuation_is_validated_when_it_is_created() -> None:
     jobs = JobQueue(MailJob)
 

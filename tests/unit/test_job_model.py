@@ -45,11 +45,6 @@ def test_a_new_job_is_pending_and_the_root_of_its_own_chain() -> None:
     assert (job.attempt, job.max_attempts, job.timeout) == (0, 20, None)
 
 
-def test_a_job_accepts_positional_and_keyword_arguments() -> None:
-    job = Job(type_name="send", input=[1])
-    assert (job.type_name, job.input) == ("send", [1])
-
-
 @pytest.mark.parametrize("name", ["a", "9", "send_mail.v2:eu/x-1", "x" * 100])
 def test_a_plain_type_or_queue_name_is_accepted(name: str) -> None:
     assert Job(name, queue=name).queue == name
@@ -112,11 +107,6 @@ def test_the_path_inside_a_bad_input_is_named() -> None:
     assert caught.value.field == "input.items[1].price"
 
 
-def test_delay_and_at_exclude_each_other() -> None:
-    with pytest.raises(InvalidJobError, match="delay: give either delay or at, not both"):
-        Job("send", delay=timedelta(0), at=datetime(2026, 1, 1, tzinfo=UTC))
-
-
 def test_due_times_are_computed_by_the_database_clock() -> None:
     assert "scheduled_at" not in Job("send").__dict__
     assert "scheduled_at" not in Job("send", delay=timedelta(0)).__dict__
@@ -139,11 +129,6 @@ def test_text_ids_are_created_as_text() -> None:
     for bad in ("", "a\0", "x" * 501, UUID(int=1)):
         with pytest.raises(InvalidJobError, match="id: must be text of 1 to 500"):
             TextJob("send", id=bad)  # type: ignore[arg-type]
-
-
-def test_an_id_factory_makes_the_ids() -> None:
-    first, second = NumberedJob("a"), NumberedJob("a")
-    assert (first.id, second.id) == ("job-1", "job-2")
 
 
 def test_class_keywords_set_schema_and_prefix_of_the_tables() -> None:

@@ -88,12 +88,6 @@ def test_a_driver_error_is_logged_without_its_statement(bus: events.EventBus, ca
     assert "UPDATE" not in caplog.text
 
 
-def test_a_level_that_is_off_costs_no_record(bus: events.EventBus, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, logger=logs.LOGGER_NAME)
-    bus.emit(events.JobCompleted(*JOB, SECOND))
-    assert not caplog.records
-
-
 FAILED = {
     "type": "sqlalchemy.exc.IntegrityError",
     "message": "duplicate key",

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 
 from sa_jobqueue import AttemptContext, JobQueue
-from sa_jobqueue.errors import InvalidMiddlewareError, InvalidOptionError, MiddlewareError, Snooze
+from sa_jobqueue.errors import InvalidMiddlewareError, InvalidOptionError, MiddlewareError
 from sa_jobqueue.registry.middleware import Middleware, Proceed
 from sa_jobqueue.worker.run.middleware import surround
 
@@ -42,26 +40,6 @@ def within(calls: list[str], error: BaseException | None = None) -> Proceed:
             raise error
 
     return attempt
-
-
-async def test_the_first_middleware_is_outermost(calls: list[str]) -> None:
-    await surround([around(calls, "a"), around(calls, "b")], ATTEMPT, within(calls))
-    assert calls == ["a in", "b in", "attempt", "b out", "a out"]
-
-
-async def test_an_error_passes_through_every_middleware(calls: list[str]) -> None:
-    with pytest.raises(ValueError, match="failed"):
-        await surround([around(calls, "a"), around(calls, "b")], ATTEMPT, within(calls, ValueError("failed")))
-    assert calls == ["a in", "b in", "attempt"]
-
-
-async def test_middleware_may_raise_instead_of_proceeding(calls: list[str]) -> None:
-    async def refuses(attempt: AttemptContext, proceed: Proceed) -> None:
-        raise Snooze(timedelta(hours=1))
-
-    with pytest.raises(Snooze):
-        await surround([around(calls, "a"), refuses], ATTEMPT, within(calls))
-    assert calls == ["a in"]
 
 
 async def test_middleware_can_replace_an_error_but_not_suppress_it(calls: list[str]) -> None:
@@ -182,20 +160,6 @@ def test_middleware_applies_to_handlers_registered_before_and_after_it() -> None
         assert jobs.middleware(one) is one
     jobs.handler("after")(lambda: None)
     assert [list(handler.job_type.middleware) for handler in jobs] == [accepted, accepted]
-
-
-@pytest.mark.parametrize("first", ["include", "register"])
-def test_an_included_registry_keeps_only_its_own_middleware(first: str) -> None:
-    jobs, feature = JobQueue(), JobQueue()
-    jobs.handler("ours")(lambda: None)
-    feature.handler("theirs")(lambda: None)
-    steps: list[Callable[[], Any]] = [
-        lambda: jobs.include(feature),
-        lambda: (jobs.middleware(_never), feature.middleware(_twice)),
-    ]
-    for step in steps if first == "include" else reversed(steps):
-        step()
-    assert {handler.name: list(handler.job_type.middleware) for handler in jobs} == {"ours": [_never], "theirs": [_twice]}
 
 
 def test_a_registry_cannot_be_included_twice_or_in_itself() -> None:

@@ -218,12 +218,6 @@ def test_a_timeout_error_has_no_traceback() -> None:
     }
 
 
-def test_a_fingerprint_is_16_hex_digits() -> None:
-    fingerprint = fingerprint_of(raised(ValueError("x")))
-    assert len(fingerprint) == 16
-    int(fingerprint, 16)
-
-
 def test_a_fingerprint_does_not_depend_on_message_or_line() -> None:
     def first(number: int) -> None:
         if number % 2:

@@ -20,7 +20,6 @@ from sa_jobqueue.errors import (
     InvalidOptionError,
     InvalidOutputError,
     InvalidPayloadError,
-    UnknownJobTypeError,
 )
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.registry.job_types import JobType, Registry, describe
@@ -254,28 +253,6 @@ def test_cron_below_handler_is_refused_with_the_right_order() -> None:
     assert caught.value.option == "cron"
 
 
-def test_a_registry_knows_its_types_by_name() -> None:
-    def send(order: Order) -> None: ...
-
-    registry = Registry()
-    later, earlier = described(send, name="b"), described(send, name="a")
-    registry.add(later)
-    registry.add(earlier)
-    assert registry.get("b") is later
-    assert registry.names == ("a", "b")
-    assert list(registry) == [later, earlier]
-    assert len(registry) == 2
-    assert "a" in registry
-    assert "c" not in registry
-
-
-def test_an_unknown_job_type_error_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownJobTypeError, match="'x'; known job types: none") as caught:
-        Registry().get("x")
-    assert (caught.value.type_name, caught.value.known) == ("x", ())
-    assert isinstance(caught.value, LookupError)
-
-
 def test_a_duplicate_type_error_names_both_handlers_and_changes_nothing() -> None:
     def first() -> None: ...
     def second() -> None: ...
@@ -294,11 +271,6 @@ def versioned(**upcasters: Callable[[Any], Any]) -> JobType:
     kind = described(send, version=3)
     kind.upcasters.update({int(name[1:]): upcast for name, upcast in upcasters.items()})
     return kind
-
-
-def test_an_old_input_is_upcast_through_each_version() -> None:
-    kind = versioned(v1=lambda old: {"id": old}, v2=lambda old: {"order_id": old["id"]})
-    assert kind.decode(7, 1) == kind.decode({"id": 7}, 2) == kind.decode({"order_id": 7}, 3) == Order(order_id=7)
 
 
 @pytest.mark.parametrize(

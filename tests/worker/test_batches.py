@@ -332,18 +332,6 @@ async def test_shutdown_releases_an_unfinished_batch(sessions: Sessions, start: 
         assert [(str(status), limit - attempt) for status, attempt, limit in rows] == [("pending", 20)] * 3
 
 
-async def test_a_batch_handler_that_raises_cancelled_error_fails_its_jobs(sessions: Sessions) -> None:
-    jobs = JobQueue()
-
-    @jobs.batch_handler("index", max_size=2, max_wait=timedelta(0), max_attempts=1)
-    async def index(numbers: list[int]) -> None:
-        raise asyncio.CancelledError
-
-    enqueued(sessions, jobs, [1, 2])
-    await drain(jobs, sessions.kw["bind"], **ROOM)
-    assert {status for status, _ in ended(sessions).values()} == {"dead"}
-
-
 async def test_middleware_surrounds_each_job_of_a_batch(sessions: Sessions) -> None:
     jobs, seen = JobQueue(), list[tuple[str, int]]()
 

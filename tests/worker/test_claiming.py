@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import cast
 
-from sqlalchemy import Engine, Table, func, insert, text, update
+from sqlalchemy import Engine, Table, insert, text
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
@@ -24,39 +24,12 @@ def _row(**columns: object) -> dict[str, object]:
     return {"id": job_id, "chain_id": job_id, "type_name": "test", "chain_type_name": "test"} | columns
 
 
-def test_two_claims_never_take_the_same_job(jobs: Jobs, manual_worker: MakeWorker) -> None:
-    jobs.add_many(5)
-    first, second = manual_worker("first:1"), manual_worker("second:1")
-    mine = first.claim(3, commit=False)  # holds its rows' locks
-    theirs = second.claim(5, commit=False)  # passes them instead of waiting
-    assert len(mine) == 3
-    assert len(theirs) == 2
-    assert not {job.id for job in mine} & {job.id for job in theirs}
-
-
 def test_a_claim_counts_the_attempt_and_takes_the_lease(jobs: Jobs, manual_worker: MakeWorker) -> None:
     job_id = jobs.add(timeout=timedelta(seconds=30))
     manual_worker("first:1").claim()
     row = jobs.get(job_id)
     assert (row["status"], row["attempt"], row["leased_by"]) == (JobStatus.RUNNING, 1, "first:1")
     assert row["leased_until"] - row["started_at"] == timedelta(seconds=45)  # its timeout, and the grace
-
-
-def test_a_claim_takes_larger_priorities_first_then_older_jobs(jobs: Jobs, manual_worker: MakeWorker) -> None:
-    late = jobs.add(due_in=-1)
-    early = jobs.add(due_in=-5)
-    urgent = jobs.add(priority=9)
-    lazy = jobs.add(priority=-9, due_in=-100)
-    worker = manual_worker()
-    assert [worker.claim(1)[0].id for _ in range(4)] == [urgent, early, late, lazy]
-
-
-def test_a_claim_leaves_jobs_of_other_types_and_queues_and_future_jobs(jobs: Jobs, manual_worker: MakeWorker) -> None:
-    jobs.add(type_name="other")
-    jobs.add(queue="other")
-    jobs.add(due_in=60)
-    mine = jobs.add()
-    assert [job.id for job in manual_worker().claim()] == [mine]
 
 
 def test_a_job_committed_late_is_found_behind_the_cursor(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
@@ -82,15 +55,6 @@ def test_a_job_of_a_savepoint_committed_late_is_found(engine: Engine, jobs: Jobs
             jobs.add()
             assert len(worker.claim()) == 1
     assert [job.id for job in worker.claim()] == [late["id"]]
-
-
-def test_jobs_scheduled_in_the_past_are_found_behind_the_cursor(jobs: Jobs, manual_worker: MakeWorker) -> None:
-    worker = manual_worker()
-    jobs.add()
-    worker.claim()
-    past = [jobs.add(due_in=-86_400) for _ in range(3)]
-    assert worker.claim(catch_up=False) == []
-    assert {job.id for job in worker.claim()} == set(past)
 
 
 def test_a_retry_scheduled_in_the_past_is_found_behind_the_cursor(jobs: Jobs, manual_worker: MakeWorker) -> None:
@@ -120,16 +84,6 @@ def test_jobs_rescheduled_or_moved_in_sql_are_found_behind_the_cursor(
     assert {job.id for job in worker.claim()} == {later, elsewhere, lazy}
 
 
-def test_more_late_arrivals_than_a_claim_may_take_are_all_found(jobs: Jobs, manual_worker: MakeWorker) -> None:
-    worker = manual_worker()
-    jobs.add()
-    worker.claim()
-    past = {jobs.add(due_in=-100 - index) for index in range(7)}
-    found = [job.id for _ in range(5) for job in worker.claim(2)]
-    assert set(found) == past
-    assert len(found) == 7
-
-
 def test_a_job_skipped_because_of_a_rolled_back_claim_is_found_by_the_next_full_scan(
     jobs: Jobs, manual_worker: MakeWorker
 ) -> None:
@@ -141,14 +95,3 @@ def test_a_job_skipped_because_of_a_rolled_back_claim_is_found_by_the_next_full_
     assert worker.claim() == []  # behind the cursor, and not written since: the one gap of the method
     worker.reset()
     assert [job.id for job in worker.claim()] == [held]
-
-
-def test_a_row_updated_during_a_claim_is_claimed_once(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
-    job_id = jobs.add()
-    with engine.connect() as other:
-        other.execute(update(TABLE).where(TABLE.c.id == job_id).values(priority=5, scheduled_at=func.now()))
-        assert manual_worker().claim() == []  # locked: passed over, not waited for
-        other.commit()
-    worker = manual_worker("worker:2")
-    assert [job.id for job in worker.claim()] == [job_id]
-    assert worker.claim() == []

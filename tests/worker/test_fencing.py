@@ -86,30 +86,6 @@ def test_a_worker_that_reclaimed_its_lost_job_cannot_end_the_old_attempt(
     assert write(same, second) == {job_id}
 
 
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_an_attempt_reassigned_in_sql_belongs_to_the_new_worker(
-    engine: Engine, jobs: Jobs, manual_worker: MakeWorker, write: Write
-) -> None:
-    job_id = jobs.add()
-    mine, other = manual_worker("mine:1"), manual_worker("other:1")
-    (job,) = mine.claim()
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET leased_by = 'other:1'"))
-    assert write(mine, job) == set()  # same job, same attempt, running: only the owner differs
-    assert write(other, job) == {job_id}
-
-
-def test_the_rescuer_skips_a_job_whose_completion_is_uncommitted(jobs: Jobs, manual_worker: MakeWorker) -> None:
-    jobs.add_worker("slow:1", silent_for=60)
-    job_id = jobs.add()
-    slow, rescuer = manual_worker("slow:1"), manual_worker("rescuer:1")
-    (job,) = slow.claim()
-    slow.complete(job, commit=False)
-    assert rescuer.rescue() == []
-    slow.connection.commit()
-    assert jobs.status(job_id) is JobStatus.COMPLETED
-
-
 def test_a_completion_in_a_session_waits_for_the_rescuer_and_is_then_fenced(jobs: Jobs, manual_worker: MakeWorker) -> None:
     jobs.add_worker("slow:1", silent_for=60)
     job_id = jobs.add()
@@ -128,18 +104,6 @@ def test_a_completion_in_a_session_waits_for_the_rescuer_and_is_then_fenced(jobs
 
 def _is_waiting(observer: ManualWorker) -> bool:
     return bool(observer.connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar())
-
-
-def test_a_batch_of_completions_skips_a_locked_row(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
-    ids = jobs.add_many(4)
-    worker = manual_worker()
-    claimed_jobs = worker.claim()
-    with Session(engine) as session:
-        cancel_jobs(session, ids[:1])  # and then this transaction takes its time
-        assert worker.complete(*claimed_jobs) == set(ids[1:])
-        assert worker.finish(next(job for job in claimed_jobs if job.id == ids[0])) == set()
-        session.rollback()
-    assert worker.complete(*claimed_jobs) == {ids[0]}
 
 
 def test_a_cancellation_fences_the_attempt(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
@@ -176,25 +140,3 @@ def test_the_last_lost_attempt_is_a_dead_letter_that_names_the_worker(jobs: Jobs
     assert (dead_letter["reason"], dead_letter["error"]["worker"], dead_letter["attempts"]) == ("lost", "gone:1", 1)
     (attempt,) = jobs.attempts(job_id)
     assert (attempt["outcome"], attempt["worker_id"]) == ("lost", "gone:1")
-
-
-def test_jobs_of_a_live_worker_are_rescued_only_when_their_own_lease_expired(
-    jobs: Jobs, manual_worker: MakeWorker, engine: Engine
-) -> None:
-    jobs.add_worker("alive:1")
-    calm, overdue = jobs.add(), jobs.add(timeout=timedelta(seconds=1))
-    manual_worker("alive:1").claim()
-    rescuer = manual_worker("rescuer:1")
-    assert rescuer.rescue() == []
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE job SET leased_until = now() - interval '1s' WHERE id = :id"), {"id": overdue})
-    assert [row.id for row in rescuer.rescue()] == [overdue]
-    assert jobs.status(calm) is JobStatus.RUNNING
-
-
-def test_jobs_whose_worker_has_no_row_are_rescued_as_orphans(jobs: Jobs, manual_worker: MakeWorker) -> None:
-    job_id = jobs.add()
-    manual_worker("nobody:1").claim()
-    rescuer = manual_worker("rescuer:1")
-    assert rescuer.rescue() == []
-    assert [row.id for row in rescuer.rescue(orphans=True)] == [job_id]

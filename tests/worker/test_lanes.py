@@ -17,7 +17,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.db.connections import Connections
-from sa_jobqueue.events import JobStarted
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import upsert_queue
 from sa_jobqueue.settings import QueueSettings
@@ -31,7 +30,7 @@ from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Snapshot
 from sa_jobqueue.worker.claim.partitions import Partitions
 from sa_jobqueue.worker.claim.planner import MOST_KEYS
 from sa_jobqueue.worker.claim.selectors import Selectors
-from tests.fixtures.jobs import Jobs, enqueue
+from tests.fixtures.jobs import Jobs
 from tests.fixtures.lanes import fill, recorder
 from tests.fixtures.variants import variants
 from tests.fixtures.workers import drain, quick, until, working
@@ -117,26 +116,6 @@ async def test_a_worker_claims_for_all_types_and_queues_with_one_statement(
     assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
 
 
-async def test_job_types_run_at_most_their_own_concurrency(engine: Engine, jobs: Jobs) -> None:
-    queue, running, most = JobQueue(), Counter[str](), Counter[str]()
-    slots = {"send": 2, "render": 3, "count": None}
-    for kind, concurrency in slots.items():
-
-        @queue.handler(kind, concurrency=concurrency)
-        async def note(context: AttemptContext) -> None:
-            running[context.job.type_name] += 1
-            most[context.job.type_name] = max(most[context.job.type_name], running[context.job.type_name])
-            await asyncio.sleep(0)
-            running[context.job.type_name] -= 1
-
-        for name in ("a", "b"):
-            jobs.add_many(20, type_name=kind, chain_type_name=kind, queue=name)
-    await drain(queue, engine, queues=["a", "b"], concurrency=20)
-    assert most["send"] <= 2
-    assert most["render"] <= 3
-    assert set(jobs.statuses().values()) == {JobStatus.COMPLETED}
-
-
 async def test_claims_do_not_scan_lanes_that_have_been_emptied(
     engine: Engine, claimed: Claimed, no_later_full_scan: None
 ) -> None:
@@ -188,23 +167,6 @@ async def test_a_full_scan_finds_more_lanes_than_fit_on_one_page(
     await drain(queue, engine, queues=["mail"], concurrency=200)
     assert full_scans[:2] == [1000, 100]
     assert ran == dict.fromkeys(map(str, range(1100)), 1)
-
-
-@pytest.mark.parametrize("listen", [True, False], ids=["after a notification", "at the next poll"])
-async def test_the_first_job_of_an_unknown_fairness_key_is_found(
-    listen: bool, engine: Engine, claimed: Claimed, no_later_full_scan: None
-) -> None:
-    queue = JobQueue()
-
-    @queue.handler("nothing", fairness_by=lambda payload: payload["customer"])
-    async def nothing(payload: dict[str, Any]) -> None: ...
-
-    poll = timedelta(seconds=30) if listen else timedelta(milliseconds=50)
-    async with working(Worker(queue, engine, options=quick(poll_interval=poll, listen=listen))) as log:
-        for number in range(3):
-            enqueue(engine, nothing.job({"customer": str(number)}))
-            await log.until(JobStarted, number + 1)
-    assert claimed.given[-1]["fairness_keys"][-1] == "2"
 
 
 @pytest.mark.parametrize("slots", [None, 3], ids=["one partition", "a partition of the type"])

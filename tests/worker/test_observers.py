@@ -122,38 +122,6 @@ async def test_a_queue_limit_has_capacity_again_when_a_job_ends(engine: Engine, 
     assert most == 1
 
 
-async def test_a_job_types_concurrency_in_one_worker_is_kept_and_its_slots_are_reused(
-    engine: Engine, jobs: Jobs, events: EventBus
-) -> None:
-    queue, running, most = JobQueue(), 0, 0
-
-    @queue.handler("one", concurrency=2)
-    async def one() -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0)
-        running -= 1
-
-    enqueue(engine, *(queue.job("one") for _ in range(50)))
-    await complete_all(engine, jobs, [Worker(queue, engine, options=quick(poll_interval=NEVER), events=events)])
-    assert most <= 2
-
-
-async def test_a_job_that_is_rescheduled_for_now_runs_at_once(engine: Engine, jobs: Jobs, events: EventBus) -> None:
-    queue, attempts = JobQueue(), list[int]()
-
-    @queue.handler("one", retry=lambda attempt, error: timedelta(0))
-    async def one(context: AttemptContext) -> None:
-        attempts.append(context.attempt)
-        if context.attempt < 4:
-            raise ValueError
-
-    enqueue(engine, queue.job("one"))
-    await complete_all(engine, jobs, [Worker(queue, engine, options=quick(poll_interval=NEVER), events=events)])
-    assert attempts == [1, 2, 3, 4]
-
-
 async def test_run_until_idle_ends_when_the_worker_is_idle(engine: Engine, jobs: Jobs, events: EventBus) -> None:
     queue = JobQueue()
 

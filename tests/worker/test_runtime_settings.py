@@ -119,15 +119,6 @@ async def test_a_late_arrival_in_a_paused_queue_is_claimed_as_soon_as_it_is_resu
     assert await driven.claim() == {job_id, waits}
 
 
-async def test_jobs_of_a_paused_type_are_claimed_when_it_is_resumed(driven: Driven, jobs: Jobs) -> None:
-    driven.apply(types={"mail": PAUSED})
-    waits, runs = jobs.add(type_name="mail"), jobs.add()
-    assert await driven.claim() == {runs}
-    assert await driven.claim() == set()
-    driven.apply(types={"mail": DEFAULTS})
-    assert await driven.claim() == {waits}
-
-
 async def test_a_type_limit_above_concurrency_applies_when_resized_during_a_claim(
     driven: Driven, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,16 +139,6 @@ async def test_a_type_limit_above_concurrency_applies_when_resized_during_a_clai
     claimed = await driven.claim()
     assert mail in claimed
     assert len(claimed) == NARROW - 10 + 1
-
-
-async def test_nothing_is_claimed_while_all_is_paused_and_all_is_claimed_on_resume(driven: Driven, jobs: Jobs) -> None:
-    driven.apply(queues={"default": PAUSED, "other": PAUSED}, types={"test": PAUSED, "mail": PAUSED})
-    ids = {jobs.add(), jobs.add(queue="other", type_name="mail")}
-    assert await driven.claim() == set()
-    driven.apply(types={"test": PAUSED, "mail": PAUSED})
-    assert await driven.claim() == set()
-    driven.apply()
-    assert await driven.claim() == ids
 
 
 async def test_runtime_settings_are_reread_only_when_the_workers_own_change(

@@ -89,39 +89,6 @@ async def test_a_worker_reports_broken_and_undeclared_schedules(start: Start, se
         assert fired.schedule == "old"
 
 
-_UNCHECKED = """
-DO $$
-DECLARE name text;
-BEGIN
-  FOR name IN SELECT conname FROM pg_constraint WHERE conrelid = 'schedule'::regclass AND contype = 'c'
-    AND pg_get_constraintdef(oid) LIKE '%fire_at%'
-  LOOP EXECUTE format('ALTER TABLE schedule DROP CONSTRAINT %I', name); END LOOP;
-END $$
-"""
-
-
-@pytest.mark.parametrize(
-    "columns", [{"next_fire_at": "-infinity"}, {"next_fire_at": "0044-03-15 BC"}, {"last_fire_at": "infinity"}], ids=str
-)
-async def test_a_schedule_with_a_time_python_cannot_represent_stops_no_other(
-    columns: dict[str, str], start: Start, sessions: Sessions
-) -> None:
-    jobs, _ = ticking(name="good")
-    with sessions.begin() as session:
-        upsert_schedule(session, Schedule(name="odd", cron="0 5 * * *", type_name="tick"))
-        session.connection().exec_driver_sql(_UNCHECKED.replace("%", "%%"))
-        session.execute(update(Job.Schedule).values({"next_fire_at": func.now() - timedelta(seconds=1)} | columns))
-    async with start(jobs) as log:
-        await until(lambda: names(sessions) == ["good", "odd"])  # which health and the commands read as well
-        await asyncio.to_thread(make_due, sessions, "good")
-        fired = await log.until(ScheduleFired, 2)
-    assert {one.schedule for one in fired} == {"good", "odd"}
-    with sessions() as session:
-        (odd,) = list_schedules(session, names=["odd"])
-        assert odd.next_fire_at is not None
-        assert odd.next_fire_at > session.scalar(select(func.now()))  # type: ignore[operator]
-
-
 async def test_the_scheduler_queries_only_when_a_schedule_is_due_or_it_is_woken(
     async_engine: AsyncEngine, sessions: Sessions
 ) -> None:
