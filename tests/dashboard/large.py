@@ -42,6 +42,7 @@ SELECT CASE WHEN n = 0 THEN root.id ELSE job_uuid7() END, root.id, n, 'step', 's
 FROM root, generate_series(0, :length - 1) AS n
 """
 
+
 def fill(engine: Engine, jobs: int) -> None:
     """Fill an empty queue. Needs a superuser: triggers and foreign keys are off meanwhile."""
     with engine.begin() as connection:
