@@ -97,11 +97,24 @@ app_option: Final[Callable[[F], F]] = click.option(
 )
 
 
+APPLICATION_IS_FIXED: Final = "sa_jobqueue.application_is_fixed"
+"""In a context's `meta`: its commands take no MODULE:ATTRIBUTE, but use the application that APP_VARIABLE names."""
+
+
 class _ApplicationArgument(click.Argument):
     """MODULE:ATTRIBUTE, which may be left out if the environment variable names it."""
 
-    def make_metavar(self, *args: Any, **kwargs: Any) -> str:
-        return "[MODULE:ATTRIBUTE]" if os.environ.get(APP_VARIABLE) else "MODULE:ATTRIBUTE"
+    def get_usage_pieces(self, ctx: click.Context) -> list[str]:
+        if APPLICATION_IS_FIXED in ctx.meta:
+            return []
+        return ["[MODULE:ATTRIBUTE]" if os.environ.get(APP_VARIABLE) else "MODULE:ATTRIBUTE"]
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        if APPLICATION_IS_FIXED not in ctx.meta:
+            super().add_to_parser(parser, ctx)
+
+    def make_metavar(self, *args: Any, **kwargs: Any) -> str:  # in errors
+        return "MODULE:ATTRIBUTE"
 
 
 def application_argument(name: str) -> Callable[[F], F]:

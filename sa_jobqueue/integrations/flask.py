@@ -30,6 +30,7 @@ from werkzeug.local import LocalProxy
 from werkzeug.test import create_environ
 
 from sa_jobqueue.cli import LazyGroup
+from sa_jobqueue.cli._options import APPLICATION_IS_FIXED
 from sa_jobqueue.errors import UncommittedWritesError
 from sa_jobqueue.registry import JobQueue
 from sa_jobqueue.worker import Worker
@@ -218,6 +219,7 @@ def _commands() -> click.Group:
         # Not as arguments, which other users can see.
         os.environ["SA_JOBQUEUE_URL"] = url.render_as_string(hide_password=False)
         os.environ["SA_JOBQUEUE_APP"] = f"{path}.jobs"
+        context.meta[APPLICATION_IS_FIXED] = True
 
     return LazyGroup(
         "jobs",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, get_args, get_origin
 from uuid import UUID
@@ -27,6 +28,7 @@ _OTHER_BASE: Final = """{reason}: put the queue on a plain base with the same me
     class {job}(JobMixin, QueueBase): ...
 
 Foreign keys and relationships work in both directions (docs/guides/frameworks.md)"""
+_VIEWS: Final = ("job_queue", "job_chain", "job_transition")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 
 
@@ -95,17 +97,22 @@ def check_bases(cls: type, mixin: type) -> None:
         raise InvalidOptionError(cls.__name__, MIXIN_FIRST)
 
 
-def check_class(cls: Any, layout: Layout, keywords: dict[str, Any]) -> None:
-    """Refuse, before anything is mapped, what would be mapped as something else. Raises: InvalidOptionError."""
+def check_class(cls: Any, layout: Layout, keywords: dict[str, Any], *, tables: Iterable[str]) -> None:
+    """Refuse, before anything is mapped, what would be mapped wrongly or not at all. Raises: InvalidOptionError."""
     misspelt = sorted(keyword for keyword in keywords if keyword.startswith("queue"))
     if misspelt:
         raise InvalidOptionError(misspelt[0], "is not a class keyword; use queue_schema, queue_prefix or queue_id_factory")
     if "__tablename__" in cls.__dict__:
         raise InvalidOptionError("__tablename__", "is set by the queue; use queue_prefix or queue_schema")
-    table = f"{layout.schema}.{layout.name('job')}" if layout.schema else layout.name("job")
-    if table in cls.metadata.tables:
+    # Once the class is mapped, a name that is taken would leave it half made, and `configure_mappers` failing for others.
+    names = [f"{layout.schema}.{layout.name(noun)}" if layout.schema else layout.name(noun) for noun in (*tables, *_VIEWS)]
+    taken = [name for name in sorted(names) if name in cls.metadata.tables]
+    if taken:
+        found = f"table {taken[0]} is" if len(taken) == 1 else f"tables {', '.join(taken)} are"
         raise InvalidOptionError(
-            "queue_prefix", f"table {table} is in this metadata already: give {cls.__name__} a queue_prefix or queue_schema"
+            "queue_prefix",
+            f"{found} in this metadata already: give the queue's tables other names, such as "
+            f'class {cls.__name__}(JobMixin, Base, queue_prefix="jobs_"), or a schema with queue_schema',
         )
 
 

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from sqlalchemy import Boolean, Computed, FromClause, Integer, SmallInteger, Table, Text, event, func, inspect, text
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
-from sqlalchemy.orm import Mapped, Mapper, declared_attr, mapped_column
+from sqlalchemy.orm import Mapped, Mapper, QueryContext, declared_attr, mapped_column
 from typing_extensions import TypeVar
 
 from sa_jobqueue import payloads, tracing
@@ -90,6 +90,28 @@ def check_defaults(
         )
 
 
+_COMPANIONS: Final[dict[str, tuple[type, str]]] = {
+    "Attempt": (AttemptMixin, "job_attempt"),
+    "Step": (StepMixin, "job_step"),
+    "Event": (EventMixin, "job_event"),
+    "Blocker": (BlockerMixin, "job_blocker"),
+    "DeadLetter": (DeadLetterMixin, "dead_letter"),
+    "Worker": (WorkerMixin, "worker"),
+    "Stage": (StageMixin, "job_bulk_staging"),
+    "Write": (WriteMixin, "job_bulk_write"),
+    "Reject": (RejectMixin, "job_bulk_reject"),
+    "ArchiveRun": (ArchiveRunMixin, "archive_run"),
+    "ArchiveChain": (ArchiveChainMixin, "archive_chain"),
+    "Queue": (QueueMixin, "queue"),
+    "JobType": (JobTypeMixin, "job_type"),
+    "Schedule": (ScheduleMixin, "schedule"),
+    "RateState": (RateStateMixin, "rate_state"),
+    "Quarantine": (QuarantineMixin, "quarantine"),
+    "Audit": (AuditMixin, "job_audit"),
+}
+"""The other classes of a queue by their names on `Job`: what each inherits, and its table."""
+
+
 class JobMixin(Generic[IdT]):
     """Turns a mapped class into a job queue: `class Job(JobMixin, Base)`.
 
@@ -114,6 +136,7 @@ class JobMixin(Generic[IdT]):
     # The chains it waits for, as passed to the constructor; rows of `job_blocker` once it is written.
     _blockers: tuple[WaitFor[Any], ...] = ()
     _is_enqueued: bool = False
+    _known_type: str | None = None
     # The handler of its type, which knows the types of its blockers and of its output; None without one in this process.
     _handler: Any = None
 
@@ -154,7 +177,7 @@ class JobMixin(Generic[IdT]):
             queue_schema = cls.metadata.schema  # type: ignore[attr-defined]
         text_ids = id_argument(cls, JobMixin) is str
         layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid")
-        check_class(cls, layout, kwargs)
+        check_class(cls, layout, kwargs, tables=("job", *(table for _, table in _COMPANIONS.values())))
         cls.__jobqueue__ = layout
         cls.__handlers__ = WeakValueDictionary()
         cls.__id_factory__ = staticmethod(queue_id_factory or (_text_uuid7 if text_ids else uuid7))
@@ -168,26 +191,7 @@ class JobMixin(Generic[IdT]):
         """Map the other classes of the queue, now that the class itself is mapped."""
         layout = cls.__jobqueue__
         base = declarative_base_of(cls)
-        companions: dict[str, tuple[type, str]] = {
-            "Attempt": (AttemptMixin, "job_attempt"),
-            "Step": (StepMixin, "job_step"),
-            "Event": (EventMixin, "job_event"),
-            "Blocker": (BlockerMixin, "job_blocker"),
-            "DeadLetter": (DeadLetterMixin, "dead_letter"),
-            "Worker": (WorkerMixin, "worker"),
-            "Stage": (StageMixin, "job_bulk_staging"),
-            "Write": (WriteMixin, "job_bulk_write"),
-            "Reject": (RejectMixin, "job_bulk_reject"),
-            "ArchiveRun": (ArchiveRunMixin, "archive_run"),
-            "ArchiveChain": (ArchiveChainMixin, "archive_chain"),
-            "Queue": (QueueMixin, "queue"),
-            "JobType": (JobTypeMixin, "job_type"),
-            "Schedule": (ScheduleMixin, "schedule"),
-            "RateState": (RateStateMixin, "rate_state"),
-            "Quarantine": (QuarantineMixin, "quarantine"),
-            "Audit": (AuditMixin, "job_audit"),
-        }
-        for noun, (mixin, table) in companions.items():
+        for noun, (mixin, table) in _COMPANIONS.items():
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}
             body |= {"__module__": cls.__module__, "__doc__": mixin.__doc__}
             setattr(cls, noun, type(f"{cls.__name__}{noun}", (mixin, base), body))
@@ -310,7 +314,7 @@ class JobMixin(Generic[IdT]):
             # What a flush reads, of an object that was never loaded. Attributes one by one, with their history and
             # their events, are more than half of all that making a job costs.
             self.__dict__.update(fields)
-
+        self._known_type = type_name
         if handler is not None:
             self._handler = handler
         # Kept beside the expression for the set-based enqueue, which computes it for all rows at once.
@@ -442,7 +446,15 @@ class JobMixin(Generic[IdT]):
     def __repr__(self) -> str:
         # Only what is loaded: a repr must not query, and the input may be private.
         state = self.__dict__
-        return f"<{type(self).__name__} {state.get('id')} {state.get('type_name')} {state.get('status')}>"
+        type_name = state.get("type_name") or self._known_type
+        status = state.get("status") or ("(expired)" if "id" in state else None)
+        return f"<{type(self).__name__} {state.get('id')} {type_name} {status}>"
+
+
+@event.listens_for(JobMixin, "load", propagate=True)
+def _remember_type(job: JobMixin[Any], _: QueryContext) -> None:
+    """Remember the type of a loaded job, which its repr shows after a commit has expired the columns."""
+    job._known_type = job.__dict__.get("type_name")
 
 
 @event.listens_for(JobMixin, "expire", propagate=True)

@@ -378,7 +378,8 @@ def describe(
         hints = typing.get_type_hints(func, include_extras=True)
     except NameError as error:
         raise InvalidHandlerError(
-            f"{place}: the annotation {error.name!r} cannot be found; declare it at the top of its module"
+            f"{place}: the annotation {error.name!r} cannot be found; declare or import it at the top of its module, not "
+            "under `if TYPE_CHECKING:`, because annotations are read when the handler is registered"
         ) from error
     # A plain decorator around a coroutine function hides that it is one.
     is_async = inspect.iscoroutinefunction(inspect.unwrap(func))

@@ -256,12 +256,16 @@ def test_flask_jobs_has_the_commands_for_the_applications_database(app: Flask, m
 
 def test_commands_that_take_the_registry_have_the_applications(app: Flask) -> None:
     runner = app.test_cli_runner()
+    for command in (["worker"], ["queues", "sync"]):
+        refused = runner.invoke(args=["jobs", *command, "shop.jobs:jobs"])
+        assert (refused.exit_code, "MODULE:ATTRIBUTE" in refused.output) == (2, False), refused.output
+        assert "unexpected extra argument" in refused.output
     for command in (["queues", "sync"], ["schedules", "sync"], ["doctor"], ["prune", "--dry-run"], ["jobs", "list"]):
         done = runner.invoke(args=["jobs", *command])
         assert done.exit_code in {0, 1}, (command, done.output)  # 1: `doctor` has advice
         assert "Usage" not in done.output
     refused = runner.invoke(args=["jobs", "worker", "--concurrency", "x"])
-    assert (refused.exit_code, "worker [OPTIONS] [MODULE:ATTRIBUTE]" in refused.output) == (2, True)
+    assert (refused.exit_code, "worker [OPTIONS]\n" in refused.output) == (2, True)
 
 
 RELOADED = """

@@ -13,6 +13,7 @@ from sqlalchemy.orm import DeclarativeBase
 from sa_jobqueue import Continuation, Job, JobMixin, JobQueue, JobStatus
 from sa_jobqueue.errors import (
     DuplicateJobTypeError,
+    InvalidHandlerError,
     InvalidJobError,
     InvalidOptionError,
     InvalidPayloadError,
@@ -34,6 +35,13 @@ class Base(DeclarativeBase):
 
 class MailJob(JobMixin, Base, queue_prefix="mail_"):
     pass
+
+
+def test_an_annotation_that_is_imported_for_type_checkers_only_is_refused_with_the_reason() -> None:
+    def pay(order: Decimal) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(InvalidHandlerError, match=r"annotation 'Decimal' cannot be found.*not under `if TYPE_CHECKING:`"):
+        JobQueue().handler("pay")(pay)
 
 
 def test_a_handler_makes_jobs_with_its_own_defaults() -> None:

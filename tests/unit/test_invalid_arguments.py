@@ -53,7 +53,7 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
     (other_ids, "J", "ids are UUID or str"),
     (own_name, "__tablename__", "use queue_prefix"),
     (misspelt, "queue_prefx", "queue_schema, queue_prefix"),
-    (twice, "queue_prefix", "give Second a queue_prefix"),
+    (twice, "queue_prefix", "class Second.*queue_prefix="),
     (dataclass, "First", "must not be a MappedAsDataclass"),
     (lambda: WorkerOptions(queues=["reports=2"]), "queues", "pass limits as a mapping"),
     (lambda: WorkerOptions(queues=["a b"]), "queues", "is not a valid queue name"),

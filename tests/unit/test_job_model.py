@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Table, Text, Uuid
-from sqlalchemy.orm import DeclarativeBase, Mapped, configure_mappers
+from sqlalchemy import Column, Integer, Table, Text, Uuid
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, configure_mappers
 
 from sa_jobqueue import Job, JobMixin, JobStatus
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, InvalidPayloadError
@@ -202,3 +202,42 @@ def test_repr_shows_no_input_and_runs_no_query() -> None:
     job = Job("send", {"password": "secret"})
     assert repr(job) == f"<Job {job.id} send pending>"
     assert repr(Job.__new__(Job)) == "<Job None None None>"
+
+
+def test_repr_of_an_expired_job_shows_its_id_and_type(session: Session) -> None:
+    job = Job("send")
+    session.add(job)
+    session.commit()
+    assert (repr(job), session.in_transaction()) == (f"<Job {job.id} send (expired)>", False)
+    session.expunge_all()
+    loaded = session.get_one(Job, job.id)
+    assert repr(loaded) == f"<Job {job.id} send pending>"
+    session.commit()
+    assert (repr(loaded), session.in_transaction()) == (f"<Job {job.id} send (expired)>", False)
+
+
+@pytest.mark.parametrize(
+    ("tables", "listed"),
+    [
+        ("job", "table job is"),
+        ("schedule", "table schedule is"),
+        ("job_chain", "table job_chain is"),
+        ("worker queue", "tables queue, worker are"),
+    ],
+)
+def test_a_table_of_the_applications_is_named_before_anything_is_mapped(tables: str, listed: str) -> None:
+    class Own(DeclarativeBase):
+        pass
+
+    for name in [*tables.split(), "unrelated"]:
+        Table(name, Own.metadata, Column("id", Integer, primary_key=True))
+    with pytest.raises(InvalidOptionError, match=f'{listed} in this metadata already: .*queue_prefix="jobs_"') as caught:
+        type("Job", (JobMixin, Own), {})
+    assert caught.value.option == "queue_prefix"
+    configure_mappers()  # nothing of the class is left
+
+    class Corrected(JobMixin, Own, queue_prefix="jobs_"):
+        pass
+
+    configure_mappers()
+    assert Corrected.Schedule.__table__.name == "jobs_schedule"  # type: ignore[attr-defined]
