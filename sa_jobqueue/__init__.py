@@ -30,7 +30,7 @@ from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry import JobQueue, Schedule
 from sa_jobqueue.types import Enqueued, JobStatus
 from sa_jobqueue.version import __version__
-from sa_jobqueue.waiting import wait_chain
+from sa_jobqueue.waiting import wait_chain, wait_chains
 from sa_jobqueue.worker import Worker, WorkerOptions
 
 __all__ = [
@@ -61,4 +61,5 @@ __all__ = [
     "list_jobs",
     "sequence",
     "wait_chain",
+    "wait_chains",
 ]

@@ -1,7 +1,8 @@
 """The operations for an `AsyncSession`: the same names, arguments, results and errors, to be awaited.
 
 Each runs the synchronous function on the session's synchronous side, in the caller's transaction; nothing is written
-twice. `after_commit`, which does no I/O, is the same function for both. `wait_chain` takes an `AsyncEngine`.
+twice. `after_commit`, which does no I/O, is the same function for both. `wait_chain` and
+`wait_chains` take an `AsyncEngine`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing_extensions import TypeVar
 from sa_jobqueue import operations
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job
-from sa_jobqueue.waiting.aio import wait_chain
+from sa_jobqueue.waiting.aio import wait_chain, wait_chains
 
 P = ParamSpec("P")
 # The default is that of `model: type[JobT]`, which a type checker would lose where a job itself is returned.
@@ -186,4 +187,5 @@ __all__ = [
     "upsert_queue",
     "upsert_schedule",
     "wait_chain",
+    "wait_chains",
 ]

@@ -331,13 +331,15 @@ class WrongJobTypeError(JobQueueError, TypeError):
 class ChainTimeoutError(JobQueueError, TimeoutError):
     """A chain did not end within the timeout; it continues, and can be waited for again.
 
-    `chain_id` is the id of the chain, `timeout` the time waited.
+    `chain_id` is the id of the chain, `timeout` the time waited, `others` how many more of the chains have not ended.
     """
 
-    def __init__(self, chain_id: JobId, timeout: timedelta) -> None:
+    def __init__(self, chain_id: JobId, timeout: timedelta, *, others: int = 0) -> None:
         self.chain_id = chain_id
         self.timeout = timeout
-        super().__init__(f"chain {chain_id} has not ended within {timeout}; it continues, and can be waited for again")
+        self.others = others
+        more = f", nor have {others:,} others" if others else ""
+        super().__init__(f"chain {chain_id} has not ended within {timeout}{more}; it continues, and can be waited for again")
 
 
 class ChainBusyError(JobQueueError):

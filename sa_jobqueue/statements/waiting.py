@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Select, Update, bindparam, select, true, update
+from sqlalchemy import Select, Update, any_, bindparam, select, true, update
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import once_a_model, table
+from sa_jobqueue.statements._parts import array, once_a_model, table
 
 _COLUMNS = (
     *("id", "type_name", "status", "output", "error", "created_at", "completed_at", "length"),
@@ -61,6 +61,55 @@ def mark_awaited(model: type[JobMixin[Any]]) -> Update:
         .cte("free")
     )
     return update(job).where(job.c.id == select(free.c.id).scalar_subquery()).values(has_waiters=true()).returning(job.c.id)
+
+
+@once_a_model
+def chain_ends(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the chains of jobs and, for root jobs, whether the chain has ended.
+
+    Parameters: `job_ids`. Shape: `(id, chain_id, chain_completed_at, has_waiters)` of each that there is, in no order.
+    Locks: none. Index: the primary key.
+    """
+    job = table(model)
+    return select(job.c.id, job.c.chain_id, job.c.chain_completed_at, job.c.has_waiters).where(
+        job.c.id == any_(array("job_ids", id_parameter(model.__jobqueue__)))
+    )
+
+
+@once_a_model
+def chain_results(model: type[JobMixin[Any]]) -> Select[Any]:
+    """Return the results of chains that have ended.
+
+    Parameters: `chain_ids`. Shape: as `chain_state`, of those that there are, in the order of their ends. Locks: none.
+    Index: the primary key, and `uq_job_chain` for each chain's last job.
+    """
+    job, chain = table(model), table(model.Chain)
+    root = job.alias("root")
+    return (
+        select(*(chain.c[name] for name in _COLUMNS), root.c.has_waiters)
+        .select_from(chain.join(root, root.c.id == chain.c.id))
+        .where(chain.c.id == any_(array("chain_ids", id_parameter(model.__jobqueue__))))
+        .order_by(chain.c.completed_at, chain.c.id)
+    )
+
+
+@once_a_model
+def mark_all_awaited(model: type[JobMixin[Any]]) -> Update:
+    """Mark open chains as `mark_awaited` marks one. Parameters: `awaited_ids`. Index: the primary key."""
+    job = table(model)
+    root = job.alias("root")
+    free = (
+        select(root.c.id)
+        .where(
+            root.c.id == any_(array("awaited_ids", id_parameter(model.__jobqueue__))),
+            root.c.chain_index == 0,
+            root.c.chain_completed_at.is_(None),
+            ~root.c.has_waiters,
+        )
+        .with_for_update(key_share=True, skip_locked=True)
+        .cte("free")
+    )
+    return update(job).where(job.c.id == free.c.id).values(has_waiters=true()).returning(job.c.id)
 
 
 def _parameter(model: type[JobMixin[Any]], name: str) -> Any:

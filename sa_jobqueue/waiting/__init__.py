@@ -1,8 +1,8 @@
-"""Waiting for a chain's end from outside the queue, in synchronous and in asynchronous code.
+"""Waiting for the ends of chains from outside the queue, in synchronous and in asynchronous code.
 
 The logic is written once, in `steps`: a generator that does no I/O. It yields a statement to run, a request to listen for
-the end, or a pause, and is sent the result. `chains` and `aio` have the public function, `wait_chain`: two small
-drivers that execute the steps. `listeners` has the connections they listen on.
+the end, or a pause, and is sent the result. `chains` and `aio` have the public functions, `wait_chain` and `wait_chains`,
+which execute the steps. `listeners` has the connections they listen on.
 
 The order makes it safe: listen, mark the chain as having waiters, read its state, then pause. A transaction that ends the
 chain after the mark was committed sends a notification; an earlier end is seen when the state is read. What can still be
@@ -10,6 +10,6 @@ lost (a notification, the listening connection, the mark because the row was loc
 exists so that chains without waiters send no notification: commits with a notification are serialized by one lock.
 """
 
-from sa_jobqueue.waiting.chains import wait_chain
+from sa_jobqueue.waiting.chains import wait_chain, wait_chains
 
-__all__ = ["wait_chain"]
+__all__ = ["wait_chain", "wait_chains"]

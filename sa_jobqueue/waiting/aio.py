@@ -1,9 +1,9 @@
-"""Wait until a chain has ended, in asynchronous code."""
+"""Wait until chains have ended, in asynchronous code."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, closing, suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast, overload
@@ -17,7 +17,7 @@ from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.chains import POLL_INTERVAL
 from sa_jobqueue.waiting.listeners import listening_for
-from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait
+from sa_jobqueue.waiting.steps import Answer, Answers, Ask, AskAll, ChainOrId, Listen, Rest, Wait, WaitMany
 
 OutT = TypeVar("OutT")
 
@@ -63,10 +63,7 @@ async def wait_chain(
     of one queue on one event loop share a connection for notifications, which is closed with the last of them. Cancelling
     the wait leaves nothing behind.
     """
-    if not isinstance(engine, AsyncEngine):
-        raise InvalidOptionError(
-            "engine", f"must be an AsyncEngine, got a {type(engine).__name__}: use sa_jobqueue.wait_chain"
-        )
+    _check_engine(engine, "wait_chain")
     wait = Wait(
         chain,
         timeout=timeout,
@@ -90,13 +87,87 @@ async def wait_chain(
                 case Ask():
                     answer = await _ask_async(engine, step)
                 case Listen():
-                    notified = await stack.enter_async_context(listening_for(engine.url, wait.channel, step.payload))
+                    notified = await stack.enter_async_context(listening_for(engine.url, wait.channel, step.payloads))
                 case Rest():
-                    await asyncio.sleep(step.least)
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(step.seconds - step.least):
-                            await notified.wait()
-                    notified.clear()
+                    await _rest(step, notified)
+
+
+@overload
+def wait_chains(
+    engine: AsyncEngine,
+    chains: Iterable[ChainOrId],
+    *,
+    timeout: timedelta,
+    output: type[OutT] | Handler[Any, OutT, Any],
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> AsyncIterator[ChainResult[OutT | None]]: ...
+@overload
+def wait_chains(
+    engine: AsyncEngine,
+    chains: Iterable[ChainOrId],
+    *,
+    timeout: timedelta,
+    output: None = None,
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> AsyncIterator[ChainResult[Any]]: ...
+def wait_chains(
+    engine: AsyncEngine,
+    chains: Iterable[ChainOrId],
+    *,
+    timeout: timedelta,
+    output: Any = None,
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> AsyncIterator[ChainResult[Any]]:
+    """Yield the result of each chain as it ends: `async for result in wait_chains(...)`.
+
+    `engine`: an `AsyncEngine`. The other parameters, results and errors: as in `sa_jobqueue.wait_chains`.
+    """
+    _check_engine(engine, "wait_chains")
+    wait = WaitMany(chains, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
+    return _results(engine, wait)
+
+
+async def _results(engine: AsyncEngine, wait: WaitMany) -> AsyncIterator[ChainResult[Any]]:
+    async with AsyncExitStack() as stack:
+        steps = stack.enter_context(closing(wait.steps()))
+        notified = asyncio.Event()
+        answer: Answers = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            match step:
+                case AskAll():
+                    answer = await _ask_all_async(engine, step)
+                case Listen():
+                    notified = await stack.enter_async_context(listening_for(engine.url, wait.channel, step.payloads))
+                case Rest():
+                    await _rest(step, notified)
+                case ChainResult():
+                    yield step
+
+
+def _check_engine(engine: object, function: str) -> None:
+    if not isinstance(engine, AsyncEngine):
+        raise InvalidOptionError(
+            "engine", f"must be an AsyncEngine, got a {type(engine).__name__}: use sa_jobqueue.{function}"
+        )
+
+
+async def _rest(rest: Rest, notified: asyncio.Event) -> None:
+    await asyncio.sleep(rest.least)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(rest.seconds - rest.least):
+            await notified.wait()
+    notified.clear()
 
 
 async def _ask_async(engine: AsyncEngine, ask: Ask) -> Answer:
@@ -104,5 +175,14 @@ async def _ask_async(engine: AsyncEngine, ask: Ask) -> Answer:
         async with engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             return (await connection.execute(ask.statement, ask.parameters)).one_or_none()
+    except (DBAPIError, OSError) as error:
+        return error
+
+
+async def _ask_all_async(engine: AsyncEngine, ask: AskAll) -> Answers:
+    try:
+        async with engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            return (await connection.execute(ask.statement, ask.parameters)).all()
     except (DBAPIError, OSError) as error:
         return error

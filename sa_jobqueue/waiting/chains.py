@@ -1,9 +1,9 @@
-"""Wait until a chain has ended, in synchronous code."""
+"""Wait until chains have ended, in synchronous code."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from datetime import timedelta
 from typing import Any, Final, TypeVar, cast, overload
@@ -16,7 +16,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.listeners import ChainListener
-from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait
+from sa_jobqueue.waiting.steps import Answer, Answers, Ask, AskAll, ChainOrId, Listen, Rest, Wait, WaitMany
 
 OutT = TypeVar("OutT")
 
@@ -79,10 +79,7 @@ def wait_chain(
     type; WrongJobTypeError if the chain neither starts nor ends with the handler given as `output`; InvalidOptionError.
     Outages of the database are waited through.
     """
-    if not isinstance(engine, Engine):
-        raise InvalidOptionError(
-            "engine", f"must be an Engine, got a {type(engine).__name__}: use sa_jobqueue.aio.wait_chain"
-        )
+    _check_engine(engine, "wait_chain")
     wait = Wait(
         chain,
         timeout=timeout,
@@ -104,10 +101,88 @@ def wait_chain(
                 case Ask():
                     answer = _ask(engine, step)
                 case Listen():
-                    listener.listen(step.payload)
+                    listener.listen(step.payloads)
                 case Rest():
                     time.sleep(step.least)
                     listener.rest(step.seconds - step.least)
+
+
+@overload
+def wait_chains(
+    engine: Engine,
+    chains: Iterable[ChainOrId],
+    *,
+    timeout: timedelta,
+    output: type[OutT] | Handler[Any, OutT, Any],
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> Iterator[ChainResult[OutT | None]]: ...
+@overload
+def wait_chains(
+    engine: Engine,
+    chains: Iterable[ChainOrId],
+    *,
+    timeout: timedelta,
+    output: None = None,
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> Iterator[ChainResult[Any]]: ...
+def wait_chains(
+    engine: Engine,
+    chains: Iterable[ChainOrId],
+    *,
+    timeout: timedelta,
+    output: Any = None,
+    poll_interval: timedelta = POLL_INTERVAL,
+    listen: bool = True,
+    model: type[JobMixin[Any]] | None = None,
+) -> Iterator[ChainResult[Any]]:
+    """Yield the result of each chain as it ends; blocks this thread. Use `aio.wait_chains` in asynchronous code.
+
+    A chain that dies or is cancelled is a result too: its `status` shows it, `error` the reason, and its output is None.
+    `chains`: ids, chains or jobs, of one queue; one that is given twice is yielded once. `timeout`: for all of them. The
+    other parameters are those of `wait_chain`, and so is where not to wait.
+
+    Shape: one result for each chain, in the order in which their ends are seen. Changes, Locks: as `wait_chain`, of each.
+    Cost: two or three short statements for each 1,000 open chains, at a notified end or a poll.
+    Raises: ChainNotFoundError and NotAChainError, before the first result, which name all that are wrong;
+    ChainTimeoutError if chains are still open after `timeout`; InvalidOptionError. When all other results have been
+    yielded: ChainNotFoundError if chains were deleted meanwhile, InvalidPayloadError and WrongJobTypeError as `wait_chain`,
+    for the first such chain. Outages of the database are waited through.
+    """
+    _check_engine(engine, "wait_chains")
+    wait = WaitMany(chains, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
+    return _results(engine, wait)
+
+
+def _results(engine: Engine, wait: WaitMany) -> Iterator[ChainResult[Any]]:
+    with closing(ChainListener(engine.url, wait.channel)) as listener, closing(wait.steps()) as steps:
+        answer: Answers = None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration:
+                return
+            answer = None
+            match step:
+                case AskAll():
+                    answer = _ask_all(engine, step)
+                case Listen():
+                    listener.listen(step.payloads)
+                case Rest():
+                    time.sleep(step.least)
+                    listener.rest(step.seconds - step.least)
+                case ChainResult():
+                    yield step
+
+
+def _check_engine(engine: object, function: str) -> None:
+    if not isinstance(engine, Engine):
+        raise InvalidOptionError(
+            "engine", f"must be an Engine, got a {type(engine).__name__}: use sa_jobqueue.aio.{function}"
+        )
 
 
 def _ask(engine: Engine, ask: Ask) -> Answer:
@@ -115,5 +190,14 @@ def _ask(engine: Engine, ask: Ask) -> Answer:
         with engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
             return connection.execute(ask.statement, ask.parameters).one_or_none()
+    except (DBAPIError, OSError) as error:
+        return error
+
+
+def _ask_all(engine: Engine, ask: AskAll) -> Answers:
+    try:
+        with engine.connect() as connection:
+            connection.execution_options(isolation_level="AUTOCOMMIT")
+            return connection.execute(ask.statement, ask.parameters).all()
     except (DBAPIError, OSError) as error:
         return error

@@ -30,13 +30,13 @@ class ChainListener:
 
     def __init__(self, url: URL, channel: str) -> None:
         self._url, self._channel = url, channel
-        self._payload: str | None = None
+        self._payloads: frozenset[str] = frozenset()
         self._connection: psycopg.Connection[Any] | None = None
         self._retry_at = 0.0
 
-    def listen(self, payload: str) -> None:
-        """Listen for the end of one chain, if possible."""
-        self._payload = payload
+    def listen(self, payloads: frozenset[str]) -> None:
+        """Listen for the ends of chains, if possible."""
+        self._payloads = payloads
         try:
             self._connection = psycopg.connect(**_arguments(self._url))
             self._connection.execute(_listening(self._channel))
@@ -47,16 +47,16 @@ class ChainListener:
         """Wait for a notification, the timeout, or a lost or restored connection. Afterwards the caller checks the chain."""
         if self._connection is None:
             deaf_seconds = self._retry_at - time.monotonic()
-            if self._payload is None:
+            if not self._payloads:
                 time.sleep(seconds)
             elif deaf_seconds > 0:
                 time.sleep(min(seconds, deaf_seconds))
             else:
-                self.listen(self._payload)
+                self.listen(self._payloads)
             return
         try:
             with closing(self._connection.notifies(timeout=seconds)) as notes:
-                any(note.payload == self._payload for note in notes)
+                any(note.payload in self._payloads for note in notes)
         except psycopg.Error as error:
             self._lose(error)
 
@@ -124,21 +124,23 @@ _listeners: Final[dict[tuple[asyncio.AbstractEventLoop, URL, str], SharedListene
 
 
 @asynccontextmanager
-async def listening_for(url: URL, channel: str, payload: str) -> AsyncIterator[asyncio.Event]:
-    """Yield an event that is set when a chain's end is notified; the connection is shared with other waits."""
+async def listening_for(url: URL, channel: str, payloads: frozenset[str]) -> AsyncIterator[asyncio.Event]:
+    """Yield an event that is set when the end of one of the chains is notified; waits share the connection."""
     key = asyncio.get_running_loop(), url, channel
     listener = _listeners.get(key)
     if listener is None:
         listener = _listeners[key] = SharedListener(url, channel)
     notified = asyncio.Event()
-    listener.waiting.setdefault(payload, set()).add(notified)
+    for payload in payloads:
+        listener.waiting.setdefault(payload, set()).add(notified)
     try:
         await listener.tried.wait()
         yield notified
     finally:
-        listener.waiting[payload].remove(notified)
-        if not listener.waiting[payload]:
-            del listener.waiting[payload]
+        for payload in payloads:
+            listener.waiting[payload].remove(notified)
+            if not listener.waiting[payload]:
+                del listener.waiting[payload]
         if not listener.waiting:
             del _listeners[key]
             await cancelled(listener.task)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
@@ -19,6 +19,7 @@ from sa_jobqueue.errors import (
     ChainNotFoundError,
     ChainTimeoutError,
     InvalidOptionError,
+    JobQueueError,
     NotAChainError,
 )
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
@@ -35,6 +36,11 @@ chain, and sent no notification."""
 _LEAST_SECONDS: Final = 0.05
 """The pause between two polls after the first: any role that may connect can send notifications, as often as it likes."""
 
+_BATCH: Final = 1000
+"""Chains that one statement reads or marks."""
+
+_NOT_THERE: Final = "the transaction that enqueues it has not committed yet, or it was deleted"
+
 _log = logging.getLogger("sa_jobqueue.waiting")
 
 
@@ -50,21 +56,30 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Listen:
-    """Listen for a chain's end, if possible."""
+class AskAll:
+    """Run a statement in its own transaction. The result is all its rows, or the error."""
 
-    payload: str
+    statement: Executable
+    parameters: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """Listen for the ends of chains, if possible."""
+
+    payloads: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Pause for this time, or until the chain's end is notified, but at least for `least` seconds."""
+    """Pause for this time, or until an end that is listened for is notified, but at least for `least` seconds."""
 
     seconds: float
     least: float = 0.0
 
 
 Answer: TypeAlias = Row[Any] | DBAPIError | OSError | None
+Answers: TypeAlias = Sequence[Row[Any]] | DBAPIError | OSError | None
 
 
 class Wait:
@@ -81,21 +96,11 @@ class Wait:
         model: type[JobMixin[Any]] | None,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> None:
-        for option, given in (("timeout", timeout), ("poll_interval", poll_interval)):
-            if not isinstance(given, timedelta) or not timedelta(0) < given <= LONGEST:
-                raise InvalidOptionError(
-                    option, f"must be a timedelta above zero and at most {LONGEST.days} days, got {given!r}"
-                )
+        _check_times(timeout, poll_interval)
         self._model = model or _model_of(chain)
         self._job_id, self._is_chain_id = _identity(chain, self._model)
         self._timeout, self._poll_seconds, self._listen = timeout, poll_interval.total_seconds(), listen
-        self._codec: Codec[Any] | None = None
-        self._handler: Handler[Any, Any, Any] | None = output if isinstance(output, Handler) else None
-        if output is not None and self._handler is None:
-            try:
-                self._codec = Codec(output)
-            except Exception as error:  # any error that Pydantic raises for a type it does not support
-                raise InvalidOptionError("output", f"no output can be typed as {output!r}: {error}") from error
+        self._output = _Output(output)
         self._on_progress = on_progress
         self._reported: tuple[Any, Progress] | None = None
         self.channel = self._model.__jobqueue__.channel("ended")
@@ -107,13 +112,12 @@ class Wait:
         if isinstance(seen, Exception):
             raise seen
         if seen is None:
-            reason = "the transaction that enqueues it has not committed yet, or it was deleted"
-            raise ChainNotFoundError([self._job_id], field="chain", reason=reason)
+            raise ChainNotFoundError([self._job_id], field="chain", reason=_NOT_THERE)
         if self._is_chain_id and seen.id != self._job_id:
             raise NotAChainError({self._job_id: seen.id}, field="chain")
         chain = seen
         if chain.completed_at is None and self._listen:
-            yield Listen(str(chain.id))
+            yield Listen(frozenset([str(chain.id)]))
         held_seconds, least = _HELD_SECONDS, 0.0
         while chain.completed_at is None:
             noted: Answer = None
@@ -160,15 +164,150 @@ class Wait:
             self._on_progress(found)
 
     def _result(self, row: Row[Any]) -> ChainResult[Any]:
+        result = self._output.of(row)
+        if result.status is not JobStatus.COMPLETED:
+            raise ChainFailedError(result)
+        return result
+
+
+class WaitMany:
+    """One wait for many chains and its steps, between which it yields results."""
+
+    def __init__(
+        self,
+        chains: Iterable[Any],
+        *,
+        timeout: timedelta,
+        poll_interval: timedelta,
+        listen: bool,
+        output: Any,
+        model: type[JobMixin[Any]] | None,
+    ) -> None:
+        _check_times(timeout, poll_interval)
+        given = list(chains)
+        self._model = model or (_model_of(given[0]) if given else Job)
+        self._asked = dict(_identity(chain, self._model) for chain in given)
+        self._timeout, self._poll_seconds, self._listen = timeout, poll_interval.total_seconds(), listen
+        self._output = _Output(output)
+        self.channel = self._model.__jobqueue__.channel("ended")
+
+    def steps(self) -> Generator[AskAll | Listen | Rest | ChainResult[Any], Answers, None]:
+        """Yield the next step and receive its answer, or yield a result; raise as `wait_chains`."""
+        deadline = time.monotonic() + self._timeout.total_seconds()
+        still_open = yield from self._chain_ids()
+        errors: list[Exception] = []
+        if still_open and self._listen:
+            yield Listen(frozenset(map(str, still_open)))
+        held_seconds, least, to_mark = _HELD_SECONDS, 0.0, still_open
+        while still_open:
+            began, failure = time.monotonic(), None
+            is_held = False
+            ended: list[JobId] = []
+            found: set[JobId] = set()
+            for ids in _batches(still_open):
+                marking = [chain_id for chain_id in ids if chain_id in to_mark]
+                noted: Answers = None
+                if marking:
+                    noted = yield AskAll(waiting.mark_all_awaited(self._model), {"awaited_ids": marking})
+                seen = yield AskAll(waiting.chain_ends(self._model), {"job_ids": ids})
+                for answer in (noted, seen):
+                    if isinstance(answer, Exception):
+                        _pass_over(answer)
+                        failure = answer
+                if isinstance(seen, Exception):
+                    found.update(ids)
+                    continue
+                for row in seen or ():
+                    found.add(row.id)
+                    if row.chain_completed_at is not None:
+                        ended.append(row.id)
+                    elif row.has_waiters:
+                        to_mark = to_mark - {row.id}
+                    else:
+                        is_held = True
+            if lost := still_open - found:
+                errors.append(ChainNotFoundError(sorted(lost, key=str), field="chains", reason="deleted while waited for"))
+                still_open = still_open - lost
+            for ids in _batches(ended):
+                rows = yield AskAll(waiting.chain_results(self._model), {"chain_ids": ids})
+                if isinstance(rows, Exception):
+                    _pass_over(rows)
+                    failure = rows
+                    continue
+                for row in rows or ():
+                    still_open = still_open - {row.id}
+                    try:
+                        result = self._output.of(row)
+                    except JobQueueError as error:
+                        errors.append(error)
+                    else:
+                        yield result
+            if still_open:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise ChainTimeoutError(min(still_open, key=str), self._timeout, others=len(still_open) - 1) from failure
+                pause = self._poll_seconds
+                if is_held and failure is None:
+                    pause = min(pause, held_seconds)
+                    held_seconds *= 2
+                yield Rest(min(left, pause), min(left, least))
+                # Many chains are not looked at for more than a fifth of the time, however often one of them ends.
+                least = max(_LEAST_SECONDS, min(4 * (time.monotonic() - began), self._poll_seconds))
+        if errors:
+            raise errors[0]
+
+    def _chain_ids(self) -> Generator[AskAll, Answers, frozenset[JobId]]:
+        """Return the ids of the chains. Raises: ChainNotFoundError and NotAChainError that name all that are wrong."""
+        chain_of: dict[JobId, JobId] = {}
+        for ids in _batches(self._asked):
+            seen = yield AskAll(waiting.chain_ends(self._model), {"job_ids": ids})
+            if isinstance(seen, Exception):
+                raise seen
+            chain_of |= {row.id: row.chain_id for row in seen or ()}
+        if missing := [job_id for job_id in self._asked if job_id not in chain_of]:
+            raise ChainNotFoundError(missing, field="chains", reason=_NOT_THERE)
+        wrong = {
+            job_id: chain_of[job_id] for job_id, is_chain in self._asked.items() if is_chain and chain_of[job_id] != job_id
+        }
+        if wrong:
+            raise NotAChainError(wrong, field="chains")
+        return frozenset(chain_of.values())
+
+
+class _Output:
+    """Makes results of rows, with the output as the type that the caller gave, or that of a handler."""
+
+    def __init__(self, output: Any) -> None:
+        self._codec: Codec[Any] | None = None
+        self._handler: Handler[Any, Any, Any] | None = output if isinstance(output, Handler) else None
+        if output is not None and self._handler is None:
+            try:
+                self._codec = Codec(output)
+            except Exception as error:  # any error that Pydantic raises for a type it does not support
+                raise InvalidOptionError("output", f"no output can be typed as {output!r}: {error}") from error
+
+    def of(self, row: Row[Any]) -> ChainResult[Any]:
         fields = row._asdict()
         del fields["has_waiters"]
-        if row.status is not JobStatus.COMPLETED:
-            raise ChainFailedError(ChainResult(**fields))
-        if self._handler is not None:
+        if row.status is JobStatus.COMPLETED and self._handler is not None:
             fields["output"] = self._handler.decode_output(row.id, row.type_name, row.last_type_name, row.output)
-        elif self._codec is not None:
+        elif row.status is JobStatus.COMPLETED and self._codec is not None:
             fields["output"] = self._codec.decode("output", opened("output", row.output, Codecs()))
         return ChainResult(**fields)
+
+
+def _check_times(timeout: timedelta, poll_interval: timedelta) -> None:
+    for option, given in (("timeout", timeout), ("poll_interval", poll_interval)):
+        if not isinstance(given, timedelta) or not timedelta(0) < given <= LONGEST:
+            raise InvalidOptionError(
+                option, f"must be a timedelta above zero and at most {LONGEST.days} days, got {given!r}"
+            )
+
+
+def _batches(ids: Iterable[JobId]) -> Iterator[list[JobId]]:
+    every = list(ids)
+    for start in range(0, len(every), _BATCH):
+        yield every[start : start + _BATCH]
 
 
 def _model_of(chain: Any) -> type[JobMixin[Any]]:

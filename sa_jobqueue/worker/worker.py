@@ -124,6 +124,7 @@ class Worker:
         self._alone = threading.Lock()
         """Held while the worker runs."""
         self._stop_requested: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop_called = self._stop_now = False
         self._executor: Executor | None = None
         self._signs = VitalSigns(self._options)
@@ -154,10 +155,20 @@ class Worker:
         """Stop claiming, let running jobs finish for up to `shutdown_timeout`, then release the rest.
 
         With `now`, running jobs are released at once; a second call with `now` shortens a drain in progress. If called
-        before `run`, that run ends at once. Call it on the worker's loop; from elsewhere use `loop.call_soon_threadsafe`.
+        before `run`, that run ends at once. Thread-safe.
         """
         self._stop_now = self._stop_now or now
         self._stop_called = True
+        loop = self._loop
+        if loop is None:
+            return
+        if asyncio._get_running_loop() is loop:
+            self._request_stop()
+        else:
+            with suppress(RuntimeError):  # it has ended and closed its loop
+                loop.call_soon_threadsafe(self._request_stop)
+
+    def _request_stop(self) -> None:
         if self._stop_requested is not None:
             self._stop_requested.set()
         if self._stop_now and self._executor is not None:
@@ -187,10 +198,10 @@ class Worker:
         await self._run_alone(until_idle=False)
 
     def run_sync(self) -> None:
-        """Work on an event loop of its own until SIGTERM or SIGINT (Ctrl-C), or `stop`: for scripts.
+        """Work on an event loop of its own until SIGTERM or SIGINT (Ctrl-C), or until another thread calls `stop`.
 
         The first signal stops as `stop` does, the second as `stop(now=True)`. Outside the main thread, signals are left
-        alone: stop it from another thread by `drain_workers`, or use `run`.
+        alone.
         Raises: as `run`; RuntimeError in a thread that runs an event loop, where `run` is to be awaited.
         """
         asyncio.run(self._run_until_signal())
@@ -225,11 +236,12 @@ class Worker:
         try:
             await self._run(until_idle=until_idle)
         finally:
-            self._stop_requested = None
+            self._stop_requested = self._loop = None
             self._alone.release()
 
     async def _run(self, *, until_idle: bool) -> None:
         self._stop_requested = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         if self._stop_called:  # before this run
             self._stop_requested.set()
         options, model, loop = self._options, self._jobs.model, asyncio.get_running_loop()

@@ -48,6 +48,21 @@ async def test_jobs_that_outlast_the_shutdown_timeout_are_released_uncounted(eng
     assert log.of(WorkerStopped)[0].released == 1
 
 
+def test_stop_may_be_called_in_any_thread(engine: Engine, jobs: Jobs) -> None:
+    worker = Worker(waiting_queue()[0], engine, options=quick())
+    started = threading.Event()
+    worker.events.subscribe(lambda _: started.set(), kinds=[WorkerStarted])
+    # In debug mode, asyncio refuses what another thread does to a loop without waking it.
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run(), debug=True))
+    thread.start()
+    assert started.wait(PATIENCE)
+    worker.stop()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    worker.stop()  # nothing runs: the next run ends at once
+    asyncio.run(worker.run())
+
+
 async def test_a_second_stop_releases_jobs_at_once(engine: Engine, jobs: Jobs) -> None:
     queue, _ = waiting_queue()
     (job_id,) = enqueue(engine, queue.job("waits", {}))

@@ -140,7 +140,7 @@ def play(wait: Wait, engine: Engine, before: Callable[[int], None]) -> tuple[int
                 case Ask():
                     answer = _ask(engine, step)
                 case Listen():
-                    listener.listen(step.payload)
+                    listener.listen(step.payloads)
                 case Rest():
                     started = time.monotonic()
                     listener.rest(PATIENCE)
@@ -438,7 +438,7 @@ async def test_a_cancelled_wait_leaves_no_task_listener_or_connection(
 
 async def test_a_connection_cancelled_while_opening_is_closed(engine: Engine) -> None:
     async def listen_once() -> None:
-        async with ears.listening_for(engine.url, "any", "any") as notified:
+        async with ears.listening_for(engine.url, "any", frozenset(["any"])) as notified:
             await notified.wait()
 
     gc.disable()

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import aio, operations, wait_chain
+from sa_jobqueue import aio, operations, wait_chain, wait_chains
 from sa_jobqueue.errors import InvalidOptionError
 
 WITHOUT_IO = {"after_commit"}
@@ -28,7 +28,7 @@ def test_an_operation_without_io_is_the_same_object_in_aio(name: str) -> None:
 
 
 def test_aio_exports_exactly_the_operations() -> None:
-    assert aio.__all__ == sorted([*NAMES, *WITHOUT_IO, "wait_chain"])
+    assert aio.__all__ == sorted([*NAMES, *WITHOUT_IO, "wait_chain", "wait_chains"])
 
 
 def test_wait_chain_differs_between_sync_and_async_only_in_its_engine() -> None:
@@ -36,6 +36,9 @@ def test_wait_chain_differs_between_sync_and_async_only_in_its_engine() -> None:
     other, *others = inspect.signature(aio.wait_chain).parameters.values()
     assert (first.annotation, other.annotation, parameters) == ("Engine", "AsyncEngine", others)
     assert inspect.iscoroutinefunction(aio.wait_chain)
+    first, *parameters = inspect.signature(wait_chains).parameters.values()
+    other, *others = inspect.signature(aio.wait_chains).parameters.values()
+    assert (first.annotation, other.annotation, parameters) == ("Engine", "AsyncEngine", others)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -356,6 +356,27 @@ CASES = [
         lambda world: {"awaited_id": world.pending[0]},
         guarded=False,
     ),
+    Case(
+        "chain_ends",
+        lambda: waiting.chain_ends(Job),
+        PK,
+        lambda world: {"job_ids": world.pending[:50]},
+        guarded=False,
+    ),
+    Case(
+        "chain_results",
+        lambda: waiting.chain_results(Job),
+        PK | {"uq_job_chain"},
+        lambda world: {"chain_ids": world.pending[:50]},
+        guarded=False,
+    ),
+    Case(
+        "mark_all_awaited",
+        lambda: waiting.mark_all_awaited(Job),
+        PK,
+        lambda world: {"awaited_ids": world.pending[:50]},
+        guarded=False,
+    ),
     Case("versions", lambda: schema.versions(Job), NONE, guarded=False),
     Case(
         "dead_letter_page",
