@@ -108,6 +108,13 @@ def complete_attempts(
     Locks: as `complete_attempt`, those of all attempts in one order.
     Obliges: roll back the transaction if it raises, or if an attempt was lost.
     """
+    if len(ends) == 1:  # the usual case: no array, and no lock beside its own
+        job, result = ends[0]
+        try:
+            chain_id = complete_attempt(session, job, result, worker_id=worker_id, model=model, session_name=session_name)
+        except LostAttemptError:
+            return [], {(job.id, job.attempt)}
+        return [] if chain_id is None else [chain_id], set()
     session.flush()
     rows = {row for job, result in ends for row in (job.chain_id, job.id, *_waited(result))}
     session.execute(chains.lock(model), {"ids": sorted(rows)})

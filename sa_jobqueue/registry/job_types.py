@@ -178,14 +178,6 @@ class JobType:
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Annotations of the parameters that are the fields of the payload, by name; empty for one payload as a whole."""
 
-    is_bare: bool = field(init=False)
-    """Whether an attempt is no more than a call of its async function, in the worker's process."""
-
-    def __post_init__(self) -> None:
-        beside = (self.blockers, self.batch, self.session_argument)
-        bare = self.is_async and not self.isolated and not self.provided and all(one is None for one in beside)
-        object.__setattr__(self, "is_bare", bare)
-
     def around_attempt(self) -> AbstractContextManager[object]:
         """Return what integrations put around an attempt."""
         found = self.registry.surroundings()

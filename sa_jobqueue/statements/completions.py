@@ -93,22 +93,6 @@ def complete_one(model: type[JobMixin[Any]], *, continues: bool = False) -> Upda
     )
 
 
-@once_a_model
-def still_held(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return which attempts are still this worker's: of those that were not written, the ones to try again.
-
-    Parameters: `ids`, `attempts`, `worker_id`. Shape: `(id,)`. Locks: none. Index: the primary key.
-    """
-    job = table(model)
-    ids = array("ids", id_parameter(model.__jobqueue__))
-    return select(job.c.id).where(
-        job.c.id == any_(ids),
-        job.c.attempt == element(array("attempts", Integer()), position(ids, job.c.id)),
-        job.c.leased_by == bindparam("worker_id", type_=Text),
-        is_running(job),
-    )
-
-
 def free(job: Table, ids: ColumnElement[Any]) -> ColumnElement[Any]:
     """Lock the rows that no other transaction holds, in the order of their ids, and return these ids as an array."""
     row = job.alias("row")

@@ -111,21 +111,6 @@ def held(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def owned(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return which attempts of some jobs are a worker's: those that it holds, and those that it has completed.
-
-    Parameters: `worker_id`; `ids`. Shape: a row `(id, attempt)` each, unordered. Locks: none. Index: the primary key.
-    """
-    job = table(model)
-    worker_id = bindparam("worker_id", type_=Text)
-    completed = (job.c.status == status(JobStatus.COMPLETED)) & (job.c.completed_by == worker_id)
-    return select(job.c.id, job.c.attempt).where(
-        job.c.id == any_(bindparam("ids", type_=ARRAY(id_parameter(model.__jobqueue__)))),
-        (is_running(job) & (job.c.leased_by == worker_id)) | completed,
-    )
-
-
-@once_a_model
 def extend(model: type[JobMixin[Any]]) -> Update:
     """Move the end of one attempt's lease to `extension` and `grace` from now.
 
@@ -150,12 +135,12 @@ def extend(model: type[JobMixin[Any]]) -> Update:
 def holders(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return how jobs stand and who holds them, to tell why an attempt is no longer its worker's.
 
-    Parameters: `ids`. Shape: `(id, status, attempt, leased_by)` of those that exist, unordered. Locks: none.
+    Parameters: `ids`. Shape: `(id, status, attempt, leased_by, completed_by)` of those that exist, unordered. Locks: none.
     Index: the primary key.
     """
     job = table(model)
     ids = array("ids", id_parameter(model.__jobqueue__))
-    return select(job.c.id, job.c.status, job.c.attempt, job.c.leased_by).where(job.c.id == any_(ids))
+    return select(job.c.id, job.c.status, job.c.attempt, job.c.leased_by, job.c.completed_by).where(job.c.id == any_(ids))
 
 
 @once_a_model

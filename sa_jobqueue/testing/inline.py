@@ -7,10 +7,9 @@ statements that record its end are the worker's own.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -19,13 +18,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session, SessionTransaction
 
-from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation, enter_attempt
+from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, enter_attempt
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError, LostAttemptError
 from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobStarted
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.completing import attach, complete_attempt, ended_by_handler
+from sa_jobqueue.operations.completing import complete_attempt, ended_by_handler
 from sa_jobqueue.operations.unblocking import unblock_all
-from sa_jobqueue.registry.batches import BatchItem, outcomes_of
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import blockers, completions
@@ -34,7 +32,7 @@ from sa_jobqueue.testing.clock import expire
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 from sa_jobqueue.worker.finish.completer import event_of, parameters_of
 from sa_jobqueue.worker.finish.outcomes import Finished, failed
-from sa_jobqueue.worker.run.dependencies import open_dependencies
+from sa_jobqueue.worker.run.calls import Call, encode
 from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.sessions import Guard
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended
@@ -121,29 +119,25 @@ class Inline:
             results.append(await self._call(context, job_type, savepoint))
 
         await surround(job_type.middleware, context, call)
-        if context.suspended is not None:  # the handler has caught the signal of a sleep
-            raise context.suspended
-        job, (returned,) = context.job, results
-        result: str | JobMixin[Any]
-        if isinstance(returned, Continuation):
-            result = attach(self._model, job, returned, job_type)
-        else:
-            result = json.dumps(job_type.encode_output(returned))
-        return await self.on(lambda session: complete(session, self._model, job, result))
+        result = encode(self._model, context, job_type, *results)
+        return await self.on(lambda session: complete(session, self._model, context.job, result))
 
     async def _call(self, context: AttemptContext, job_type: JobType, savepoint: _Savepoint) -> Any:
         job = context.job
-        arguments = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
-        given: dict[str, Any] = {}
-        if job_type.session_argument is not None:
-            given[job_type.session_argument] = self._given_session(job_type)
+        call = Call(job_type, [context], [job_type.decode(job.input, job.input_version)] if job_type.takes_input else [])
+        given = None if job_type.session_argument is None else self._given_session(job_type)
         if job_type.blockers_argument is not None:
-            given[job_type.blockers_argument] = await self.on(lambda session: self._blockers(session, job, job_type))
-        if not job_type.is_async:
-            return await self.on(lambda session: call_handler(job_type, context, arguments, given, savepoint.held(session)))
-        sync = self._session.sync_session if isinstance(self._session, AsyncSession) else self._session
-        with savepoint.held(sync):
-            return await call_handler(job_type, context, arguments, given)
+            call.blockers = await self.on(lambda session: self._blockers(session, job, job_type))
+        if job_type.is_async:
+            sync = self._session.sync_session if isinstance(self._session, AsyncSession) else self._session
+            with savepoint.held(sync):
+                return call.only(await call.run_async(given))
+
+        def run(session: Session) -> list[Any]:
+            with savepoint.held(session):
+                return call.run(given)
+
+        return call.only(await self.on(run))
 
     def _given_session(self, job_type: JobType) -> Any:
         wanted: Any = job_type.session_class
@@ -253,44 +247,6 @@ class InlineSteps:
         if self._transaction is not None and self._transaction.is_active:
             self._transaction.rollback()
         self._transaction = None
-
-
-def call_handler(
-    job_type: JobType, context: AttemptContext, arguments: list[Any], given: dict[str, Any], held: Any = None
-) -> Any:
-    """Call a handler's function with its context and its dependencies; an async one's coroutine is returned."""
-    if job_type.context_argument is not None:
-        given = {**given, job_type.context_argument: context}
-    if job_type.is_async:
-        return _awaited(job_type, context, arguments, given)
-    with held, _around_call(job_type, given), open_dependencies(context, job_type) as provided:
-        return _one(job_type, job_type.func(*_listed(job_type, context, arguments), **given, **provided))
-
-
-async def _awaited(job_type: JobType, context: AttemptContext, arguments: list[Any], given: dict[str, Any]) -> Any:
-    with _around_call(job_type, given), open_dependencies(context, job_type) as provided:
-        return _one(job_type, await job_type.func(*_listed(job_type, context, arguments), **given, **provided))
-
-
-def _around_call(job_type: JobType, given: dict[str, Any]) -> AbstractContextManager[object]:
-    return job_type.around_call(None if job_type.session_argument is None else given[job_type.session_argument])
-
-
-def _listed(job_type: JobType, context: AttemptContext, arguments: list[Any]) -> list[Any]:
-    """Return the arguments; for a batch handler, the batch of this one job."""
-    if job_type.batch is None:
-        return arguments
-    return [[BatchItem(one, context) for one in arguments] if job_type.batch.takes_items else arguments]
-
-
-def _one(job_type: JobType, returned: Any) -> Any:
-    """Return what a handler returned for its job; raise what a batch handler returned as its failure."""
-    if job_type.batch is None:
-        return returned
-    (outcome,) = outcomes_of(returned, 1)
-    if isinstance(outcome, BaseException):
-        raise outcome
-    return outcome
 
 
 def start(session: Session, model: type[JobMixin[Any]], job_id: JobId) -> ClaimedJob:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, overload
@@ -19,9 +18,10 @@ from sa_jobqueue.operations.completing import complete_job
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.testing._dispatch import on_session, opened
 from sa_jobqueue.testing.clock import expire
-from sa_jobqueue.testing.inline import INLINE, call_handler, finish, start
+from sa_jobqueue.testing.inline import INLINE, finish, start
 from sa_jobqueue.types import JobStatus
 from sa_jobqueue.worker.finish.outcomes import failed
+from sa_jobqueue.worker.run.calls import Call
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
@@ -59,30 +59,29 @@ def perform(
         "started_at": now,
     }
     context = AttemptContext(ClaimedJob(**known), INLINE, lambda *_: None)
-    given: dict[str, Any] = {}
-    if kind.session_argument is not None:
-        if session is None:
-            raise InvalidOptionError("session", f"is needed: {kind.place} takes one")
-        given[kind.session_argument] = opened(session)
+    if kind.session_argument is not None and session is None:
+        raise InvalidOptionError("session", f"is needed: {kind.place} takes one")
+    given = None if kind.session_argument is None else opened(session)
+    call = Call(kind, [context], [kind.decode(made.input, kind.version)] if kind.takes_input else [])
     if kind.blockers_argument is not None:
         outputs = list(blockers)
         outcomes = tuple(BlockerOutcome(made.id, "", JobStatus.COMPLETED, output, None) for output in outputs)
-        given[kind.blockers_argument] = Blockers(kind.decode_blockers(outputs), outcomes)
-    arguments = [kind.decode(made.input, kind.version)] if kind.takes_input else []
+        call.blockers = Blockers(kind.decode_blockers(outputs), outcomes)
     if kind.is_async:
-        return _awaited(handler, call_handler(kind, context, arguments, given))
+        return _perform_async(call, given)
     with kind.around_attempt():
-        return _checked(handler, call_handler(kind, context, arguments, given, nullcontext()))
+        return _checked(call, call.run(given))
 
 
-async def _awaited(handler: Handler[Any, Any, Any], returned: Any) -> Any:
-    with handler.job_type.around_attempt():
-        return _checked(handler, await returned)
+async def _perform_async(call: Call, session: Any) -> Any:
+    with call.job_type.around_attempt():
+        return _checked(call, await call.run_async(session))
 
 
-def _checked(handler: Handler[Any, Any, Any], returned: Any) -> Any:
+def _checked(call: Call, outcomes: list[Any]) -> Any:
+    returned = call.only(outcomes)
     if not isinstance(returned, Continuation):
-        handler.job_type.encode_output(returned)
+        call.job_type.encode_output(returned)
     return returned
 
 

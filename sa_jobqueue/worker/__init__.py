@@ -9,8 +9,8 @@ A worker is one event loop with a few components, each restarted by the supervis
   that session's own commit instead;
 - the **heartbeat**, a thread, shows that the worker is alive; every lease of the worker depends on it;
 - the **rescuer** recovers the jobs of dead workers;
-- the **listener** receives notifications of new and of lost jobs. They only save waiting, so the **verifier** checks in the
-  database whether an attempt is lost before it is stopped.
+- the **listener** receives notifications of new and of lost jobs. They only save waiting: the database is asked
+  whether an attempt is lost before it is stopped.
 
 The database decides who owns an attempt (`id`, `attempt`, `leased_by`, status), and all times. After a crash the heartbeats
 stop; after `heartbeat_timeout` any other worker's rescuer reschedules the jobs with a backoff, or makes them dead letters if

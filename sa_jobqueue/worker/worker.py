@@ -47,13 +47,13 @@ from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.background.rescuer import Rescuer
 from sa_jobqueue.worker.background.scheduler import Scheduler
 from sa_jobqueue.worker.background.settings import ControlReader, Controls
-from sa_jobqueue.worker.background.verifier import Verifier
 from sa_jobqueue.worker.background.vitals import Phase, Vitals, VitalSigns
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.component import Component, supervise
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.ownership import Ownership
 from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import Children, check_importable
@@ -276,6 +276,7 @@ class Worker:
             return reader.current.retry(queue, fairness_key)
 
         quarantine = Quarantine(engine, model, self.id, self.events)
+        ownership = Ownership(engine, model, self.id)
         unblocker = Unblocker(engine, model, self.events, quarantine=quarantine, on_due=wake, on_ended=ended)
         completer = Completer(
             engine,
@@ -283,6 +284,7 @@ class Worker:
             self.id,
             self.events,
             unblocker=unblocker,
+            ownership=ownership,
             quarantine=quarantine,
             completion_batch_size=options.completion_batch_size,
             on_ended=ended,
@@ -297,6 +299,7 @@ class Worker:
             sessions=self._sessions,
             completer=completer,
             unblocker=unblocker,
+            ownership=ownership,
             events=self.events,
             worker_id=self.id,
             options=options,
@@ -392,12 +395,11 @@ class Worker:
             types=self._identity.job_types,
             quarantine=quarantine,
         )
-        verifier = Verifier(engine, model, executor, worker_id=self.id)
         listener = Listener(
             connections,
             model.__jobqueue__,
             on_due=claimer.notified,
-            on_lost=verifier.suspect,
+            on_lost=executor.suspect,
             on_rules=rules_changed,
             on_unblock=unblock,
         )
@@ -451,7 +453,7 @@ class Worker:
             unblocker,
             *([MemoryGuard(options.max_memory, self._outgrown)] if options.max_memory else []),
             *([] if until_idle else [scheduler]),
-            *([listener, verifier] if can_listen else []),
+            *([listener] if can_listen else []),
         ]
         loop_watch.start()
         parts: dict[asyncio.Task[Any], Component] = {}

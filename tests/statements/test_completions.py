@@ -22,7 +22,6 @@ pytestmark = both_servers
 
 COMPLETE = completions.complete(Job)
 FINISH = completions.finish(Job)
-STILL_HELD = completions.still_held(Job)
 
 RUNNING, PENDING, COMPLETED = JobStatus.RUNNING, JobStatus.PENDING, JobStatus.COMPLETED
 
@@ -82,12 +81,6 @@ def test_a_stale_attempt_writes_nothing(jobs: Jobs, run: Run, stale: dict[str, U
     assert {job_id: len(jobs.attempts(job_id)) for job_id in stale.values()} == history
 
 
-def test_still_held_returns_the_attempts_whose_lease_is_held(jobs: Jobs, run: Run, stale: dict[str, UUID]) -> None:
-    made = running(jobs, 2)
-    every = sorted([*stale.values(), *made])
-    assert ids(run(STILL_HELD, {"ids": every, "attempts": [1] * len(every), "worker_id": WORKER})) == sorted(made)
-
-
 @pytest.mark.parametrize(("statement", "parameters"), [(COMPLETE, complete_parameters), (FINISH, finish_parameters)])
 def test_a_locked_row_does_not_delay_the_rest_of_a_batch(
     jobs: Jobs, run: Run, session: Session, statement: Any, parameters: Any
@@ -95,7 +88,7 @@ def test_a_locked_row_does_not_delay_the_rest_of_a_batch(
     held, free = running(jobs, 2)
     session.execute(select(Job.id).where(Job.id == held).with_for_update())
     assert ids(run(statement, parameters(sorted([held, free])))) == [free]
-    assert ids(run(STILL_HELD, {"ids": [held], "attempts": [1], "worker_id": WORKER})) == [held]
+    assert jobs.status(held) is RUNNING
     session.rollback()
     assert ids(run(statement, parameters([held]))) == [held]
 

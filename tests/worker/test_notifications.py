@@ -151,7 +151,7 @@ async def test_a_flood_of_notifications_costs_a_bounded_number_of_statements(
         count, seconds = sent - before, loop.time() - began
         release.set()
         await log.until(JobCompleted)
-    for statement in (compiled(leases.owned, Job), compiled(controls.of_worker, Job)):
+    for statement in (compiled(leases.holders, Job), compiled(controls.of_worker, Job)):
         assert 1 <= count[statement] <= (BURST + seconds) * 10 + 2
     # A claim is up to two statements: the claim, and a search for new partitions.
     assert count.total() <= 2 * (BURST + seconds) * 250

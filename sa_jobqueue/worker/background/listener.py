@@ -7,7 +7,7 @@ reads is bounded: notifications faster than a channel's `Throttle` allows are pa
 | channel | payload | leads to | at most |
 |---|---|---|---|
 | `due` | a queue | a claim of the worker's own queues; others are ignored | 200 claims a second |
-| `lost` | a job's id | a check of its attempt (`verifier`), if it runs here | 10 reads a second |
+| `lost` | a job's id | a check of its attempt, if it runs here | 10 reads a second |
 | `unblock` | none | a search for ended chains whose dependants are still blocked | 100 a second |
 | `rules` | none | a read of settings, one of schedules, and a heartbeat | 10 of each a second |
 

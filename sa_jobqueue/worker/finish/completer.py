@@ -28,6 +28,7 @@ from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.continuations import ChainWriter, note_ended, with_roots
 from sa_jobqueue.worker.finish.outcomes import Completed, Finished, of_error
 from sa_jobqueue.worker.finish.unblocker import Unblocker
+from sa_jobqueue.worker.ownership import Ownership
 from sa_jobqueue.worker.quarantine import MOST, Quarantine
 
 _HELD_REST = 0.05
@@ -90,13 +91,14 @@ class Completer(Component):
         events: EventBus,
         *,
         unblocker: Unblocker,
+        ownership: Ownership,
         quarantine: Quarantine,
         completion_batch_size: int,
         on_ended: Callable[[JobId], None],
         on_rescheduled: Callable[[], None],
     ) -> None:
         self._engine = engine
-        self._unblocker = unblocker
+        self._unblocker, self._ownership = unblocker, ownership
         self._chained = ChainWriter(engine, model, worker_id, unblocker)
         self._worker_id = worker_id
         self._events = events
@@ -105,7 +107,6 @@ class Completer(Component):
         self._layout = model.__jobqueue__
         self._complete = compiled(completions.complete, model)
         self._finish = compiled(completions.finish, model)
-        self._still_held = completions.still_held(model)
         self._queue: deque[Completed | Finished] = deque()
         self._arrived = asyncio.Event()
         self._empty = asyncio.Event()
@@ -228,7 +229,7 @@ class Completer(Component):
             done.refuse(unfinished)
         known = done.written | done.failed.keys() | {end.job.id for end, _ in done.refused}
         unwritten = [end for end in batch if end.job.id not in known]
-        done.held = await self._held(connection, unwritten) if unwritten else set()
+        done.held = await self._ownership.held([end.job for end in unwritten], connection) if unwritten else set()
         return done
 
     async def _apply(self, batch: Sequence[Completed | Finished], done: _Done, *, repeated: bool) -> None:
@@ -261,18 +262,6 @@ class Completer(Component):
         for one, (_, error) in zip(added, refused, strict=True):
             pauses = await self._quarantine.add(_write_of(one.end), [(one.end.job.id, error)])
             one.due = now + pauses[one.end.job.id].total_seconds()
-
-    async def _held(self, connection: AsyncConnection, ends: Sequence[Completed | Finished]) -> set[Any]:
-        """Return the jobs whose rows another transaction has locked: this worker still holds them, and tries again."""
-        result = await connection.execute(
-            self._still_held,
-            {
-                "ids": [end.job.id for end in ends],
-                "attempts": [end.job.attempt for end in ends],
-                "worker_id": self._worker_id,
-            },
-        )
-        return set(result.scalars())
 
     async def _write_completed(self, connection: AsyncConnection, ends: Sequence[Completed]) -> list[Any]:
         rows = await self._complete.execute(

@@ -12,63 +12,22 @@ If one attempt of a running batch
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
-from functools import partial
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
-from sa_jobqueue.context import ClaimedJob
-from sa_jobqueue.db.forks import LeaveIfForked
 from sa_jobqueue.errors import LostAttemptError
-from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.completing import complete_attempts, ended_by_handler
-from sa_jobqueue.policies.fairness import queue_key_of
-from sa_jobqueue.registry.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
-from sa_jobqueue.worker.run.dependencies import open_dependencies, open_dependencies_in_thread
+from sa_jobqueue.types import LOST, CancelReason
+from sa_jobqueue.worker.run.calls import Calls, Failed, LostAttemptsError, Result
 from sa_jobqueue.worker.run.running import Running
-from sa_jobqueue.worker.run.sessions import Sessions, guard
-from sa_jobqueue.worker.run.threads import Threads
-
-
-class Host(Protocol):
-    """What a batch needs of the executor."""
-
-    def free_for(self, type_name: str) -> int:
-        """Return how many more jobs of a type may be started."""
-
-    def encode(self, running: Running, returned: Any, job_type: JobType) -> Any:
-        """Return an outcome in the form in which it is written."""
-
-    def stop(self, running: Running, reason: CancelReason) -> None:
-        """Stop an attempt."""
-
-    async def still_held(self, attempts: Iterable[ClaimedJob]) -> set[JobId]:
-        """Return the jobs whose attempts are still this worker's."""
-
-    def leave_behind(self, call: asyncio.Future[Any]) -> None:
-        """Abandon a thread that does not stop."""
-
-    def committed(self, following: str | None, ended: JobId | None) -> None:
-        """Handle what a commit started: a continuation, or the end of a chain."""
-
-
-@dataclass(slots=True)
-class _Failed:
-    error: BaseException
-    traceback: TracebackType | None
 
 
 @dataclass(slots=True, eq=False)
 class _Member:
     running: Running
-    payload: Any
     end: asyncio.Future[Any]
-    """An encoded result, None when the batch's own commit has completed it, or `_Failed`."""
+    """A result, None when the batch's own commit has completed it, or `Failed`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,43 +41,24 @@ class _Batch:
     """Whether its call was cancelled."""
 
 
-class _LostOnesError(Exception):
-    """Some attempts of a batch with a session were lost, so nothing was kept. `attempts` has them."""
-
-    def __init__(self, attempts: set[tuple[Any, int]]) -> None:
-        self.attempts = attempts
-
-
 class Batches:
     """The batches of a worker. Used from its loop."""
 
     def __init__(
-        self,
-        host: Host,
-        model: type[JobMixin[Any]],
-        sessions: Sessions,
-        threads: Threads,
-        *,
-        worker_id: str,
-        cancel_timeout: timedelta,
+        self, calls: Calls, *, free_for: Callable[[str], int], stop: Callable[[Running, CancelReason], None]
     ) -> None:
-        self._host = host
-        self._model = model
-        self._worker_id = worker_id
-        self._sessions = sessions
-        self._threads = threads
-        self._leave_if_forked = LeaveIfForked()
-        self._cancel_timeout = cancel_timeout.total_seconds()
+        """`free_for`: returns how many more jobs of a type may be started. `stop`: stops an attempt."""
+        self._calls, self._free_for, self._stop = calls, free_for, stop
         self._loop = asyncio.get_running_loop()
         self._gathering: dict[str, _Batch] = {}
         self._going: set[asyncio.Task[None]] = set()
 
-    async def call(self, running: Running, job_type: JobType, payload: Any) -> str | JobMixin[Any] | None:
+    async def call(self, running: Running, job_type: JobType) -> Result | None:
         """Run an attempt within a batch; return its result, or None when the batch's own commit completed it.
 
         Raises: the handler's error for this job, or for all.
         """
-        batch, member = self._join(running, job_type, payload)
+        batch, member = self._join(running, job_type)
         try:
             end = await asyncio.shield(member.end)
         except asyncio.CancelledError:
@@ -129,23 +69,22 @@ class Batches:
                 if member.end.done() and member.end.result() is None:
                     return None  # it had committed before it could be cancelled
             raise
-        if isinstance(end, _Failed):
-            # One exception may be the end of many: each raises it with the traceback that it came with.
+        if isinstance(end, Failed):
             raise end.error.with_traceback(end.traceback)
-        result: str | JobMixin[Any] | None = end
+        result: Result | None = end
         return result
 
-    def _join(self, running: Running, job_type: JobType, payload: Any) -> tuple[_Batch, _Member]:
+    def _join(self, running: Running, job_type: JobType) -> tuple[_Batch, _Member]:
         rule: Any = job_type.batch
         batch = self._gathering.get(job_type.name)
         if batch is None:
             batch = self._gathering[job_type.name] = _Batch(job_type)
             batch.timer = self._loop.call_later(rule.max_wait.total_seconds(), self._go, batch)
-        member = _Member(running, payload, self._loop.create_future())
+        member = _Member(running, self._loop.create_future())
         batch.members.append(member)
         if len(batch.members) >= rule.max_size:
             self._go(batch)
-        elif self._host.free_for(job_type.name) <= 0:
+        elif self._free_for(job_type.name) <= 0:
             # Only attempts that already have a slot can still join.
             self._loop.call_soon(self._go, batch)
         return batch, member
@@ -167,7 +106,7 @@ class Batches:
         batch.is_stopped = True
         for other in batch.members:
             if other is not member and not other.end.done():
-                self._host.stop(other.running, CancelReason.BATCH_STOPPED)
+                self._stop(other.running, CancelReason.BATCH_STOPPED)
         task = batch.task
         if task is not None and not task.done():
             task.cancel()
@@ -179,23 +118,22 @@ class Batches:
         # In the order of their ids: all code locks jobs in this order.
         members.sort(key=lambda member: member.running.job.id)
         try:
-            call = self._call_async if job_type.is_async else self._call_in_thread
             with job_type.around_attempt():  # not one member's, which may end earlier
-                results = await call(batch)
-        except _LostOnesError as lost:
+                results = await self._calls.call(job_type, [member.running for member in members])
+        except LostAttemptsError as lost:
             for member in members:
                 job = member.running.job
                 if (job.id, job.attempt) in lost.attempts:
-                    self._resolve(member, _Failed(LostAttemptError(job.id, job.attempt), None))
+                    self._resolve(member, Failed(LostAttemptError(job.id, job.attempt), None))
             for member in members:
                 if not member.end.done():
-                    self._host.stop(member.running, CancelReason.BATCH_STOPPED)
+                    self._stop(member.running, CancelReason.BATCH_STOPPED)
         # User code ends here, and so does everything it can raise; what it awaited may have been cancelled, too.
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and batch.is_stopped:
                 raise
             for member in members:
-                self._resolve(member, _Failed(error, error.__traceback__))
+                self._resolve(member, Failed.of(error))
         else:
             for member, result in zip(members, results, strict=True):
                 self._resolve(member, result)
@@ -204,163 +142,3 @@ class Batches:
     def _resolve(member: _Member, end: Any) -> None:
         if not member.end.done():
             member.end.set_result(end)
-
-    async def _call_async(self, batch: _Batch) -> list[Any]:
-        job_type, first = batch.job_type, batch.members[0].running
-        statuses: dict[JobId, JobStatus] = {}
-        async with open_dependencies_in_thread(first.context, job_type, self._threads) as given:
-            if job_type.session_argument is None:
-                return self._encoded(batch, await self._outcomes_async(batch, given))
-            async with self._sessions.open(job_type) as session:
-                held = guard(session.sync_session, first.job.id)
-                with held:
-                    outcomes = await self._outcomes_async(batch, given | {job_type.session_argument: session})
-                results = self._encoded(batch, outcomes)
-                if all(isinstance(result, _Failed) for result in results):
-                    return results  # nothing is completed, so nothing that was written is kept
-                followed, lost = await session.run_sync(self._complete, batch, results, held.name)
-                if lost:
-                    statuses = await session.run_sync(
-                        self._ended_by_handler, lost, await self._host.still_held(lost), held.name
-                    )
-                held.may_commit = True
-                commit = self._loop.create_task(session.commit())
-                try:
-                    await asyncio.shield(commit)
-                except asyncio.CancelledError:
-                    # Cancelled during the commit: wait for the server's answer, because it decides.
-                    await asyncio.wait({commit})
-                    if commit.exception() is not None:
-                        raise
-                self._note_ended(batch, results, statuses)
-        self._follow(followed)
-        return _committed(results)
-
-    async def _outcomes_async(self, batch: _Batch, given: dict[str, Any]) -> list[Any]:
-        try:
-            with self._leave_if_forked, batch.job_type.around_call(_session_in(given, batch.job_type)):
-                returned = await batch.job_type.func(_arguments(batch), **given)
-            return outcomes_of(returned, len(batch.members))
-        except BatchFailed as failed:
-            return outcomes_without(failed, len(batch.members))
-
-    async def _call_in_thread(self, batch: _Batch) -> list[Any]:
-        call = self._threads.run(partial(contextvars.copy_context().run, self._call_handler, batch))
-        try:
-            results = await asyncio.shield(call)
-        except asyncio.CancelledError:
-            for member in batch.members:
-                member.running.context.stop(CancelReason.BATCH_STOPPED)
-            done, _ = await asyncio.wait({call}, timeout=self._cancel_timeout)
-            if not done:
-                self._host.leave_behind(call)
-            elif call.exception() is None and batch.job_type.session_argument is not None:
-                return call.result()  # it had committed before it could be cancelled
-            raise
-        return results
-
-    def _call_handler(self, batch: _Batch) -> list[Any]:
-        job_type, first = batch.job_type, batch.members[0].running
-        statuses: dict[JobId, JobStatus] = {}
-        with open_dependencies(first.context, job_type) as given:
-            if job_type.session_argument is None:
-                return self._encoded(batch, self._outcomes(batch, given))
-            with self._sessions.open(job_type) as session:
-                held = guard(session, first.job.id)
-                with held:
-                    outcomes = self._outcomes(batch, given | {job_type.session_argument: session})
-                results = self._encoded(batch, outcomes)
-                if all(isinstance(result, _Failed) for result in results):
-                    return results  # nothing is completed, so nothing that was written is kept
-                followed, lost = self._complete(session, batch, results, held.name)
-                _check_not_stopped(batch)  # one that was left behind may outlive the worker, and its loop
-                if lost:
-                    still_held = asyncio.run_coroutine_threadsafe(self._host.still_held(lost), self._loop).result()
-                    statuses = self._ended_by_handler(session, lost, still_held, held.name)
-                    _check_not_stopped(batch)
-                held.may_commit = True
-                session.commit()
-                self._note_ended(batch, results, statuses)
-        self._loop.call_soon_threadsafe(self._follow, followed)
-        return _committed(results)
-
-    def _outcomes(self, batch: _Batch, given: dict[str, Any]) -> list[Any]:
-        try:
-            with self._leave_if_forked, batch.job_type.around_call(_session_in(given, batch.job_type)):
-                returned = batch.job_type.func(_arguments(batch), **given)
-            return outcomes_of(returned, len(batch.members))
-        except BatchFailed as failed:
-            return outcomes_without(failed, len(batch.members))
-
-    def _encoded(self, batch: _Batch, outcomes: list[Any]) -> list[Any]:
-        """Return the outcomes in the form in which they are written; one that cannot be encoded fails only its own job."""
-        results: list[Any] = []
-        for member, outcome in zip(batch.members, outcomes, strict=True):
-            if isinstance(outcome, BaseException):
-                results.append(_Failed(outcome, outcome.__traceback__))
-                continue
-            try:
-                results.append(self._host.encode(member.running, outcome, batch.job_type))
-            except BaseException as error:
-                results.append(_Failed(error, error.__traceback__))
-        return results
-
-    def _complete(
-        self, session: Any, batch: _Batch, results: list[Any], session_name: str | None
-    ) -> tuple[list[tuple[str | None, Any]], list[ClaimedJob]]:
-        """Complete the attempts that did not fail, in the handler's own transaction.
-
-        Returns what that sets going, and the attempts that are no longer the worker's or were ended by the handler.
-        """
-        ends = [
-            (member.running.job, result)
-            for member, result in zip(batch.members, results, strict=True)
-            if not isinstance(result, _Failed)
-        ]
-        given: dict[str, Any] = {"worker_id": self._worker_id, "model": self._model, "session_name": session_name}
-        ended, lost = complete_attempts(session, ends, **given)
-        # Before the commit expires them.
-        made = [result for _, result in ends if isinstance(result, JobMixin)]
-        queues = {queue_key_of(job.queue, job.fairness_key) for job in made}
-        followed: list[tuple[str | None, Any]] = [(None, chain_id) for chain_id in ended]
-        followed += [(queue, None) for queue in sorted(queues)]
-        return followed, [job for job, _ in ends if (job.id, job.attempt) in lost]
-
-    def _ended_by_handler(
-        self, session: Any, lost: list[ClaimedJob], still_held: set[JobId], session_name: str | None
-    ) -> dict[JobId, JobStatus]:
-        """Return how the handler's own transaction ended jobs. Raises: _LostOnesError when others have any of them."""
-        ended = ended_by_handler(session, [job.id for job in lost], model=self._model, session_name=session_name)
-        others = {(job.id, job.attempt) for job in lost if job.id not in still_held or ended[job.id] not in ENDED}
-        if others:
-            raise _LostOnesError(others)
-        return ended
-
-    @staticmethod
-    def _note_ended(batch: _Batch, results: list[Any], statuses: dict[JobId, JobStatus]) -> None:
-        for member, result in zip(batch.members, results, strict=True):
-            if not isinstance(result, _Failed):
-                member.running.ended = statuses.get(member.running.job.id, JobStatus.COMPLETED)
-
-    def _follow(self, followed: list[tuple[str | None, Any]]) -> None:
-        for queue, ended in followed:
-            self._host.committed(queue, ended)
-
-
-def _arguments(batch: _Batch) -> list[Any]:
-    if batch.job_type.batch is not None and batch.job_type.batch.takes_items:
-        return [BatchItem(member.payload, member.running.context) for member in batch.members]
-    return [member.payload for member in batch.members]
-
-
-def _session_in(given: dict[str, Any], job_type: JobType) -> Any:
-    return None if job_type.session_argument is None else given[job_type.session_argument]
-
-
-def _check_not_stopped(batch: _Batch) -> None:
-    if any(member.running.context.cancelled for member in batch.members):
-        raise RuntimeError("the batch was stopped; nothing of it is kept")
-
-
-def _committed(results: list[Any]) -> list[Any]:
-    return [result if isinstance(result, _Failed) else None for result in results]

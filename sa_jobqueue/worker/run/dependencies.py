@@ -6,9 +6,16 @@ import asyncio
 import contextvars
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -28,9 +35,26 @@ async def load_blockers(engine: AsyncEngine, statement: Executable, job: Claimed
     return job_type.blockers_of(outcomes)
 
 
+_NONE: Final = nullcontext[dict[str, Any]]({})
+
+
+def open_dependencies(attempt: AttemptContext, job_type: JobType) -> AbstractContextManager[dict[str, Any]]:
+    """Return what opens a handler's dependencies, by name, in this thread. What the handler raises is always raised."""
+    return _opened(attempt, job_type) if job_type.provided else _NONE
+
+
+def open_dependencies_in_thread(
+    attempt: AttemptContext, job_type: JobType, threads: Threads
+) -> AbstractAsyncContextManager[dict[str, Any]]:
+    """Do the same for an async handler: opened and closed in a thread, because either may block.
+
+    If a handler is cancelled before it starts, what was opened for it is still closed.
+    """
+    return _opened_in_thread(attempt, job_type, threads) if job_type.provided else _NONE
+
+
 @contextmanager
-def open_dependencies(attempt: AttemptContext, job_type: JobType) -> Iterator[dict[str, Any]]:
-    """Yield a handler's dependencies by name, opened in this thread. What the handler raises is always raised."""
+def _opened(attempt: AttemptContext, job_type: JobType) -> Iterator[dict[str, Any]]:
     failed: BaseException | None = None
     with ExitStack() as stack:
         given = {name: stack.enter_context(provider.open(attempt)) for name, provider in job_type.provided.items()}
@@ -44,22 +68,13 @@ def open_dependencies(attempt: AttemptContext, job_type: JobType) -> Iterator[di
 
 
 @asynccontextmanager
-async def open_dependencies_in_thread(
-    attempt: AttemptContext, job_type: JobType, threads: Threads
-) -> AsyncIterator[dict[str, Any]]:
-    """Do the same for an async handler: opened and closed in a thread, because either may block.
-
-    If a handler is cancelled before it starts, what was opened for it is still closed.
-    """
-    if not job_type.provided:
-        yield {}
-        return
+async def _opened_in_thread(attempt: AttemptContext, job_type: JobType, threads: Threads) -> AsyncIterator[dict[str, Any]]:
     context = contextvars.copy_context()
 
     def beside(func: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         return threads.run(partial(context.run, func, *arguments))
 
-    providing = open_dependencies(attempt, job_type)
+    providing = _opened(attempt, job_type)
     opening = beside(providing.__enter__)
     try:
         given = await asyncio.shield(opening)

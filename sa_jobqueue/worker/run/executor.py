@@ -6,57 +6,48 @@ A handler that takes a session completes in that session's own commit; every oth
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import json
 import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
-from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
-from sqlalchemy.orm import Session
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from sa_jobqueue import tracing
-from sa_jobqueue.context import AttemptContext, ClaimedJob, Continuation, attempt_in, enter_attempt
-from sa_jobqueue.db.forks import LeaveIfForked
+from sa_jobqueue.context import AttemptContext, ClaimedJob, attempt_in, enter_attempt
 from sa_jobqueue.db.timeouts import cancelled
-from sa_jobqueue.errors import AttemptTimeoutError, LostAttemptError
+from sa_jobqueue.errors import AttemptTimeoutError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.completing import attach, complete_attempt, ended_by_handler
-from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.printable import printable
 from sa_jobqueue.registry.job_types import JobType, Registry
-from sa_jobqueue.statements import blockers, completions, leases
-from sa_jobqueue.types import ENDED, LOST, CancelReason, JobId, JobStatus
+from sa_jobqueue.statements import blockers, leases
+from sa_jobqueue.types import LOST, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.escapes import contained, original
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, broken, failed, released
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.ownership import Ownership
 from sa_jobqueue.worker.run.batches import Batches
-from sa_jobqueue.worker.run.dependencies import load_blockers, open_dependencies, open_dependencies_in_thread
-from sa_jobqueue.worker.run.extending import Extender
+from sa_jobqueue.worker.run.calls import Calls, Failed, Result
+from sa_jobqueue.worker.run.dependencies import load_blockers
 from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.running import Running
-from sa_jobqueue.worker.run.sessions import Sessions, guard
+from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.span_links import Linker
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended, WorkerSteps
-from sa_jobqueue.worker.run.threads import Threads
 
 _log: Final = logging.getLogger("sa_jobqueue.worker")
 
 _IS_EAGER: Final = sys.version_info >= (3, 12)
-
-Result: TypeAlias = str | JobMixin[Any]
-"""What a handler returned: JSON text, or a continuation of its chain."""
 
 
 class Executor:
@@ -72,6 +63,7 @@ class Executor:
         sessions: Sessions,
         completer: Completer,
         unblocker: Unblocker,
+        ownership: Ownership,
         events: EventBus,
         worker_id: str,
         options: WorkerOptions,
@@ -80,48 +72,48 @@ class Executor:
         on_ended: Callable[[JobId], None],
     ) -> None:
         self._registry = registry
-        self._model = model
-        self._unblocker = unblocker
-        self._engine, self._sessions = engine, sessions
+        self._engine = engine
+        self._ownership = ownership
         self._completer = completer
         self._events = events
         self._worker_id = worker_id
         self._options = options
         self._children, self._retry_of, self._on_ended = children, retry_of, on_ended
         self._blockers = blockers.outcomes(model)
-        self._holders, self._still_held = leases.holders(model), completions.still_held(model)
+        self._extend_lease = leases.extend(model)
         self._linker = Linker(engine, model)
         self.concurrency = options.concurrency
         """How many attempts it may run at once."""
-        self._threads = Threads(options.concurrency, "sa_jobqueue")
-        self._batches = Batches(
-            self, model, sessions, self._threads, worker_id=worker_id, cancel_timeout=options.cancel_timeout
-        )
-        self._running: set[Running] = set()
-        self._extender = Extender(
-            engine,
+        self.changed = asyncio.Event()
+        """Set whenever a slot becomes free."""
+        self._calls = Calls(
             model,
+            sessions,
+            unblocker,
+            ownership,
             worker_id=worker_id,
-            grace=options.heartbeat_timeout,
-            is_running=self._running.__contains__,
-            set_deadline=self._set_deadline,
-            on_lost=self._stop_if_lost,
+            concurrency=options.concurrency,
+            cancel_timeout=options.cancel_timeout.total_seconds(),
+            changed=self.changed,
         )
+        self._batches = Batches(self._calls, free_for=self.free_for, stop=self.stop)
+        self._running: set[Running] = set()
         self._by_queue: Counter[str] = Counter()
         self._by_type: Counter[str] = Counter()
-        self.stuck_threads = 0
-        """How many threads are occupied by handlers of attempts that have ended."""
-        self._leave_if_forked = LeaveIfForked()
         self._is_shutting_down = False
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
         self._steps = WorkerSteps(steps_engine, model, registry, sessions, self._loop)
-        self._doubtful: set[str] = set()
+        self._suspected: set[str] = set()
+        self._verifying: asyncio.Task[Any] | None = None
         self._background: set[asyncio.Task[Any]] = set()
         self.given_back = 0
         """How many attempts were given back unfinished."""
-        self.changed = asyncio.Event()
-        """Set whenever a slot becomes free."""
+
+    @property
+    def stuck_threads(self) -> int:
+        """How many threads are occupied by handlers of attempts that have ended."""
+        return self._calls.stuck_threads
 
     @property
     def free(self) -> int:
@@ -184,7 +176,7 @@ class Executor:
     def resize(self, concurrency: int) -> None:
         """Run at most this many attempts from now on. Running ones are not stopped."""
         self.concurrency = concurrency
-        self._threads.resize(concurrency)
+        self._calls.threads.resize(concurrency)
         self.changed.set()
 
     def start(self, job: ClaimedJob) -> None:
@@ -198,62 +190,30 @@ class Executor:
         self._by_type[job.type_name] += 1
         running.task = _begun(self._loop, self._run(running), job.type_name)
 
-    def stop_lost(self, attempts: Collection[tuple[JobId, int]]) -> None:
-        """Stop attempts that this worker has lost, each with its reason; nothing is written for them."""
-        for running in list(self._running):
-            if (running.job.id, running.job.attempt) in attempts:
-                self.verify(str(running.job.id))
-
-    def verify(self, job_id: str) -> None:
-        """Check in the database whether a running job was ended or rescued, and stop its attempt if so."""
-        if any(str(running.job.id) == job_id for running in self._running):
-            is_first = not self._doubtful
-            self._doubtful.add(job_id)
-            if is_first:
-                self._keep(self._verify())
-
-    async def _stop_if_lost(self, job_id: JobId) -> None:
-        """Do the same and wait for it, before something starts that must not start for a lost attempt."""
-        self._doubtful.add(str(job_id))
-        await self._verify()
-
-    async def _verify(self) -> None:
-        """Read the state of doubtful jobs in batches until the database answers; stop attempts that are lost.
+    def suspect(self, job_ids: Collection[str] | None) -> None:
+        """Check whether attempts are still this worker's, and stop those that are lost; None: all that are running.
 
         A notification is only a hint: anybody who may connect can send one.
         """
-        while self._doubtful:
-            doubtful = [running for running in self._running if str(running.job.id) in self._doubtful]
-            self._doubtful.clear()
+        running = {str(running.job.id) for running in self._running}
+        self._suspected |= running if job_ids is None else running.intersection(job_ids)
+        if self._suspected and (self._verifying is None or self._verifying.done()):
+            self._verifying = self._keep(self._verify())
+
+    async def _verify(self) -> None:
+        """Ask about suspected attempts together until the database answers; stop those that are lost."""
+        while self._suspected:
+            suspected = [running for running in self._running if str(running.job.id) in self._suspected]
+            self._suspected.clear()
             try:
-                async with self._engine.connect() as connection:
-                    result = await connection.execute(self._holders, {"ids": [running.job.id for running in doubtful]})
-                    rows = {row.id: row for row in result}
+                lost = await self._ownership.lost([running.job for running in suspected])
             except (SQLAlchemyError, OSError):  # an outage, or a pool that is busy; attempts may well outlive it
-                self._doubtful |= {str(running.job.id) for running in doubtful}
+                self._suspected |= {str(running.job.id) for running in suspected}
                 await asyncio.sleep(1)
                 continue
-            for running in doubtful:
-                reason = self._reason(running.job, rows.get(running.job.id))
-                if reason is not None:
-                    self.stop(running, reason)
-
-    def _reason(self, job: ClaimedJob, row: Any) -> CancelReason | None:
-        if row is None:
-            return CancelReason.DELETED
-        if row.status is JobStatus.CANCELLED:
-            return CancelReason.CANCELLED
-        if row.status is JobStatus.COMPLETED:
-            return CancelReason.COMPLETED
-        is_ours = row.status is JobStatus.RUNNING and (row.attempt, row.leased_by) == (job.attempt, self._worker_id)
-        return None if is_ours else CancelReason.LEASE_LOST
-
-    async def still_held(self, attempts: Iterable[ClaimedJob]) -> set[JobId]:
-        """Return the jobs whose attempts this worker still holds, by what is committed."""
-        attempts = list(attempts)
-        given = {"ids": [job.id for job in attempts], "attempts": [job.attempt for job in attempts]}
-        async with self._engine.connect() as connection:
-            return set(await connection.scalars(self._still_held, given | {"worker_id": self._worker_id}))
+            for running in suspected:
+                if running.job.id in lost:
+                    self.stop(running, lost[running.job.id])
 
     def release_all(self, reason: CancelReason) -> None:
         """Stop all attempts and release their jobs, not counted as attempts; at a shutdown also those that start later."""
@@ -284,7 +244,7 @@ class Executor:
     async def close(self) -> None:
         """Stop the background tasks and release the threads; threads that do not stop are left behind."""
         await cancelled(*self._background)
-        self._threads.close()
+        self._calls.threads.close()
 
     async def _run(self, running: Running) -> None:
         """Run the attempt and pass its result on to be written."""
@@ -374,21 +334,22 @@ class Executor:
         job = running.job
         try:
             # In a child the decoding, which is user code as well, is the child's.
-            decodes = job_type.takes_input and not job_type.isolated
-            arguments = [job_type.decode(job.input, job.input_version)] if decodes else []
+            if job_type.takes_input and not job_type.isolated:
+                running.arguments = (job_type.decode(job.input, job.input_version),)
             if self._events.has_subscribers(JobStarted):
                 self._events.emit(JobStarted(job.id, job.type_name, job.attempt))
-            if job_type.is_bare and not job_type.registry.surroundings():  # one coroutine instead of three
-                return self.encode(running, await job_type.func(*arguments, **self._injected(running, job_type)), job_type)
             if job_type.blockers is not None:
                 running.blockers = await load_blockers(self._engine, self._blockers, job, job_type)
             if job_type.isolated:
-                begin, extend = partial(self._set_deadline, running), partial(self._extender.extend, running)
+                begin, extend = partial(self._set_deadline, running), partial(self._extend, running)
                 call = self._children.call
                 return await call(job, running.context, job_type, running.blockers, begin=begin, extend=extend)
             if job_type.batch is not None:
-                return await self._batches.call(running, job_type, *arguments)
-            return await (self._call_async if job_type.is_async else self._call_in_thread)(running, job_type, arguments)
+                return await self._batches.call(running, job_type)
+            (result,) = await self._calls.call(job_type, [running])
+            if isinstance(result, Failed):
+                raise result.error.with_traceback(result.traceback)
+            return result
         except (Exception, asyncio.CancelledError):
             raise
         except BaseException as error:  # before it reaches a task of a middleware, whose loop it would end
@@ -411,149 +372,44 @@ class Executor:
             self._events.emit(MiddlewareFailed(job.id, job.type_name, job.attempt, error))
         return results[0]
 
-    async def _call_async(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
-        """Call an async handler; return its result, or None when its session's commit completed the job."""
-        if job_type.session_argument is None:
-            return self.encode(running, await self._awaited(running, job_type, arguments), job_type)
-        session: AsyncSession
-        async with self._sessions.open(job_type) as session:
-            held = guard(session.sync_session, running.job.id)
-            with held:
-                returned = await self._awaited(running, job_type, arguments, **{job_type.session_argument: session})
-            job, status = running.job, JobStatus.COMPLETED
-            result = self.encode(running, returned, job_type)
-            given: dict[str, Any] = {"model": self._model, "session_name": held.name}
-            try:
-                ended = await session.run_sync(complete_attempt, job, result, worker_id=self._worker_id, **given)
-                # Before the commit expires it.
-                following = queue_key_of(result.queue, result.fairness_key) if isinstance(result, JobMixin) else None
-            except LostAttemptError:
-                if job.id not in await self.still_held([job]):
-                    raise
-                # No other transaction changed it, so the handler did, in this one: its change stands.
-                ended = following = None
-                status = (await session.run_sync(ended_by_handler, [job.id], **given))[job.id]
-                if status not in ENDED:
-                    raise
-            held.may_commit = True
-            commit = self._keep(session.commit())
-            try:
-                await asyncio.shield(commit)
-            except asyncio.CancelledError:
-                # Stopped during the commit: wait for the server's answer, because it decides.
-                await asyncio.wait({commit})
-                if commit.exception() is not None:
-                    raise
-            running.ended = status
-        self.committed(following, ended)
-        return None
-
-    async def _call_in_thread(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
-        """Call a sync handler in a thread; otherwise as `_call_async`. One that does not stop is left behind."""
-        call = self._threads.run(partial(contextvars.copy_context().run, self._call_handler, running, job_type, arguments))
-        try:
-            return await asyncio.shield(call)
-        except asyncio.CancelledError:
-            # The thread knows by its context that it should stop, and has a moment to.
-            done, _ = await asyncio.wait({call}, timeout=self._options.cancel_timeout.total_seconds())
-            if not done:
-                self.leave_behind(call)
-            elif call.exception() is None and job_type.session_argument is not None:
-                return call.result()  # it had committed before it could be stopped
-            raise
-
-    def leave_behind(self, call: asyncio.Future[Any]) -> None:
-        """Go on without a thread that does not stop: until it does, it takes a slot."""
-        self.stuck_threads += 1
-        call.add_done_callback(self._thread_came_back)
-
-    def _thread_came_back(self, call: asyncio.Future[Any]) -> None:
-        self.stuck_threads -= 1
-        call.exception()  # whatever it is, the attempt has ended without it
-        self.changed.set()
-
-    def _call_handler(self, running: Running, job_type: JobType, arguments: list[Any]) -> Result | None:
-        if job_type.session_argument is None:
-            return self.encode(running, self._called(running, job_type, arguments), job_type)
-        session: Session
-        with self._sessions.open(job_type) as session:
-            held = guard(session, running.job.id)
-            with held:
-                returned = self._called(running, job_type, arguments, **{job_type.session_argument: session})
-            job, status = running.job, JobStatus.COMPLETED
-            result = self.encode(running, returned, job_type)
-            given: dict[str, Any] = {"model": self._model, "session_name": held.name}
-            try:
-                ended = complete_attempt(session, job, result, worker_id=self._worker_id, **given)
-                # Before the commit expires it.
-                following = queue_key_of(result.queue, result.fairness_key) if isinstance(result, JobMixin) else None
-            except LostAttemptError:
-                # A thread that was left behind may outlive the worker, and its loop: there is nothing to ask.
-                if running.context.cancelled:
-                    raise
-                if job.id not in asyncio.run_coroutine_threadsafe(self.still_held([job]), self._loop).result():
-                    raise
-                ended = following = None
-                status = ended_by_handler(session, [job.id], **given)[job.id]
-                if status not in ENDED:
-                    raise
-            if running.context.cancelled:
-                raise LostAttemptError(job.id, job.attempt)
-            held.may_commit = True
-            session.commit()
-            running.ended = status
-        self._loop.call_soon_threadsafe(self.committed, following, ended)
-        return None
-
-    def committed(self, following: str | None, ended: JobId | None) -> None:
-        """Look after what a handler's own commit has set going: the next job's queue, a chain that others wait for."""
-        if ended is not None:
-            self._unblocker.put(ended)
-        if following is not None:
-            self._unblocker.notify_due(following)
-
-    async def _awaited(self, running: Running, job_type: JobType, arguments: list[Any], /, **session: Any) -> Any:
-        given = self._injected(running, job_type) | session
-        with self._leave_if_forked, job_type.around_call(*session.values()):
-            if not job_type.provided:
-                return await job_type.func(*arguments, **given)
-            async with open_dependencies_in_thread(running.context, job_type, self._threads) as provided:
-                return await job_type.func(*arguments, **given, **provided)
-
-    def _called(self, running: Running, job_type: JobType, arguments: list[Any], /, **session: Any) -> Any:
-        around = job_type.around_call(*session.values())
-        with self._leave_if_forked, around, open_dependencies(running.context, job_type) as provided:
-            return job_type.func(*arguments, **self._injected(running, job_type), **provided, **session)
-
-    def _injected(self, running: Running, job_type: JobType) -> dict[str, Any]:
-        given: dict[str, Any] = {} if job_type.context_argument is None else {job_type.context_argument: running.context}
-        if job_type.blockers_argument is not None:
-            given[job_type.blockers_argument] = running.blockers
-        return given
-
-    def encode(self, running: Running, returned: Any, job_type: JobType) -> Result:
-        """Return a return value in the form in which it is written. Raises: InvalidOutputError, InvalidJobError."""
-        if running.context.suspended is not None:  # the handler has caught the signal of a sleep
-            raise running.context.suspended
-        if isinstance(returned, Continuation):
-            return attach(self._model, running.job, returned, job_type)
-        if returned is None and job_type.output.declared is Any:
-            return "null"  # the usual case: nothing to check
-        return json.dumps(job_type.encode_output(returned))
-
     def _open_steps(self, context: AttemptContext) -> AttemptSteps:
         return AttemptSteps(self._steps, context)
 
     def _request_extension(self, context: AttemptContext, timeout: timedelta) -> None:
         # Called from the handler's thread or task; the work is done on the loop.
-        self._loop.call_soon_threadsafe(self._extend, context, timeout)
+        self._loop.call_soon_threadsafe(self._extend_of, context, timeout)
 
-    def _extend(self, context: AttemptContext, timeout: timedelta) -> None:
+    def _extend_of(self, context: AttemptContext, timeout: timedelta) -> None:
         # Searched for: a reference from the context to its attempt would be a cycle that only the garbage collector frees.
         for running in self._running:
             if running.context is context:
-                self._keep(self._extender.extend(running, timeout))
+                self._keep(self._extend(running, timeout))
                 return
+
+    async def _extend(self, running: Running, timeout: timedelta) -> None:
+        """Let an attempt run for `timeout` from now: here at once, its lease as soon as the database answers."""
+        if running not in self._running or running.stopping is not None:
+            return
+        self._set_deadline(running, timeout)
+        given = {
+            "job_id": running.job.id,
+            "job_attempt": running.job.attempt,
+            "worker_id": self._worker_id,
+            "extension": timeout,
+            "grace": self._options.heartbeat_timeout,
+        }
+        while running in self._running and running.timeout is timeout:
+            try:
+                async with self._engine.connect() as connection:
+                    is_ours = (await connection.execute(self._extend_lease, given)).first() is not None
+            except DBAPIError:
+                await asyncio.sleep(1)  # an outage; the attempt may well outlive it
+                continue
+            if not is_ours:
+                # Awaited, before something starts that must not start for a lost attempt.
+                self._suspected.add(str(running.job.id))
+                await self._verify()
+            return
 
     def _keep(self, coroutine: Any) -> asyncio.Task[Any]:
         # The loop has only weak references to tasks: keep one that is not awaited until it is done.

@@ -25,6 +25,8 @@ class Running:
     deadline: asyncio.TimerHandle | None = None
     timeout: timedelta | None = None
     """Its timeout, in total or since the last extension; None: no timeout."""
+    arguments: tuple[Any, ...] = ()
+    """The decoded payload; empty if the handler takes none."""
     blockers: Blockers[Any] | None = None
     stopping: CancelReason | None = None
     """Why it should stop; None while it runs."""

@@ -28,12 +28,11 @@ from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.tracing import enter_span
 from sa_jobqueue.types import CancelReason, JobStatus
 from sa_jobqueue.worker.finish.outcomes import describe
-from sa_jobqueue.worker.run.dependencies import open_dependencies, open_dependencies_in_thread
+from sa_jobqueue.worker.run.calls import Call
 from sa_jobqueue.worker.run.isolation.answers import of_raise, of_return
 from sa_jobqueue.worker.run.isolation.logs import forward_to
 from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed, unpacked_job
 from sa_jobqueue.worker.run.isolation.reports import Reports
-from sa_jobqueue.worker.run.threads import Threads
 
 _PR_SET_PDEATHSIG: Final = 1
 """Of prctl(2), Linux."""
@@ -125,12 +124,16 @@ class Child:
             job_type = self._types(job.type_name, request["place"])
             self._providers.update(job_type.provided.values())
             with job_type.around_attempt():
-                arguments = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
-                given: dict[str, Any] = {} if job_type.context_argument is None else {job_type.context_argument: context}
-                if job_type.blockers_argument is not None:
-                    given[job_type.blockers_argument] = _blockers(request["blockers"], job_type)
-                run = self._run_async if job_type.is_async else self._run_sync
-                return of_return(run(runner, context, job_type, arguments, given), job_type)
+                payloads = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
+                is_blocked = job_type.blockers_argument is not None
+                blockers = _blockers(request["blockers"], job_type) if is_blocked else None
+                call = Call(job_type, [context], payloads, blockers)
+                if job_type.is_async:
+                    outcomes = runner.run(self._run_async(call), context=contextvars.copy_context())
+                else:
+                    self._stopped_by(context.stop)
+                    outcomes = call.run()
+                return of_return(call.only(outcomes), job_type)
         except Terminated:
             raise
         except BaseException as error:  # the handler's own: it ends no more than the attempt
@@ -146,33 +149,15 @@ class Child:
         with self._stopping:
             self._stop = stop
 
-    def _run_sync(
-        self, runner: asyncio.Runner, context: AttemptContext, job_type: JobType, arguments: list[Any], given: dict[str, Any]
-    ) -> Any:
-        self._stopped_by(context.stop)
-        with job_type.around_call(), open_dependencies(context, job_type) as provided:
-            return job_type.func(*arguments, **given, **provided)
+    async def _run_async(self, call: Call) -> list[Any]:
+        loop, cancel = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task()).cancel
 
-    def _run_async(
-        self, runner: asyncio.Runner, context: AttemptContext, job_type: JobType, arguments: list[Any], given: dict[str, Any]
-    ) -> Any:
-        async def call() -> Any:
-            loop, cancel = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task()).cancel
+        def stop(reason: CancelReason) -> None:
+            loop.call_soon_threadsafe(call.contexts[0].stop, reason)
+            loop.call_soon_threadsafe(cancel)
 
-            def stop(reason: CancelReason) -> None:
-                loop.call_soon_threadsafe(context.stop, reason)
-                loop.call_soon_threadsafe(cancel)
-
-            self._stopped_by(stop)
-            threads = Threads(1, "sa_jobqueue provided")
-            try:
-                with job_type.around_call():
-                    async with open_dependencies_in_thread(context, job_type, threads) as provided:
-                        return await job_type.func(*arguments, **given, **provided)
-            finally:
-                threads.close()
-
-        return runner.run(call(), context=contextvars.copy_context())
+        self._stopped_by(stop)
+        return await call.run_async()
 
 
 def _blockers(outcomes: Iterable[dict[str, Any]], job_type: JobType) -> Blockers[Any]:

@@ -1,0 +1,324 @@
+"""Calls the functions of handlers, and completes attempts in the commit of their handler's own session.
+
+A call is of one attempt, or of those of a batch; on the loop or in a thread; in a worker, in a child process or in a test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeAlias
+
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+from sqlalchemy.util import await_only
+
+from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob, Continuation
+from sa_jobqueue.db.forks import LeaveIfForked
+from sa_jobqueue.errors import LostAttemptError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.completing import attach, complete_attempts, ended_by_handler
+from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.registry.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
+from sa_jobqueue.registry.job_types import JobType
+from sa_jobqueue.types import ENDED, CancelReason, JobId, JobStatus
+from sa_jobqueue.worker.finish.unblocker import Unblocker
+from sa_jobqueue.worker.ownership import Ownership
+from sa_jobqueue.worker.run.dependencies import open_dependencies, open_dependencies_in_thread
+from sa_jobqueue.worker.run.running import Running
+from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
+from sa_jobqueue.worker.run.threads import Threads
+
+Result: TypeAlias = str | JobMixin[Any]
+"""What a handler returned, as it is written: JSON text, or the next job of the chain."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of a handler's function. It returns an outcome for each attempt; in a batch that may be an exception."""
+
+    job_type: JobType
+    contexts: Sequence[AttemptContext]
+    """The attempts; one, unless it is a batch."""
+    payloads: Sequence[Any]
+    """The payload of each, decoded; empty if the handler takes none."""
+    blockers: Blockers[Any] | None = None
+
+    def run(self, session: Any = None) -> list[Any]:
+        """Call a sync handler, within its dependencies. Raises: what it raises."""
+        job_type = self.job_type
+        with job_type.around_call(session), open_dependencies(self.contexts[0], job_type) as provided:
+            try:
+                return self._outcomes(job_type.func(*self._arguments(), **self._given(session), **provided))
+            except BatchFailed as failed:
+                return self._without(failed)
+
+    async def run_async(self, session: Any = None, threads: Threads | None = None) -> list[Any]:
+        """Call an async handler. Its dependencies are opened in one of `threads`, or in a thread of their own."""
+        job_type, own = self.job_type, None
+        if threads is None:
+            threads = own = Threads(1, "sa_jobqueue provided")
+        try:
+            with job_type.around_call(session):
+                async with open_dependencies_in_thread(self.contexts[0], job_type, threads) as provided:
+                    try:
+                        return self._outcomes(await job_type.func(*self._arguments(), **self._given(session), **provided))
+                    except BatchFailed as failed:
+                        return self._without(failed)
+        finally:
+            if own is not None:
+                own.close()
+
+    def only(self, outcomes: Sequence[Any]) -> Any:
+        """Return the outcome of a single attempt; raise it if a batch handler gave an exception."""
+        (outcome,) = outcomes
+        if self.job_type.batch is not None and isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def _arguments(self) -> Sequence[Any]:
+        batch = self.job_type.batch
+        if batch is None:
+            return self.payloads
+        return [list(map(BatchItem, self.payloads, self.contexts)) if batch.takes_items else list(self.payloads)]
+
+    def _given(self, session: Any) -> dict[str, Any]:
+        job_type = self.job_type
+        names = (job_type.session_argument, job_type.context_argument, job_type.blockers_argument)
+        values = (session, self.contexts[0], self.blockers)
+        return {name: value for name, value in zip(names, values, strict=True) if name is not None}
+
+    def _outcomes(self, returned: Any) -> list[Any]:
+        return [returned] if self.job_type.batch is None else outcomes_of(returned, len(self.contexts))
+
+    def _without(self, failed: BatchFailed) -> list[Any]:
+        if self.job_type.batch is None:
+            raise failed
+        return outcomes_without(failed, len(self.contexts))
+
+
+def encode(model: type[JobMixin[Any]], context: AttemptContext, job_type: JobType, returned: Any) -> Result:
+    """Return what a handler returned in the form in which it is written. Raises: InvalidOutputError, InvalidJobError."""
+    if context.suspended is not None:  # the handler has caught the signal of a sleep
+        raise context.suspended
+    if isinstance(returned, Continuation):
+        return attach(model, context.job, returned, job_type)
+    if returned is None and job_type.output.declared is Any:
+        return "null"  # the usual case: nothing to check
+    return json.dumps(job_type.encode_output(returned))
+
+
+@dataclass(slots=True)
+class Failed:
+    """The failure of one attempt. One exception may be that of many: each raises it with the traceback it came with."""
+
+    error: BaseException
+    traceback: TracebackType | None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failed:
+        """Return the failure by an exception that was raised."""
+        return cls(error, error.__traceback__)
+
+
+class LostAttemptsError(LostAttemptError):
+    """Attempts of a call with a session were lost, so nothing was kept. `attempts` has them, as `(job_id, attempt)`."""
+
+    def __init__(self, attempts: Collection[tuple[JobId, int]]) -> None:
+        super().__init__(*min(attempts))
+        self.attempts = attempts
+
+
+@dataclass(slots=True)
+class _Completed:
+    """What a handler's transaction has written of its attempts, before its commit."""
+
+    results: list[Result | Failed]
+    statuses: dict[JobId, JobStatus]
+    """How each job that did not fail has ended."""
+    ended: list[JobId]
+    """Chains that have ended and that others wait for."""
+    due: set[str]
+    """Keys of the queues of continuations."""
+
+
+class Calls:
+    """Calls handlers for a worker: async ones on its loop, sync ones in threads."""
+
+    def __init__(
+        self,
+        model: type[JobMixin[Any]],
+        sessions: Sessions,
+        unblocker: Unblocker,
+        ownership: Ownership,
+        *,
+        worker_id: str,
+        concurrency: int,
+        cancel_timeout: float,
+        changed: asyncio.Event,
+    ) -> None:
+        self._model, self._sessions, self._unblocker, self._ownership = model, sessions, unblocker, ownership
+        self._worker_id = worker_id
+        self._cancel_timeout = cancel_timeout
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._leave_if_forked = LeaveIfForked()
+        self.threads = Threads(concurrency, "sa_jobqueue")
+        self.stuck_threads = 0
+        """How many threads are occupied by handlers of attempts that have ended."""
+
+    async def call(self, job_type: JobType, attempts: Sequence[Running]) -> list[Result | Failed | None]:
+        """Call a handler; return each attempt's result, or None where the commit of its session has completed it.
+
+        A sync handler that does not stop in time when this is cancelled is left behind in its thread.
+        Raises: what the handler raised for all of them; LostAttemptsError.
+        """
+        payloads = [payload for running in attempts for payload in running.arguments]
+        call = Call(job_type, [running.context for running in attempts], payloads, attempts[0].blockers)
+        return await (self._on_loop if job_type.is_async else self._in_thread)(call, attempts)
+
+    async def _on_loop(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed | None]:
+        if call.job_type.session_argument is None:
+            with self._leave_if_forked:
+                return [*self._encoded(call, await call.run_async(threads=self.threads))]
+        session: AsyncSession
+        async with self._sessions.open(call.job_type) as session:
+            held = guard(session.sync_session, call.contexts[0].job.id)
+            with held, self._leave_if_forked:
+                outcomes = await call.run_async(session, self.threads)
+
+            def still_held(jobs: Iterable[ClaimedJob]) -> set[JobId]:
+                return await_only(self._ownership.held(jobs))
+
+            done = await session.run_sync(self._complete, call, outcomes, held, still_held)
+            if done.statuses:
+                held.may_commit = True
+                commit = self._loop.create_task(session.commit())
+                try:
+                    await asyncio.shield(commit)
+                except asyncio.CancelledError:
+                    # Stopped during the commit: wait for the server's answer, because it decides.
+                    await asyncio.wait({commit})
+                    if commit.exception() is not None:
+                        raise
+                _note(attempts, done)
+        self._follow(done)
+        return _left(done)
+
+    async def _in_thread(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed | None]:
+        running = self.threads.run(partial(contextvars.copy_context().run, self._run, call, attempts))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            # The thread knows by its context that it should stop, and has a moment to.
+            for one in attempts:
+                one.context.stop(one.stopping or CancelReason.SHUTDOWN)
+            done, _ = await asyncio.wait({running}, timeout=self._cancel_timeout)
+            if not done:
+                self.stuck_threads += 1
+                running.add_done_callback(self._came_back)
+            elif running.exception() is None and call.job_type.session_argument is not None:
+                return running.result()  # it had committed before it could be stopped
+            raise
+
+    def _came_back(self, call: asyncio.Future[Any]) -> None:
+        self.stuck_threads -= 1
+        call.exception()  # whatever it is, the attempt has ended without it
+        self._changed.set()
+
+    def _run(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed | None]:
+        if call.job_type.session_argument is None:
+            with self._leave_if_forked:
+                return [*self._encoded(call, call.run())]
+        session: Session
+        with self._sessions.open(call.job_type) as session:
+            held = guard(session, call.contexts[0].job.id)
+            with held, self._leave_if_forked:
+                outcomes = call.run(session)
+
+            def still_held(jobs: Iterable[ClaimedJob]) -> set[JobId]:
+                _check_not_stopped(call)  # a thread that was left behind may outlive the worker, and its loop
+                return asyncio.run_coroutine_threadsafe(self._ownership.held(jobs), self._loop).result()
+
+            done = self._complete(session, call, outcomes, held, still_held)
+            if done.statuses:
+                _check_not_stopped(call)
+                held.may_commit = True
+                session.commit()
+                _note(attempts, done)
+        self._loop.call_soon_threadsafe(self._follow, done)
+        return _left(done)
+
+    def _encoded(self, call: Call, outcomes: Sequence[Any]) -> list[Result | Failed]:
+        """Return outcomes in the form in which they are written; one that cannot be encoded fails only its own job."""
+        results: list[Result | Failed] = []
+        for context, outcome in zip(call.contexts, outcomes, strict=True):
+            if call.job_type.batch is not None and isinstance(outcome, BaseException):
+                results.append(Failed.of(outcome))
+                continue
+            try:
+                results.append(encode(self._model, context, call.job_type, outcome))
+            except BaseException as error:
+                results.append(Failed.of(error))
+        return results
+
+    def _complete(
+        self,
+        session: Session,
+        call: Call,
+        outcomes: Sequence[Any],
+        held: Guard,
+        still_held: Callable[[Iterable[ClaimedJob]], set[JobId]],
+    ) -> _Completed:
+        """Complete the attempts that did not fail, in the handler's own transaction.
+
+        `still_held`: returns which of some jobs are this worker's, by what is committed.
+        Raises: LostAttemptsError.
+        """
+        results = self._encoded(call, outcomes)
+        jobs = [context.job for context in call.contexts]
+        ends = [(job, result) for job, result in zip(jobs, results, strict=True) if not isinstance(result, Failed)]
+        done = _Completed(results, {job.id: JobStatus.COMPLETED for job, _ in ends}, [], set())
+        if not ends:
+            return done
+        given: dict[str, Any] = {"model": self._model, "session_name": held.name}
+        done.ended, lost = complete_attempts(session, ends, worker_id=self._worker_id, **given)
+        # Before the commit expires them.
+        following = [end for job, end in ends if isinstance(end, JobMixin) and (job.id, job.attempt) not in lost]
+        done.due = {queue_key_of(job.queue, job.fairness_key) for job in following}
+        if lost:
+            others = [job for job in jobs if (job.id, job.attempt) in lost]
+            mine = still_held(others)
+            # What no other transaction has changed the handler did, in this one: its change stands.
+            statuses = ended_by_handler(session, sorted(mine), **given) if mine else {}
+            if any(statuses.get(job.id) not in ENDED for job in others):
+                raise LostAttemptsError({(job.id, job.attempt) for job in others if statuses.get(job.id) not in ENDED})
+            done.statuses |= statuses
+        return done
+
+    def _follow(self, done: _Completed) -> None:
+        """Look after what a commit has set going: chains that others wait for, and the next jobs."""
+        for chain_id in done.ended:
+            self._unblocker.put(chain_id)
+        for queue_key in sorted(done.due):
+            self._unblocker.notify_due(queue_key)
+
+
+def _check_not_stopped(call: Call) -> None:
+    for context in call.contexts:
+        if context.cancelled:
+            raise LostAttemptError(context.job.id, context.attempt)
+
+
+def _note(attempts: Sequence[Running], done: _Completed) -> None:
+    for running in attempts:
+        running.ended = done.statuses.get(running.job.id)
+
+
+def _left(done: _Completed) -> list[Result | Failed | None]:
+    return [result if isinstance(result, Failed) else None for result in done.results]
