@@ -97,7 +97,6 @@ async def test_a_queue_limit_applies_across_workers_when_one_is_killed(
 
 
 @own_database
-@through_poolers
 async def test_a_job_types_rate_limit_applies_across_workers(engine: Engine, jobs: Jobs, start: Start) -> None:
     execute(
         engine,
@@ -144,7 +143,6 @@ async def test_an_expired_job_is_cancelled_and_never_runs(engine: Engine, jobs: 
 
 
 @own_database
-@through_poolers
 async def test_jobs_of_an_ordering_key_run_in_order_and_a_retry_blocks_the_key(jobs: Jobs, start: Start) -> None:
     seen: list[tuple[str, int]] = []
     running: set[str] = set()
