@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import builtins
 import keyword
 import re
 from collections.abc import Iterator
 from itertools import pairwise
 
+import psycopg
+import sqlalchemy
+from sqlalchemy import orm
+
 from tests.contracts.packages import ROOT, SOURCE
 
 OTHERS = """
-alembic autocommit_block binds bulk_save_objects declarative_base merge merge_contextvars pytest_plugins python3 to_pandas
-redaction regex string contextvars
+alembic autocommit_block binds contextvars merge_contextvars pytest_plugins python3 redaction regex string to_pandas
 date_trunc ignore_startup_parameters pg_ timestamptz ComputeXidHorizons JAN LW MON PGCLIENTENCODING PGDATESTYLE
 of_task_ids of_write_id partition_quota segment_quota
-act_form exe gpj idleTimeoutSeconds jobqueue_producer jpg mail_job rand_a rule_files safe with_lock_retries
+Host act_form exe gpj idleTimeoutSeconds jobqueue_producer jpg mail_job rand_a rule_files safe with_lock_retries
 """
-"""Names of other libraries; of PostgreSQL and cron; of parameters that are put together; of templates and examples."""
+"""Names of other libraries; of PostgreSQL and cron; of parameters that are put together; of templates, HTTP and examples."""
 NAME = re.compile(r"(?<!`)`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?:\(\))?`(?!`)")
 COMMENT = re.compile(r"#.*")
 FILES = {path: path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
@@ -36,7 +40,9 @@ def documented(node: ast.AST) -> ast.Constant | None:
 
 def known() -> Iterator[str]:
     """Yield what is defined, and what strings name: words of SQL, options, attributes."""
-    yield from (*dir(builtins), *keyword.kwlist)
+    yield from keyword.kwlist
+    for library in (builtins, asyncio, psycopg, sqlalchemy, orm, orm.Session, orm.Mapper):
+        yield from dir(library)
     for path, tree in TREES.items():
         yield from path.relative_to(ROOT).with_suffix("").parts
         docstrings = {id(documented(node)) for node in ast.walk(tree)}
