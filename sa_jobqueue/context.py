@@ -44,7 +44,7 @@ class Continuation(Generic[OutT]):
 
     if TYPE_CHECKING:
         # Every other value has this attribute, so a type checker can separate `Report | Continuation[Page]`
-        # (`registry.handlers.Value`).
+        # (`decorators.Value`).
         __reduce__: ClassVar[None]  # type: ignore[assignment]
 
 
@@ -79,9 +79,9 @@ class BlockerOutcome:
 class Blockers(Generic[OutT]):
     """Outcomes of the chains that a job waited for; an argument of its handler, such as `Blockers[list[Page]]`.
 
-    The type in brackets is that of all outputs in the order of the job's `blockers`: `list[Page]` for any number of the same
-    type, `tuple[Image, Text]` for two. A failed blocker with `on_failure="continue"` has the output None, so use `list[Page
-    | None]`.
+    The type in brackets is that of all outputs, in the order of the job's `blockers`: `list[Page]` for any number of one
+    type, `tuple[Image, Text]` for two. A failed blocker with `on_failure="continue"` has the output None: `list[Page |
+    None]`.
     """
 
     outputs: OutT
@@ -137,7 +137,7 @@ class ClaimedJob(NamedTuple):
     ordering_key: str | None = None
     """Its ordering key; None for none."""
     rate_cost: int | None = None
-    """What an attempt costs against a rate limit; None: 1."""
+    """Cost of an attempt against a rate limit; None: 1."""
     last_error: Json = None
     """Error of the last failed attempt, as JSON: `type`, `message`, `traceback`; None for a first attempt."""
     last_attempt_ended_at: datetime | None = None
@@ -168,13 +168,10 @@ class StepTransaction(Protocol):
 
 
 class AttemptContext:
-    """One attempt, for its handler: the job, whether the attempt should stop, and a way to extend its timeout.
+    """One attempt, for its handler. Use it only from the handler's thread or task.
 
-    Passed to handlers that have an argument of this type. Use it only from the handler's thread or task.
-
-    The worker creates it. `job`: the claimed job. `worker_id`: id of the worker. `extend`: called with this object and a
-    timeout by `extend`. `report`: called with the arguments of `progress`; None discards them. `steps`: called with this
-    object for the first step; None where there are no steps.
+    The worker creates it. `job`: the claimed job. `worker_id`: id of the worker. `extend`, `report`, `steps`: functions of
+    the worker that carry out the methods.
     """
 
     def __init__(
@@ -246,7 +243,7 @@ class AttemptContext:
     def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when the attempt should stop, or now if it should already; return a function that removes it.
 
-        It is called on the worker's event loop and must not block. An exception is logged and has no other effect.
+        It is called on the worker's event loop and must not block. An exception is logged.
         """
         with self._callbacks_lock:
             if not self._stopped:
@@ -263,7 +260,7 @@ class AttemptContext:
     def extend(self, timeout: timedelta) -> None:
         """Replace the remaining time of the attempt by `timeout`, from now.
 
-        Returns at once; the lease in the database follows within a moment, fenced like every write of an attempt.
+        Returns immediately; the lease in the database follows within a moment, fenced like every write of an attempt.
         Raises: InvalidOptionError unless above zero and at most 36,500 days.
         """
         if not timedelta(0) < timeout <= LONGEST:
@@ -274,8 +271,8 @@ class AttemptContext:
         """Report the progress of the attempt.
 
         `done`, `total`: in any unit, from 0 to 2^63 - 1, with `done` at most `total`; `total` is None if it is unknown.
-        `message`: at most 200 characters. A call executes no statement: the worker's next heartbeat writes the last report
-        of each attempt, so call it as often as you like. The report is deleted when the attempt ends.
+        `message`: at most 200 characters. The worker's next heartbeat writes the last report, so call it as often as you
+        like. The report is deleted when the attempt ends.
         Raises: InvalidOptionError.
         """
         for name, value in (("done", done), ("total", done if total is None else total)):
@@ -306,8 +303,7 @@ class AttemptContext:
         """Return an iterator over `items` that reports each as done when the next one is requested.
 
         Use it in `for row in ctx.track(rows):`, or with `async for` if `items` is asynchronous. `total`: by default
-        `len(items)`, if there is a length; omitted from reports once there are more items. `message`: as in `progress`, for
-        every report.
+        `len(items)`, if there is a length; omitted from reports once there are more items. `message`: as in `progress`.
         Raises: as `progress`, before the first item.
         """
         if total is None and isinstance(items, Sized):
@@ -369,32 +365,29 @@ class AttemptContext:
     def step(self, name: str, fn: Any, *args: Any, key: str | int | None = None, output: Any = None) -> Any:
         """Call `fn(*args)` once for the job and record its result; later attempts return the recorded result.
 
-        In an asynchronous handler, await it: `draft = await ctx.step("draft", call_model, text)`. When `fn` has returned,
-        its result is recorded by one statement, which succeeds only if the attempt still holds the job. If the worker dies
-        before that, `fn` is called again: a call to another system is repeated at most once for each crash, so pass the
-        job's id as its idempotency key. If `fn` raises, the attempt fails and its retry policy applies.
+        In an asynchronous handler, await it: `draft = await ctx.step("draft", call_model, text)`. One statement records the
+        result, if the attempt still holds the job. If the worker dies before that, `fn` is called again: pass the job's id
+        to other systems as the idempotency key. If `fn` raises, the attempt fails and its retry policy applies.
         `name`: 1 to 100 characters, unique in the job. `fn`: in an asynchronous handler an asynchronous function; `args`:
-        its arguments. `key`: tells the rounds of a loop apart. `output`: type of the result, by default `fn`'s annotation.
-        The result is the recorded JSON decoded to that type, on the first attempt too. It is
-        stored and shown like the job's output: by the codec of the job's type, and redacted.
-        Raises: what `fn` raises; DuplicateStepError; InvalidOutputError; StepOutputError if a recorded result does not match
-        the type; LostAttemptError; InvalidOptionError, also in a child process.
+        its arguments. `key`: distinguishes the rounds of a loop. `output`: type of the result, by default `fn`'s
+        annotation. The result is the recorded JSON decoded to that type, on the first attempt too. It is stored like the
+        job's output: by the codec of the job's type, and redacted.
+        Raises: the exceptions of `fn`; DuplicateStepError; InvalidOutputError; StepOutputError if a recorded result does
+        not match the type; LostAttemptError; InvalidOptionError, including in a child process.
         """
         return self._steps.step(name, fn, args, key=key, output=output)
 
     def transaction(self, name: str, *, key: str | int | None = None) -> StepTransaction:
         """Return a context manager for a transaction whose effects and checkpoint are one commit.
 
-        Use it in `async with ctx.transaction("charge") as session:`, or with `with` in a synchronous handler. The session is
-        an `AsyncSession` or a `Session` of the application's factory. It is None if an earlier attempt committed the step,
-        because a `with` block cannot be skipped: begin the block with `if session is not None:`. Code that forgets this
-        fails at its first use of the session, and type checkers find it; any usable session would write twice.
-        At the end of the block the session is flushed, the job is locked, and the transaction commits only if the attempt
-        still holds the job: the effects happen exactly once, and a lost attempt writes nothing. If the block raises,
-        everything is rolled back. Do not commit in the block. A handler with a session of its own must not change the same
-        rows through both: they would wait for each other.
+        Use it in `async with ctx.transaction("charge") as session:`, or with `with` in a synchronous handler. The session
+        is an `AsyncSession` or a `Session` of the application's factory. It is None if an earlier attempt committed the
+        step, because a `with` block cannot be skipped: begin the block with `if session is not None:`. At its end the
+        transaction commits only if the attempt still holds the job: the effects happen exactly once. If the block raises,
+        everything is rolled back. Do not commit in the block, and do not change the same rows through the handler's own
+        session: they would wait for each other.
         `name`, `key`: as in `step`.
-        Raises: DuplicateStepError, LostAttemptError, HandlerCommitError; InvalidOptionError, also in a child process.
+        Raises: DuplicateStepError, LostAttemptError, HandlerCommitError; InvalidOptionError, including in a child process.
         """
         opened: StepTransaction = self._steps.transaction(name, key=key)
         return opened
@@ -436,9 +429,8 @@ class AttemptContext:
         Use it in `for row in ctx.cursor("rows", rows_after, position=lambda row: row.id):`; in an asynchronous handler, in
         `async for`.
         `items_after`: called once with the last recorded position, None at the start; returns the items after it, in order.
-        `position`: returns the position of an item. It is recorded when the loop asks for the next item, after each `every`
-        items and at the end; after a crash, at most that many rounds are repeated. `output`: type of the position, by
-        default JSON. `name`, `key`: as in `step`.
+        `position`: returns the position of an item. It is recorded after each `every` items and at the end; after a crash,
+        at most that many rounds are repeated. `output`: type of the position, by default JSON. `name`, `key`: as in `step`.
         Raises: as `step`.
         """
         return self._steps.cursor(name, items_after, position=position, every=every, key=key, output=output)
@@ -446,12 +438,12 @@ class AttemptContext:
     def sleep(self, name: str, duration: timedelta, *, key: str | int | None = None) -> Any:
         """End the attempt and continue after `duration`; an attempt that starts then passes the call.
 
-        In an asynchronous handler, await it. The attempt is not counted and takes no slot while the job sleeps: it raises
-        `Snooze`, so what a session of the handler wrote is rolled back. Code before it runs again in the next attempt,
-        unless it is in steps. If the job is started earlier, for example by an operator, it goes on sleeping. In tests,
-        `drain(scheduled=True)` skips the time.
+        In an asynchronous handler, await it. It raises `Snooze`, so the attempt is not counted, and writes of the handler's
+        session are rolled back. The job takes no slot while it sleeps. Code before it runs again, unless it is in steps. A
+        job that is started earlier goes on sleeping.
         `name`, `key`: as in `step`. `duration`: from zero to 36,500 days, from now by the database's clock.
-        Raises: Snooze; DuplicateStepError, LostAttemptError; InvalidOptionError, also in batches and in a child process.
+        Raises: Snooze; DuplicateStepError, LostAttemptError; InvalidOptionError, including in batches and in a child
+        process.
         """
         return self._steps.sleep(name, duration, key=key)
 
@@ -460,13 +452,12 @@ class AttemptContext:
     ) -> Any:
         """Return the payload of an event, sent by `send_event`; until then the job waits without a slot.
 
-        In an asynchronous handler, await it. If the event was sent before, the payload is returned at once. If not, the
-        attempt ends like that of `sleep`, not counted, and the next one begins within milliseconds of the sender's commit,
-        or after `timeout`. The payload is recorded: later attempts get the same.
+        In an asynchronous handler, await it. If the event was not sent before, the attempt ends as in `sleep`, and the next
+        one begins within milliseconds of the sender's commit, or after `timeout`. Later attempts get the same payload.
         `name`, `key`: as in `step`. `event`: 1 to 200 characters; several jobs may wait for the same. `timeout`: from zero
-        to 36,500 days after the first call; required, so that no job waits forever. `output`: type of the payload.
-        Raises: EventTimeoutError, a TimeoutError, after the timeout, so that a wait has one type of result and cannot be
-        forgotten; StepOutputError for a payload of another type; otherwise as `sleep`.
+        to 36,500 days after the first call. `output`: type of the payload.
+        Raises: EventTimeoutError, a TimeoutError, after the timeout; StepOutputError for a payload of another type;
+        otherwise as `sleep`.
         """
         return self._steps.wait_for(name, event=event, timeout=timeout, key=key, output=output)
 
@@ -477,12 +468,10 @@ class AttemptContext:
         /,
         **options: Any,
     ) -> Continuation[NextOutT]:
-        """Create a continuation with another job. Return it from the handler.
+        """Return a continuation with another job, to be returned from the handler.
 
-        `payload`: the next handler's payload; None if it takes none. `options`: those of `handler.job`, including `delay`
-        and `blockers`. The next job, the completion of this one, and the writes of the handler's session are committed
-        together.
-        `handler`: the handler of the next job.
+        `handler`: of the next job. `payload`: its payload; None if it takes none. `options`: those of `handler.job`. The
+        next job, the completion of this one, and the writes of the handler's session are committed together.
         Raises: as `handler.job`.
         """
         return handler.continuation(payload, **options)
@@ -509,7 +498,7 @@ def current_attempt() -> AttemptContext | None:
     """Return the current attempt; None outside an attempt.
 
     Available in the handler, its middleware and the code they call, and in tasks and threads that inherit the handler's
-    context (`asyncio.create_task`, `asyncio.to_thread`); not in other threads.
+    context (`asyncio.create_task`, `asyncio.to_thread`).
     """
     return _CURRENT.get()
 

@@ -87,7 +87,7 @@ class MiddlewareFailed(AttemptEvent):
     """A middleware raised or was stopped after the handler's commit had completed the job; the job stays completed."""
 
     error: BaseException
-    """What the middleware raised."""
+    """The exception of the middleware."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class WorkerStarted:
     queues: tuple[str, ...] = ()
     """The queues that it serves."""
     concurrency: int = 0
-    """Maximum number of jobs it runs at once."""
+    """Maximum number of jobs it runs at a time."""
     handlers: tuple[str, ...] = ()
     """The job types that it runs."""
     database: str = ""
@@ -207,7 +207,7 @@ class SettingsChanged:
     paused_types: tuple[str, ...]
     """The job types of which no job is started."""
     concurrency: int
-    """How many jobs it runs at once."""
+    """How many jobs it runs at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +261,7 @@ class WriteQuarantined:
     worker_id: str
     """Id of the worker."""
     error: Exception
-    """What the database raised, or Python: a default, a column type or an event listener of the application."""
+    """The error of the database, or of Python: a default, a column type or an event listener of the application."""
     sqlstate: str | None
     """Its SQLSTATE code; None if it has none."""
     failures: int
@@ -276,7 +276,7 @@ class ComponentFailed:
     component: str
     """Name of the task."""
     error: BaseException
-    """What it raised."""
+    """Its exception."""
     delay: timedelta
 
 
@@ -285,7 +285,7 @@ class ProviderFailed:
     """A provider's `close` raised when the worker stopped; its dependency may still be open."""
 
     error: BaseException
-    """What `close` raised."""
+    """The exception of `close`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +302,7 @@ class SelectorFailed:
     selector: str
     """Where it is declared, `module:function`."""
     error: Exception
-    """What the selector raised, or what is wrong with its result."""
+    """The exception of the selector, or what is wrong with its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,10 +378,7 @@ class _Subscription:
 
 
 class EventBus:
-    """Delivers events to subscribers, in order of subscription, on the worker's event loop; they must return quickly.
-
-    It is for observers only: the worker itself does not depend on any subscriber.
-    """
+    """Delivers events to subscribers, in order of subscription, on the worker's event loop; they must return quickly."""
 
     __slots__ = ("_attempt_hooks", "_by_kind", "_subscriptions")
 
@@ -399,10 +396,10 @@ class EventBus:
         wanted: Callable[[], bool] | None = None,
         many: Callable[[Sequence[Any]], None] | None = None,
     ) -> Callable[[], None]:
-        """Call `subscriber` with every event from now on; return a function that unsubscribes and may be called again.
+        """Call `subscriber` with every event from now on; return a function that unsubscribes.
 
-        `kinds`: only events of these classes. `wanted`: called before each event; if it returns False, the event is skipped.
-        `many`: called instead with the list of events, in order, when several of one class happened together.
+        `kinds`: only events of these classes. `wanted`: called before each event; if it returns False, the event is
+        skipped. `many`: called instead with the list of events, in order, when several of one class happened together.
         """
         made = _Subscription(subscriber, None if kinds is None else frozenset(kinds), wanted, many)
         self._subscriptions.append(made)

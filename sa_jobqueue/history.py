@@ -11,14 +11,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 SCHEMA_VERSION: Final = 1
-"""Raised when a column changes its meaning or goes; archives carry the version they were written with."""
+"""Raised when a column is removed or changes its meaning; archives carry the version they were written with."""
 
 
 class Kind(StrEnum):
-    """What a column holds, in words that Spark, Arrow and PostgreSQL each have a type for."""
+    """Type of a column. Spark, Arrow and PostgreSQL each have a type for it."""
 
     TEXT = "text"
-    """A string. Ids and states too: a UUID in its usual form, a state by its name."""
+    """A string. Ids and states too."""
     JSON = "json"
     """A string of JSON text; the JSON null is the text `null`, and SQL's null is null."""
     INT = "int"
@@ -41,21 +41,21 @@ class Column:
     kind: Kind
     """Its type."""
     doc: str
-    """What it holds."""
+    """Its contents."""
     private: bool = False
-    """Whether it may hold what users put into payloads: left out on request."""
+    """Whether it may contain user data of payloads: left out on request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """One table as it is read: its columns in order, and what orders, dates and identifies its rows."""
+    """One table as it is read."""
 
     name: str
     """Its name, such as `jobs`."""
     columns: tuple[Column, ...]
     """Its columns, in order."""
     key: tuple[str, ...]
-    """The columns that identify a row; the first of them never changes and splits the table into parts."""
+    """The columns that identify a row; the first of them never changes and splits the table into partitions."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ ATTEMPTS: Final = Dataset(
     ),
     key=("job_id", "attempt"),
 )
-"""Attempts that did not succeed: a row each, never changed. One that succeeded is in its job."""
+"""Attempts that did not succeed: a row each, never changed."""
 
 DEAD_LETTERS: Final = Dataset(
     "dead_letters",
@@ -157,7 +157,7 @@ DEAD_LETTERS: Final = Dataset(
     ),
     key=("id",),
 )
-"""Deaths of jobs, each with what was decided about it."""
+"""Deaths of jobs, with their resolution."""
 
 BLOCKERS: Final = Dataset(
     "blockers",

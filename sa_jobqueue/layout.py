@@ -20,10 +20,10 @@ _MAX_PREFIX: Final = 20
 class Layout:
     """Names of one queue's objects.
 
-    `schema`: lower-case identifier of at most 32 bytes; None means the connection's search path.
-    `prefix`: lower-case identifier of at most 20 bytes before each name, usually ending in an underscore.
-    `id_type`: "uuid" or "text", of a job's id.
-    Raises: InvalidOptionError for any other identifier; these are the only names that become part of SQL text.
+    `schema`: lower-case identifier of at most 32 bytes; None means the connection's search path. `prefix`: lower-case
+    identifier of at most 20 bytes before each name, usually ending in an underscore. `id_type`: "uuid" or "text", of a
+    job's id.
+    Raises: InvalidOptionError for any other identifier.
     """
 
     schema: str | None = None

@@ -103,10 +103,9 @@ def vacuum(
 ) -> list[Vacuumed]:
     """VACUUM a queue's tables, one after the other; return dead rows before and after, and what keeps the rest.
 
-    `engine`: connects as the owner of the tables. `analyze`: also update the planner's statistics. `on_progress`: as in
-    `OnProgress`; None for no reports.
-    `tables`: their names in the database; by default all tables of the queue. `lock_timeout`: how long to wait for the lock
-    of each, 1 ms to 1 hour. Requires ownership of the tables; others are skipped.
+    `engine`: connects as the owner of the tables; others are skipped. `analyze`: also update the planner's statistics.
+    `on_progress`: as in `OnProgress`. `tables`: their names in the database; by default all. `lock_timeout`: how long to
+    wait for the lock of each, 1 ms to 1 hour.
     Raises: InvalidOptionError for an unknown table or a `lock_timeout` out of bounds, before anything is done.
     """
     with _working(engine, lock_timeout) as connection:
@@ -136,10 +135,9 @@ def reindex(
 ) -> list[Reindexed]:
     """Rebuild indexes concurrently, and drop the remains of interrupted rebuilds; return the result of each.
 
-    `engine`, `on_progress`: as in `vacuum`.
-    `indexes`: their names; by default those that are invalid or mostly bloat, with `every` all of the queue's.
-    `lock_timeout`: as in `vacuum`; also how long a rebuild waits for each transaction that may use the old index. After a
-    timeout the new index is dropped. Requires ownership of the tables, and temporary disk space for each index.
+    `engine`, `on_progress`: as in `vacuum`. `indexes`: their names; by default those that are invalid or mostly bloat, with
+    `every` all of the queue's. `lock_timeout`: as in `vacuum`; also how long a rebuild waits for each transaction that may
+    use the old index. After a timeout the new index is dropped. Needs temporary disk space for each index.
     Raises: InvalidOptionError for an unknown index or a `lock_timeout` out of bounds, before anything is done.
     """
     layout = model.__jobqueue__

@@ -12,10 +12,10 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from uuid import UUID
 
 JobId: TypeAlias = UUID | str
-"""A job's identity: a UUIDv7 by default, text if the model is declared so."""
+"""A job's id: a UUIDv7 by default, text if the model is declared so."""
 
 Json: TypeAlias = Any
-"""What `json.dumps` takes and PostgreSQL's jsonb stores. Used for payloads only."""
+"""A JSON value that PostgreSQL's jsonb stores. Used for payloads only."""
 
 OutT = TypeVar("OutT", covariant=True)
 
@@ -60,7 +60,7 @@ TRANSITIONS: Final = frozenset(
         (JobStatus.DEAD, JobStatus.BLOCKED),  # redriven, and still waiting for other chains
     }
 )
-"""Every legal change of status. The database's trigger and its `job_transition` view are tested against this set."""
+"""Every legal change of status, as in the view `job_transition`."""
 
 
 class AttemptOutcome(StrEnum):
@@ -269,7 +269,7 @@ class WorkerState(StrEnum):
 
 MIN_PRIORITY: Final = -9
 MAX_PRIORITY: Final = 9
-"""The range is small because a claim probes each (queue, fairness key, priority) once."""
+"""The largest priority; the smallest is its negative."""
 
 MOST_CONCURRENT: Final = 10_000
 """Highest concurrency of one worker."""
@@ -281,10 +281,10 @@ MAX_RATE_COST: Final = 1_000_000
 """Cost of a job against a rate limit."""
 
 LONGEST: Final = timedelta(days=36_500)
-"""Longest delay and timeout: a time that Python or PostgreSQL cannot represent would fail every claim of the job."""
+"""Longest delay and timeout."""
 
 LATEST: Final = datetime(9000, 1, 1, tzinfo=UTC)
-"""Latest time at which a job can be due, for the same reason."""
+"""Latest time at which a job can be due."""
 
 MIN_SERVER_VERSION: Final = 150_000
 """PostgreSQL 15, as in `server_version_num`."""

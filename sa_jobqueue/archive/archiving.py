@@ -37,19 +37,16 @@ def archive(
     options: ArchiveOptions | None = None,
     on_progress: Listener | None = None,
 ) -> ArchiveReport:
-    """Move chains that ended before a time from the tables to Parquet files, each whole; return what was done.
+    """Move chains that ended before a time from the tables to Parquet files; return what was done.
 
-    `before`: an age, counted back from the database's present, or an aware instant that is not in its future.
-    `path`: a folder, or a URI of a file system that pyarrow has. One queue archives to one path.
-    `engine`: who writes the files; this process with pyarrow unless given (`sa_jobqueue.spark.archive` gives Spark).
-    `on_progress`: called after each step; an exception stops the archiver.
-    A chain stays if a job of a chain that stays waits for it or waited; if it is awaited; and, unless
-    `options.include_dead`, if it has an unresolved dead letter. Killed at any moment and called again with the same path, it
-    goes on: no row is lost, and none is left both in the tables and in the archive.
-    `database`: an Engine, or the URL of the database; it uses one connection, which does not stay in a pool. `options`:
-    limits, timeouts and which chains are archived; by default those of `ArchiveOptions`.
-    Changes: rows of `job`, `job_attempt`, `job_blocker` and `dead_letter` are deleted, `archive_run` records what became of
-    them. Locks: an advisory lock on the queue's archive; rows for as long as a batch of `options.delete_batch_size` takes.
+    `before`: an age, or an aware instant that is not in the future, by the database's clock. `path`: a folder, or a URI of
+    a file system that pyarrow has. One queue archives to one path. `engine`: writes the files; by default pyarrow in this
+    process. `on_progress`: called after each step; an exception stops the archiver. `database`: an Engine, or the URL of
+    the database; it uses one connection. `options`: those of `ArchiveOptions`. A chain stays if a job of a chain that stays
+    waits or waited for it; if it has waiters; and, unless `options.include_dead`, if it has an unresolved dead letter. If
+    it is killed, the next call with the same path continues: no row is lost, or left in both places.
+    Changes: rows of `job`, `job_attempt`, `job_blocker` and `dead_letter` are deleted; `archive_run` records the run.
+    Locks: an advisory lock on the queue's archive; rows for as long as a batch of `options.delete_batch_size` takes.
     Raises: InvalidOptionError, DatabaseUnavailableError, SchemaError and UnarchivedColumnsError before anything is done;
     ArchiveBusyError; ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was
     or in the archive.
@@ -72,10 +69,10 @@ def preview(
     model: type[JobMixin[Any]] = Job,
     options: ArchiveOptions | None = None,
 ) -> ArchivePreview:
-    """Return what `archive` would take on now, by type and month, and what would be held back. Writes nothing.
+    """Return what `archive` would move now, by type and month, and what would be held back. Writes nothing.
 
-    It takes for granted that `archive` runs to its end; memory and time are those of walking all jobs once.
     `database`, `before`, `options`: as in `archive`.
+    Cost: walks all jobs once.
     Raises: InvalidOptionError, DatabaseUnavailableError, SchemaError, UnarchivedColumnsError.
     """
     check_before(before)
@@ -112,9 +109,8 @@ def archive_runs(
 def abandon_run(database: Database | URL | str, run_id: UUID, *, model: type[JobMixin[Any]] = Job) -> None:
     """Give up an archive run that has only been planned, so that the queue can archive to another place.
 
-    Its chains stay in the tables. Its unfinished files are deleted if their location can still be used; readers never see
-    them.
-    `database`: as in `archive`. `run_id`: as `archive_runs` lists it.
+    Its chains stay in the tables. Its unfinished files are deleted if their location can still be used. `database`: as in
+    `archive`. `run_id`: as `archive_runs` lists it.
     Changes: deletes the run from `archive_run`. Locks: an advisory lock on the queue's archive.
     Raises: ArchiveError if there is no such run, or if it is past the state `planned`; ArchiveBusyError;
     DatabaseUnavailableError, SchemaError.

@@ -35,13 +35,13 @@ class Task:
     location: Location
     """Folder or file system of the archive."""
     connection: Connection
-    """The archiver's own; an engine leaves it without a transaction."""
+    """The archiver's own connection; an engine leaves it without a transaction."""
     on_progress: Callable[[int], None]
-    """To be called with the number of jobs each time some were written."""
+    """Called with the number of jobs each time some were written."""
 
 
 class Engine(Protocol):
-    """Writes the rows of `statements.archived.read` as Parquet files; reading them back is not its business."""
+    """Writes the rows of `statements.archived.read` as Parquet files; the archiver reads them back."""
 
     @property
     def name(self) -> str:
@@ -51,23 +51,19 @@ class Engine(Protocol):
     def write(self, task: Task) -> dict[str, int]:
         """Write all files of a run; return how many rows of each dataset were read for it.
 
-        Each file lies in `Location.hidden_folder` of its dataset and day, with the columns of `arrow.arrow_schema`. What a
-        crash leaves there is thrown away.
-        `task`: the run, and where its files go.
+        Each file lies in `Location.hidden_folder` of its dataset and day, with the columns of `arrow.arrow_schema`. `task`:
+        the run, and where its files go.
         """
         ...
 
 
 class PyArrowEngine:
-    """Writes in this process: COPY, a block at a time, into one file a day and dataset."""
+    """Writes in this process: COPY, a block at a time, into one file for each day and dataset."""
 
     name: Final = "pyarrow"
 
     def write(self, task: Task) -> dict[str, int]:
-        """Write all files of a run; return the number of rows of each dataset, as `Engine.write`.
-
-        One statement a part and dataset; memory for some blocks and one row group.
-        """
+        """Write all files of a run; return the number of rows of each dataset, as `Engine.write`."""
         return {dataset.name: _write(task, dataset) for dataset in DATASETS.values()}
 
 

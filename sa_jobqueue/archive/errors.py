@@ -63,9 +63,8 @@ class ArchiveElsewhereError(ArchiveError):
 class ArchiveCorruptError(ArchiveError):
     """The archive read back differs from the rows read from the tables; nothing was deleted because of it.
 
-    `path` is the file, or the run's location; `reason` states the difference. If readers never saw the run's files, the next
-    archiver restarts the run. A run that is already deleting waits until the file is restored: the chains that it deleted
-    exist nowhere else.
+    `path` is the file, or the run's location; `reason` states the difference. If readers never saw the run's files, the
+    next archiver restarts the run. A run that is already deleting waits until the file is restored.
     """
 
     def __init__(self, path: str, reason: str) -> None:

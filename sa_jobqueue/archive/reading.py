@@ -20,7 +20,7 @@ def open_archive(path: str | os.PathLike[str], dataset: str = "jobs") -> Any:
 
     `path`: the archive's folder or URI, as in `archive`. `dataset`: `jobs`, `attempts`, `dead_letters` or `blockers`.
     Columns are those of the published schema, then `completed_date` (the day in UTC on which the chain ended) and `run`
-    (`archive_run.id`): filters on these two read only the files they need. Without files it has no rows.
+    (`archive_run.id`): filters on these two read only the files they need.
     Raises: InvalidOptionError.
     """
     if dataset not in DATASETS:
@@ -45,9 +45,9 @@ def read(
 ) -> pa.Table:
     """Read one dataset of an archive into memory; return a `pyarrow.Table`, whose `to_pandas()` is a DataFrame.
 
-    `columns`: all for None. `where`: a filter such as `pyarrow.compute.field("completed_date") >= date(2026, 1, 1)`.
-    While an archiver is at work a row may be in the archive and in the tables: who reads both reads the tables first, and
-    leaves out of the archive what was in them. Otherwise as `open_archive`.
+    `columns`: all for None. `where`: a filter such as `pyarrow.compute.field("completed_date") >= date(2026, 1, 1)`. While
+    an archiver works, a row may be in the archive and in the tables: read the tables first, and drop their rows from the
+    archive's. Otherwise as `open_archive`.
     """
     table: pa.Table = open_archive(path, dataset).to_table(columns=None if columns is None else list(columns), filter=where)
     return table

@@ -192,7 +192,7 @@ def progress(database: Database, /, *, job_id: str, as_json: bool) -> None:
 
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Only show which.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @by_option
 @json_option
 @with_database
@@ -209,7 +209,7 @@ def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: st
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @click.option("--cascade", is_flag=True, help="Also delete every chain that their jobs wait or waited for.")
 @by_option
-@click.option("--dry-run", is_flag=True, help="Only show which.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 @with_database

@@ -264,7 +264,7 @@ def dismiss(database: Database, /, *, by: str | None, dry_run: bool, as_json: bo
     help="Only those resolved longer ago than this, such as 90d.",
 )
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only show how many would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @json_option
 @with_database
 def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...], dry_run: bool, as_json: bool) -> None:

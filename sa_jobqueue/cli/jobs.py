@@ -188,7 +188,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
 
 @jobs.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Only show how many would change.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @by_option
 @json_option
 @with_database
@@ -241,7 +241,7 @@ def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str
 )
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
 @click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only show how many would change.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @by_option
 @json_option

@@ -80,7 +80,7 @@ def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, loc
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only show what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @_lock_timeout
 @json_option
 @with_database

@@ -29,7 +29,7 @@ _WHOLE = click.IntRange(MIN_PRIORITY, MAX_PRIORITY)
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
 @click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated.")
 @click.option("--payload", metavar="JSON", help="Only jobs whose payload contains this, such as '{\"tenant\": 7}'.")
-@click.option("--dry-run", is_flag=True, help="Only show how many would change.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @by_option
 @json_option
 @with_database

@@ -68,7 +68,7 @@ class _Sum:
 @click.option(
     "--type", "types", multiple=True, metavar="TYPE", help="Only chains whose first job has this type; may be repeated."
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @json_option
 def prune(
     *,

@@ -82,7 +82,7 @@ def _row(worker: WorkerStatus) -> tuple[Any, ...]:
     metavar="DURATION",
     help="Wait at most this long, such as 2m, until they have stopped; exit with status 1 if they have not.",
 )
-@click.option("--dry-run", is_flag=True, help="Only show which.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @by_option
 @json_option
 @with_database

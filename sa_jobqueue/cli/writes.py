@@ -99,7 +99,7 @@ def _find(session: Any, database: Database, write_id: str, sequence: int) -> Wri
 @click.option(
     "--older-than", type=duration, required=True, metavar="DURATION", help="Only writes older than this, such as 90d."
 )
-@click.option("--dry-run", is_flag=True, help="Only show which.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @json_option
 @with_database
 def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, as_json: bool) -> None:

@@ -49,7 +49,7 @@ class Access:
 
     `user`: recorded with each change, 1 to 200 printable characters. `permissions`: empty by default. `sources`: names of
     the queues that the user may open; None for all. `payload_types`: patterns, with `*` and `?`, of the job types whose
-    payloads and errors are shown, such as `["*"]` for all; none by default: those of other types are redacted.
+    payloads and errors are shown; none by default.
     Raises: InvalidOptionError.
     """
 
@@ -79,5 +79,5 @@ class Access:
 
 
 Authorize = Callable[[Request], Access | Awaitable[Access | None] | None]
-"""Returns what the user of a request may do, or None to refuse it. A plain function runs in a thread. It may raise
+"""Returns the user's access, or None to refuse the request. A plain function runs in a thread. It may raise
 `starlette.exceptions.HTTPException(303, headers={"Location": "/login"})` to send the user to a login page."""

@@ -85,16 +85,16 @@ def dashboard(
 ) -> ASGIApp:
     """Return the dashboard as an ASGI application; mount it under any prefix.
 
-    `engine`: reads, in READ ONLY transactions; best with the observer's role. Or a list of `Source`, one for each queue.
-    `jobs`: the `JobQueue` or `Job` class of the queue.
-    `operator`: changes what users change, best with the operator's role; without it the dashboard is read-only, and there is
-    no connection that could write.
-    `authorize`: what the user of a request may do, see `Access`. Without it, every page only explains how to set it.
-    `hosts`: names in the `Host` header that are accepted, without ports; "*" for any, where something in front checks them.
-    `frame_ancestors`: origins whose pages may show the dashboard in a frame.
-    `title`: shown on every page, such as the name of the environment.
-    `trace_url`: where a trace is shown, with `{trace_id}` and optionally `{span_id}` in it:
-    "https://jaeger.example/trace/{trace_id}"; pages of jobs then have links to it.
+    `engine`: reads, in READ ONLY transactions; use the observer's role. Or a list of `Source`, one for each queue. `jobs`:
+    the `JobQueue` or `Job` class.
+    `operator`: an engine with the operator's role, for changes; without it the dashboard is read-only.
+    `authorize`: returns what the user of a request may do, see `Access`. Without it, every page only explains how to set
+    it.
+    `hosts`: accepted names in the `Host` header, without ports; "*" for any, if a proxy checks them.
+    `frame_ancestors`: origins whose pages may show the dashboard in a frame. `title`: shown on every page, such as the name
+    of the environment.
+    `trace_url`: "https://jaeger.example/trace/{trace_id}", optionally with `{span_id}`; pages of jobs then have links to
+    it.
     Raises: InvalidOptionError.
     """
     if isinstance(engine, Engine | AsyncEngine):

@@ -93,8 +93,8 @@ class InvalidJobError(JobQueueError, ValueError):
 class SessionSettingError(JobQueueError):
     """A setting of the application's session is not supported; nothing was written.
 
-    `setting` names it, `value` is the supported value, `reason` what could not be written or read. The engine can set it for
-    its own sessions: `create_engine(url, connect_args={"options": "-c intervalstyle=postgres"})`, or
+    `setting` names it, `value` is the supported value, `reason` what could not be written or read. Set it for the engine's
+    sessions: `create_engine(url, connect_args={"options": "-c intervalstyle=postgres"})`, or
     `connect_args={"client_encoding": "utf8"}`.
     """
 
@@ -270,8 +270,8 @@ class JobTypeNotFoundError(JobQueueError, LookupError):
 class ChainReferencedError(JobQueueError):
     """A chain cannot be deleted because a job of another chain waits for it or has waited for it.
 
-    `references` lists `(chain_id, job_id)`: the chain, and the job that refers to it; the first 1,000. Nothing was
-    changed. Delete that job's chain first, or in the same call.
+    `references` lists `(chain_id, job_id)`: the chain, and the job that refers to it; the first 1,000. Nothing was changed.
+    Delete that job's chain first, or in the same call.
     """
 
     def __init__(self, references: Sequence[tuple[JobId, JobId]]) -> None:
@@ -510,8 +510,7 @@ class LostAttemptError(JobQueueError):
 class DuplicateStepError(JobQueueError, ValueError):
     """A handler used the name of a step twice in one attempt; the second was not run.
 
-    `name` and `key` are those of the step. Steps are found by name in later attempts, so give each its own; in a loop, pass
-    `key=`.
+    `name` and `key` are those of the step. Give each step its own name; in a loop, pass `key=`.
     """
 
     def __init__(self, name: str, key: str = "") -> None:
@@ -525,7 +524,7 @@ class DuplicateStepError(JobQueueError, ValueError):
 
 
 class StepOutputError(JobQueueError):
-    """What is recorded of a step does not match the handler: its kind or the type of its result has changed.
+    """The record of a step does not match the handler: its kind or the type of its result has changed.
 
     `name` and `key` are those of the step, `reason` is the difference. Change the handler back, or give the step a new
     name: it then runs again.
@@ -546,8 +545,8 @@ class StepOutputError(JobQueueError):
 class EventTimeoutError(JobQueueError, TimeoutError):
     """The event that a job waited for was not sent in time. Catch it in the handler, or the attempt fails.
 
-    `event` is the name of the event; `name` and `key` are those of the step. Later attempts raise it at once, also if the
-    event is sent after all.
+    `event` is the name of the event; `name` and `key` are those of the step. Later attempts raise it immediately, even if
+    the event is sent later.
     """
 
     def __init__(self, event: str, name: str, key: str = "") -> None:

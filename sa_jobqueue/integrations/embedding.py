@@ -15,8 +15,8 @@ from sa_jobqueue.worker import Worker
 async def running(worker: Worker) -> AsyncIterator[Worker]:
     """Run a worker while the block runs: it has started when the block begins, and has stopped when the block has ended.
 
-    At the end it claims no more, and jobs that are running may finish for up to the worker's `shutdown_timeout`; the rest
-    are released. Leave the server that much time to stop. If the task is cancelled meanwhile, they are released at once.
+    At the end it claims no more, and running jobs may finish for up to the worker's `shutdown_timeout`; the rest are
+    released. Leave the server that much time to stop. If the task is cancelled meanwhile, they are released immediately.
     `worker`: the worker to run. Yields it.
     Raises: as `Worker.run`, before the block begins.
     """

@@ -48,16 +48,16 @@ _EXTENSION: Final = "sa_jobqueue"
 class FlaskJobs:
     """Connects a registry with a Flask application and its database.
 
-    - Each attempt of the registry's handlers, and of those that it includes, runs in a new application context, whatever
-      runs it: a worker, a child process of one, or `drain` in a test.
-    - With Flask-SQLAlchemy, the session that a handler asks for is `db.session`: functions of the application that use
-      `db.session` take part in the transaction that completes the job. They must not commit it.
-    - A handler that takes no session commits `db.session` itself; if it leaves writes there uncommitted, its attempt fails
-      with `UncommittedWritesError`.
-    - `flask jobs ...` has all commands of `sa-jobqueue`, for the application's database; `flask jobs worker` runs a worker.
+    - Each attempt of the registry's handlers, and of those that it includes, runs in a new application context: in a
+      worker, a child process, or `drain`.
+    - With Flask-SQLAlchemy, the session that a handler asks for is `db.session`: functions that use it take part in the
+      transaction that completes the job. They must not commit it.
+    - A handler that takes no session commits `db.session` itself; if it leaves writes uncommitted, its attempt fails with
+      `UncommittedWritesError`.
+    - `flask jobs ...` has all commands of `sa-jobqueue`, for the application's database.
 
-    `jobs`: the registry. `db`: Flask-SQLAlchemy's object, or a `scoped_session` or `sessionmaker` bound to an engine. `app`:
-    the application; None to pass it to `init_app` later.
+    `jobs`: the registry. `db`: Flask-SQLAlchemy's object, or a `scoped_session` or `sessionmaker` bound to an engine.
+    `app`: the application; None to pass it to `init_app` later.
     """
 
     def __init__(
@@ -117,9 +117,8 @@ class FlaskJobs:
     def request_context(self, request: Request) -> RequestContext:
         """Return Flask's context of a request to the dashboard: `with queue.request_context(request):` in its `authorize`.
 
-        Within it, Flask's `session` and what reads it, such as Flask-Login's `current_user`, are those of the browser that
-        sent the request; changes of the session are not sent to it.
-        `request`: that of the dashboard, a Starlette `Request`.
+        Within it, Flask's `session`, and Flask-Login's `current_user`, are those of the browser that sent the request;
+        changes of the session are not sent to it. `request`: that of the dashboard, a Starlette `Request`.
         """
         url = request.url
         environ = create_environ(

@@ -19,9 +19,8 @@ __all__ = ["JobQueuePlugin"]
 class JobQueuePlugin(InitPlugin):
     """Runs a worker from start-up to shutdown, as `embedding.running`, and answers probes.
 
-    `/livez` fails when a component of the worker has been stuck for half of `limit`, 5 minutes unless given. `/readyz`
-    fails while the worker cannot start jobs. Both return a JSON document with the causes. `health`: whether to add them.
-    `worker`: the worker to run.
+    `worker`: the worker to run. `health`: whether to add `/livez` and `/readyz`, as in `starlette.health_routes`. `limit`:
+    as there.
     """
 
     def __init__(self, worker: Worker, *, health: bool = True, limit: timedelta = DEFAULT_LIMIT) -> None:

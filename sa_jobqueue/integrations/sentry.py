@@ -29,14 +29,14 @@ __all__ = ["report_jobs"]
 def report_jobs(jobs: JobQueue[Any], *, check_ins: bool = True) -> None:
     """Report every attempt of the handlers of `jobs` to Sentry.
 
-    - An error of a handler is captured with the context `job` (id, type, queue, attempt and the like) and the tags
-      `job.type` and `job.queue`. `Retry`, `Discard` and a timeout are captured too; `Snooze`, `Cancel` and a shutdown are
-      not. Sentry's logging integration does not report the worker's own log line of the failure a second time.
+    - An error of a handler, `Retry`, `Discard` or a timeout is captured with the context `job` (id, type, queue, attempt
+      and the like) and the tags `job.type` and `job.queue`; `Snooze`, `Cancel` and a shutdown are not.
     - An attempt is a transaction named after its job type, with the operation `queue.process`.
-    - `check_ins`: an attempt of a job that a schedule enqueued is a check-in of the monitor with the schedule's name, which
-      is created and updated from its declaration.
+    - `check_ins`: an attempt of a scheduled job is a check-in of the monitor with the schedule's name, which is created
+      from its declaration.
 
-    The payload is not part of what this adds; Sentry's own `include_local_variables=False` keeps it out of stack frames.
+    The payload is not sent, but Sentry sends local variables of stack frames, unless you set its
+    `include_local_variables=False`.
     """
     ignore_logger(LOGGER_NAME)
     ignore_logger(f"{LOGGER_NAME}.{ATTEMPTS}")

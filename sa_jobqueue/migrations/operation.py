@@ -43,11 +43,11 @@ class MigrateJobQueueOp(MigrateOperation):
         prefix: str = "",
         id_type: IdType = "uuid",
     ) -> None:
-        """Migrate a job queue's tables from one version to another, up or down.
+        """Migrate a job queue's tables from one version to another, up or down. Alembic offers it as `op.migrate_job_queue`.
 
-        `operations`: passed by Alembic, which offers this as `op.migrate_job_queue`. `from_version`, `to_version`: the
-        current and the wanted schema version. Pass them as literals, so that an old migration always replays the same; 0
-        means no tables. `schema`, `prefix` and `id_type` are those of the model. Down to 0, all jobs are lost.
+        `operations`: passed by Alembic. `from_version`, `to_version`: the current and the wanted schema version, as
+        literals, so that an old migration always replays the same; 0 means no tables: all jobs are lost. `schema`, `prefix`
+        and `id_type` are those of the model.
         Raises: SchemaError if the tables are not of `from_version`; nothing was changed. Never with `--sql`.
         """
         layout = Layout(schema, prefix, id_type)

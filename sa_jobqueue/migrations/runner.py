@@ -37,12 +37,12 @@ _LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('sa_jobqueue migrati
 
 
 def statements(layout: Layout, *, from_version: int, to_version: int) -> list[str]:
-    """Return the DDL that migrates a queue's tables from one version to another, up or down.
+    """Return the DDL that migrates a queue's tables from one version to another, up or down. It reads no database.
 
-    `layout`: placement of the tables: `Job.__jobqueue__` of the mapped class. `from_version`, `to_version`: schema versions,
-    from 0, which means no tables, to the latest.
-    Shape: statements in order, without semicolons at their ends; the last stamps the version reached, unless that is 0,
-    where nothing is left. Empty when the versions are equal. Reads no database, so it is always the same.
+    `layout`: placement of the tables: `Job.__jobqueue__` of the mapped class. `from_version`, `to_version`: schema
+    versions; 0 means no tables.
+    Shape: statements in order, without semicolons at their ends; the last stamps the version. Empty if the versions are
+    equal.
     Raises: SchemaTooNewError for a version this library does not know, InvalidOptionError for a negative one.
     """
     for option, version in (("from_version", from_version), ("to_version", to_version)):
@@ -61,8 +61,8 @@ def statements(layout: Layout, *, from_version: int, to_version: int) -> list[st
 def current_version(connection: Connection, layout: Layout) -> int:
     """Return the version of a queue's tables; 0 without a `job` table.
 
-    `connection`: reads the catalog. `layout`: placement of the tables: `Job.__jobqueue__` of the mapped class.
-    Raises: SchemaError when a `job` table exists without our stamp; UnsupportedServerError without PostgreSQL.
+    `connection`: reads the catalog. `layout`: as in `statements`.
+    Raises: SchemaError if a `job` table exists without a stamp; UnsupportedServerError without PostgreSQL.
     """
     require_postgresql(connection.dialect.name)
     job = layout.qualified("job")
@@ -102,20 +102,17 @@ def migrate(
 ) -> None:
     """Migrate a queue's tables from their current version to another, up or down.
 
-    Anything that `prepare` has already created is kept.
-    `connection`: connects as the owner of the tables. `layout`: placement of the tables: `Job.__jobqueue__` of the mapped
-    class. `from_version`, `to_version`: schema versions, from 0, which means no tables, to the latest. `patience`: how long
-    to try to get the locks; 2 minutes by default.
-    Changes: the queue's tables, types, functions and views; its schema appears with the first version and goes with the
-    last one if nothing else lives there. Down to 0, all jobs are lost.
+    `connection`: connects as the owner of the tables. `layout`, `from_version`, `to_version`: as in `statements`.
+    `patience`: how long to try to get the locks; 2 minutes by default. What `prepare` has already created is kept.
+    Changes: the queue's tables, types, functions and views; its schema is created with the first version, and dropped with
+    the last one if nothing else is in it. Down to 0, all jobs are lost.
     Locks: an advisory lock, so that two migrations never overlap, and those in the versions' own docstrings. It waits a
-    second at most for each of these, then releases them all, rests, and tries again until its `patience` is over.
-    Obliges: commit at once, because the locks are held until then. It is one transaction; after a rollback nothing has
-    changed.
-    A connection in AUTOCOMMIT, such as in Alembic's `autocommit_block()`, is given a transaction that is committed here.
+    second at most for each of these, then releases them all, pauses, and tries again until its `patience` is over.
+    Obliges: commit immediately, because the locks are held until then. It is one transaction. A connection in AUTOCOMMIT is
+    given a transaction that is committed here.
     Raises: UnsupportedServerError if it is not PostgreSQL, or the encoding of the database is not UTF8; SchemaMissingError
-    or SchemaError when the tables are not of `from_version`, SchemaTooNewError for a version this library does not know,
-    SchemaBusyError when other transactions held the tables all the time; nothing was changed.
+    or SchemaError if the tables are not of `from_version`, SchemaTooNewError for a version this library does not know,
+    SchemaBusyError if other transactions held the tables all the time; nothing was changed.
     """
     with _in_transaction(connection):
         _migrate(connection, layout, from_version=from_version, to_version=to_version, patience=patience)
@@ -150,9 +147,8 @@ def upgrade(
 ) -> int:
     """Upgrade a queue's tables to a version, by default the latest; return their previous version.
 
-    Changes nothing if they have that version or a newer known one: safe to call at every start of a program.
-    `connection`, `patience`: as in `migrate`. `layout`: that of the ready-made models by default; `Job.__jobqueue__` of a
-    mapped class. `to_version`: None means the latest.
+    Changes nothing if they have that version or a newer known one: safe to call at every start of a program. `connection`,
+    `patience`: as in `migrate`. `layout`: that of the ready-made models by default. `to_version`: None means the latest.
     Locks, Obliges, Raises: as `migrate`.
     """
     wanted = versions.LATEST if to_version is None else to_version
@@ -180,16 +176,14 @@ def prepare(
 ) -> list[str]:
     """Create the empty columns and the indexes of a later version ahead of its migration; return their names.
 
-    Run it before `upgrade`, or before `alembic upgrade head`, if a table is large: reads and writes go on meanwhile, and
-    the migration then finds them done. An incomplete index of an earlier attempt is built again. Does nothing if there is
-    nothing to do.
-    `connection`: in AUTOCOMMIT, see below. `layout`, `to_version`: as in `upgrade`. `patience`: as in `migrate`, for each
-    column.
+    Run it before `upgrade`, or before `alembic upgrade head`, if a table is large: reads and writes go on meanwhile. An
+    incomplete index of an earlier attempt is built again.
+    `connection`: in AUTOCOMMIT. `layout`, `to_version`: as in `upgrade`. `patience`: as in `migrate`, for each column.
     Changes: the columns and indexes; the version stays, so running programs are not affected.
-    Locks: as `migrate` for a column, each separately; for an index none that readers or writers wait for, and it waits
-    itself for the transactions that were open when it began.
+    Locks: as `migrate` for a column, each separately; for an index none that readers or writers wait for, and it waits for
+    the transactions that were open when it began.
     Obliges: a connection in AUTOCOMMIT: PostgreSQL does not do this in a transaction.
-    Raises: SchemaTooNewError, SchemaError as `current_version`; SchemaBusyError; InvalidOptionError when it is not in
+    Raises: SchemaTooNewError, SchemaError as `current_version`; SchemaBusyError; InvalidOptionError if it is not in
     AUTOCOMMIT. What was done until then stays.
     """
     layout = layout or Layout()

@@ -113,15 +113,12 @@ _COMPANIONS: Final[dict[str, tuple[type, str]]] = {
 
 
 class JobMixin(Generic[IdT]):
-    """Turns a mapped class into a job queue: `class Job(JobMixin, Base)`.
+    """Turns a mapped class into job tables: `class Job(JobMixin, Base)`.
 
-    Class keywords: `queue_schema` and `queue_prefix` place the tables (`Layout` has the rules; without a schema they lie
-    in that of the base's metadata, else on the search path); `queue_id_factory` makes ids. `JobMixin[str]` has text ids,
-    `JobMixin` UUIDs; without a factory both are UUIDv7. Columns added in the class body are the application's own. The
-    companions (`Job.Attempt`, `Job.Blocker`, `Job.Chain`, `Job.DeadLetter`, `Job.Worker`, ...) are mapped on the same base.
-
-    Constructing one validates it: `InvalidJobError` names the field. It is an ordinary instance after that; adding
-    it to a session enqueues it when, and only when, that session's transaction commits.
+    Class keywords: `queue_schema` and `queue_prefix` place the tables (see `Layout`; by default in the schema of the base's
+    metadata, or on the search path); `queue_id_factory` makes ids. `JobMixin[str]` has text ids, `JobMixin` UUIDs; both are
+    UUIDv7 by default. Columns added in the class body are the application's own. `Job.Attempt`, `Job.Blocker`, `Job.Chain`,
+    `Job.DeadLetter`, `Job.Worker` and others are mapped on the same base.
     """
 
     __jobqueue__: ClassVar[Layout]
@@ -220,32 +217,31 @@ class JobMixin(Generic[IdT]):
         skip_while_retrying: bool | None = None,
         **columns: Any,
     ) -> None:
-        """Describe a job; nothing is written until a session flushes it.
+        """Describe a job; nothing is written until a session flushes it, and it is enqueued when the transaction commits.
 
-        If a registry in this process has a handler for the type, the job is what `handler.job(input, ...)` returns: options
-        that are not given are the handler's, and `input` is checked as its payload. Of several registries with the type,
-        the last to declare it counts. Otherwise the job is plain: queue "default", priority 0, 20 attempts, no timeout.
-        `type_name`: the handler's name; a type without a handler here may have one elsewhere.
-        `input`: a payload of the handler's type; without a handler, what `json.dumps` takes; at most `payloads.MAX_BYTES` of
-        JSON text. `input_version`: version of its shape, at least 1; the input of another version than the handler's is
-        checked when the job runs.
+        If a registry in this process has a handler for the type (of several, the last to declare it), options that are not
+        given are the handler's, and `input` is checked as its payload. Otherwise: queue "default", priority 0, 20 attempts,
+        no timeout.
+        `type_name`: the handler's name; it need not have a handler in this process.
+        `input`: a payload of the handler's type; without a handler, JSON of at most 1 MiB. `input_version`: version of its
+        shape, at least 1; if it is not the handler's, the input is checked when the job runs.
         `queue`: 1 to 100 letters, digits and `_.:/-`. `priority`: -9 to 9, larger first.
-        `delay`: added to the database's clock at the insert, not negative. `at`: an aware instant; a past one means
-        now. Give one of the two, or none for at once.
-        `max_attempts`: at least 1. `timeout`: of one attempt, above zero; None lets it run as long as its worker lives.
-        Neither `delay` nor `timeout` is above 36,500 days, `at` is before the year 9000.
-        `id`: yours, or made by the queue's factory. `deduplication_key`: at most one open chain of a type has it; a
-        second is an IntegrityError at the flush, `enqueue(session, job, deduplicate=...)` finds the first instead. As
-        text, both are 1 to 500 characters and at most 1,000 bytes.
-        `blockers`: chains it waits for, each a job, a chain, the id of one, or a `WaitFor`; new jobs among them are added
-        to the session with this one. It is `blocked` until the last of them has completed.
+        `delay`: from the insert, by the database's clock; 0 to 36,500 days. `at`: an aware instant before the year 9000; a
+        past one means now. Give one of the two, or none for now.
+        `max_attempts`: at least 1. `timeout`: of one attempt, up to 36,500 days; None: as long as its worker lives.
+        `id`: yours, or made by the factory. `deduplication_key`: at most one open chain of a type has it; a second is an
+        IntegrityError at the flush, unless you use `enqueue`. Text of 1 to 500 characters and at most 1,000 bytes, as `id`
+        and `ordering_key`.
+        `blockers`: chains that it waits for, each a job, a chain, an id, or a `WaitFor`; new jobs among them are added to
+        the session. It is `blocked` until the last of them has completed.
         `fairness_key`: text of at most 100 characters, or a whole number, such as a customer's id: jobs of different keys
-        share the queue fairly; empty and None mean no key. `rate_cost`: how much each attempt counts against
-        rates, 1 to 1,000,000; 1 unless given. `expires_at`: an aware instant, or an expression of the database's clock; not
-        started by then, it is cancelled and never run. `ordering_key`: as long as `deduplication_key`; jobs of one key run
-        one at a time, in the order of `created_at`. `skip_while_retrying`: whether the others of its key go on while it
-        waits for another attempt. `columns`: the application's own; `trace_context`, where it is not to be OpenTelemetry's
-        current span.
+        share the queue fairly; empty and None mean no key.
+        `rate_cost`: how much each attempt counts against rates, 1 to 1,000,000; 1 by default.
+        `expires_at`: an aware instant, or an expression of the database's clock; if it has not started by then, it is
+        cancelled.
+        `ordering_key`: jobs of one key run one at a time, in the order of `created_at`. `skip_while_retrying`: whether the
+        others of its key go on while it waits for another attempt.
+        `columns`: the application's own; `trace_context`, by default OpenTelemetry's current span.
         Raises: InvalidJobError naming the field; InvalidPayloadError and InvalidBlockersError as `handler.job`.
         """
         handler = columns.pop("_handler", _FIND)

@@ -66,9 +66,9 @@ def waits(blockers: Iterable[Any], id_type: type) -> tuple[WaitFor[Any], ...]:
 def sequence(*jobs: Any) -> Any:
     """Make each job wait for the one before it, and return the last: adding that to a session enqueues them all.
 
-    For steps that are known up front. Each job is a chain of its own, which starts when the chain before it has
-    completed; if that dies, the rest stays blocked until it is redriven. A step that takes the output of the one before is
-    made with `blockers=[...]` instead, or continues the chain from its handler. `jobs`: at least one, new ones.
+    Each job is a separate chain, which starts when the chain before it has completed; if that dies, the rest stays blocked
+    until it is redriven. A step that takes the output of another needs `blockers=[...]` instead. `jobs`: at least one, new
+    ones.
     Raises: InvalidJobError naming the place.
     """
     if not jobs:

@@ -71,9 +71,8 @@ def list_audit(
 ) -> Page[AuditMixin]:
     """Return one page of the audit, in chronological order.
 
-    `after`: `next` of the previous page. `limit`: 1 to 1,000. `scan_limit`: as in `list_jobs`.
-    `where`: only matching records; all by default.
-    Locks: none. Raises: InvalidOptionError.
+    `scan_limit`: as in `list_jobs`. `where`: only matching records; all by default.
+    Raises: InvalidOptionError.
     """
     check_limit(limit, scan_limit)
     check_position(after, UUID)

@@ -24,7 +24,7 @@ class BlockerCounts:
     completed: int
     """Ended with that status."""
     dead: int
-    """Ended so; one that is redriven is open again."""
+    """Ended with that status; one that is redriven is open again."""
     cancelled: int
     """Ended with that status."""
 
@@ -40,12 +40,10 @@ class BlockerCounts:
 
 
 def count_blockers(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> BlockerCounts:
-    """Return the number of chains that a job waits or waited for, by their state.
+    """Return the number of chains that a job waits or waited for, by their state. Reads a row for each chain.
 
     `job_id`: id of the job that waits.
-
-    Reads a row a chain: for a bar that moves, not for every job of a set.
-    Locks: none. Raises: JobNotFoundError; InvalidJobError when the id is not of this queue's id type.
+    Raises: JobNotFoundError.
     """
     check_id(model, "job_id", job_id)
     with translated():

@@ -255,7 +255,7 @@ def _refuse_cycles(edges: Sequence[Row[Any]]) -> None:
 def find_write(
     session: Session, write_id: str, *, sequence: int = 0, model: type[JobMixin[Any]] = Job
 ) -> WriteResult | None:
-    """Return the result of a bulk write; None if it has not committed. Locks: none."""
+    """Return the result of a bulk write; None if it has not committed."""
     entry = _entry(session, write_id, sequence, model)
     return None if entry is None else entry[0]
 

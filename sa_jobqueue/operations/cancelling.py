@@ -28,15 +28,12 @@ def cancel_chains(
 ) -> BulkResult[Any]:
     """Cancel chains that have not ended, each by its current job; return those that were cancelled, sorted.
 
-    `chain_ids`: at most 1,000 per call. `by`, `dry_run`: as in `cancel_jobs`. Completed jobs of the chains do not change.
-    The worker of a running job is notified and stops it; later writes of the handler's session are rolled back, and no
-    continuation is enqueued.
-    Changes: blocked, pending, running -> cancelled, which ends the chain; inserts an attempt for each job that was running;
-    unblocks or fails jobs that wait for one of the chains and not for a redrive, except those that another transaction has
-    locked, which a worker handles later. Ended chains do not change.
+    `chain_ids`: at most 1,000 per call. Completed jobs of the chains do not change, and no continuation is enqueued.
+    Changes: as `cancel_jobs`.
     Locks: the roots of the chains in the order of their ids, then their current jobs in the order of their ids, until the
     transaction ends.
-    Raises: ChainNotFoundError naming every unknown id; NotAChainError for the id of a continuation. Nothing is written then.
+    Raises: ChainNotFoundError naming every unknown id; NotAChainError for the id of a continuation. Nothing is written
+    then.
     """
     check_by(by)
     given = check_chain_ids(model, chain_ids)

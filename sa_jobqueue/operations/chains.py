@@ -60,9 +60,8 @@ class ChainFilter:
 def get_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> ChainMixin[Any]:
     """Return a chain, read from the database.
 
-    `chain_id`: id of the chain, which is its root job's.
-    Locks: none. Raises: ChainNotFoundError; NotAChainError, which names the chain, for the id of a continuation;
-    InvalidJobError if the id does not have the type of this queue's ids.
+    `chain_id`: id of the chain.
+    Raises: ChainNotFoundError; NotAChainError, which names the chain, for the id of a continuation.
     """
     check_id(model, "chain_id", chain_id)
     with translated():
@@ -108,9 +107,9 @@ def list_chains(
 ) -> Page[Any]:
     """Return one page of chains, ordered by id; otherwise like `list_jobs`.
 
-    `scan_limit` counts jobs, because chains are found among them. Objects in the session are refreshed.
-    `where`: only matching chains; all by default.
-    Locks: none. Raises: InvalidOptionError.
+    `scan_limit` counts jobs, because chains are found among them. Objects in the session are refreshed. `where`: only
+    matching chains; all by default.
+    Raises: InvalidOptionError.
     """
     check_limit(limit, scan_limit)
     check_columns(model.Chain, columns)
@@ -173,9 +172,8 @@ def list_chain_jobs(
 ) -> Page[Any]:
     """Return one page of a chain's jobs, in their order in the chain.
 
-    `after`: `next` of the previous page, a `chain_index`. Otherwise like `list_jobs`; only the last page is short.
-    `chain_id`: id of the chain, which is its root job's.
-    Locks: none. Raises: InvalidOptionError; for the first page ChainNotFoundError and NotAChainError, as `get_chain`.
+    `chain_id`: id of the chain. `after`: a `chain_index`. Otherwise like `list_jobs`; only the last page is short.
+    Raises: InvalidOptionError; for the first page ChainNotFoundError and NotAChainError, as `get_chain`.
     """
     check_limit(limit)
     check_columns(model, columns)
@@ -191,12 +189,11 @@ def list_chain_jobs(
 def list_blockers(
     session: Session, job_id: JobId, *, after: int | None = None, limit: int = 50, model: type[JobMixin[Any]] = Job
 ) -> Page[BlockerMixin[Any]]:
-    """Return one page of a job's blockers in their order, including resolved ones.
+    """Return one page of a job's blockers in their order, including resolved ones; empty for an unknown job.
 
-    `after`: `next` of the previous page, an `index`. `limit`: 1 to 1,000.
-    `job_id`: id of the job that waits.
-    Shape: `Job.Blocker` objects with `index`, `is_resolved`, `on_failure`, and a freshly loaded `chain`; empty for a job
-    without blockers, or an unknown job. Locks: none. Raises: InvalidOptionError.
+    `job_id`: id of the job that waits. `after`: an `index`.
+    Shape: `Job.Blocker` objects with `index`, `is_resolved`, `on_failure`, and a freshly loaded `chain`.
+    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_id(model, "job_id", job_id)
@@ -243,11 +240,10 @@ def list_blocked_jobs(
     scan_limit: int = SCAN_LIMIT,
     model: type[JobMixin[Any]] = Job,
 ) -> Page[Any]:
-    """Return one page of the jobs that wait or waited for a chain, ordered by id.
+    """Return one page of the jobs that wait or waited for a chain, ordered by id; empty for an unknown chain.
 
-    `open_only`: only jobs that still wait for it. Otherwise like `list_jobs`; empty for a chain without such jobs, or an
-    unknown chain. Locks: none. Raises: InvalidOptionError.
-    `chain_id`: id of the chain, which is its root job's.
+    `chain_id`: id of the chain. `open_only`: only jobs that still wait for it. Otherwise like `list_jobs`.
+    Raises: InvalidOptionError.
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)

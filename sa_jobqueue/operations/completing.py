@@ -281,7 +281,7 @@ def lock_chain(session: Session, chain_id: JobId, *, model: type[JobT] = DEFAULT
 
     Use it to inspect the job before you complete it with `complete_job`, or leave it.
     Locks: the chain's root and the job, until the transaction ends.
-    Raises: ChainNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
+    Raises: ChainNotFoundError.
     """
     check_id(model, "chain_id", chain_id)
     session.flush()

@@ -84,7 +84,7 @@ def list_dead_letters(
     """Return one page of dead letters, ordered by id; otherwise like `list_jobs`.
 
     `where`: only matching dead letters; by default unresolved ones.
-    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that does not have the type of this queue's ids.
+    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_after(model, after)
@@ -99,7 +99,8 @@ def group_dead_letters(
     """Count dead letters by type, reason and error; return the groups, most frequent first.
 
     `where`: as in `list_dead_letters`.
-    Locks: none; reads every matching dead letter. Raises: as `list_dead_letters`.
+    Cost: reads every matching dead letter.
+    Raises: as `list_dead_letters`.
     """
     rows = session.execute(dead_letters.groups(model, *_conditions(model, where)))
     return [DeadLetterGroup(*row) for row in rows]
@@ -118,17 +119,15 @@ def redrive_dead_letters(
 ) -> BulkResult[Any]:
     """Make dead jobs pending again, with as many new attempts as they had; return the ids of the jobs.
 
-    A job keeps its id, so that its chain and the jobs that wait for it continue. `by`: the user, for the audit and the dead
-    letters; the database user by default. `limit`: maximum number per call, 1 to 1,000, in the order of the jobs' ids;
-    commit, and call again with `after`, the result's `next`, until that is None. `dry_run`: change nothing; return the jobs
-    that would be redriven.
-    `from_step`: name of a step that runs again, with those that completed after it; by default jobs keep all steps.
-    `where`: only matching dead letters; by default all unresolved ones.
+    A job keeps its id, so that its chain and the jobs that wait for it continue. `by` is recorded in the dead letters too;
+    the database user by default. `limit`: 1 to 1,000, in the order of the jobs' ids; commit, and call again with `after`,
+    the result's `next`, until that is None. `from_step`: name of a step that runs again, with those that completed after
+    it; by default jobs keep all steps. `where`: by default all unresolved dead letters.
     Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`; deletes steps with `from_step`.
     Locks: the jobs, the roots of their chains, and the chains that they still wait for, roots first, each in the order of
     their ids, until the transaction ends.
-    Raises: InvalidOptionError, also if no job has the step; ConflictError if an open chain now has a job's deduplication
-    key. Nothing is written then.
+    Raises: InvalidOptionError, including if no job has the step; ConflictError if an open chain now has a job's
+    deduplication key. Nothing is written then.
     """
     check_limit(limit)
     check_after(model, after)
@@ -162,13 +161,12 @@ def dismiss_dead_letters(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[Any]:
-    """Resolve dead letters as dismissed; return their ids. Their jobs stay dead.
+    """Resolve dead letters as dismissed; return their ids. Their jobs stay dead, and resolved dead letters do not change.
 
-    `by`: the user, recorded in the dead letter. Resolved dead letters do not change. `limit`, `dry_run`: as in
-    `redrive_dead_letters`, in the order of the dead letters' ids.
-    `where`: as in `redrive_dead_letters`. `after`: `next` of the previous result; None for the first call.
+    `by`, `limit`, `after`, `where`: as in `redrive_dead_letters`, in the order of the dead letters' ids.
     Changes: `resolution`, `resolved_at`, `resolved_by`.
-    Locks: the dead letters, in the order of their ids, until the transaction ends. Raises: InvalidOptionError.
+    Locks: the dead letters, in the order of their ids, until the transaction ends.
+    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_after(model, after)

@@ -32,16 +32,16 @@ _TRIES: Final = 10
 class Deduplicate:
     """A deduplication policy: which jobs count as the same, and what happens to a job whose key is taken.
 
-    `key`: any text that is not empty; keys of different job types are independent. `scope`: "open" considers chains that
-    have not ended; "any" also ended ones; "waiting" only those whose first job has not started, and prevents that job from
-    starting until the transaction ends. With "waiting", a chain that has started gives its key to the new job, so that no
-    change is missed while it runs. `window`: consider only chains enqueued within this time, by the database's clock;
-    greater than 0. An open chain is always considered, because only one open chain can have a key.
-    `exclude`: chains to ignore; an open one among them gives its key to the new job, so that a recurring job can enqueue its
-    successor.
-    `replace`: what the new job replaces in the existing one while that has not started or waits for a retry: "input",
-    "schedule" or "priority". Replacing "schedule" makes a debounce. `max_wait`: however often it is moved, the job is due
-    this long after it was enqueued; greater than zero, at most 36,500 days.
+    `key`: any text that is not empty; keys of different job types are independent.
+    `scope`: "open" considers chains that have not ended; "any" ended ones too; "waiting" only those whose first job has not
+    started, which then does not start until the transaction ends. With "waiting", a chain that has started gives its key to
+    the new job, so that no change is missed while it runs.
+    `window`: of ended chains, consider only those enqueued within this time, by the database's clock; above 0.
+    `exclude`: chains to ignore; an open one among them gives its key to the new job, so that a recurring job can enqueue
+    its successor.
+    `replace`: what the new job replaces in an existing one that has not started or waits for a retry: "input", "schedule"
+    (a debounce) or "priority". `max_wait`: however often it is moved, the job is due this long after it was enqueued; above
+    zero, at most 36,500 days.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -94,15 +94,14 @@ def _check_duration(option: str, given: timedelta | None) -> None:
 def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | None = None) -> tuple[JobT, Enqueued]:
     """Enqueue a job unless its key is taken; return the job that has the key, and if it was created, updated or existed.
 
-    `deduplicate`: a policy, or a text for `Deduplicate(key)`; None adds the job and flushes it.
-    `job`: created by `Job(...)` or `handler.job(...)`, and not in a session. The returned job is in the session. Inputs are
-    not compared.
+    `deduplicate`: a policy, or a text for `Deduplicate(key)`; None adds the job and flushes it. `job`: not in a session;
+    the returned one is. Inputs are not compared.
     Changes: inserts or updates one row, or none; an excluded chain, or with scope "waiting" one that has started, may lose
     its key.
     Locks: the key, until the transaction ends: other transactions that enqueue with it wait. Also a job that is updated, or
     found with scope "waiting": a running claim is waited for, and later claims skip the job until then.
-    Raises: InvalidJobError if the job is already in a session; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError in
-    a REPEATABLE READ or SERIALIZABLE transaction that cannot see the chain with the key. Nothing is written then.
+    Raises: InvalidJobError if the job is already in a session; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError
+    in a REPEATABLE READ or SERIALIZABLE transaction that cannot see the chain with the key. Nothing is written then.
     """
     if deduplicate is not None:
         given = Deduplicate(deduplicate) if isinstance(deduplicate, str) else deduplicate
@@ -119,9 +118,9 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
 def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[JobT, Enqueued]]:
     """Enqueue many jobs, each unless its key is taken; return for each what `enqueue` returns, in the given order.
 
-    Jobs of the same call are considered too. Keys are locked in one order, so that concurrent calls do not deadlock. Each
-    job costs several statements; for thousands use `enqueue_many_unique`. Otherwise like `enqueue`.
-    `new`: pairs of a job and its policy.
+    Jobs of the same call are considered too. Keys are locked in one order, so concurrent calls do not deadlock. Each job
+    costs several statements; for thousands use `enqueue_many_unique`. Otherwise like `enqueue`. `new`: pairs of a job and
+    its policy.
     """
     listed = list(new)
     for index, (job, given) in enumerate(listed):

@@ -42,11 +42,10 @@ def delete_chains(
     """Delete chains in any state, with all their jobs; return the deleted chains, sorted.
 
     `chain_ids`: at most 1,000 per call. `cascade`: also delete every chain that one of their jobs waits for or waited for,
-    and so on; all in one transaction. `by`: the user, for the audit and the dead letters; the database user by default.
-    `dry_run`: change and lock nothing; return the chains that would be deleted. It does not check rows of the application
-    that refer to the jobs.
-    The worker of a running job is notified and stops it; later writes of the handler's session are rolled back. Callers that
-    wait for one of the chains are notified. Unresolved dead letters of deleted jobs are dismissed.
+    and so on. `by` is recorded in the dead letters too; the database user by default. `dry_run` does not check rows of the
+    application that refer to the jobs. The worker of a running job is notified and stops it; later writes of the handler's
+    session are rolled back. Callers that wait for one of the chains are notified. Unresolved dead letters of deleted jobs
+    are dismissed.
     Changes: deletes rows of `job`, `job_blocker` and `job_attempt`.
     Locks: all jobs of the chains, the roots in the order of their ids, then the others in the order of theirs, until the
     transaction ends. It waits for other locks, and needs READ COMMITTED, PostgreSQL's default.

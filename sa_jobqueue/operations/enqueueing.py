@@ -220,13 +220,12 @@ def _columns(model: type[JobMixin[Any]]) -> _Columns:
 
 
 def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | None = None) -> list[Any]:
-    """Insert many jobs in one statement, in the caller's transaction; return their ids in the order given.
+    """Insert many jobs in one statement, in the caller's transaction; return their ids in the given order.
 
-    `new`: jobs created by `Job(...)` or `handler.job(...)`, all of one class. They stay transient, which makes this much
-    cheaper than `session.add_all`. `model` is only needed for an empty list. Jobs that set different columns of the
-    application need one statement for each set of columns. A `scheduled_at` that is set directly is ignored: use `delay` or
-    `at`.
-    Changes: one row a job. Locks: none but the new rows'.
+    `new`: jobs of one class, not in a session. They stay transient, which makes this much cheaper than `session.add_all`.
+    `model` is only needed for an empty list. Jobs that set different columns of the application need one statement for each
+    set. A `scheduled_at` that is set directly is ignored: use `delay` or `at`.
+    Changes: one row a job. Locks: only the new rows.
     Raises: InvalidJobError for jobs of several classes, a job in a session, or an array column; ConflictError for an id or
     key that is taken. Nothing is written then.
     """

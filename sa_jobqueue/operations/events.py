@@ -37,9 +37,10 @@ class AwaitedEvent:
 
 
 def list_awaited_events(session: Session, *, limit: int = 1000, model: type[JobMixin[Any]] = Job) -> list[AwaitedEvent]:
-    """Return the events that jobs wait for, by name.
+    """Return the events that jobs wait for, by name, at most `limit`.
 
-    `limit`: 1 to 1,000. Locks: none; reads every waiting job. Raises: InvalidOptionError.
+    Cost: reads every waiting job.
+    Raises: InvalidOptionError.
     """
     check_limit(limit)
     rows = session.execute(steps.waits(model), {"limit": limit}).mappings()

@@ -146,10 +146,10 @@ def explain_job(
 ) -> Explanation:
     """Return why a job is not running, or its state: a cause, a sentence, and evidence; for blocked jobs down to the root.
 
-    `job_id`: id of the job. `heartbeat_timeout`: the workers' setting; workers without a heartbeat for longer count as dead.
-    Expected times are estimates from the last minute. At most 20 chains per job and 50 levels of blockers are followed; the
-    evidence includes the number of open blockers. The facts belong to one moment only in a REPEATABLE READ transaction.
-    Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
+    `job_id`: id of the job. `heartbeat_timeout`: the workers' setting; workers without a heartbeat for longer count as
+    dead. Expected times are estimates from the last minute. At most 20 chains per job and 50 levels of blockers are
+    followed. The facts belong to one moment only in a REPEATABLE READ transaction.
+    Raises: JobNotFoundError.
     """
     job = get_job(session, job_id, model=model)
     return Explainer(session, model, heartbeat_timeout).explain(job)

@@ -64,9 +64,9 @@ def explain_schedule(
 ) -> ScheduleExplanation:
     """Explain why a schedule does not fire, or when it fires next: a cause, a sentence, and evidence.
 
-    `heartbeat_timeout`: that of the workers; workers without a heartbeat for longer count as dead. At most 100 skipped times
-    are counted.
-    Locks: none. Raises: ScheduleNotFoundError.
+    `heartbeat_timeout`: that of the workers; workers without a heartbeat for longer count as dead. At most 100 skipped
+    times are counted.
+    Raises: ScheduleNotFoundError.
     """
     one = get_schedule(session, name, model=model)
     now: datetime = session.execute(select(func.clock_timestamp())).scalar_one()

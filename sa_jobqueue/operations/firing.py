@@ -38,15 +38,15 @@ def fire_schedules(
     excluded: Sequence[str] = (),
     model: type[JobMixin[Any]] = Job,
 ) -> list[ScheduleRun]:
-    """Enqueue the jobs of due schedules and set their next times; return one result for each schedule.
+    """Enqueue the jobs of due schedules and set their next times, as workers do; return one result for each schedule.
 
-    Workers call this; call it in a test or an application without workers. `at` replaces the database's clock. `names`:
-    fire only these; None for all. `excluded`: skip these. A schedule without a next time is set to its first time, and is
-    not returned.
+    `at` replaces the database's clock. `names`: fire only these. `excluded`: skip these. A schedule without a next time is
+    set to its first time, and is not returned.
+    Changes: inserts a job for each time; `next_fire_at`, `last_fire_at` and `last_job_id` of the schedules, or their
+    `error`.
     Clock: the database's `now()`, the start of this transaction.
-    Changes: a job a time fired; `next_fire_at`, `last_fire_at` and `last_job_id` of the schedules, or their `error`.
     Locks: the schedules, until the transaction ends; those that another transaction fires or changes are skipped.
-    Obliges: commit soon; again, while as many as `limit` are returned.
+    Obliges: commit soon, and call again while as many as `limit` are returned.
     """
     given = {"limit": limit, "at": at, "names": None if names is None else list(names), "excluded": list(excluded)}
     due = session.execute(schedules.due(model), given).mappings().all()

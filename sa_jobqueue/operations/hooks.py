@@ -32,18 +32,13 @@ def after_commit(
 ) -> None:
     """Call `callback(*args, **kwargs)` after the session's outermost transaction has committed.
 
-    Callbacks run in the order of their registration, before `commit()` returns, when the connection has been returned to its
-    pool. A rollback discards them, a rollback to a savepoint those registered within it, and closing the session all of
-    them. If a callback raises, the error is logged with its traceback and the next one runs. A crash right after the commit
-    loses them: enqueue a job for what must not be lost.
-
+    Callbacks run in the order of their registration, before `commit()` returns. A rollback discards them, a rollback to a
+    savepoint those registered within it, and closing the session all of them. If a callback raises, the error is logged and
+    the next one runs. A crash right after the commit loses them: enqueue a job for what must not be lost.
     `args`, `kwargs`: passed to it. `callback`: a quick sync function; with an `AsyncSession` it runs on the event loop. It
-    must not use the session, since that would begin another transaction. Pass values instead of ORM objects, which the
-    commit expires.
-    The same function serves sync and async sessions, because it does no I/O. It begins a transaction if the session has
-    none. If a session joined an external transaction of its connection, the session's own commit counts.
-    Locks: none. Raises: InvalidOptionError for a coroutine function, an object that is not callable, or one that is not a
-    session.
+    must not use the session. Pass values instead of ORM objects, which the commit expires. It begins a transaction if the
+    session has none. If a session joined an external transaction of its connection, the session's own commit counts.
+    Raises: InvalidOptionError for a coroutine function, an object that is not callable, or one that is not a session.
     """
     target = _synchronous(session)
     _check(callback)

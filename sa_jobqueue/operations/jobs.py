@@ -68,7 +68,7 @@ def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODE
     """Return a job, read from the database.
 
     `job_id`: id of the job.
-    Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
+    Raises: JobNotFoundError.
     """
     check_id(model, "job_id", job_id)
     with translated():
@@ -117,15 +117,13 @@ def list_jobs(
 ) -> Page[Any]:
     """Return one page of jobs, ordered by id.
 
-    `where`: only matching jobs; all by default. `matching`: an additional condition on columns of the job:
-    `Job.input["tenant"].as_integer() == 7`. `columns`: names of columns to read; each item is then a mapping instead of an
-    object of the session.
-    `after`: `next` of the previous page; None for the first page. `limit`: 1 to 1,000. `newest_first`: largest ids first.
-    UUIDv7 ids are ordered by time; other ids, such as UUIDv4 or your own text, are not.
-    `scan_limit`: maximum number of jobs read per call, 1 to 1,000,000. A filter with few matches leads to short pages.
-    Shape: at most `limit` jobs; the last page is the one whose `next` is None. Concurrent writes make no page skip or repeat
-    a job.
-    Locks: none. Raises: InvalidOptionError; InvalidJobError for an id that does not have the type of this queue's ids.
+    `where`: only matching jobs. `matching`: a condition on columns of the job: `Job.input["tenant"].as_integer() == 7`.
+    `columns`: names of columns to read; each item is then a mapping instead of an object of the session. `newest_first`:
+    largest ids first. UUIDv7 ids are ordered by time; other ids are not. `scan_limit`: maximum number of jobs read per
+    call, 1 to 1,000,000. A filter with few matches leads to short pages.
+    Shape: at most `limit` jobs; the last page is the one whose `next` is None. Concurrent writes make no page skip or
+    repeat a job.
+    Raises: InvalidOptionError.
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)
@@ -186,9 +184,8 @@ def list_attempts(
 ) -> Page[AttemptMixin[Any]]:
     """Return one page of the unsuccessful attempts of a job, ordered by number.
 
-    `job_id`: id of the job. `after`: `next` of the previous page, the number of an attempt. `limit`: 1 to 1,000.
-    `newest_first`: last attempt first.
-    Locks: none. Raises: InvalidOptionError; InvalidJobError if the id does not have the type of this queue's ids.
+    `job_id`: id of the job. `after`: the number of an attempt. `newest_first`: last attempt first.
+    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_position(after, int)
@@ -207,15 +204,14 @@ def cancel_jobs(
 ) -> BulkResult[Any]:
     """Cancel jobs that have not ended; return those that were cancelled, in the given order.
 
-    `ids`: ids of the jobs. `by`: the user, for the audit (`list_audit`); None records nothing. `dry_run`: change and lock
-    nothing; return the jobs that would be cancelled.
-    The worker of a running job is notified and stops it; later writes of the handler's session are rolled back.
-    Changes: blocked, pending, running -> cancelled; inserts an attempt for each job that was running; unblocks or fails jobs
-    that wait for one of the chains and not for a redrive, except those that another transaction has locked, which a worker
-    handles later. Ended jobs do not change.
+    The worker of a running job is notified and stops it; later writes of the handler's session are rolled back. Ended jobs
+    do not change.
+    `ids`: ids of the jobs.
+    Changes: blocked, pending, running -> cancelled; inserts an attempt for each job that was running; unblocks or fails
+    jobs that wait for one of the chains and not for a redrive, except those that another transaction has locked, which a
+    worker handles later.
     Locks: the roots of their chains, then the jobs, each in the order of their ids, until the transaction ends.
-    Raises: JobNotFoundError naming every unknown id; InvalidJobError for an id that does not have the type of this queue's
-    ids; InvalidOptionError. Nothing is written then.
+    Raises: JobNotFoundError naming every unknown id; InvalidOptionError. Nothing is written then.
     """
     check_by(by)
     locked = _lock(session, ids, model, dry_run=dry_run)
@@ -244,10 +240,10 @@ def reschedule_jobs(
 ) -> BulkResult[Any]:
     """Change when pending or blocked jobs are due, all of them or none; return them in the given order.
 
-    `delay`, `at`: as for a new job; without them, the jobs are due now. `ids`, `by`, `dry_run`: as in `cancel_jobs`.
+    `ids`: ids of the jobs. `delay`, `at`: as for a new job; without them, the jobs are due now.
     Changes: `scheduled_at`. Locks: as `cancel_jobs`.
     Raises: InvalidJobError for the time; JobNotFoundError; NotReschedulableError naming every job that is neither pending
-    nor blocked, with its status. Nothing is written then, and the transaction can continue.
+    nor blocked. Nothing is written then, and the transaction can continue.
     """
     arguments = {"delay": delay, "at": at}
     return _reschedule(session, "reschedule_jobs", ids, arguments, by=by, dry_run=dry_run, model=model)

@@ -36,9 +36,10 @@ def set_priority(
 
     `priority`: -9 to 9, larger first. `where`: only pending and blocked jobs are changed. Running jobs, and jobs enqueued
     later, keep theirs. `matching`, `after`, `limit`, `scan_limit`: as in `list_jobs`, oldest first. Commit after each page;
-    workers apply it with their next claim. `by`, `dry_run`: as in `cancel_jobs`.
-    Changes: `priority`. Locks: the jobs, roots first, each in the order of their ids, until the transaction ends. It waits
-    for a running claim; later claims skip the jobs until then.
+    workers apply it with their next claim.
+    Changes: `priority`.
+    Locks: the jobs, roots first, each in the order of their ids, until the transaction ends. It waits for a running claim;
+    later claims skip the jobs until then.
     Raises: InvalidOptionError naming the option. Nothing is written then.
     """
     if not isinstance(priority, int) or isinstance(priority, bool) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:

@@ -17,9 +17,8 @@ from sa_jobqueue.types import JobId, Progress
 def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> Progress | None:
     """Return the progress that a job's running attempt had reported by its worker's last heartbeat.
 
-    None if the job is not running, or its attempt has not reported any yet.
-    `job_id`: id of the job.
-    Locks: none. Raises: JobNotFoundError; InvalidJobError if the id does not have the type of this queue's ids.
+    None if the job is not running, or its attempt has not reported any yet. `job_id`: id of the job.
+    Raises: JobNotFoundError.
     """
     check_id(model, "job_id", job_id)
     with translated():

@@ -34,7 +34,7 @@ class PruneCursor:
     after: JobId | None
     """The last job looked at; None before the first."""
     due: tuple[Any, ...] = ()
-    """Chains to look at first: what waited for them is gone, or the last call had its fill."""
+    """Chains to look at first: those whose last reference is gone, and those for which the last call had no capacity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Pruned:
     """Result of one call of `prune`. With `dry_run`, what it would delete, including chains that are locked now."""
 
     chains: Mapping[tuple[str, JobStatus], int]
-    """How many chains went, by the type of their first job and how they ended."""
+    """Number of deleted chains, by the type of their first job and their status."""
     jobs: int
     """Number of jobs of these chains."""
     kept: int
@@ -52,9 +52,9 @@ class Pruned:
     is_young: bool
     """Whether all of these were created too recently to be deleted."""
     next: PruneCursor | None = field(repr=False)
-    """Where to go on; None at the end of the table."""
+    """Position of the next call; None at the end of the table."""
     refused: Mapping[JobId, Exception] = field(default_factory=dict)
-    """Chains that cannot be deleted, as a trigger may have it, each with the error. They stay."""
+    """Chains that cannot be deleted, for instance because of a trigger, each with the error. They stay."""
 
 
 def prune(
@@ -71,14 +71,14 @@ def prune(
 ) -> Pruned:
     """Delete whole chains whose retention period has ended, among the next `scan` jobs; return the result and next cursor.
 
-    With `queue_rows`, the retention in a queue's row overrides `rules` for that queue. Commit, then call again with
-    `cursor=pruned.next` until that is None. A chain is kept while it is open, while jobs that wait for it have not been
-    unblocked, and while a job of another kept chain waits or waited for it. Unresolved dead letters of deleted chains are
-    dismissed by `by`; dead letters are not deleted. Several processes can prune at the same time. `excluded`: ids of chains
-    to keep. `cursor`: None for the first call. `scan`: 1 to 10,000. `dry_run`: change nothing; return what would be deleted.
+    `rules`: how long chains are kept; with `queue_rows`, the retention in a queue's row overrides them. Commit, then call
+    again with the result's `next` as `cursor`, until that is None. A chain is kept while it is open, while jobs that wait
+    for it have not been unblocked, and while a job of another kept chain waits or waited for it. Unresolved dead letters of
+    deleted chains are dismissed by `by`. Several processes can prune at the same time. `excluded`: ids of chains to keep.
+    `scan`: 1 to 10,000.
     Changes: deletes rows of `job`, `job_blocker` and `job_attempt`. Clock: the database's.
-    Locks: the jobs of the deleted chains, roots first, each in the order of their ids, until the transaction ends. It does
-    not wait for locks: locked chains are left for the next run. Needs READ COMMITTED, PostgreSQL's default.
+    Locks: the jobs of the deleted chains, roots first, each in the order of their ids, until the transaction ends. Locked
+    chains are left for the next run. Needs READ COMMITTED, PostgreSQL's default.
     Raises: InvalidOptionError. Nothing is written then.
     """
     _check_scan(scan)
@@ -120,13 +120,13 @@ class PrunedDeadLetters:
     """Result of one call of `prune_dead_letters`. With `dry_run`, what it would delete."""
 
     dead_letters: int
-    """How many went."""
+    """Number of deleted dead letters."""
     scanned: int
     """How many were looked at."""
     is_young: bool
     """Whether all of these died too recently to be deleted."""
     next: JobId | None = field(repr=False)
-    """Where to go on; None at the end of the table."""
+    """Position of the next call; None at the end of the table."""
     refused: Mapping[JobId, Exception] = field(default_factory=dict)
     """Dead letters that could not be deleted, for instance because of a trigger, each with the error. They stay."""
 
@@ -143,12 +143,12 @@ def prune_dead_letters(
 ) -> PrunedDeadLetters:
     """Delete resolved dead letters whose retention period has ended, among the next `scan`; return the next position.
 
-    `rules`: how long they are kept. `scan`: 1 to 10,000. `dry_run`: change nothing; return what would be deleted.
-    Commit, then call again with `after`, the result's `next`, until that is None. Unresolved dead letters are kept, and
-    those of jobs that are still dead. Settings of queues apply only to chains. Several processes can prune at the same time.
-    `excluded`: ids of dead letters to keep.
-    Changes: deletes rows of `dead_letter`. Clock: the database's. Locks: the deleted rows, until the transaction ends; it
-    does not wait for locks. Raises: InvalidOptionError. Nothing is written then.
+    `rules`: how long they are kept; settings of queues do not apply. `scan`: 1 to 10,000. Commit, then call again with
+    `after`, the result's `next`, until that is None. Unresolved dead letters are kept, and those of jobs that are still
+    dead. Several processes can prune at the same time. `excluded`: ids of dead letters to keep.
+    Changes: deletes rows of `dead_letter`. Clock: the database's.
+    Locks: the deleted rows, until the transaction ends; locked ones are skipped.
+    Raises: InvalidOptionError. Nothing is written then.
     """
     _check_scan(scan)
     shortest = rules.shortest_of_dead_letters

@@ -31,46 +31,36 @@ Differences: TypeAlias = dict[str, dict[str, tuple[Any, Any]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
-    """Settings and state of one queue; the defaults if it has no row."""
+    """Settings and state of one queue; the defaults if it has no row.
+
+    `name`, `fairness_key`, `weight`, `concurrency_per_key`, `global_concurrency`, `rate_limit`, `rate_period`,
+    `rate_burst`, `rate_algorithm`: as in `QueueSettings`.
+    `retry_base`, `retry_factor`, `retry_cap`: the backoff. `retain_completed`, `retain_cancelled`, `retain_dead`: the
+    retention.
+    `created_at`, `updated_at`: when the row was inserted and last changed; None without a row.
+    """
 
     name: str
-    """Name of the queue."""
     fairness_key: str
-    """The key that these are the settings of; empty for the queue's own."""
     weight: int
-    """Its share, relative to other queues; 1 to 100."""
     paused_at: datetime | None
-    """Since when no job of it is started."""
+    """When it was paused; None if it is not."""
     paused_by: str | None
     """Who paused it; None if it is not paused or no user was given."""
     concurrency_per_key: int | None
-    """Maximum number of running jobs of each fairness key; None: no limit."""
     global_concurrency: int | None
-    """Maximum number of running jobs across all workers; None: no limit."""
     rate_limit: int | None
-    """How many jobs may start within `rate_period`, across all workers; None: no limit."""
     rate_period: timedelta | None
-    """Period of `rate_limit`."""
     rate_burst: int | None
-    """How many may start at once after a pause; None: `rate_limit`."""
     rate_algorithm: str | None
-    """How starts are counted, a `RateAlgorithm`; None: a token bucket."""
     retry_base: timedelta | None
-    """Initial backoff of job types without a retry policy, with `retry_factor` and `retry_cap`; None: not set."""
     retry_factor: float | None
-    """Factor of that backoff."""
     retry_cap: timedelta | None
-    """Maximum of that backoff."""
     retain_completed: timedelta | None
-    """How long completed chains are kept; None: the rule of the workers applies."""
     retain_cancelled: timedelta | None
-    """The same for cancelled chains."""
     retain_dead: timedelta | None
-    """The same for dead chains."""
     created_at: datetime | None
-    """None for a queue without a row."""
     updated_at: datetime | None
-    """When an operation last changed the settings; None for a queue without a row."""
     workers: int
     """How many live workers serve the queue."""
 
@@ -86,28 +76,24 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeStatus:
-    """Settings and state of one job type; the defaults if it has no row."""
+    """Settings and state of one job type; the defaults if it has no row.
+
+    `type_name`: name of the job type. `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`,
+    `created_at`, `updated_at`: as in `QueueStatus`.
+    """
 
     type_name: str
-    """Name of the job type."""
     paused_at: datetime | None
-    """Since when no job of it is started."""
+    """When it was paused; None if it is not."""
     paused_by: str | None
     """Who paused it; None if it is not paused or no user was given."""
     global_concurrency: int | None
-    """Maximum number of running jobs across all workers; None: no limit."""
     rate_limit: int | None
-    """How many jobs may start within `rate_period`, across all workers; None: no limit."""
     rate_period: timedelta | None
-    """Period of `rate_limit`."""
     rate_burst: int | None
-    """How many may start at once after a pause; None: `rate_limit`."""
     rate_algorithm: str | None
-    """How starts are counted, a `RateAlgorithm`; None: a token bucket."""
     created_at: datetime | None
-    """None for a type without a row."""
     updated_at: datetime | None
-    """When an operation last changed the settings; None for a type without a row."""
     workers: int
     """How many live workers have a handler for it."""
 
@@ -124,7 +110,7 @@ class SyncedQueues:
     created: tuple[str, ...] = ()
     """Queues that had no row."""
     changed: dict[str, dict[str, tuple[Any, Any]]] = field(default_factory=dict)
-    """By queue and column: what its row said, and what it says now."""
+    """By queue and column: the old and the new value of its row."""
     unchanged: tuple[str, ...] = ()
     """Queues whose row already had the declared settings."""
     undeclared: tuple[str, ...] = ()
@@ -144,9 +130,9 @@ def list_queues(
     """Return one page of the queues that have a row or a live worker, and of their fairness keys that have a row.
 
     Ordered by name; a queue comes before its keys. `names`: only these. `fairness_key`: only the settings of this key;
-    empty: only those of the queues themselves; None: both. `after`: `next` of the previous page, a name and a fairness key.
-    `limit`: 1 to 1,000. `heartbeat_timeout`: the workers' setting; those silent for longer are dead.
-    Locks: none. Raises: InvalidOptionError.
+    empty: only those of the queues themselves; None: both. `after`: a name and a fairness key. `heartbeat_timeout`: the
+    workers' setting.
+    Raises: InvalidOptionError.
     """
     if fairness_key is not None:
         check_fairness_key(fairness_key)
@@ -169,9 +155,8 @@ def list_job_types(
 ) -> Page[TypeStatus]:
     """Return one page of the job types that have a row or a live worker, ordered by name.
 
-    `names`: only these. `after`: `next` of the previous page, a name. `limit`: 1 to 1,000. `heartbeat_timeout`:
-    as in `list_queues`.
-    Locks: none. Raises: InvalidOptionError.
+    `names`: only these. `after`: a name. `heartbeat_timeout`: as in `list_queues`.
+    Raises: InvalidOptionError.
     """
     check_position(after, str)
     found = [
@@ -191,10 +176,9 @@ def get_queue(
 ) -> QueueStatus:
     """Return a queue's settings and state.
 
-    `name`: name of the queue. `fairness_key`: return the settings of this key in the queue. `for_update`: lock the row, so
-    that no other transaction can change it before you write changed settings with `upsert_queue`.
-    Changes: with `for_update`, inserts the row with default settings if it does not exist. Locks: with `for_update`, the
-    row, until the transaction ends.
+    `name`: name of the queue. `fairness_key`: return the settings of this key in the queue. `for_update`: lock the row, to
+    write changed settings with `upsert_queue`. Changes, Locks: with `for_update`, inserts the row with default settings if
+    it does not exist, and locks it until the transaction ends.
     Raises: QueueNotFoundError if the queue has neither a row nor a worker, or the key no row; not with `for_update`.
     InvalidOptionError.
     """
@@ -208,10 +192,7 @@ def get_queue(
 def get_job_type(session: Session, name: str, *, for_update: bool = False, model: type[JobMixin[Any]] = Job) -> TypeStatus:
     """Return a job type's settings and state.
 
-    `name`: the job type. `for_update`: lock the row, so that no other transaction can change it before you write changed
-    settings with `upsert_job_type`.
-    Changes: with `for_update`, inserts the row with default settings if it does not exist. Locks: with `for_update`, the
-    row, until the transaction ends.
+    `name`: the job type. `for_update`: as in `get_queue`. Changes, Locks: as `get_queue`.
     Raises: JobTypeNotFoundError if the type has neither a row nor a worker; not with `for_update`. InvalidOptionError.
     """
     _prepare(session, model.JobType, name, for_update=for_update)
@@ -231,9 +212,7 @@ def upsert_queue(
 ) -> bool:
     """Write the settings of a queue, but not whether it is paused; return whether anything changed.
 
-    `settings`: the queue and all of its settings. The next `sync_queues` restores the settings declared in code. `by`: the
-    user, for the audit (`list_audit`); None records nothing. `dry_run`: change nothing; return whether anything would
-    change.
+    `settings`: the queue and all of its settings. The next `sync_queues` restores the settings declared in code.
     Changes: inserts or updates the row. Locks: the row, until the transaction ends.
     Raises: InvalidOptionError.
     """
@@ -250,8 +229,9 @@ def upsert_job_type(
 ) -> bool:
     """Write the settings of a job type, but not whether it is paused; return whether anything changed.
 
-    `settings`: the job type and all of its settings. `by`, `dry_run`: as in `upsert_queue`.
-    Changes: inserts or updates the row. Locks: the row, until the transaction ends.
+    `settings`: the job type and all of its settings.
+    Changes: inserts or updates the row.
+    Locks: the row, until the transaction ends.
     Raises: InvalidOptionError.
     """
     return _put(session, model.JobType, settings.row, model, by, dry_run=dry_run)
@@ -269,9 +249,8 @@ def delete_queues(
     """Delete the settings of queues, which then have the defaults and are not paused; return those that had settings.
 
     `names`: names of queues. `fairness_key`: delete only the settings of this key; without it, the settings of keys are
-    kept. Jobs are kept and continue to run. A queue that workers serve is still listed. If code declares the queue, the next
-    `sync_queues` and the next worker that starts write its settings again. `by`: as in `upsert_queue`; `dry_run`: as in
-    `pause_queues`.
+    kept. Jobs are kept and continue to run. If code declares the queue, the next `sync_queues` and the next worker that
+    starts write its settings again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
     return _delete(session, model.Queue, names, model, by, fairness_key=fairness_key, dry_run=dry_run)
@@ -287,8 +266,7 @@ def delete_job_types(
 ) -> BulkResult[str]:
     """Delete the settings of job types, which then have the defaults and are not paused; return those that had settings.
 
-    `names`: job types. Jobs are kept and continue to run. A type for which workers have a handler is still listed. `by`: as
-    in `upsert_queue`; `dry_run`: as in `pause_queues`.
+    `names`: job types. Jobs are kept and continue to run.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
     return _delete(session, model.JobType, names, model, by, dry_run=dry_run)
@@ -306,9 +284,8 @@ def pause_queues(
     """Pause queues: none of their jobs is started until they are resumed. Return the queues that were not paused before.
 
     `names`: names of queues. `fairness_key`: pause only the jobs of this key in them. Running jobs continue, and enqueued
-    jobs wait. Workers apply it within milliseconds after the commit; claims that have already started are completed. `by`:
-    the user, for display and the audit. `dry_run`: change nothing; return the queues that would be changed.
-    Changes: sets `paused_at` and `paused_by` where the queue is not paused; inserts missing rows.
+    jobs wait. Workers apply it within milliseconds after the commit; claims that have already started are completed.
+    Changes: sets `paused_at` and `paused_by` if the queue is not paused; inserts missing rows.
     Locks: the rows, in the order of their names, until the transaction ends.
     Raises: QueueNotFoundError for a name without settings, active workers and pending jobs; InvalidOptionError. Nothing is
     written then.
@@ -327,7 +304,7 @@ def resume_queues(
 ) -> BulkResult[str]:
     """Resume paused queues. Return the queues that were paused.
 
-    `names`, `fairness_key`: as in `pause_queues`. `by`: as in `upsert_queue`; `dry_run`: as in `pause_queues`.
+    `names`, `fairness_key`: as in `pause_queues`.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
     return _resume(session, model.Queue, names, model, by, fairness_key=fairness_key, dry_run=dry_run)
@@ -343,7 +320,7 @@ def pause_job_types(
 ) -> BulkResult[str]:
     """Pause job types: none of their jobs is started until they are resumed. Return the types that were not paused before.
 
-    `names`: job types. `by`, `dry_run`, Changes, Locks: as `pause_queues`.
+    `names`: job types. Changes, Locks: as `pause_queues`.
     Raises: JobTypeNotFoundError for a type that has no settings and that no active worker handles; InvalidOptionError.
     """
     return _pause(session, model.JobType, names, by, model, dry_run=dry_run)
@@ -359,7 +336,7 @@ def resume_job_types(
 ) -> BulkResult[str]:
     """Resume paused job types. Return the types that were paused.
 
-    `names`: as in `pause_job_types`. `by`: as in `upsert_queue`; `dry_run`: as in `pause_queues`.
+    `names`: job types.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
     return _resume(session, model.JobType, names, model, by, dry_run=dry_run)
@@ -370,8 +347,8 @@ def sync_queues(
 ) -> SyncedQueues:
     """Synchronise the rows of queues with the declarations in code; return the changes. For a dry run, roll back.
 
-    `new`: `jobs.declared_queues` of a `JobQueue`. `by`: as in `upsert_queue`. Nothing is deleted, and paused queues stay
-    paused. Of two concurrent calls, the second waits for the first and finds nothing to change.
+    `new`: `jobs.declared_queues` of a `JobQueue`. Nothing is deleted, and paused queues stay paused. Of two concurrent
+    calls, the second waits for the first.
     Changes: rows that differ. Locks: the rows of the given names, in their order, until the transaction ends.
     Raises: InvalidOptionError for a name that is declared twice. Nothing is written then.
     """

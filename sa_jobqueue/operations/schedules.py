@@ -52,7 +52,7 @@ class ScheduleStatus:
     paused_by: str | None
     """Who paused it; None if it is not paused or no user was given."""
     next_fire_at: datetime | None
-    """None if it has not been computed yet, or the schedule cannot fire."""
+    """The next time; None if it has not been computed yet, or the schedule cannot fire."""
     last_fire_at: datetime | None
     """The last time that it fired for; None before the first."""
     last_job_id: Any
@@ -64,7 +64,7 @@ class ScheduleStatus:
     updated_at: datetime
     """When an operation last changed its row."""
     overdue: timedelta | None
-    """For how long it is due and was not fired; None while all is well. More than a few seconds: no worker runs."""
+    """How long it has been due; None if it is not. More than a few seconds: no worker runs."""
 
     @property
     def in_words(self) -> str | None:
@@ -94,18 +94,17 @@ class SyncedSchedules:
     unchanged: tuple[str, ...] = ()
     """Schedules whose row already had the declared definition."""
     undeclared: dict[str, str] = field(default_factory=dict)
-    """Schedules that code once declared and this code does not, with their job types. They are left as they are, and fire:
-    other code may declare them. Delete those that are meant to be gone."""
+    """Schedules, with their job types, that code once declared and this code does not. They stay and fire, because other
+    code may declare them."""
 
 
 def sync_schedules(
     session: Session, new: Iterable[Schedule], *, by: str | None = None, model: type[JobMixin[Any]] = Job
 ) -> SyncedSchedules:
-    """Synchronise the rows of schedules with the declarations in code; return the changes.
+    """Synchronise the rows of schedules with the declarations in code, as a worker does when it starts; return the changes.
 
-    A worker does this when it starts. `new`: `jobs.schedules` of a `JobQueue`. `by`: the user, for the audit (`list_audit`);
-    None records nothing. Nothing is deleted, and paused schedules stay paused. A schedule with the same name that was
-    created at run time is replaced by the declared one.
+    `new`: `jobs.schedules` of a `JobQueue`. Nothing is deleted, and paused schedules stay paused. A schedule with the same
+    name that was created at run time is replaced.
     Changes: rows that differ. If the times of a schedule changed, it fires next at its first new time after now.
     Locks: the rows written, in the order of their names, until the transaction ends.
     Raises: InvalidOptionError for a name that is declared twice. Nothing is written then.
@@ -139,14 +138,11 @@ def upsert_schedule(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> bool:
-    """Insert or replace a schedule; return whether anything changed.
+    """Insert or replace a schedule that the application creates at run time; return whether anything changed.
 
-    `schedule`: its complete definition. Use it for schedules that users or the application create at run time. Declare the
-    others in code with `JobQueue.schedule`. `by`: as in `sync_schedules`. `dry_run`: change and lock nothing; return whether
-    anything would change.
-    Changes, Locks: as `sync_schedules`, of one schedule.
-    Raises: InvalidOptionError if code declares a schedule with this name; InvalidJobError if its jobs could not be enqueued.
-    Nothing is written then.
+    `schedule`: its complete definition. Changes, Locks: as `sync_schedules`, of one schedule.
+    Raises: InvalidOptionError if code declares a schedule with this name; InvalidJobError if its jobs could not be
+    enqueued. Nothing is written then.
     """
     check_by(by)
     now = _now(session)
@@ -170,8 +166,7 @@ def get_schedule(
 ) -> ScheduleStatus:
     """Return the definition and state of a schedule.
 
-    `name`: name of the schedule. `for_update`: lock the row, so that no other transaction can change, fire or delete the
-    schedule until this one ends.
+    `name`: name of the schedule. `for_update`: lock the row, so that the schedule cannot be changed, fired or deleted.
     Locks: with `for_update`, the row, until the transaction ends; waits if the schedule is being fired.
     Raises: ScheduleNotFoundError.
     """
@@ -193,8 +188,8 @@ def list_schedules(
 ) -> Page[ScheduleStatus]:
     """Return one page of schedules, ordered by name.
 
-    `names`: only these. `after`: `next` of the previous page, a name. `limit`: 1 to 1,000.
-    Locks: none. Raises: InvalidOptionError.
+    `names`: only these. `after`: a name.
+    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_lists(names=names)
@@ -214,9 +209,8 @@ def pause_schedules(
 ) -> BulkResult[str]:
     """Pause schedules until they are resumed. Return those that were not paused before.
 
-    `names`: names of schedules. `by`: the user, for display and the audit. `dry_run`: change and lock nothing; return those
-    that would be changed.
-    Changes: sets `paused_at` and `paused_by` where the schedule is not paused.
+    `names`: names of schedules.
+    Changes: sets `paused_at` and `paused_by` if the schedule is not paused.
     Locks: the rows, in the order of their names, until the transaction ends; waits for schedules that are being fired.
     Raises: ScheduleNotFoundError naming all that are missing; InvalidOptionError. Nothing is written then.
     """
@@ -241,10 +235,9 @@ def resume_schedules(
 ) -> BulkResult[str]:
     """Resume paused schedules, which fire at their next time from now on. Return those that were paused.
 
-    `names`: names of schedules. Times during the pause do not count as missed. `by`: as in `sync_schedules`; `dry_run`: as
-    in `pause_schedules`.
-    Changes: clears `paused_at` and `paused_by`, and sets `next_fire_at`. Clock: the database's.
-    Locks, Raises: as `pause_schedules`; InvalidOptionError for a schedule that cannot fire.
+    `names`: names of schedules. Times during the pause do not count as missed.
+    Changes: clears `paused_at` and `paused_by`, and sets `next_fire_at`, by the database's clock. Locks, Raises: as
+    `pause_schedules`; InvalidOptionError for a schedule that cannot fire.
     """
     check_by(by)
     found = _found(session, names, model, for_update=not dry_run)
@@ -270,16 +263,14 @@ def run_schedule(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> list[Any]:
-    """Enqueue jobs of a schedule now, outside its times; return the ids of the jobs. The next time does not change.
+    """Enqueue jobs of a schedule now, outside its times, even if it is paused; return the ids of the jobs.
 
     `name`: name of the schedule. Without times, each call enqueues one job for the current time. With `since` and `until`,
     which are aware and inclusive, it enqueues a job for each scheduled time between them that has not fired yet, at most
-    10,000. A time whose job was deleted since has fired.
-    It also runs paused schedules.
-    `by`: as in `sync_schedules`. `dry_run`: change and lock nothing; return the ids of the jobs that would be created, or
-    None for a job of the current time, whose id is random.
-    Changes: inserts the jobs; sets `last_job_id` for a job of the current time, and `fired` for those of a period.
-    Clock: the database's.
+    10,000. A time whose job was deleted since has fired. With `dry_run`, the id of a job for the current time is None,
+    because it is random.
+    Changes: inserts the jobs; sets `last_job_id` for a job of the current time, and `fired` for those of a period; not the
+    next time.
     Locks: the schedule's row, until the transaction ends.
     Raises: ScheduleNotFoundError; InvalidOptionError for a schedule that cannot fire, or times out of bounds;
     InvalidJobError. Nothing is written then.
@@ -317,11 +308,9 @@ def delete_schedules(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Delete schedules, but not their jobs; return their names.
+    """Delete schedules, but not their jobs; return their names. A worker that declares one creates it again when it starts.
 
-    A worker that declares one of them creates it again when it starts.
-    `names`: names of schedules. `by`: as in `sync_schedules`; `dry_run`: as in `pause_schedules`. Locks, Raises: as
-    `pause_schedules`.
+    `names`: names of schedules. Locks, Raises: as `pause_schedules`.
     """
     check_by(by)
     found = _found(session, names, model, for_update=not dry_run)

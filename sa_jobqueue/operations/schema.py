@@ -35,9 +35,7 @@ _NO_COLUMN: Final = "42703"
 def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
     """Check that this library works with the server and the queue's tables; return the version of the tables.
 
-    That is its own version or the next one. Migrations run before the new code is deployed, so that programs of the previous
-    release use the next tables for a while; each version is tested for that. What the next version adds is ignored. Locks:
-    none.
+    That is its own version or the next one, because migrations run before the new code is deployed.
     Raises: UnsupportedServerError, SchemaMissingError, SchemaOutdatedError or SchemaTooNewError, each naming the command to
     run.
     """

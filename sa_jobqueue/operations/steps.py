@@ -25,7 +25,7 @@ def list_steps(
     """Return the steps of a job in the order of completion; a wait that goes on is the last.
 
     `job_id`: id of the job. `limit`: 1 to 1,000; the last ones, if there are more.
-    Locks: none. Raises: InvalidOptionError; InvalidJobError if the id does not have the type of this queue's ids.
+    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_id(model, "job_id", job_id)

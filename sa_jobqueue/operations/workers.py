@@ -60,7 +60,7 @@ class WorkerStatus:
     job_types: list[str]
     """The job types that it has handlers for."""
     concurrency: int
-    """Maximum number of jobs it runs at once."""
+    """Maximum number of jobs it runs at a time."""
     state: WorkerState
     """Its state."""
     started_at: datetime
@@ -74,12 +74,11 @@ class WorkerStatus:
     running: int
     """Number of jobs that it runs."""
     selectors: dict[str, Any] = field(default_factory=dict)
-    """Selectors by queue: `function`, `window`, and `max_wait` in seconds, or null. Empty for workers of an earlier
-    version."""
+    """Selectors by queue: `function`, `window`, and `max_wait` in seconds, or null."""
     type_slots: dict[str, int] = field(default_factory=dict)
-    """Maximum number of concurrent jobs by job type, for handlers with a limit; empty for workers of an earlier version."""
+    """Maximum number of concurrent jobs by job type, for handlers with a limit."""
     stuck_threads: int = 0
-    """Number of slots that are taken by threads of ended attempts: handlers that did not stop when they were cancelled."""
+    """Number of slots taken by threads of ended attempts: handlers that did not stop when they were cancelled."""
 
     @property
     def used(self) -> int:
@@ -97,9 +96,8 @@ def list_workers(
 ) -> Page[WorkerStatus]:
     """Return one page of workers, ordered by name and id, including those that died within the last minutes.
 
-    `where`: only matching workers; all by default. `after`: `next` of the previous page, a name and an id. `limit`: 1 to
-    1,000.
-    Locks: none. Raises: InvalidOptionError.
+    `where`: only matching workers; all by default. `after`: a name and an id.
+    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_position(after, str, str)
@@ -123,10 +121,9 @@ def drain_workers(
 ) -> BulkResult[str]:
     """Ask workers to drain, as SIGTERM does: claim no more, finish running jobs and stop. Return their ids, sorted.
 
-    `where`: which workers. Each is notified at the commit, or reads the request at its next heartbeat (every 5 s by
-    default). It stops after its shutdown timeout at the latest, and deletes its row. A supervisor may start it again. An
-    empty filter matches all workers. `by`, `dry_run`: as in `cancel_jobs`.
-    Changes: sets `drain_requested_at` where it is not set.
+    `where`: which workers; an empty filter matches all. Each is notified at the commit, or reads the request at its next
+    heartbeat (every 5 s by default), and stops after its shutdown timeout at the latest. A supervisor may start it again.
+    Changes: sets `drain_requested_at` if it is not set.
     Locks: their rows in the order of their ids, until the transaction ends. **Commit immediately**: their heartbeats wait
     for these locks, and a worker without heartbeats for its heartbeat timeout loses its jobs.
     Raises: InvalidOptionError.
@@ -151,11 +148,11 @@ def resize_workers(
 ) -> BulkResult[str]:
     """Ask workers to change their concurrency; None restores the one they were started with. Return their ids, sorted.
 
-    `where`: which workers. `concurrency`: 1 to 10,000. Each worker applies it shortly after the commit and records it in its
-    row. With a lower concurrency, running jobs still finish. A worker whose handlers take sessions is limited by the
-    connection pool. A restarted worker has its original concurrency. An empty filter matches all workers. `by`, `dry_run`:
-    as in `cancel_jobs`.
-    Changes: `concurrency_requested`. Locks: as `drain_workers`. **Commit immediately.** Raises: InvalidOptionError.
+    `where`: as in `drain_workers`. `concurrency`: 1 to 10,000. Each worker applies it shortly after the commit and records
+    it in its row. Running jobs still finish. A worker whose handlers take sessions is limited by the connection pool. A
+    restarted worker has its original concurrency.
+    Changes: `concurrency_requested`. Locks: as `drain_workers`. **Commit immediately.**
+    Raises: InvalidOptionError.
     """
     if concurrency is not None and (not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_CONCURRENT):
         raise InvalidOptionError("concurrency", f"must be from 1 to {MOST_CONCURRENT:,}, or None, got {concurrency!r}")

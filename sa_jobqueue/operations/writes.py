@@ -65,9 +65,9 @@ def list_writes(
 ) -> Page[Write]:
     """Return one page of bulk writes, newest first.
 
-    `write_id`: only this write, or the batches of this stream; `sequence`: only this batch. `after`: `next` of the previous
-    page. `limit`: 1 to 1,000.
-    Locks: none. Index: `ix_job_bulk_write_written_at`, or the primary key with `write_id`. Raises: InvalidOptionError.
+    `write_id`: only this write, or the batches of this stream; `sequence`: only this batch.
+    Index: `ix_job_bulk_write_written_at`, or the primary key with `write_id`.
+    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_position(after, datetime, str, int)
@@ -96,7 +96,7 @@ def count_write_chains(
 
     `sequence`: a batch of a stream. A chain is open until its last continuation has ended, and again if a dead one is
     redriven. Reads the pages of rows that changed since the write: suitable for a sensor that runs once a minute.
-    Locks: none. Index: `ix_job_history`.
+    Index: `ix_job_history`.
     """
     row = session.execute(writes.counts(model), {"write_id": write_id, "sequence": sequence}).one()
     return WriteCounts(*tuple(row)[1:]) if row.is_there else None
@@ -112,8 +112,8 @@ def list_rejected_rows(
 ) -> Page[RejectedRow]:
     """Return one page of the rejected rows of a bulk write, ordered by batch, task and position.
 
-    `after`: `next` of the previous page. `limit`: 1 to 1,000.
-    Locks: none. Index: `pk_job_bulk_reject`. Raises: InvalidOptionError.
+    Index: `pk_job_bulk_reject`.
+    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_position(after, int, int, int)

@@ -34,7 +34,7 @@ class RateAlgorithm(StrEnum):
     """Algorithm of a rate limit."""
 
     TOKEN_BUCKET = "token_bucket"  # noqa: S105
-    """At most the burst at once, and on average the rate."""
+    """At most the burst together, and on average the rate."""
     SLIDING_WINDOW = "sliding_window"
     """At most the limit within any period."""
 

@@ -11,15 +11,15 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.types import LONGEST, JobStatus
 
 FOREVER: Final = LONGEST
-"""An age that no chain reaches: keeps what a more general rule would delete."""
+"""An age that no chain reaches: keeps those that a more general rule would delete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     """Ages at which chains are deleted, counted from their end, by how they ended.
 
-    None means that the next more general rule applies: a type's rule comes first, then its queue's, then the registry's.
-    Without any rule, chains are kept.
+    None means that the next more general rule applies: the type's, its queue's, then the registry's. Without any rule,
+    chains are kept.
     Raises: InvalidOptionError for an age below zero or above `FOREVER`.
     """
 
@@ -28,12 +28,11 @@ class Retention:
     cancelled: timedelta | None = None
     """Of chains that were cancelled."""
     dead: timedelta | None = None
-    """Retention of chains that died. Their open dead letters are then dismissed, because no job is left to redrive."""
+    """Of chains that died. Their open dead letters are then dismissed."""
     dead_letters: timedelta | None = None
-    """Retention of dead letters after they were redriven or dismissed. Open dead letters are kept, and so are those whose
-    job is still dead, because they contain the reason."""
+    """Of dead letters after they were redriven or dismissed. Those whose job is still dead are kept."""
     audit: timedelta | None = None
-    """Of the records of what operators did, in the retention of the `JobQueue` alone."""
+    """Of audit records, only in the retention of the `JobQueue`."""
 
     def __post_init__(self) -> None:
         for option in fields(self):

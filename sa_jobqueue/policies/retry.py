@@ -24,13 +24,11 @@ class RetryPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Exponential backoff with full jitter: a random delay from zero to the attempt's bound.
+    """Exponential backoff with full jitter: a random delay from zero to `min(cap, base * factor ** (attempt - 1))`.
 
-    The bound is `min(cap, base * factor ** (attempt - 1))`.
-
-    `base`: the first bound, greater than zero; 1 s by default. `factor`: at least 1; 2 by default. `cap`: maximum delay; 1 h
-    by default. `jitter`: False always waits for the whole bound, so that jobs that failed together are retried together.
-    `random`: returns the number from 0 to 1 that the bound is multiplied by, for tests.
+    `base`: the first bound, above zero; 1 s by default. `factor`: at least 1; 2 by default. `cap`: maximum delay; 1 h by
+    default. `jitter`: False always waits for the whole bound. `random`: returns the number from 0 to 1 that the bound is
+    multiplied by, for tests.
     Raises: InvalidOptionError naming the field.
     Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015 ("full jitter").
     """

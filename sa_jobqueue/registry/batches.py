@@ -61,7 +61,7 @@ class BatchItem(Generic[InT]):
     payload: InT
     """The job's decoded payload."""
     context: AttemptContext
-    """Of this job's own attempt: whether it should stop, and its logger."""
+    """The context of this job's own attempt."""
 
     @property
     def job(self) -> ClaimedJob:
@@ -77,8 +77,7 @@ class BatchItem(Generic[InT]):
 class BatchFailed(AttemptSignal):
     """Raise this to fail some jobs of a batch. `errors`: exceptions, or signals such as `Snooze`, by index in the list.
 
-    The other jobs are completed. In a handler with a session, writes for failed jobs are committed too, unless the handler
-    rolled them back to a savepoint.
+    The other jobs are completed. In a handler with a session, roll the writes for failed jobs back to a savepoint.
     """
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:

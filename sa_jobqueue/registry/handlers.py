@@ -175,19 +175,16 @@ class Handler(Generic[InT, OutT, JobT]):
         rate_cost: int | None = None,
         **columns: Any,
     ) -> JobT:
-        """Create and return a job of this type, its payload checked now; add it to a session to enqueue it.
+        """Return a job of this type, its payload checked; add it to a session to enqueue it.
 
-        A `keyword_handler` takes the fields of its payload by name: `send.job(order_id=7)`.
-
-        Options that are not given are the handler's. `payload`: of the type that the handler's first parameter has.
-        `delay`, `at`: when it is due, after now or at an aware instant; one of the two. `queue`, `priority`,
-        `max_attempts`, `timeout`, `rate_cost`: instead of the handler's. `id`: yours, or made by the queue's factory.
-        `deduplication_key`: at most one open chain of the type has it. `blockers`: chains it waits for. `fairness_key`:
-        jobs of different keys share the queue. `columns`: other columns of the job, your own among them.
-        `JobMixin` documents the bounds.
-        Raises: InvalidPayloadError with the path of the invalid value; InvalidBlockersError when `blockers` are not as many
-        as the handler's `Blockers[...]` declares, or not of its types; InvalidJobError naming any other field. The types of
-        chains that are given by their ids are checked when the job is written.
+        A `keyword_handler` takes the fields of its payload by name: `send.job(order_id=7)`. Options that are not given are
+        the handler's.
+        `payload`: of the type of the handler's first parameter.
+        `delay`, `at`, `queue`, `priority`, `max_attempts`, `timeout`, `id`, `deduplication_key`, `blockers`,
+        `fairness_key`, `rate_cost`, `columns`: as in `JobMixin.__init__`.
+        Raises: InvalidPayloadError with the path of the invalid value; InvalidBlockersError if the number or the types of
+        `blockers` are not those of the handler's `Blockers[...]`; InvalidJobError naming any other field. The types of
+        chains that are given by id are checked when the job is written.
         """
         kind = self.job_type
         if kind.fields and columns.keys() & kind.fields:
@@ -273,11 +270,11 @@ class Handler(Generic[InT, OutT, JobT]):
     def blocker(
         self, payload: Any = None, /, *, on_failure: Literal["wait", "fail", "continue"] = "wait", **options: Any
     ) -> WaitFor[Any]:
-        """Create a job that another job waits for, typed with its output, which type checkers compare with `Blockers[...]`.
+        """Return a job that another job waits for, typed with its output, which type checkers compare with `Blockers[...]`.
 
-        The annotation `Blockers[...]` is checked statically if it is the waiting handler's first parameter, otherwise at run
-        time only. `on_failure`: as in `WaitFor`; with "continue" the output may be None. `options`: those of `job`. The job
-        is the `chain` of the returned object. Raises: as `job`; InvalidJobError for `on_failure`.
+        `Blockers[...]` is checked statically if it is the waiting handler's first parameter, otherwise at run time.
+        `on_failure`: as in `WaitFor`; with "continue" the output may be None. `options`: those of `job`.
+        Raises: as `job`; InvalidJobError for `on_failure`.
         """
         return WaitFor(self.job(payload, **options), on_failure)
 
@@ -294,9 +291,8 @@ class Handler(Generic[InT, OutT, JobT]):
     def enqueue(self, session: Any, payload: Any = None, /, **options: Any) -> Any:
         """Insert a job of this type in the session's transaction; return its id. With an `AsyncSession`, await the result.
 
-        This is the cheapest way to enqueue one job: one statement, which also notifies workers, and no ORM object. If you
-        need the object, for instance for a relationship, use `session.add(handler.job(...))`.
-        `options`: those of `job`. Mapper events of the application are not called.
+        The cheapest way to enqueue one job: one statement, which also notifies workers, without an ORM object or mapper
+        events. `options`: those of `job`.
         Changes: one row. Locks: only the new row.
         Raises: as `job`; ConflictError if the id or deduplication key is taken. Roll the transaction back then.
         """
@@ -326,7 +322,7 @@ class Handler(Generic[InT, OutT, JobT]):
     @overload
     def continuation(self, payload: InT, /, **options: Any) -> Continuation[OutT]: ...
     def continuation(self, payload: Any = None, /, **options: Any) -> Continuation[OutT]:
-        """Create the next job of a chain. Return it from a handler, or pass it to `complete_job`.
+        """Return the next job of a chain. Return it from a handler, or pass it to `complete_job`.
 
         `options`: those of `job`, except the deduplication key, which belongs to the chain's first job.
         Raises: as `job`.
@@ -336,7 +332,7 @@ class Handler(Generic[InT, OutT, JobT]):
     def output(self, chain: Chained) -> OutT:
         """Return the output of a chain that starts or ends with this handler, decoded to the annotated type.
 
-        `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`.
+        `chain`: as in `JobQueue.output`.
         Raises: NoOutputError unless the chain has completed; WrongJobTypeError if it neither starts nor ends with this
         handler; InvalidPayloadError if the output does not match the type.
         """
@@ -377,10 +373,8 @@ class Handler(Generic[InT, OutT, JobT]):
         return sealed("result", self.job_type.output.encode("result", result), self.job_type.codec)
 
     def upcast(self, from_version: int) -> Callable[[Upcaster], Upcaster]:
-        """Register a function that turns the JSON of a `from_version` input into that of the next version.
+        """Return a decorator for a function that turns the JSON of a `from_version` input into that of the next version.
 
-        It lets workers run jobs that were enqueued before the payload's shape changed.
-        Returns a decorator, which returns the function unchanged.
         Raises: InvalidOptionError if that version is not below the handler's `version`, or already has an upcaster.
         """
 

@@ -51,8 +51,8 @@ class Schedulable(Protocol):
 class JobQueue(Generic[JobT]):
     """A registry of handlers, without connections or global state. Create one at import time for each `Job` class.
 
-    `model`: the mapped class whose table is the queue; `sa_jobqueue.Job` by default. `retention`: how long its workers keep
-    ended chains; forever by default.
+    `model`: the mapped class whose table is the queue. `retention`: how long its workers keep ended chains; forever by
+    default.
     Raises: InvalidOptionError naming the parameter.
     """
 
@@ -94,20 +94,20 @@ class JobQueue(Generic[JobT]):
         rate_cost: int | None = None,
         codec: PayloadCodec | None = None,
     ) -> HandlerDecorator[JobT]:
-        """Register a function as the handler of `type_name`.
+        """Register a function as the handler of `type_name`. Its first parameter is the payload.
 
-        The first parameter of the function is the payload; with `keyword_handler`, its fields are parameters instead.
         `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost`: defaults for its jobs, as in `JobMixin.__init__`.
         `retry`: a `Backoff`, or a function of (attempt, error) that returns a delay, or None to give up. The default is the
         backoff of the job's queue, or `Backoff()`.
         `version`: version of the payload's shape. Increase it, and add an upcaster, when you change the shape.
-        `isolation`: "process" runs attempts in a child process of the worker, so that a crash, a timeout or `memory_limit`
-        ends only that process. `memory_limit`: bytes that it may use, at least 128 MiB; enforced on Linux.
-        `retention`: how long chains that start with this handler are kept; unset fields come from the queue or the registry.
-        `concurrency`: maximum number of its jobs that one worker runs at once, 1 to 10,000; unlimited by default.
-        `fairness_by`: where the `fairness_key` comes from: the path of a payload field, such as "order.customer_id", or a
-        function of the payload.
-        `codec`: encodes stored inputs and outputs, to encrypt or compress them; see `PayloadCodec`.
+        `isolation`: "process" runs attempts in a child process of the worker. `memory_limit`: bytes that it may use, at
+        least 128 MiB; Linux only.
+        `retention`: how long chains that start with this handler are kept; unset fields come from the queue or the
+        registry.
+        `concurrency`: maximum number of its jobs that one worker runs at a time, 1 to 10,000; unlimited by default.
+        `fairness_by`: the source of `fairness_key`: the path of a payload field, such as "order.customer_id", or a function
+        of the payload.
+        `codec`: encrypts or compresses stored inputs and outputs; see `PayloadCodec`.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
         return self._declare(
@@ -130,8 +130,8 @@ class JobQueue(Generic[JobT]):
     def keyword_handler(self, type_name: str, **options: Any) -> FieldsDecorator[JobT]:
         """Register a function whose parameters are the fields of the payload: `send.job(order_id=7)`.
 
-        The payload is an object with these fields; those with a default are optional. Injected parameters, such as a
-        session, are not fields. `options`: those of `handler`.
+        Fields with a default are optional. Injected parameters, such as a session, are not fields. `options`: those of
+        `handler`.
         Raises: as `handler`; InvalidHandlerError for a field with the name of an option of `job`, or of a column.
         """
         known = inspect.signature(self.handler).parameters
@@ -158,16 +158,16 @@ class JobQueue(Generic[JobT]):
         rate_cost: int | None = None,
         codec: PayloadCodec | None = None,
     ) -> BatchDecorator:
-        """Register a function that is called with up to `max_size` jobs of `type_name` at once.
+        """Register a function that is called with up to `max_size` jobs of `type_name` together.
 
         Its first parameter is annotated `list[Payload]` or `list[BatchItem[Payload]]`; a session and dependencies may
         follow. It returns None, or a list with the outcome of each job: its output, a continuation, or an exception. An
         exception that it raises fails all jobs; `BatchFailed` fails some of them.
-        `max_size`: 2 to 1,000. Each job is a separate attempt with its own fence, retries and timeout, and uses a slot of
-        its worker: set the worker's concurrency to at least one batch. `max_wait`: how long the first job waits for others,
-        at most a minute and below `timeout`. The function is called earlier if the batch is full, or if the worker has no
-        free slot for another job.
-        The other options are those of `handler`. `timeout` applies to each job, and includes the wait.
+        `max_size`: 2 to 1,000. Each job is a separate attempt and uses a slot of its worker: set the worker's concurrency
+        to at least one batch.
+        `max_wait`: how long the first job waits for others, at most a minute and below `timeout`, which includes it. The
+        function is called earlier if the batch is full, or if the worker has no free slot. The other options are those of
+        `handler`.
         Raises: as `handler`; InvalidHandlerError for a function without a list, or with an AttemptContext or Blockers.
         """
         rule = BatchRule(max_size=max_size, max_wait=max_wait)
@@ -226,11 +226,10 @@ class JobQueue(Generic[JobT]):
     def middleware(self, func: MiddlewareT) -> MiddlewareT:
         """Register a coroutine function to run around every attempt of this registry's own handlers; return it unchanged.
 
-        `func`: called as `func(attempt, proceed)`; it awaits `proceed()` exactly once: that decodes the payload, calls the
-        handler and, where the handler takes a session, commits. The first one registered is outermost. It may raise to end
-        the attempt, a signal such as `Snooze` too; what the handler raises comes out of `proceed()`, and fails the attempt
-        even if it is kept. Context variables that it sets are seen by the handler, also in a thread.
-        Handlers that are included elsewhere keep the middleware of their own registry, and get no other.
+        `func`: called as `func(attempt, proceed)`; it awaits `proceed()` exactly once, which decodes the payload, calls the
+        handler and, if that takes a session, commits. The first one registered is outermost. It may raise to end the
+        attempt. `proceed()` raises the handler's exception; the attempt fails even if `func` swallows it. The handler sees
+        context variables that it sets, even in a thread.
         Raises: InvalidMiddlewareError.
         """
         check_middleware(func)
@@ -240,11 +239,11 @@ class JobQueue(Generic[JobT]):
     def dependency(
         self, kind: type[T], provider: Provider[T] | Callable[[AttemptContext], AbstractContextManager[T]]
     ) -> None:
-        """Let the handlers declared from here on ask for a `kind`: by a parameter annotated so, beside the payload.
+        """Register a dependency: handlers declared after this call receive it by a parameter annotated with `kind`.
 
-        `provider`: an object with `open` and `close`, or a function of the attempt that returns a context manager,
-        entered around the handler; see `Provider`. Handlers that are included elsewhere keep their own.
-        Raises: InvalidOptionError when the class is provided already, or handlers above have its default.
+        `provider`: a function of the attempt that returns a context manager, entered around the handler, or an object with
+        `open` and `close`; see `Provider`. Included handlers keep those of their own registry.
+        Raises: InvalidOptionError if the class has a provider already, or earlier handlers have its default.
         """
         if kind in INJECTED:
             raise InvalidOptionError("kind", f"{kind.__name__} is what the worker itself gives")
@@ -252,7 +251,7 @@ class JobQueue(Generic[JobT]):
 
     @property
     def declared_queues(self) -> tuple[QueueSettings, ...]:
-        """What is declared here, for `sync_queues`."""
+        """The declared settings of queues, for `sync_queues`."""
         return tuple(self._queues.values())
 
     def queue(
@@ -270,17 +269,12 @@ class JobQueue(Generic[JobT]):
         retry: Backoff | None = None,
         retention: Retention = NO_RETENTION,
     ) -> QueueSettings:
-        """Declare a queue's settings: a worker that starts writes them to the queue's row, unless it has one.
+        """Declare a queue's settings; a worker that starts writes them to the queue's row if there is none. Return them.
 
-        A row that exists keeps its settings until `sa-jobqueue queues sync` or `sync_queues` writes these; the worker warns
-        of each difference. A queue need not be declared: by default it has a weight of 1, and no limits.
-        `name`: the queue. `fairness_key`: only the jobs of this key in it; empty for the whole queue. `weight`: share
-        beside other queues, or beside other keys. `concurrency_per_key`: running jobs of each fairness key, across all
-        workers. `global_concurrency`: running jobs of the queue, across all workers. `rate_limit`, `rate_period`,
-        `rate_burst`, `rate_algorithm`: starts per period, how many of them at once, and how they are counted. `retry`:
-        backoff of job types without a policy. `retention`: how long ended chains are kept. `QueueSettings` has the
-        bounds.
-        Returns the settings.
+        An existing row keeps its settings until `sa-jobqueue queues sync` or `sync_queues` writes these; the worker warns
+        of each difference. The parameters are those of `QueueSettings`: `name`, `fairness_key`, `weight`,
+        `concurrency_per_key`, `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `retry`,
+        `retention`.
         Raises: InvalidOptionError naming the field, or a name that is declared already. Nothing is declared then.
         """
         if (name, fairness_key) in self._queues:
@@ -303,7 +297,7 @@ class JobQueue(Generic[JobT]):
 
     @property
     def selectors(self) -> Mapping[str, Selector]:
-        """The functions that decide what of a queue starts next, by its name."""
+        """The selectors, by queue."""
         return MappingProxyType(self._selectors)
 
     def selector(
@@ -318,16 +312,16 @@ class JobQueue(Generic[JobT]):
         """Register a function that chooses which due jobs of a queue a worker starts next, instead of the usual order.
 
         It is called as `choose(candidates, free)` before each claim, with a list of `Candidate` in the usual order and the
-        number of free slots. It returns the candidates to start, best first. It may return more than `free`; those that it
-        leaves out wait. A sync function runs in a thread, and the worker does not claim until it returns. Many workers may
-        call it at the same time and choose the same jobs: each job is started once. Limits, pauses and ordering keys still
-        apply.
+        number of free slots. It returns candidates, best first, and may return more than `free`. A sync function runs in a
+        thread, and the worker does not claim until it returns. Workers may choose the same jobs: each job is started once.
+        Limits, pauses and ordering keys still apply.
         `queue`: name of the queue. `window`: maximum number of candidates, 1 to 1,000. `timeout`: how long a call may take,
         1 ms to 1 min.
         `max_wait`: a candidate that a worker has offered for this long is started first; without it, a job that is never
-        chosen never starts. `inputs`: whether candidates have their payloads, which must be read for each of them.
-        If the function raises, takes too long, or returns something else, `SelectorFailed` is emitted, and jobs start in the
-        usual order until a call succeeds.
+        chosen never starts.
+        `inputs`: whether candidates have their payloads, which must be read for each of them. If the function raises, takes
+        too long, or returns something else, `SelectorFailed` is emitted, and jobs start in the usual order until a call
+        succeeds.
         Raises: InvalidOptionError naming the field, or for a queue that already has a selector.
         """
 
@@ -367,20 +361,19 @@ class JobQueue(Generic[JobT]):
         overlap: bool = True,
         **options: Any,
     ) -> Schedule:
-        """Declare a schedule that enqueues a job of a handler at the times of a cron expression, once for all workers.
+        """Declare a schedule that enqueues a job at the times of a cron expression, once for all workers. Return it.
 
-        `name`: name of the row that workers create. The row stays until it is deleted, even if the declaration is removed.
-        `cron`: when it fires, such as "0 3 * * *" for 03:00 every day; `Cron` has the syntax. `time_zone`: IANA name of the
-        zone in which the times are meant. `handler`: the handler, or the name of its job type.
-        `payload`: as in `Handler.job`; with `fire_time_field`, the name of the field that receives the scheduled time, a
-        mapping of the other fields is enough.
+        `name`: name of the row that workers create. It stays until it is deleted, even if the declaration is removed.
+        `cron`: when it fires, such as "0 3 * * *"; `Cron` has the syntax. `time_zone`: IANA name of its time zone.
+        `handler`: the handler, or the name of its job type.
+        `payload`: as in `Handler.job`. `fire_time_field`: field of the payload that receives the scheduled time; `payload`
+        is then a mapping of the others.
         `misfire_policy`: what happens to times at which no worker ran: "skip" drops those later than `grace` (a minute by
-        default, at most 3,650 days), "one", the default, fires only the latest, "all" fires the latest `catch_up` of them (1
-        to 10,000; 100 by default).
+        default, at most 3,650 days), "one", the default, fires the latest, "all" fires the latest `catch_up` of them (1 to
+        10,000; 100 by default).
         `overlap`: False skips a time while the chain of the previous job is open.
         `options`: `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout` and `rate_cost` of its jobs; the handler's
         by default.
-        Returns the definition.
         Raises: InvalidOptionError, UnknownJobTypeError, InvalidPayloadError, InvalidJobError. Nothing is declared then.
         """
         registered = self[handler if isinstance(handler, str) else handler.job_type.name]
@@ -427,10 +420,10 @@ class JobQueue(Generic[JobT]):
         return declared
 
     def cron(self, expression: str, *, name: str | None = None, **options: Any) -> Callable[[HandlerT], HandlerT]:
-        """Declare a schedule of the handler it is written above; return a decorator.
+        """Declare a schedule of the handler below it; return a decorator.
 
-        `expression`: as `cron` of `schedule`. `name`: by default the name of the job type. `options`: the other options of
-        `schedule`. Raises: as `schedule`; InvalidOptionError if it is written below `handler`.
+        `expression`: as `cron` of `schedule`. `name`: by default the job type's. `options`: those of `schedule`.
+        Raises: as `schedule`; InvalidOptionError if it is written below `handler`.
         """
 
         def declare(handler: HandlerT) -> HandlerT:
@@ -449,10 +442,10 @@ class JobQueue(Generic[JobT]):
     def output(self, chain: Chained) -> Any:
         """Return a chain's output as the type that its last job's handler declares.
 
-        `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`. Where it is known which handler a
-        chain began with, `handler.output(chain)` is the same with a static type.
-        Raises: NoOutputError unless it has completed; UnknownJobTypeError when its last job's type has no handler here;
-        InvalidPayloadError when the output does not fit the type.
+        `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`. If you know the first handler,
+        `handler.output(chain)` has a static type.
+        Raises: NoOutputError unless it has completed; UnknownJobTypeError if its last job's type has no handler here;
+        InvalidPayloadError if the output does not fit the type.
         """
         if chain.status is not JobStatus.COMPLETED:
             raise NoOutputError(chain.id, chain.status)
@@ -460,18 +453,19 @@ class JobQueue(Generic[JobT]):
         return kind.output.decode("output", kind.open("output", chain.output))
 
     def job(self, type_name: str, payload: Any = None, **options: Any) -> JobT:
-        """Create and return a job of a type known only by name; otherwise as `Handler.job`.
+        """Return a job of a type known only by name; otherwise as `Handler.job`.
 
-        `type_name`: the job type. `options`: those of `Handler.job`. Raises: as `Handler.job`; UnknownJobTypeError.
+        `type_name`: the job type. `options`: those of `Handler.job`.
+        Raises: as `Handler.job`; UnknownJobTypeError.
         """
         return self[type_name].job(payload, **options)
 
     def include(self, other: JobQueue[JobT]) -> None:
-        """Take over every handler, schedule, queue and selector of another registry, such as a feature's own.
+        """Add every handler, schedule, queue and selector of another registry, such as a feature's.
 
         `other`: a registry for the same `Job` class. What it registers afterwards is not included.
-        Raises: DuplicateJobTypeError naming both places; InvalidOptionError when its jobs are rows of another class, or it
-        is this registry, or has been included before. Nothing is taken over then.
+        Raises: DuplicateJobTypeError naming both places; InvalidOptionError if its jobs are rows of another class, or it is
+        this registry, or was included before. Nothing is added then.
         """
         if other is self:
             raise InvalidOptionError("other", "is this registry itself")
@@ -511,13 +505,13 @@ class JobQueue(Generic[JobT]):
 
     @property
     def retention_rules(self) -> RetentionRules:
-        """All that is said here of how long chains are kept."""
+        """The retention rules of the registry, its queues and its job types."""
         types = {kind.name: kind.retention for kind in self.registry if kind.retention is not None}
         return RetentionRules(default=self.retention, types=types)
 
     @property
     def queues(self) -> tuple[str, ...]:
-        """The queues its handlers use by default, sorted."""
+        """The default queues of its handlers, sorted."""
         return tuple(sorted({kind.queue for kind in self.registry}))
 
     def __iter__(self) -> Iterator[Handler[Any, Any, JobT]]:

@@ -32,12 +32,10 @@ class Schedule:
     """The definition of a schedule, as in its row. `JobQueue.schedule` creates one for a handler and checks its payload.
 
     `name`: 1 to 100 characters, unique in the queue's tables. `cron`, `time_zone`: as in `Cron`.
-    `type_name`, `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: those
-    of its jobs.
+    `type_name`, `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`:
+    those of its jobs.
     `fire_time_field`: field of `input`, which must be an object, that receives the scheduled time in ISO 8601.
-    `misfire_policy`: what happens to missed times, see `MisfirePolicy`. `catch_up`: with "all", the maximum number of missed
-    times to fire, 1 to 10,000. `grace`: with "skip", how late a time may still be fired; 0 to 3,650 days. `overlap`: False
-    skips a time while the chain of the previous job is open.
+    `misfire_policy`, `catch_up`, `grace`, `overlap`: as in `JobQueue.schedule`.
     Raises: InvalidOptionError naming the field.
     """
 
@@ -100,15 +98,15 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRun:
-    """The outcome of one due schedule. It is reported before the commit: after a rollback it has not happened."""
+    """The outcome of one due schedule, reported before the commit."""
 
     schedule: str
     """Name of the schedule."""
     fire_times: tuple[datetime, ...] = ()
     """The times that it was fired for, oldest first."""
     job_ids: tuple[Any, ...] = ()
-    """The jobs made, one a time."""
+    """The jobs made, one for each time."""
     missed_since: datetime | None = None
-    """The first time that was left out: missed, or while the last job's chain was open; None if none was."""
+    """The first time that was skipped: missed, or while the last job's chain was open; None if none was."""
     error: str | None = None
-    """Why it cannot fire; it does not fire until its row is corrected."""
+    """Why it cannot fire, until its row is corrected."""

@@ -64,7 +64,7 @@ start, best first; it may return more than `free`, because some may be taken by 
 class Selector:
     """A selector function with its options, which are those of `JobQueue.selector`.
 
-    `choose`: the function, called with the candidates and the number of free slots.
+    `choose`: the function.
     Raises: InvalidOptionError naming the field.
     """
 

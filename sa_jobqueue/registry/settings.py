@@ -25,15 +25,15 @@ RETRY: Final = ("retry_base", "retry_factor", "retry_cap")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueSettings:
-    """Settings of a queue, stored in its row. A queue without a row has the defaults.
+    """Settings of a queue, stored in its row. A queue without a row has the defaults. None means no limit.
 
-    `name`: name of the queue. `fairness_key`: the key that these settings apply to, in addition to those of its queue; empty
-    for the queue itself. `weight`: its share among the queues of a worker, relative to their weights; 1 to 100.
-    `global_concurrency`: maximum number of its jobs that run at once, across all workers. `rate_limit`: how many jobs may
-    start within `rate_period`, across all workers, each counted with its `rate_cost`. `rate_burst`: how many may start at
-    once after a pause; `rate_limit` by default. `rate_algorithm`: how starts are counted, by default with a token bucket; a
-    sliding window has no burst. `concurrency_per_key`: maximum number
-    of running jobs of each fairness key without a limit of its own. None means no limit.
+    `name`: name of the queue. `fairness_key`: the key that these settings apply to, in addition to those of its queue;
+    empty for the queue itself. `weight`: its share among the queues of a worker, or among the other keys; 1 to 100.
+    `global_concurrency`: maximum number of its jobs that run at a time, across all workers. `concurrency_per_key`: the same
+    for each fairness key that has no limit itself.
+    `rate_limit`: how many jobs may start within `rate_period`, across all workers, each counted with its `rate_cost`.
+    `rate_burst`: how many may start together after a pause; `rate_limit` by default. `rate_algorithm`: a token bucket by
+    default; a sliding window has no burst.
     `retry`: backoff of jobs whose handlers have no retry policy, with jitter; None means `Backoff()`. `retention`: how long
     ended chains are kept; only for queues, not for fairness keys.
     Raises: InvalidOptionError naming the field.

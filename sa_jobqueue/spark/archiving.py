@@ -54,16 +54,15 @@ def archive(
     options: ArchiveOptions | None = None,
     on_progress: Listener | None = None,
 ) -> ArchiveReport:
-    """Move chains that ended before a time to Parquet files written by Spark; see `sa_jobqueue.archive.archive`.
+    """Move chains that ended before a time to Parquet files written by Spark; otherwise as `sa_jobqueue.archive.archive`.
 
     `spark`: the session that writes. `before`, `options`, `on_progress`: as in `sa_jobqueue.archive.archive`. `url`: the
     database URL; default: `SA_JOBQUEUE_URL` on the driver and on each executor. `password_file`: a file, present on all of
     them, that contains only the password. `tasks`: maximum number of concurrent readers, each with its own connection; also
     the number of files per day and dataset, 1 to 10,000. `path`: a folder that driver and executors share, or a URI that
-    both pyarrow and Spark can open; `s3://` is passed to Spark as `s3a://`.
-    Returns the same report.
-    Raises: the errors of `sa_jobqueue.archive.archive`; MissingExtraError without pandas; InvalidOptionError for `tasks` or
-    `url`; ArchiveError with Spark's message if Spark fails to write.
+    both pyarrow and Spark can open; `s3://` is passed to Spark as `s3a://`. Returns the same report.
+    Raises: as `sa_jobqueue.archive.archive`; MissingExtraError without pandas; InvalidOptionError for `tasks` or `url`;
+    ArchiveError with Spark's message.
     """
     if find_spec("pandas") is None:  # mapInArrow requires it, used or not
         raise MissingExtraError("pandas", "spark")

@@ -65,27 +65,25 @@ def enqueue(
 ) -> WriteResult:
     """Enqueue one job of one type for each row of `df`, atomically and exactly once.
 
-    `target`: a handler, whose payload type validates and stores the inputs as `handler.job(...)` does, or the name of a job
-    type; with `app`, a type that is registered there. The module of a handler must be importable on the executors.
-    `payload`: the input of each job: a column, names of columns to combine into an object, or None for all columns. Values
-    other than text become JSON, nulls included: instants in UTC with microseconds; decimals as text for a handler, and as
-    numbers of up to 15 digits for a name. A column whose values JSON would change, such as BINARY, is refused. A STRING
-    column must contain JSON documents.
+    `target`: a handler, whose payload type validates the inputs, or the name of a job type; with `app`, a type that is
+    registered there. The module of a handler must be importable on the executors.
+    `payload`: a column, names of columns to combine into an object, or None for all columns. Values become JSON: instants
+    in UTC with microseconds; decimals as text for a handler, and as numbers of up to 15 digits for a name. A column whose
+    values JSON would change, such as BINARY, is refused. A STRING column must contain JSON documents.
     `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`,
     `skip_while_retrying`: one value for all jobs, or a column; the default is the type's setting.
     `deduplication_key`, `ordering_key`, `fairness_key`, `id`, `blockers` (ARRAY<STRING>): columns. Jobs with the same
-    ordering key run in the order of the rows of their partition, so keep all rows of a key in one partition:
-    `df.repartition(key).sortWithinPartitions(key, at)`.
-    `write_id`: a name for this write; repeating a committed write has no effect and returns the first result, unless the
-    option `onRepeat` is `check`. A write without rows is not recorded.
-    `mode`, `on_duplicate`, `url`: options of the data source; `options`: its others.
-    `progress`: "lines" prints the progress on standard error, at the start and every ten seconds.
+    ordering key run in the order of the rows of their partition: `df.repartition(key).sortWithinPartitions(key, at)`.
+    `write_id`: a name for this write; repeating a committed write has no effect and returns the first result. A write
+    without rows is not recorded.
+    `mode`, `on_duplicate`, `url`: options of the data source; `options`: its others. `progress`: "lines" prints the
+    progress on standard error.
 
-    Options, columns and tables are checked before Spark computes a row, and with a handler (or `app`) also whether the types
-    of the payload's columns fit its input; with `mode="PERMISSIVE"` each row is checked separately instead.
+    Options, columns and tables are checked before Spark computes a row, and with a handler (or `app`) also whether the
+    types of the payload's columns fit its input; with `mode="PERMISSIVE"` each row is checked separately.
     Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with the message
-    of a failure in Spark, for example of an invalid row. Nothing is enqueued then, unless only the response was lost: with a
-    `write_id` it is safe to repeat the call.
+    of a failure in Spark, for example of an invalid row. Nothing is enqueued then, unless only the response was lost: with
+    a `write_id` it is safe to repeat the call.
     """
     given = {"mode": mode, "onDuplicate": on_duplicate, "type": target if isinstance(target, str) else target.name}
     if isinstance(target, Handler):
@@ -201,8 +199,8 @@ def written(
 ) -> WriteResult | None:
     """Return the result of a bulk write, or None if no write with this name has committed.
 
-    `write_id`: its name; for a stream, the id of the query, and `sequence` the number of the batch. `url`, `app`, `options`:
-    see `enqueue`.
+    `write_id`: its name; for a stream, the id of the query, and `sequence` the number of the batch. `url`, `app`,
+    `options`: see `enqueue`.
     """
     given = dict(options or {}) | {name: value for name, value in (("url", url), ("app", app)) if value is not None}
     return _written(_options(given), write_id, sequence)

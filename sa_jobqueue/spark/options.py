@@ -41,9 +41,8 @@ IGNORED: Final = frozenset({"path", "paths", "isuserspecifiedschema", "checkpoin
 
 
 REDACTION: Final = r"(?<=://)[^@\s/]*(?=@)|(?<=password=)[^&\s\"\\]+"
-"""Value for `spark.sql.redaction.string.regex` that removes users and passwords from URLs. Spark Connect writes clients'
-requests, including options, to its event log. A password in `passwordFile`, or in the server's `SA_JOBQUEUE_URL`, is never
-logged."""
+"""Value for `spark.sql.redaction.string.regex` that removes users and passwords from URLs, which Spark Connect writes to
+its event log."""
 
 
 class Secret:

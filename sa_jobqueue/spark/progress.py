@@ -24,7 +24,7 @@ class WorkersEnd(StrEnum):
     """Reason why a set of workers ended."""
 
     IDLE = "idle"
-    """A whole batch of tasks found nothing to do for `idle_exit`."""
+    """A whole batch of tasks found no job for `idle_exit`."""
     DRAINED = "drained"
     """They were drained on request."""
     CANCELLED = "cancelled"

@@ -17,10 +17,10 @@ from sa_jobqueue.redaction import ERRORS, PAYLOADS, REDACTED, VARIABLE, patterns
 def redacted(frame: DataFrame, *, types: Sequence[str] | None = None) -> DataFrame:
     """Return rows with redacted payloads and errors of some job types, as the command line shows them.
 
-    `frame`: has a column `type_name`; for attempts, join jobs. Rows without a type are redacted.
-    `types`: job types, with wildcards `*` and `?`; default: those in SA_JOBQUEUE_REDACT in this process.
+    `frame`: has a column `type_name`; for attempts, join jobs. Rows without a type are redacted. `types`: job types, with
+    wildcards `*` and `?`; by default those in SA_JOBQUEUE_REDACT.
     Shape: the same rows and columns. `input` and `output` become the JSON text `"(redacted)"`, `error` and `last_error` a
-    JSON object with the error's class as `type` and a redacted `message`; null stays null. Files and tables do not change.
+    JSON object with the error's class as `type` and a redacted `message`; null stays null.
     Raises: InvalidOptionError if there is no `type_name`.
     """
     patterns = patterns_in(os.environ.get(VARIABLE, "")) if types is None else list(types)

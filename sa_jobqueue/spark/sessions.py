@@ -53,9 +53,9 @@ def default_session() -> SparkSession:
 class SparkSessions:
     """Provides Spark to the handlers of one process; a `Provider` of `SparkSession`.
 
-    The shared session is created by `make` for the first handler that needs it; it is stopped with the worker, if it was
-    started here. Each attempt gets a separate session: modifiable settings are copied, temporary views and functions are
-    the attempt's own, cached tables are shared. Thread-safe; supports any number of concurrent attempts.
+    The shared session is created by `make` for the first handler that needs it, and stopped with the worker. Each attempt
+    gets a separate session: settings are copied, temporary views and functions are the attempt's own, cached tables are
+    shared. Thread-safe.
 
         jobs.dependency(SparkSession, SparkSessions(lambda: SparkSession.builder.master("local[4]").getOrCreate()))
 
@@ -100,7 +100,7 @@ class SparkSessions:
             self._give_back()
 
     def close(self) -> None:
-        """Stop the shared session, if it was started here, as soon as no attempt uses it, unless a new one starts first."""
+        """Stop the shared session, if it was started here, as soon as no attempt uses it."""
         with self._lock:
             if self._open_sessions:
                 self._closing = True

@@ -84,10 +84,8 @@ class _Given:
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("jobqueue")` with a session that does not find it automatically.
+    """Register `format("jobqueue")` with a session that does not find it: installed later, or in an archive (`--py-files`).
 
-    Spark searches the driver's installed packages once per session: it misses a package that was installed later, or that
-    comes in an archive (`--py-files`).
     `spark`: the session.
     """
     spark.dataSource.register(JobQueueSource)

@@ -78,9 +78,8 @@ class WorkerSet:
     - `progress`: "lines" or "bar" on standard error, or a function that is called about every second, on a thread, and once
       after the end.
 
-    A worker opens five connections, plus one per running job that takes a session: `slots * (5 + concurrency)` in all.
-    Raises: MissingExtraError without pandas; InvalidOptionError before anything is started, also if `spark.speculation` is
-    on: the second copy of a task is just one more worker, but when one of the two ends Spark kills the other.
+    Raises: MissingExtraError without pandas; InvalidOptionError before anything is started, including if
+    `spark.speculation` is on: Spark would kill one of two workers.
     """
 
     def __init__(
@@ -166,8 +165,8 @@ class WorkerSet:
     def start(self) -> None:
         """Start the first batch.
 
-        Raises: DatabaseUnavailableError or SchemaError if the driver cannot use the queue; nothing was started then.
-        RuntimeError if it was started before.
+        Raises: DatabaseUnavailableError or SchemaError if the driver cannot use the queue; RuntimeError if it was started
+        before.
         """
         if self._began is not None:
             raise RuntimeError(f"workers {self.name} were started already; make another WorkerSet")
@@ -196,9 +195,8 @@ class WorkerSet:
         return self.report
 
     def drain(self) -> None:
-        """Ask every worker of the set to finish its running jobs; return at once. No further batch starts.
+        """Ask every worker of the set to finish its running jobs; return immediately. No further batch starts.
 
-        The request goes through the database and is repeated until they have ended, so that late starters receive it.
         Raises: RuntimeError if they were not started.
         """
         self._check_started()
@@ -353,10 +351,9 @@ class WorkerSet:
 def run_workers(spark: SparkSession, app: str, *, slots: int, **options: Any) -> WorkersReport:
     """Run workers on Spark's executors until a whole batch was idle or they are drained; return their result.
 
-    `spark`, `app`, `slots`, `options`: as for `WorkerSet`. On an interrupt (Ctrl-C), it stops the workers first; without
-    Connect, however, Spark then cancels everything that runs.
-    Raises: InvalidOptionError before anything is started; WorkersFailedError when tasks failed permanently. No job is lost
-    then, because their leases expire. An error of a handler only ends its attempt.
+    `spark`, `app`, `slots`, `options`: as for `WorkerSet`. An interrupt (Ctrl-C) stops the workers first.
+    Raises: InvalidOptionError before anything is started; WorkersFailedError if tasks failed permanently. No job is lost
+    then. An error of a handler only ends its attempt.
     """
     workers = WorkerSet(spark, app, slots=slots, **options)
     with workers:

@@ -32,12 +32,12 @@ def enqueued(
     session: AsyncSession, of: Jobs[JobT], matching: Matching = None, **columns: Any
 ) -> Coroutine[Any, Any, list[JobT]]: ...
 def enqueued(session: Any, of: Any, matching: Matching = None, **columns: Any) -> Any:
-    """Return the jobs that wait to be run, pending or blocked, oldest first; with an `AsyncSession`, to be awaited.
+    """Return the jobs that wait to be run, pending or blocked, oldest first; with an `AsyncSession`, await it.
 
     `session`: the one that enqueued them, or any after the commit; it is flushed. `of`: a handler, or the `Job` class for
-    jobs of every type. `matching`: a mapping, whose values the payload must have at these keys, in nested objects too; a
-    payload of the handler's type, which must be equal; or a function of the job. `columns`: attributes of the job, such as
-    `queue` or `priority`, which must be equal; and `delay`, the time from the enqueueing until it is due.
+    all types. `matching`: a mapping that the payload must contain, in nested objects too; a payload that must be equal; or
+    a function of the job. `columns`: attributes of the job that must be equal, such as `queue`; and `delay`, the time from
+    the enqueueing until it is due.
     Raises: InvalidOptionError for an attribute that the class does not have.
     """
     return on_session(session, lambda opened: _Wanted(of, matching, columns).split(opened)[0])

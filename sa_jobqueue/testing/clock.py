@@ -24,12 +24,12 @@ def advance(session: Session, by: timedelta, *, model: type[JobMixin[Any]] = Job
 @overload
 def advance(session: AsyncSession, by: timedelta, *, model: type[JobMixin[Any]] = Job) -> Coroutine[Any, Any, None]: ...
 def advance(session: Any, by: timedelta, *, model: type[JobMixin[Any]] = Job) -> Any:
-    """Advance the queue's clock: move every time stored in its tables back, in the session's transaction.
+    """Advance the queue's clock: move every time stored in its tables back by `by`, in the session's transaction.
 
-    Afterwards jobs, backoffs, deadlines, deduplication windows, schedules and retention stand as they would after `by`.
-    Within one transaction PostgreSQL's `now()` does not move, so there the clock is frozen between two calls. Returns
-    None; with an `AsyncSession`, a coroutine to be awaited. `by`: above zero. `model`: the class whose table is the queue.
-    Changes: all rows of the queue but those of workers. Raises: InvalidOptionError.
+    Within one transaction PostgreSQL's `now()` does not move, so the clock is frozen between two calls. Returns None; with
+    an `AsyncSession`, await it. `by`: above zero.
+    Changes: all rows of the queue but those of workers.
+    Raises: InvalidOptionError.
     """
     if not isinstance(by, timedelta) or by <= timedelta(0):
         raise InvalidOptionError("by", f"must be a timedelta above zero, got {by!r}")

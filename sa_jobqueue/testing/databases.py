@@ -22,7 +22,7 @@ def create_database(server_url: str, template: str | None = None) -> str:
     """Create an empty database of a new name, or a copy of the database named `template`; return its URL.
 
     `server_url`: URL of any database of the server, for a role that may create databases.
-    Obliges: no session is connected to the template; PostgreSQL waits 5 seconds for sessions that are ending, then refuses.
+    Obliges: no session is connected to the template; PostgreSQL waits 5 seconds for sessions that are ending.
     """
     name = f"{_PREFIX}_{secrets.token_hex(6)}"
     with _server(server_url) as connection:
@@ -66,7 +66,7 @@ def create_schema(database_url: str, metadata: MetaData) -> None:
 
 
 class ThrowAwayDatabase:
-    """Create a database on entry and drop it on exit, sessions and all.
+    """A context manager: creates a database on entry, and drops it on exit, even if sessions are connected.
 
     `server_url`, `template`: as in `create_database`.
     """
@@ -95,11 +95,10 @@ class ThrowAwayDatabase:
 
 
 class DatabaseTemplate:
-    """Prepare one database on first use, and clone it from then on: a copy of files is quicker than DDL.
+    """Prepares one database on first use, and clones it from then on: a copy of files is quicker than DDL. Not thread-safe.
 
-    `server_url`: as in `create_database`.
-    `prepare` is given the URL of an empty database and leaves no session in it. When it raises, that database is
-    dropped, and the next `clone` tries again. Not for several threads at once.
+    `server_url`: as in `create_database`. `prepare` is given the URL of an empty database and leaves no session in it. If
+    it raises, that database is dropped, and the next `clone` tries again.
     """
 
     def __init__(self, server_url: str, prepare: Callable[[str], None]) -> None:

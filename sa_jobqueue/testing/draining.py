@@ -32,9 +32,9 @@ class Drained:
     completed: int = 0
     """Completed."""
     retried: int = 0
-    """Failed, or asked for another try by `Retry`; the job is due again later."""
+    """Failed, or raised `Retry`; the job is due again later."""
     snoozed: int = 0
-    """Put off with `Snooze`."""
+    """Raised `Snooze`."""
     died: int = 0
     """Died: their jobs are dead letters."""
     cancelled: int = 0
@@ -91,17 +91,15 @@ def drain(
 ) -> Any:
     """Run the jobs that are due, and those that they lead to, until none is left; return how they ended.
 
-    `on`: an engine runs a `Worker`, for what was committed. A session runs the jobs in its own transaction, so they see what
-    the test has not committed and a rollback undoes them: each attempt is a savepoint, one after the other, and handlers are
-    given this very session. Pauses, limits, ordering keys, timeouts, processes and retry settings of queues need a worker.
-    With an `AsyncEngine` or `AsyncSession`, to be awaited.
-    `raise_errors`: raise the first error of a handler, the exception itself with its traceback, once its attempt is
-    recorded. Signals such as `Snooze` are no errors.
-    `scheduled`: also run jobs that are due later, and the next tries of failed ones, in the order of their times: the
-    queue's clock is advanced to each, as by `advance`. `until`: only those due by then, a time or a duration from now;
-    implies it.
-    `limit`: most attempts, so that a job that snoozes without end ends the test. `options`: of the worker.
-    Raises: what a handler raised; EndlessDrainError; InvalidOptionError; with an engine, as `Worker.run`.
+    `on`: an engine runs a `Worker`, for what was committed. A session runs the jobs in its own transaction, each attempt in
+    a savepoint, one after the other, and handlers receive this session. Pauses, limits, ordering keys, timeouts, processes
+    and retry settings of queues need a worker. With an `AsyncEngine` or `AsyncSession`, await it.
+    `raise_errors`: raise the first error of a handler, with its traceback, once its attempt is recorded; not signals such
+    as `Snooze`.
+    `scheduled`: also run jobs that are due later, and retries, in the order of their times: the queue's clock is advanced
+    to each, as by `advance`. `until`: only those due by then, a time or a duration from now; implies `scheduled`.
+    `limit`: maximum number of attempts. `options`: of the worker.
+    Raises: the exceptions of handlers; EndlessDrainError; InvalidOptionError; with an engine, as `Worker.run`.
     """
     if not isinstance(jobs, JobQueue):
         raise InvalidOptionError("jobs", f"must be a JobQueue, got a {type(jobs).__name__}")

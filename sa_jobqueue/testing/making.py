@@ -36,13 +36,13 @@ def perform(
     blockers: Iterable[Any] = (),
     **options: Any,
 ) -> Any:
-    """Call a handler as an attempt of a worker does, without a job in the database; for an async handler, to be awaited.
+    """Call a handler as an attempt of a worker does, without a job in the database; for an async handler, await it.
 
-    The payload passes through JSON and back, and what the handler returns is checked against its annotation; dependencies
-    are opened, middleware is not run. What the handler raises is raised, signals such as `Snooze` too.
-    `handler`: the handler. `payload`: as in `Handler.job`. `session`: for a handler that takes one. `attempt`, `last_error`:
-    what its `AttemptContext` shows of the attempt and the one before. `blockers`: the outputs of the chains that its job
-    waited for. `options`: of the job, as `Handler.job` takes them.
+    The payload passes through JSON and back, and the output is checked against its annotation; dependencies are opened,
+    middleware is not run. Exceptions of the handler are raised, including signals such as `Snooze`.
+    `handler`: the handler. `payload`: as in `Handler.job`. `session`: for a handler that takes one. `attempt`,
+    `last_error`: for its `AttemptContext`. `blockers`: the outputs of the chains that its job waited for. `options`: of the
+    job, as in `Handler.job`.
     Raises: InvalidPayloadError, InvalidJobError, InvalidOutputError; InvalidOptionError without a session it needs.
     """
     kind = handler.job_type
@@ -117,12 +117,11 @@ def make_job(
     error: BaseException | None = None,
     **options: Any,
 ) -> Any:
-    """Enqueue a job and bring it to a state by the steps that a worker takes; return it, flushed, not committed.
+    """Enqueue a job and bring it to a state by the steps of a worker; return it, flushed, not committed.
 
-    With an `AsyncSession`, to be awaited. `handler`: the handler of the job. `payload`: as in `Handler.job`. `status`:
-    pending, blocked (with `blockers`), running, completed, dead or cancelled. `output`: what a completed one returned.
-    `error`: what a dead one, or a pending one before its next try, failed with; a dead one has a dead letter. `options`: as
-    `Handler.job` takes them.
+    With an `AsyncSession`, await it. `handler`: the handler of the job. `payload`: as in `Handler.job`. `status`: pending,
+    blocked (with `blockers`), running, completed, dead or cancelled. `output`: of a completed one. `error`: of a dead one,
+    which has a dead letter, or of a pending one that will be retried. `options`: as in `Handler.job`.
     Raises: as `Handler.job`; InvalidOptionError for a status without the option that it needs.
     """
     wanted = JobStatus(status)

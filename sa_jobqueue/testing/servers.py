@@ -87,7 +87,7 @@ class ProviderUnavailableError(JobQueueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Describe the server to use. An explicit URL is used unchanged, a container ignores all but `settings`."""
+    """The server to use. An explicit URL is used unchanged, a container ignores all but `settings`."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of the server, by name."""
@@ -101,7 +101,7 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Tie the name of a provider to what opens a server and to what an operator can do when it cannot."""
+    """The name of a provider, the function that opens a server, and what to do if it cannot."""
 
     name: str
     """Name of the provider, as in `open_server`."""
@@ -112,9 +112,10 @@ class Provider:
 
 
 class ExternalServer:
-    """Use a server that is already running. It must answer once, and is never stopped.
+    """A server that is already running. It must answer once, and is never stopped.
 
-    `url`: URL of the server. Raises: sqlalchemy.exc.ArgumentError if it is not a PostgreSQL URL.
+    `url`: URL of the server.
+    Raises: sqlalchemy.exc.ArgumentError if it is not a PostgreSQL URL.
     """
 
     def __init__(self, url: str) -> None:
@@ -139,11 +140,9 @@ def open_server(provider: str = "auto", options: ServerOptions | None = None) ->
     """Return a running server of the first provider that can start one.
 
     `provider` is `auto`, the name of a provider (`docker`, `embedded`, `local`), `oldest` or `newest` of the installed
-    programs, or a URL. If `SA_JOBQUEUE_URL` is set, `auto` uses only that. `options`: settings of a server that is started;
-    by default those of `ServerOptions`.
-
+    programs, or a URL. If `SA_JOBQUEUE_URL` is set, `auto` uses only that. `options`: settings of a server that is started.
     Obliges: stop it, or use it as a context manager.
-    Raises: `ServerUnavailableError` when no provider can start one, `ValueError` for an unknown provider.
+    Raises: `ServerUnavailableError` if no provider can start one, `ValueError` for an unknown provider.
     """
     wanted = options or ServerOptions()
     attempts = []

@@ -60,8 +60,7 @@ async def wait_chain(
     """Wait until a chain ends, and return its result.
 
     `engine`: an `AsyncEngine`. The other parameters, locks and errors: as in `sa_jobqueue.wait_chain`. All waits for chains
-    of one queue on one event loop share a connection for notifications, which is closed with the last of them. Cancelling
-    the wait leaves nothing behind.
+    of one queue on one event loop share a connection for notifications.
     """
     _check_engine(engine, "wait_chain")
     wait = Wait(

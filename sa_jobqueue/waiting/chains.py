@@ -60,24 +60,22 @@ def wait_chain(
 ) -> ChainResult[Any]:
     """Wait until a chain ends, and return its result; blocks this thread. Use `aio.wait_chain` in asynchronous code.
 
-    `engine`: reads the chain. `chain`: a chain's id, a chain, or any of its jobs; attributes that are not loaded are not
-    loaded now. `timeout`: of this wait, by this machine's monotonic clock; greater than zero. It does not affect the chain.
-    `output`: the type of the chain's output, or the handler that the chain starts or ends with; without it, the output is
-    JSON. `poll_interval`: how long a lost notification can delay the result; greater than zero; each poll is one short
-    statement. `listen`: False opens no connection for notifications and only polls, for instance behind a pooler in
-    transaction mode. `on_progress`: called with each new report of `AttemptContext.progress` that a poll finds; it must be
-    quick, and an exception ends the wait.
-    `model`: the queue's class; by default that of the given object, or `sa_jobqueue.Job`.
+    Do not wait in the transaction that enqueues, because no worker sees the job before the commit. Do not wait in a
+    handler: give the job a blocker, or continue its chain.
 
-    Do not wait in the transaction that enqueues, since no worker can see the job before the commit. Do not wait in a
-    handler, since it occupies a worker's slot: give the job a blocker, or continue its chain.
-
+    `engine`: reads the chain. `chain`: a chain's id, a chain, or any of its jobs.
+    `timeout`: of this wait, by this machine's monotonic clock; above zero. It does not affect the chain.
+    `output`: the type of the chain's output, or the handler that the chain starts or ends with; by default JSON.
+    `poll_interval`: how long a lost notification can delay the result; above zero. `listen`: False only polls, for instance
+    behind a pooler in transaction mode. `on_progress`: called with each new report of `AttemptContext.progress` that a poll
+    finds; an exception ends the wait.
     Shape: the result of a completed chain. Changes: the root's `has_waiters`, so that its end sends a notification.
-    Locks: the root, briefly; never waits for it. Between polls, no connection of the engine is used; a separate one listens.
+    Locks: the root, briefly; never waits for it. Between polls, no connection of the engine is used; a separate one
+    listens.
     Raises: ChainFailedError if the chain died or was cancelled; ChainNotFoundError if it does not exist (any more);
     NotAChainError for the id of a continuation; ChainTimeoutError; InvalidPayloadError if the output does not match its
-    type; WrongJobTypeError if the chain neither starts nor ends with the handler given as `output`; InvalidOptionError.
-    Outages of the database are waited through.
+    type; WrongJobTypeError if the chain neither starts nor ends with the handler given as `output`; InvalidOptionError. It
+    waits through outages of the database.
     """
     _check_engine(engine, "wait_chain")
     wait = Wait(

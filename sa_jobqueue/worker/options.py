@@ -26,39 +26,38 @@ class WorkerOptions:
     """
 
     name: str | None = None
-    """Display name: 1 to 64 characters of A-Z, a-z, 0-9 and `_.-`. Default: the host name. It need not be unique."""
+    """Display name: 1 to 64 characters of A-Z, a-z, 0-9 and `_.-`. Default: the host name."""
     queues: Sequence[str] | Mapping[str, int | None] = ()
-    """Queues to serve; a mapping also limits how many jobs of a queue this worker runs at once. If empty: the default
-    queues of its handlers."""
+    """Queues to serve, by default those of its handlers; a mapping also limits how many jobs of a queue this worker runs at
+    a time."""
     fair: bool = True
-    """Whether the queues share the worker's slots by weight, so that a flood in one does not delay the others; priorities
-    then apply within a queue. If off, priorities apply across all queues, and jobs of equal priority start in the order in
-    which the queues are listed."""
+    """Whether the queues share the worker's slots by weight; priorities then apply within a queue. If off, priorities apply
+    across all queues, and jobs of equal priority start in the order in which the queues are listed."""
     concurrency: int = 10
-    """Maximum number of jobs to run at once, 1 to 10,000. Each sync handler uses a thread, each session a connection."""
+    """Maximum number of jobs to run at a time, 1 to 10,000. Each sync handler uses a thread, each session a connection."""
     poll_interval: timedelta = timedelta(seconds=5)
-    """How often to poll for due jobs if no notification arrives, 10 ms to 10 min. No job waits longer than this."""
+    """How often to poll for due jobs if no notification arrives, 10 ms to 10 min."""
     listen: bool = True
     """Whether to listen for notifications, on a dedicated connection. If off, the worker only polls."""
     heartbeat_interval: timedelta = timedelta(seconds=5)
     """How often to send a heartbeat, 100 ms to 5 min."""
     heartbeat_timeout: timedelta = timedelta(seconds=15)
-    """How long after its last heartbeat a worker counts as dead and its jobs are rescued; more than two heartbeat
-    intervals. Use the same value for all workers."""
+    """How long after its last heartbeat a worker counts as dead; more than two heartbeat intervals. Use the same value for
+    all workers."""
     rescue_interval: timedelta = timedelta(seconds=4)
-    """How often to look for jobs of dead workers, 100 ms to 10 min. A dead worker's jobs are due again after at most
-    `heartbeat_timeout` plus this: 19 s by default."""
+    """How often to look for jobs of dead workers, 100 ms to 10 min. They are due again after at most `heartbeat_timeout`
+    plus this: 19 s by default."""
     prune_interval: timedelta = timedelta(minutes=1)
-    """How often to delete chains whose retention period has ended, if any is configured; 100 ms to 1 day."""
+    """How often to delete chains whose retention period has ended; 100 ms to 1 day."""
     shutdown_timeout: timedelta = timedelta(seconds=30)
-    """How long running jobs may finish after a stop, up to 1 day; the rest is then released. Not negative."""
+    """How long running jobs may finish after a stop, 0 to 1 day; the rest is then released."""
     cancel_timeout: timedelta = timedelta(seconds=5)
-    """How long a cancelled handler may take to return before its attempt is ended without it, up to 1 h. Not negative."""
+    """How long a cancelled handler may take to return before its attempt is ended without it, 0 to 1 h."""
     max_jobs_per_child: int = 100
-    """Maximum number of attempts per child process of isolated handlers before it is replaced, 1 to 1,000,000."""
+    """Number of attempts after which a child process of isolated handlers is replaced, 1 to 1,000,000."""
     max_memory: int | None = None
-    """Maximum memory of the worker's process in bytes, at least 64 MiB; above it the worker drains and stops, so that it can
-    be restarted. None: no limit. Linux only."""
+    """Bytes, at least 64 MiB; above it the worker drains and stops, so that it can be restarted. None: no limit. Linux
+    only."""
     completion_batch_size: int = 200
     """Maximum number of completions per statement, 1 to 200."""
 

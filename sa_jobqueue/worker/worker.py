@@ -64,23 +64,22 @@ _CLOSING: Final = timedelta(seconds=10)
 
 
 class Worker:
-    """Run the jobs of one `JobQueue` on one event loop.
+    """Runs the jobs of one `JobQueue` on one event loop.
 
     - `jobs`: the registry of the handlers. `options`: queues, concurrency, timeouts and intervals; see `WorkerOptions`.
-    - `events`: receives what happens; by default a new `EventBus`, which is the worker's `events`.
     - `engine`: an `Engine` or `AsyncEngine`. If a handler needs the other kind, it is created from the same URL.
-    - `session_factory`, `async_session_factory`: create the sessions that handlers receive, with the application's own
-      options; by default plain sessions on the engine. Their pool needs one connection for each of `concurrency` handlers.
-    - `connect_args`: arguments for psycopg beyond the engine's URL. The worker uses the URL to open up to nine more
-      connections: for claims, completions, rescues, ended chains, retention, schedules, heartbeats and notifications.
-      Listeners of the engine's `do_connect` event, such as one that renews an access token, are called for these too.
+    - `session_factory`, `async_session_factory`: create the sessions that handlers receive; by default plain sessions on
+      the engine. Their pool needs one connection for each of `concurrency` handlers.
+    - `connect_args`: arguments for psycopg beyond the engine's URL, which the worker uses to open up to nine more
+      connections. Listeners of the engine's `do_connect` event, such as one that renews an access token, are called for
+      these too.
+    - `listen_url`: the server's own address, for notifications, if the engine's URL leads to a connection pooler.
+    - `events`: receives the worker's events; by default a new `EventBus`.
     - `app`: where child processes of isolated handlers find `jobs`, such as "shop.jobs:jobs"; by default the module that
       declares each such handler.
-    - `listen_url`: the server's own address, for notifications. Needed only if the engine's URL leads to a connection
-      pooler, which the worker detects.
 
     **A job may run more than once**, because a worker can die after the handler's external effects: handlers must be
-    idempotent. What a handler writes through its session happens once.
+    idempotent. Writes through its session happen once.
 
     Raises: InvalidOptionError naming the parameter.
     """
@@ -154,8 +153,8 @@ class Worker:
     def stop(self, *, now: bool = False) -> None:
         """Stop claiming, let running jobs finish for up to `shutdown_timeout`, then release the rest.
 
-        With `now`, running jobs are released at once; a second call with `now` shortens a drain in progress. If called
-        before `run`, that run ends at once. Thread-safe.
+        With `now`, running jobs are released immediately, also during a drain. If called before `run`, that run ends
+        immediately. Thread-safe.
         """
         self._stop_now = self._stop_now or now
         self._stop_called = True
@@ -191,18 +190,17 @@ class Worker:
 
         The shutdown takes at most `shutdown_timeout` plus `cancel_timeout`. Afterwards the worker can run again, on any
         event loop.
-
         Raises: WorkerRunningError if this worker is already running; DatabaseUnavailableError, UnsupportedServerError or
         SchemaError before anything is claimed. Once it runs, it survives outages of the database.
         """
         await self._run_alone(until_idle=False)
 
     def run_sync(self) -> None:
-        """Work on an event loop of its own until SIGTERM or SIGINT (Ctrl-C), or until another thread calls `stop`.
+        """Work on a separate event loop until SIGTERM or SIGINT (Ctrl-C), or until another thread calls `stop`.
 
-        The first signal stops as `stop` does, the second as `stop(now=True)`. Outside the main thread, signals are left
-        alone.
-        Raises: as `run`; RuntimeError in a thread that runs an event loop, where `run` is to be awaited.
+        The first signal stops as `stop` does, the second as `stop(now=True)`. Outside the main thread, signals are not
+        handled.
+        Raises: as `run`; RuntimeError in a thread that runs an event loop.
         """
         asyncio.run(self._run_until_signal())
 
@@ -221,10 +219,9 @@ class Worker:
         """Work until there is nothing left to do, then return. For tests and one-off runs.
 
         It returns when this worker runs no job, every result is written, every ended chain has unblocked its dependants,
-        and a claim would start no job of its queues and types. One final statement checks this, so it includes everything
-        committed before it. It does not wait for: jobs that are scheduled for later, including failed jobs before their
-        next attempt; jobs of other workers; jobs that are paused, wait for their ordering key, or are not chosen by a
-        selector. It does wait for concurrency and rate limits.
+        and a claim would start no job of its queues and types, including everything committed before. It does not wait for
+        jobs that are scheduled for later or retried later, jobs of other workers, and jobs that are paused, wait for their
+        ordering key, or are not chosen by a selector. It does wait for concurrency and rate limits.
         Raises: as `run`.
         """
         await self._run_alone(until_idle=True)

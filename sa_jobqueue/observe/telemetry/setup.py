@@ -54,8 +54,8 @@ def instrument(
     """Create spans and metrics for jobs that this process enqueues; return a function that stops it.
 
     `tracer_provider`, `meter_provider`: by default OpenTelemetry's global ones. A second call replaces the first. There is
-    one span for the jobs of one type that a flush or `enqueue_many` writes; the jobs contain its context. Spans of a
-    transaction or savepoint that is rolled back are not exported.
+    one span for the jobs of one type that a flush or `enqueue_many` writes. Spans of a transaction or savepoint that is
+    rolled back are not exported.
     Raises: MissingOpenTelemetryExtraError.
     """
     tracer, meter = _tracer(tracer_provider), _meter(meter_provider)
@@ -86,9 +86,8 @@ def subscribe(
 ) -> None:
     """Create spans for the attempts of a worker, and metrics of its events.
 
-    `types`, `running`, `slots`: as in `metrics.workers.subscribe`. `tracer_provider`, `meter_provider`: by default
-    OpenTelemetry's global ones.
-    `events`: the worker's `events`.
+    `events`: the worker's `events`. `types`, `running`, `slots`: as in `metrics.workers.subscribe`. `tracer_provider`,
+    `meter_provider`: as in `instrument`.
     Raises: MissingOpenTelemetryExtraError.
     """
     tracer, meter = _tracer(tracer_provider), _meter(meter_provider)
@@ -105,7 +104,7 @@ def observe_database(read: Callable[[], Health], *, meter_provider: MeterProvide
     """Export the figures of a health report, as `sa-jobqueue exporter` serves them, measured for each export.
 
     `read`: such as `lambda: health(engine)`; called once now, and then from the SDK's thread. Use it in one process per
-    database. `meter_provider`: by default OpenTelemetry's global one.
+    database. `meter_provider`: as in `instrument`.
     Raises: MissingOpenTelemetryExtraError; exceptions of the first call of `read`.
     """
     meter = _meter(meter_provider)

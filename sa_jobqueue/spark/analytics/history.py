@@ -52,8 +52,7 @@ class History:
     """Jobs, attempts, dead letters and blockers as DataFrames, with the columns of the published schema that measures use.
 
     You can pass your own frames, with their columns in any order. A missing column is read as null, unless it identifies a
-    row. Frames of a live queue are lazy and have no common snapshot: a measure sees the rows at the time it is computed.
-    `cached` reads them once.
+    row. Frames of a live queue are lazy: a measure sees the rows at the time it is computed. `cached` reads them once.
     Raises: InvalidOptionError if a frame lacks a column that identifies its rows.
     """
 
@@ -74,10 +73,9 @@ class History:
 
     @classmethod
     def live(cls, spark: SparkSession, url: str, **options: str) -> History:
-        """Return the history in a database, read through `spark.read.format("jobqueue")`.
+        """Return the history in a database, read through `spark.read.format("jobqueue")`, without payloads.
 
-        `spark`: the session that reads. `url` and `options` are those of that source. Options apply to all four datasets, so
-        use `where` for filters that only some of them support. Payloads are not read.
+        `spark`: the session that reads. `url` and `options` are those of that source, and apply to all four datasets.
         """
         reader = spark.read.format("jobqueue").options(**options).option("url", url)
         frames = {name: reader.schema(_schema(dataset, USED[name])).load(name) for name, dataset in DATASETS.items()}
@@ -125,12 +123,11 @@ class History:
         queues: Sequence[str] = (),
         types: Sequence[str] = (),
     ) -> History:
-        """Return the rows that ended at `since` or later and before `until`, of these `queues` and `types`.
+        """Return the rows that ended at `since` or later and before `until`, of these `queues` and `types`; all by default.
 
-        All by default; instants are aware.
-        A job that has not ended is selected by its enqueueing, an attempt by its end, a dead letter by the death, a blocker
-        by the job that waits. With queues or types, attempts whose job is not in the history are left out. With `since`, the
-        folders of earlier days of an archive are not read.
+        Instants are aware. A job that has not ended is selected by its enqueueing, an attempt by its end, a dead letter by
+        the death, a blocker by the job that waits. With queues or types, attempts whose job is not in the history are left
+        out. With `since`, the folders of earlier days of an archive are not read.
         Raises: InvalidOptionError if an instant has no time zone.
         """
         if since is not None:

@@ -23,13 +23,10 @@ def latencies(history: History) -> DataFrame:
 
     Shape: `id`, `type_name`, `queue`, `priority`, `chain_type_name`, `status`, `hour` and `day` (in UTC, when the last
     attempt started or, without one, the job was completed), and
-    `wait_seconds`, from when the last attempt was due until it was claimed. The due time is `scheduled_at`, which every
-    retry and the end of the last blocker change. Null if no worker has claimed the job since it was last due: it still
-    waits, or was cancelled while it waited;
-    `run_seconds`, from that claim to completion, of jobs that a worker completed. `intervals` has the times of earlier
-    attempts;
-    `total_seconds`, from enqueueing to completion, of all completed jobs, including blockers, requested delays and
-    retries.
+    `wait_seconds`, from when the last attempt was due (`scheduled_at`, which every retry and the end of the last blocker
+    change) until it was claimed; null if no worker has claimed it since;
+    `run_seconds`, from that claim to completion, of jobs that a worker completed; `intervals` has earlier attempts;
+    `total_seconds`, from enqueueing to completion, of all completed jobs.
     """
     completed = sf.col("status") == JobStatus.COMPLETED.value
     by_worker = completed & sf.col("completed_by").isNotNull()

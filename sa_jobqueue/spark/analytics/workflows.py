@@ -40,17 +40,15 @@ def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs
     Shape: `workflow_id` (the smallest id of its chains), `type_name` (of the open job that was enqueued last, or else of
     the job that ended last), `chains`, `jobs`, `is_ended` (all jobs), `created_at` (of the first job), `ended_at` (of the
     last job; null while one is open), `length` (jobs in the longest sequence), `width` (maximum number of jobs at the same
-    depth), `max_parallel` (maximum number of jobs that ran at once, by their last attempts), `run_seconds` (of all attempts
-    of all jobs), `wall_seconds` (from the first enqueueing to the last end so far; null if no job has ended),
-    `critical_path` (job ids in order), `critical_seconds` (total run time of its jobs), `critical_share` (share of the wall
-    time; the rest was spent waiting), `stragglers` (jobs on the path that took longer than 95 % of their type), `is_cyclic`
-    (jobs wait for each other in a cycle and never run).
-    The critical path is the sequence of jobs, each waiting for the one before, with the longest total run time. With enough
-    workers, speeding up any other job does not make the workflow end sooner.
-    Single jobs are excluded. Cost: a history of up to `driver_jobs` jobs and `driver_edges` blockers is measured by the
-    driver during the call. In a larger one, `chain_components` finds the components; then, after one shuffle by workflow, a
-    Python task measures each in time linear in its jobs and edges. A workflow must fit into the memory of a task: a million
-    jobs take about 1 GB.
+    depth), `max_parallel` (maximum number of jobs that ran at a time, by their last attempts), `run_seconds` (of all
+    attempts), `wall_seconds` (from the first enqueueing to the last end so far; null if no job has ended), `critical_path`
+    (job ids in order), `critical_seconds` (total run time of its jobs), `critical_share` (share of the wall time),
+    `stragglers` (jobs on the path that took longer than 95 % of their type), `is_cyclic` (jobs wait for each other in a
+    cycle and never run). The critical path is the sequence of jobs, each waiting for the one before, with the longest total
+    run time.
+    Cost: a history of up to `driver_jobs` jobs and `driver_edges` blockers is measured by the driver during the call. In a
+    larger one, `chain_components` finds the components, and a Python task measures each workflow, which must fit into its
+    memory: a million jobs take about 1 GB.
     Source: as `graphs.shape_of`.
     """
     timed = _timed(history)
