@@ -44,7 +44,7 @@ class Continuation(Generic[OutT]):
 
     if TYPE_CHECKING:
         # Every other value has this attribute, so a type checker can separate `Report | Continuation[Page]`
-        # (`decorators.Value`).
+        # (`registry.handlers.Value`).
         __reduce__: ClassVar[None]  # type: ignore[assignment]
 
 

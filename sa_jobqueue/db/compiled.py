@@ -107,7 +107,7 @@ def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any] | None:
     """Return the connection beneath, where nothing is lost by going around SQLAlchemy.
 
     Not if its statements have listeners, as tracing does; nor if it begins transactions automatically, or where each
-    statement is given its guards (`worker.poolers`).
+    statement is given its guards (`db.poolers`).
     """
     connected = connection.sync_connection
     if connected is None or connected.closed or connected.invalidated:

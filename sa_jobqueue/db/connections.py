@@ -29,9 +29,9 @@ C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 class Connections:
     """Makes a worker's own connections from the application's URL.
 
-    They use psycopg whatever driver the application uses, carry the plan guards and the settings of `own_sessions`, notice a
-    dead peer, and a silent one, within `patience`, and show up in `pg_stat_activity` under the worker's name. Behind a
-    connection pooler guards and settings travel with each transaction, and LISTEN needs `listen_url`.
+    They use psycopg whatever driver the application uses, carry the plan guards and the settings of `session_settings`,
+    notice a dead peer, and a silent one, within `patience`, and show up in `pg_stat_activity` under the worker's name.
+    Behind a connection pooler guards and settings travel with each transaction, and LISTEN needs `listen_url`.
 
     `application`: the dialect of the application's engine, whose `do_connect` listeners are called for each connection.
     """

@@ -55,7 +55,7 @@ def complete(model: type[JobMixin[Any]], *, in_session: bool = False) -> Update:
     Changes: running -> completed; `output`, `completed_at`, `completed_by`; the lease and the chain end.
     Clock: the database's, at the start of the transaction.
     Locks: the rows, by id; a row that another transaction holds is skipped, so that one long transaction cannot delay the
-    completions of all: `standing` distinguishes it from a lost one.
+    completions of all: `still_held` distinguishes it from a lost one.
     Index: the primary key.
     """
     job = table(model)

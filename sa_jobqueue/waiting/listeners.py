@@ -96,7 +96,7 @@ class SharedListener:
                 await asyncio.sleep(_RETRY_SECONDS)
         except asyncio.CancelledError:
             # Not passed on: the task would keep the error, that the frames, and they a half-open connection, until the
-            # next garbage collection. Only `hearing` cancels this task, and it waits for the end.
+            # next garbage collection. Only `listening_for` cancels this task, and it waits for the end.
             pass
         finally:
             self.tried.set()  # in any case, so that no caller waits for longer than a poll

@@ -131,7 +131,7 @@ class Quarantine:
     ) -> list[R]:
         """Run a write that selects its rows itself; if one of them makes it fail, write the others by id.
 
-        `run`: called with None it selects the rows and leaves out those in `resting`; called with ids it writes only those.
+        `run`: called with None it selects the rows that are not `quarantined`; called with ids it writes only those.
         `candidates`: returns the ids that it would select. Shape: the results of the calls that succeeded.
         """
         try:

@@ -94,37 +94,6 @@ async def test_a_failure_is_retried_and_recorded_until_the_attempts_are_used_up(
     assert len(log.of(JobDied)) == 1
 
 
-async def test_a_failed_job_waits_for_its_backoff(engine: Engine, jobs: Jobs) -> None:
-    queue = JobQueue()
-
-    @queue.handler("fails", retry=Backoff(base=timedelta(hours=1), cap=timedelta(hours=1), jitter=False))
-    async def fails(payload: dict[str, Any]) -> None:
-        raise ValueError
-
-    (job_id,) = enqueue(engine, fails.job({}))
-    await drain(queue, engine)
-    row = jobs.get(job_id)
-    assert row["status"] is JobStatus.PENDING
-    assert timedelta(minutes=59) < row["scheduled_at"] - row["started_at"] < timedelta(minutes=61)
-
-
-async def test_a_policy_decides_from_the_error(engine: Engine, jobs: Jobs) -> None:
-    queue = JobQueue()
-
-    def only_timeouts(attempt: int, error: BaseException) -> timedelta | None:
-        return timedelta(hours=1) if isinstance(error, TimeoutError) else None
-
-    @queue.handler("fails", retry=only_timeouts)
-    async def fails(payload: dict[str, Any]) -> None:
-        raise TimeoutError if payload["passing"] else KeyError("for ever")
-
-    passing, hopeless = enqueue(engine, fails.job({"passing": True}), fails.job({"passing": False}))
-    await drain(queue, engine)
-    assert (jobs.status(passing), jobs.status(hopeless)) == (JobStatus.PENDING, JobStatus.DEAD)
-    assert jobs.dead_letters(hopeless)[0]["reason"] == "discarded"
-    assert jobs.attempts(passing)[0]["outcome"] == "failed"  # its own TimeoutError is no timeout of ours
-
-
 async def test_snooze_discard_and_cancel_each_end_an_attempt_with_their_own_outcome(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
 
@@ -446,28 +415,6 @@ async def test_payloads_of_older_versions_are_upcast(engine: Engine, jobs: Jobs)
     await drain(queue, engine)
     assert jobs.get(old)["output"] == "Ada Lovelace 1"
     assert jobs.dead_letters(broken)[0]["reason"] == "invalid_input"
-
-
-async def test_a_workers_queue_limit_bounds_how_many_of_its_jobs_run_at_once(engine: Engine) -> None:
-    queue = JobQueue()
-    now: list[int] = [0]
-    most: dict[str, int] = {"narrow": 0, "wide": 0}
-    open_now = {"narrow": 0, "wide": 0}
-
-    @queue.handler("counts")
-    async def counts(payload: dict[str, Any], ctx: AttemptContext) -> None:
-        lane = ctx.job.queue
-        open_now[lane] += 1
-        most[lane] = max(most[lane], open_now[lane])
-        await asyncio.sleep(0.005)
-        open_now[lane] -= 1
-        now[0] += 1
-
-    enqueue(engine, *(counts.job({}, queue=name) for name in ("narrow", "wide") for _ in range(20)))
-    await drain(queue, engine, queues={"narrow": 2, "wide": None}, concurrency=10)
-    assert now[0] == 40
-    assert most["narrow"] == 2
-    assert most["wide"] > 2
 
 
 async def test_a_rescheduled_job_emits_an_event_with_its_delay(engine: Engine) -> None:

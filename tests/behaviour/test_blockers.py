@@ -282,19 +282,6 @@ async def test_jobs_rolled_back_may_be_added_again(engine: Engine, jobs: Jobs, t
     assert jobs.get(job_id)["output"] == [1]
 
 
-async def test_a_rolled_back_job_added_again_adds_its_blockers(engine: Engine, jobs: Jobs, types: Types) -> None:
-    merge = types.merge.job(blockers=[types.page.job(1)])
-    with Session(engine) as session:
-        session.add(merge)
-        session.flush()
-        session.rollback()
-    with Session(engine) as session, session.begin():
-        session.add(merge)
-        job_id = merge.id
-    await drain(types.queue, engine)
-    assert jobs.get(job_id)["output"] == [1]
-
-
 async def test_a_rolled_back_job_added_again_is_pending_if_its_blocker_has_completed(
     engine: Engine, jobs: Jobs, types: Types
 ) -> None:

@@ -312,16 +312,6 @@ def test_complete_job_checks_and_encodes_the_output_like_the_handler(engine: Eng
     assert [jobs.status(one) for one in ids] == [DONE, DONE, PENDING, DONE, DONE, DONE]
 
 
-async def test_async_complete_job_checks_the_output(async_engine: AsyncEngine) -> None:
-    async with AsyncSession(async_engine) as session, session.begin():
-        job = approve.job(1)
-        session.add(job)
-        await session.flush()
-        with pytest.raises(InvalidPayloadError, match=r"result"):
-            await aio.complete_job(session, job.id, "no page", handler=approve)
-        assert (await aio.complete_job(session, job.id, Page(1), handler=approve)).output == {"number": 1}
-
-
 # Reading outputs.
 
 

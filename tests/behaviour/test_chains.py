@@ -20,7 +20,6 @@ from sa_jobqueue import (
     JobStatus,
     get_chain,
     get_job,
-    wait_chain,
 )
 from sa_jobqueue.errors import (
     ChainNotFoundError,
@@ -81,26 +80,6 @@ async def test_a_chain_runs_job_by_job_and_ends_with_the_output_of_its_last_job(
     assert count(engine, "effect") == (3 if "session" in flavour else 0)
     with Session(engine) as session:
         assert {job.chain_type_name for job in session.scalars(select(Job).where(Job.type_name != "effect"))} == {"first"}
-
-
-@any_flavour
-async def test_handlers_decide_how_a_chain_branches_and_loops(engine: Engine, flavour: str) -> None:
-    queue = JobQueue()
-    big = handle(queue, flavour, "big", lambda n, ctx: f"big {n}")
-
-    def halve(n: int, ctx: AttemptContext) -> Any:
-        if n > 100:
-            return ctx.continue_with(big, n)
-        return ctx.continue_with(queue["halve"], n // 2) if n else "zero"
-
-    halves = handle(queue, flavour, "halve", halve)
-    branched, looped, at_once = enqueue(engine, halves.job(101), halves.job(5), halves.job(0))
-    await drain(queue, engine)
-    seen = {
-        chain_id: (chain_of(engine, chain_id).length, chain_of(engine, chain_id).output) for chain_id in (branched, looped)
-    }
-    assert seen == {branched: (2, "big 101"), looped: (4, "zero")}
-    assert line(engine, at_once) == [(0, "halve", "zero", DONE)]
 
 
 async def test_a_continuation_has_its_own_options_and_schedule(engine: Engine, jobs: Jobs) -> None:
@@ -265,26 +244,6 @@ async def test_cancelling_a_chain_stops_its_running_job_from_continuing_it(engin
     assert [status for *_, status in line(engine, chain_id)] == [DONE, CANCELLED]
     assert (chain_of(engine, chain_id).status, count(engine, "effect")) == (CANCELLED, 1)
     assert len(log.of(AttemptLost)) == 1
-
-
-async def test_chain_outputs_are_decoded_by_return_annotations(engine: Engine) -> None:
-    queue = JobQueue()
-
-    @queue.handler("second")
-    async def second(n: int) -> tuple[int, str]:
-        return n, "big"
-
-    @queue.handler("first")
-    def first(n: int, ctx: AttemptContext) -> int | Continuation[tuple[int, str]]:
-        return ctx.continue_with(second, n) if n > 1 else n
-
-    small, big = enqueue(engine, first.job(1), first.job(2))
-    await drain(queue, engine)
-    assert [first.output(chain_of(engine, one)) for one in (small, big)] == [1, (2, "big")]
-    assert [queue.output(chain_of(engine, one)) for one in (small, big)] == [1, (2, "big")]
-    waited = [wait_chain(engine, one, timeout=HOUR, output=first) for one in (small, big)]
-    assert [result.output for result in waited] == [1, (2, "big")]
-    assert queue.output(wait_chain(engine, big, timeout=HOUR)) == (2, "big")
 
 
 def decide(engine: Engine, job_id: Any, result: Any = None, model: Any = Job) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, func, select
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     AttemptContext,
@@ -23,15 +21,11 @@ from sa_jobqueue import (
     JobQueue,
     JobStatus,
     Worker,
-    cancel_jobs,
     enqueue,
     enqueue_many,
-    list_jobs,
 )
-from sa_jobqueue.errors import ChainReferencedError, LostAttemptError
-from sa_jobqueue.events import JobRescued
-from sa_jobqueue.models import WaitFor
-from sa_jobqueue.operations import JobFilter, complete_job, delete_chains, lock_chain, trigger_jobs
+from sa_jobqueue.errors import LostAttemptError
+from sa_jobqueue.operations import complete_job, trigger_jobs
 from sa_jobqueue.statements import arrivals
 from tests.fixtures.chains import Chains
 from tests.fixtures.jobs import Jobs
@@ -105,24 +99,6 @@ def _pairs(session: Session, leaf: Any, first: Any, count: int) -> list[list[Any
     for kind in range(2):
         enqueue_many(session, [pair[kind] for pair in pairs])
     return pairs
-
-
-@pytest.mark.long
-def test_four_threads_enqueueing_fifty_keys_create_fifty_jobs(sessions: sessionmaker[Session], jobs: Jobs) -> None:
-    together = threading.Barrier(4)
-
-    def one(_: int) -> list[Enqueued]:
-        made = []
-        for key in range(50):
-            together.wait(PATIENCE)
-            with sessions.begin() as session:
-                made.append(enqueue(session, Job("test"), deduplicate=Deduplicate(str(key)))[1])
-        return made
-
-    with ThreadPoolExecutor(4) as threads:
-        results = list(threads.map(one, range(4)))
-    assert [made.count(Enqueued.CREATED) for made in zip(*results, strict=True)] == [1] * 50
-    assert jobs.count() == 50
 
 
 def test_a_deduplication_key_is_taken_until_its_chain_ends(session: Session, chains: Chains, jobs: Jobs) -> None:
@@ -222,20 +198,6 @@ async def test_a_library_error_raised_in_a_handler_fails_the_attempt(engine: Eng
     assert {dead_letter["reason"] for dead_letter in jobs.dead_letters()} == {"exhausted"}
 
 
-@pytest.mark.parametrize("newest_first", [True, False])
-def test_paging_jobs_enqueued_at_the_same_instant_returns_each_once(session: Session, newest_first: bool) -> None:
-    ids = enqueue_many(session, [Job("test") for _ in range(10)])
-    seen: list[Any] = []
-    after = None
-    for _ in range(10):
-        page = list_jobs(session, where=JobFilter(), after=after, limit=3, newest_first=newest_first)
-        seen += [job.id for job in page.items]
-        after = page.next
-        if after is None:
-            break
-    assert seen == sorted(ids, reverse=newest_first)
-
-
 def test_catching_up_and_finding_the_next_due_job_locks_no_row(engine: Engine, jobs: Jobs) -> None:
     job_id = jobs.add()
     ended: dict[str, Any] = {
@@ -249,52 +211,3 @@ def test_catching_up_and_finding_the_next_due_job_locks_no_row(engine: Engine, j
         assert len(looking.execute(arrivals.catch_up(Job), given).all()) == 2  # what came since, and the next of the lane
         held = select(Job.id).with_for_update(skip_locked=True)
         assert other.scalars(held).all() == [job_id]
-
-
-def test_a_refused_deletion_names_blocked_continuations_too(
-    session: Session, chains: Chains, jobs: Jobs, engine: Engine
-) -> None:
-    (blocker,) = chains.add(JobStatus.PENDING)
-    root, second = chains.add(JobStatus.COMPLETED, JobStatus.BLOCKED)
-    chains.block(second, blocker)
-    with pytest.raises(ChainReferencedError) as refused:
-        delete_chains(session, [blocker])
-    assert list(refused.value.references) == [(blocker, second)]
-    assert delete_chains(session, [root], cascade=True).ids == sorted([root, blocker])
-
-
-def test_a_locked_chain_is_completed_by_its_last_job(session: Session, chains: Chains, jobs: Jobs) -> None:
-    """Who completes a chain by hand does so with its last job, under the chain's lock."""
-    root, last = chains.add(JobStatus.COMPLETED, JobStatus.PENDING)
-    current = lock_chain(session, root)
-    assert current.id == last
-    assert complete_job(session, current.id, "done").output == "done"
-    assert session.get_one(Job, root).chain_completed_at is not None
-
-
-async def test_a_failed_chain_fails_continues_or_blocks_its_dependants_by_policy(engine: Engine, jobs: Jobs) -> None:
-    """Fail at once, continue without it, or wait for a redrive: whatever was asked for; nothing hangs unseen."""
-    queue = JobQueue()
-
-    @queue.handler("fails", max_attempts=1)
-    async def fails(_: None) -> None:
-        raise ValueError
-
-    @queue.handler("waits")
-    async def waits(_: None) -> None: ...
-
-    with Session(engine) as session, session.begin():
-        blocker = fails.job(None)
-        by_policy = {policy: waits.job(None, blockers=[WaitFor(blocker, policy)]) for policy in ("wait", "fail", "continue")}
-        session.add_all(by_policy.values())
-        session.flush()
-        ids = {policy: job.id for policy, job in by_policy.items()}
-    log = await drain(queue, engine)
-    assert {policy: jobs.status(job_id).value for policy, job_id in ids.items()} == {
-        "wait": "blocked",
-        "fail": "dead",
-        "continue": "completed",
-    }
-    assert not log.of(JobRescued)
-    with Session(engine) as session, session.begin():
-        assert cancel_jobs(session, [ids["wait"]]).ids == [ids["wait"]]

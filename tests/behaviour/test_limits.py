@@ -97,7 +97,6 @@ async def test_a_queue_limit_applies_across_workers_when_one_is_killed(
 
 
 @own_database
-@through_poolers
 async def test_a_job_types_rate_limit_applies_across_workers(engine: Engine, jobs: Jobs, start: Start) -> None:
     execute(
         engine,
@@ -144,7 +143,6 @@ async def test_an_expired_job_is_cancelled_and_never_runs(engine: Engine, jobs: 
 
 
 @own_database
-@through_poolers
 async def test_jobs_of_an_ordering_key_run_in_order_and_a_retry_blocks_the_key(jobs: Jobs, start: Start) -> None:
     seen: list[tuple[str, int]] = []
     running: set[str] = set()
@@ -169,21 +167,6 @@ async def test_jobs_of_an_ordering_key_run_in_order_and_a_retry_blocks_the_key(j
     for key in "bc":
         assert [number for name, number in seen if name == key] == list(range(10))
     assert [number for name, number in seen if name == "a"] == [0, 1, 2, *range(2, 10)]
-
-
-def test_the_next_job_of_an_ordering_key_is_found_behind_the_cursor(engine: Engine, jobs: Jobs, manual_worker: Any) -> None:
-    first, second = jobs.add(ordering_key="k", due_in=-5), jobs.add(ordering_key="k", due_in=-5)
-    other, worker = manual_worker("other:1"), manual_worker("worker:1")
-    (mine,) = other.claim()
-    assert mine.id == first
-    assert worker.claim() == []  # its cursor has passed the second one
-    other.complete(mine)
-    assert [job.id for job in worker.claim()] == [second]
-    execute(engine, "DELETE FROM job WHERE id = :id", id=first)
-    third = jobs.add(ordering_key="k", due_in=-9)
-    assert worker.claim() == []
-    execute(engine, "UPDATE job SET status = 'cancelled', completed_at = now(), leased_by = NULL WHERE id = :id", id=second)
-    assert [job.id for job in worker.claim()] == [third]
 
 
 def test_explain_names_the_ordering_key_limit_or_expiry_that_holds_a_job_back(

@@ -18,7 +18,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.events import JobDied, JobRescued
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.variants import variants
-from tests.fixtures.workers import PATIENCE, Spawn, Start, until, wait_until
+from tests.fixtures.workers import PATIENCE, Spawn, Start, until
 
 VICTIM = """
 import asyncio, os, signal
@@ -247,10 +247,3 @@ async def test_constant_retries_do_not_starve_the_rescuer(engine: Engine, jobs: 
     enqueue(engine, *(endless.job({}, max_attempts=1_000_000) for _ in range(20)))
     async with start(queue, concurrency=2):
         await until(lambda: jobs.status(lost) is JobStatus.COMPLETED, what="the lost job is rescued and run")
-
-
-def test_wait_until_fails_after_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.fixtures.workers.PATIENCE", 0.05)
-    with pytest.raises(AssertionError, match="did not become true"):
-        wait_until(lambda: False)
-    assert PATIENCE > 1

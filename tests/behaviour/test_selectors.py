@@ -389,22 +389,3 @@ async def test_a_selector_under_a_weighted_rate_limit_starts_jobs_in_order_withi
         # Of a bucket its burst, and what comes in meanwhile.
         assert connection.execute(_MOST, {"seconds": 0.3}).scalar_one() <= (24 if algorithm is None else 12)
         assert connection.execute(text("SELECT max(attempt) FROM job")).scalar_one() == 1
-
-
-@pytest.mark.long
-async def test_workers_with_selectors_share_a_weighted_rate_limit_without_losing_jobs(
-    engine: Engine, jobs: Jobs, start: Start
-) -> None:
-    with engine.begin() as connection:
-        rule = "('default', 8, interval '200 ms', 'sliding_window')"
-        connection.exec_driver_sql(f"INSERT INTO queue (name, rate_limit, rate_period, rate_algorithm) VALUES {rule}")
-    queue, seen = recorder()
-    queue.selector("default", window=10, inputs=True)(largest_first)
-    for number in range(24):
-        jobs.add(input=number, rate_cost=(1, 3, 7, 2)[number % 4])
-    async with start(queue), start(queue), start(queue):
-        await until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="every job completes")
-    assert sorted(seen) == list(range(24))
-    with engine.connect() as connection:
-        assert connection.execute(_MOST, {"seconds": 0.2}).scalar_one() <= 8
-        assert connection.execute(text("SELECT max(attempt) FROM job")).scalar_one() == 1

@@ -96,24 +96,6 @@ async def test_an_attempt_stopped_before_its_task_runs_is_released(engine: Engin
     assert log.of(WorkerStopped)[0].released == 2
 
 
-async def test_a_stop_requested_before_run_takes_effect(engine: Engine, jobs: Jobs) -> None:
-    queue, _ = waiting_queue()
-    (job_id,) = enqueue(engine, queue.job("waits", {}))
-    worker = Worker(queue, engine, options=quick())
-    worker.stop(now=True)
-    await asyncio.wait_for(worker.run(), PATIENCE)
-    assert jobs.status(job_id) is JobStatus.PENDING
-    await asyncio.wait_for(_stopped_after_start(worker), PATIENCE)  # and the next run is a new one
-
-
-async def _stopped_after_start(worker: Worker) -> None:
-    log = EventLog(worker)
-    run = asyncio.create_task(worker.run())
-    await log.until(JobStarted)
-    worker.stop(now=True)
-    await run
-
-
 async def test_threads_are_signalled_to_stop_and_do_not_delay_shutdown(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
     release = threading.Event()
@@ -139,19 +121,6 @@ async def test_threads_are_signalled_to_stop_and_do_not_delay_shutdown(engine: E
     assert worker.has_stuck_threads
     assert (jobs.status(polite), jobs.status(stubborn)) == (JobStatus.PENDING, JobStatus.PENDING)
     release.set()
-
-
-async def test_cancelling_run_releases_all_jobs(engine: Engine, jobs: Jobs) -> None:
-    queue, _ = waiting_queue()
-    (job_id,) = enqueue(engine, queue.job("waits", {}))
-    worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(hours=1)))
-    log = EventLog(worker)
-    run = asyncio.create_task(worker.run())
-    await log.until(JobStarted)
-    run.cancel()
-    await asyncio.wait({run}, timeout=PATIENCE)
-    assert run.cancelled()
-    assert jobs.status(job_id) is JobStatus.PENDING
 
 
 async def test_a_stopped_worker_leaves_no_row_no_connection_and_no_thread(engine: Engine) -> None:

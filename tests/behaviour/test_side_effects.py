@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, JobQueue, JobStatus, cancel_jobs
-from sa_jobqueue.events import AttemptLost, JobCompleted
 from sa_jobqueue.operations import after_commit
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import drain
@@ -41,17 +39,6 @@ async def test_after_commit_callbacks_run_after_the_completions_commit(engine: E
     enqueue(engine, queue.job("sync"), queue.job("async"))
     await drain(queue, engine)
     assert sorted(seen) == [("async", JobStatus.COMPLETED), ("sync", JobStatus.COMPLETED)]
-
-
-async def test_an_after_commit_callback_that_raises_does_not_affect_the_completion(
-    engine: Engine, jobs: Jobs, caplog: pytest.LogCaptureFixture
-) -> None:
-    queue = sync_and_async_queue(lambda session, ctx: after_commit(session, lambda: 1 / 0))
-    ids = enqueue(engine, queue.job("sync"), queue.job("async"))
-    log = await drain(queue, engine)
-    assert {jobs.status(job_id) for job_id in ids} == {JobStatus.COMPLETED}
-    assert (len(log.of(JobCompleted)), len(log.of(AttemptLost))) == (2, 0)
-    assert len([record for record in caplog.records if record.name == "sa_jobqueue.hooks"]) == 2
 
 
 async def test_after_commit_callbacks_do_not_run_for_a_failed_or_lost_attempt(engine: Engine, jobs: Jobs) -> None:

@@ -156,26 +156,6 @@ def test_a_chain_ending_at_any_step_of_the_wait_is_noticed(engine: Engine, jobs:
     assert (done, result.id) == (needed, chain_id)
 
 
-async def test_wait_chain_returns_when_the_last_job_of_the_chain_ends(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
-    root = jobs.add(JobStatus.COMPLETED)
-    with engine.begin() as connection:
-        connection.execute(update(Job).values(chain_completed_at=None, output="of the first"))
-    continuation = jobs.add(chain_id=root, chain_index=1, type_name="next")
-    result = asyncio.create_task(wait(root))
-    await rests(jobs, root)
-    assert not result.done()
-    with engine.begin() as connection:
-        job = Job.__table__.c
-        ended = {"status": JobStatus.COMPLETED, "output": "of the last", "completed_at": text("now()")}
-        connection.execute(update(Job).where(job.id == continuation).values(ended))
-        closed = {"chain_completed_at": text("now()"), "chain_status": JobStatus.COMPLETED, "has_waiters": False}
-        connection.execute(update(Job).where(job.id == root).values(closed))
-        connection.execute(text("SELECT pg_notify('.job:ended', :id)"), {"id": str(root)})
-    ended_chain = await result
-    assert (ended_chain.output, ended_chain.length) == ("of the last", 2)
-    assert (ended_chain.last_job_id, ended_chain.last_type_name, ended_chain.type_name) == (continuation, "next", "test")
-
-
 async def test_wait_chain_returns_what_a_worker_made_of_the_chain(
     wait: Waiting, engine: Engine, jobs: Jobs, start: Start
 ) -> None:

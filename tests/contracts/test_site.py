@@ -27,7 +27,7 @@ import pytest
 
 from sa_jobqueue.cli import main
 from tests.contracts.packages import ROOT
-from tests.dashboard.test_browser import AXE, CHECK, CHROMIUM, RULES, SKIPPED
+from tests.dashboard.chromium import AXE, CHECK, CHROMIUM, RULES, SKIPPED
 from tests.fixtures.workers import PATIENCE, wait_until
 
 PARTS = ["Home", "Learn", "Guides", "Reference", "Explanation", "Engineering"]

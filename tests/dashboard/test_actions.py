@@ -17,29 +17,15 @@ from sa_jobqueue import JobStatus
 from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, dashboard
 from sa_jobqueue.operations import list_job_types, list_queues
 from tests.dashboard.conftest import Client
+from tests.dashboard.pages import confirmed, forms
 from tests.fixtures.jobs import Jobs
 
 ERROR = {"type": "ValueError", "message": "no such order", "traceback": "Traceback\n  line 1"}
 
 
-def confirmed(client: Client, preview: str) -> str:
-    """Send the form of a preview; return the page that follows."""
-    act = re.findall(r'action="[^"]*/acts/([a-z-]+)"', preview)[0]
-    what = json.loads(html.unescape(re.findall(r'name="what" value="([^"]*)"', preview)[0]))
-    response = client.post(act, what, confirmed="1")
-    assert response.status_code == 200, response.text
-    return response.text
-
-
 def operator(engine: Engine, name: str) -> Client:
     access = Access(user=name, permissions=ALL_PERMISSIONS, payload_types=["*"])
     return Client(dashboard(engine, operator=engine, authorize=lambda request: access))
-
-
-def forms(page: str, act: str) -> list[dict[str, str]]:
-    """Return what the forms of an act on a page are about."""
-    found = re.findall(rf'(?s)action="[^"]*/acts/{act}".*?name="what" value="([^"]*)"', page)
-    return [json.loads(html.unescape(one)) for one in found]
 
 
 def test_an_action_previews_its_row_count_before_changing_anything(client: Client, jobs: Jobs) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +23,7 @@ from sa_jobqueue.observe.health import Code, Finding, Severity, health
 from sa_jobqueue.observe.health.overview import Overview
 from sa_jobqueue.operations import sync_schedules, upsert_job_type, upsert_queue
 from sa_jobqueue.settings import QueueSettings, TypeSettings
+from tests.dashboard.chromium import AXE, CHECK, CHROMIUM, RULES, SKIPPED
 from tests.dashboard.conftest import PREFIX, everyone
 from tests.dashboard.links import links
 from tests.fixtures.hostile import HostileJob, write_hostile
@@ -33,12 +32,6 @@ from tests.fixtures.jobs import Jobs
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-SKIPPED = "there is no Chromium to open the page with: apt-get install chromium, or put a chrome on the path"
-AXE = Path(__file__).parent / "vendored" / "axe.min.js"
-RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
-CHECK = """async (rules) => (await axe.run(document, {runOnly: rules})).violations.map(
-    (one) => `${one.id}: ${one.help}: ${one.nodes.slice(0, 3).map((node) => node.html).join(" ")}`)"""
 WIDE = """[...document.querySelectorAll("body *")].filter((one) =>
     one.checkVisibility() && one.getBoundingClientRect().right > innerWidth + 1
     && !one.closest(".scroll, pre, .skip, svg")).map((one) => one.outerHTML.slice(0, 90))"""

@@ -14,6 +14,7 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.dashboard import Source, dashboard
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.large import fill
+from tests.dashboard.pages import buffers
 from tests.fixtures.database import own_database
 
 pytestmark = own_database
@@ -23,21 +24,6 @@ BUFFERS = 12_000
 """Of a page: 10,000 entries of an index at 0.8 buffers each, and what is looked up for its rows."""
 COMPRESSED = 20_000
 """Bytes of a page as a proxy sends it."""
-
-
-def buffers(engine: Engine, statements: list[tuple[str, Any]]) -> int:
-    """Return how many buffers statements read, by running each again."""
-    found = 0
-    with engine.connect() as connection:
-        for statement, parameters in statements:
-            if statement.startswith("SET"):
-                continue
-            [plan] = connection.exec_driver_sql(
-                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", parameters
-            ).scalar_one()
-            found += sum(plan["Plan"][f"Shared {kind} Blocks"] for kind in ("Hit", "Read"))
-            connection.rollback()
-    return found
 
 
 def test_no_page_reads_more_buffers_than_its_bound(engine: Engine) -> None:

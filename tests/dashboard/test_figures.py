@@ -19,6 +19,7 @@ from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.observe.health import health, measuring
 from sa_jobqueue.observe.health.overview import Overview
 from tests.dashboard.conftest import Client, everyone
+from tests.dashboard.pages import words
 from tests.fixtures.database import own_database
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.workers import wait_until
@@ -26,12 +27,6 @@ from tests.fixtures.workers import wait_until
 pytestmark = own_database
 
 TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"
-
-
-def words(page: str) -> str:
-    """Return a page's text in one line, cells apart."""
-    text = re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", page[page.index("<h1>") :]))
-    return re.sub(r" ([,.])", r"\1", text)
 
 
 def cells(page: str, queue: str) -> list[str]:

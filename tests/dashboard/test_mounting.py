@@ -19,7 +19,7 @@ from sa_jobqueue.dashboard.screens.base import Context
 from sa_jobqueue.migrations.grants import apply_grants
 from sa_jobqueue.observe.health import Code, Finding, Severity
 from tests.dashboard.conftest import Client, everyone
-from tests.dashboard.test_actions import confirmed
+from tests.dashboard.pages import confirmed
 from tests.fixtures.jobs import Jobs
 
 

@@ -21,7 +21,7 @@ from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.overview import Overview
 from tests.dashboard.conftest import Client, everyone
-from tests.dashboard.test_cost import buffers
+from tests.dashboard.pages import buffers
 from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import wait_until

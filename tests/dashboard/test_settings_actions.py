@@ -32,7 +32,7 @@ from sa_jobqueue.operations import (
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.settings import QueueSettings
 from tests.dashboard.conftest import Client
-from tests.dashboard.test_actions import confirmed, forms
+from tests.dashboard.pages import confirmed, forms
 from tests.fixtures.jobs import Jobs
 
 HOURLY = Schedule(name="hourly", type_name="report", cron="0 * * * *", input={"n": 1})

@@ -20,7 +20,7 @@ from sa_jobqueue.dashboard.screens.job import _remedy
 from sa_jobqueue.operations import list_jobs, upsert_schedule
 from sa_jobqueue.operations.explaining import Cause, Explanation
 from tests.dashboard.conftest import PREFIX, Client, everyone
-from tests.dashboard.test_figures import words
+from tests.dashboard.pages import words
 from tests.fixtures.jobs import WORKER, Jobs
 
 WITHOUT_LINK = {

@@ -31,17 +31,9 @@ from sa_jobqueue.observe.metrics.workers import subscribe
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.programs import Process, Programs
 from tests.fixtures.workers import PATIENCE, wait_until
+from tests.health.application import APPLICATION
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
-APPLICATION = """
-from sa_jobqueue import JobQueue, Discard
-jobs = JobQueue()
-@jobs.handler("good")
-def good(payload): ...
-@jobs.handler("bad", max_attempts=1)
-def bad(payload):
-    raise ValueError("no")
-"""
 
 
 def scrape(port: int) -> Samples:

@@ -29,10 +29,9 @@ from sa_jobqueue.dashboard import Access, dashboard
 from sa_jobqueue.errors import HandlerCommitError, IsolatedHandlerError, UncommittedWritesError
 from sa_jobqueue.integrations.flask import FlaskJobs
 from sa_jobqueue.testing import Drained, drain, perform
-from sa_jobqueue.testing.databases import ThrowAwayDatabase
-from sa_jobqueue.testing.servers import PostgresServer
 from tests.dashboard.conftest import Client
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.variants import variants
 from tests.fixtures.workers import PATIENCE, quick, wait_until
 
 
@@ -59,6 +58,8 @@ class Post(db.Model):  # type: ignore[misc]
 
 jobs = JobQueue(Job)
 queue = FlaskJobs(jobs, db)
+in_processes = JobQueue(Job)  # of its own: a worker of these handlers starts a process
+queue_of_processes = FlaskJobs(in_processes, db)
 torn_down: list[str] = []
 
 
@@ -152,13 +153,13 @@ async def async_without_session(payload: Write) -> None:
     write(payload["post_id"], payload["how"])
 
 
-@jobs.handler("in-child", max_attempts=1, isolation="process")
+@in_processes.handler("in-child", max_attempts=1, isolation="process")
 def in_child(payload: Write) -> str:
     write(payload["post_id"], payload["how"])
     return str(current_app.config["BLOG"])
 
 
-@jobs.handler("async-in-child", max_attempts=1, isolation="process")
+@in_processes.handler("async-in-child", max_attempts=1, isolation="process")
 async def async_in_child(payload: Write) -> None:
     write(payload["post_id"], payload["how"])
 
@@ -169,7 +170,7 @@ def commits(payload: Write) -> None:
     db.session.commit()
 
 
-@jobs.handler("commits-in-child", max_attempts=1, isolation="process")
+@in_processes.handler("commits-in-child", max_attempts=1, isolation="process")
 def commits_in_child(payload: Write) -> None:
     write(payload["post_id"], payload["how"])
     db.session.commit()
@@ -198,6 +199,7 @@ def create_app(url: str | None = None) -> Flask:
     app = Flask(__name__)
     app.config.update(SQLALCHEMY_DATABASE_URI=url or os.environ["BLOG_URL"], BLOG="ours")
     db.init_app(app)
+    queue_of_processes.init_app(app)
     queue.init_app(app)
 
     @app.teardown_appcontext
@@ -208,20 +210,15 @@ def create_app(url: str | None = None) -> Flask:
 
 
 @pytest.fixture
-def empty_database_url(jobqueue_server: PostgresServer) -> Iterator[str]:
-    with ThrowAwayDatabase(jobqueue_server.url) as database:
-        yield database.url
-
-
-@pytest.fixture
-def app(empty_database_url: str) -> Iterator[Flask]:
-    app = create_app(empty_database_url)
+def app(database_url: str) -> Iterator[Flask]:
+    app = create_app(database_url)
     with app.app_context():
-        db.create_all()
+        Post.__table__.create(db.engine)
         db.session.add_all([Post(id=number, title="-") for number in (3, 4, 5)])
         db.session.commit()
     yield app
     with app.app_context():
+        Post.__table__.drop(db.engine)
         db.engine.dispose()
 
 
@@ -292,7 +289,9 @@ queue.init_app(app)
 """
 
 
-@pytest.mark.parametrize("options", [["--app", "blog_app:app"], []], ids=["app", "FLASK_APP"])
+@pytest.mark.parametrize(
+    "options", variants([["--app", "blog_app:app"], []], default=[[]], id=lambda one: "app" if one else "FLASK_APP")
+)
 def test_flask_jobs_worker_reloads(
     options: list[str], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,12 +352,12 @@ def test_the_dashboard_reads_the_applications_login(app: Flask, engine: Engine) 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_flask_jobs_worker_runs_handlers_with_the_applications_session(
-    app: Flask, empty_database_url: str, processes: int
+    app: Flask, database_url: str, processes: int
 ) -> None:
     with app.app_context():
         db.session.add(retitle.job("good"))
         db.session.commit()
-    environment = os.environ | {"BLOG_URL": empty_database_url}
+    environment = os.environ | {"BLOG_URL": database_url}
     environment.pop("SA_JOBQUEUE_URL", None)
     command = ["flask", "--app", __name__, "jobs", "worker", "--log-level", "debug", "--processes", str(processes)]
     with subprocess.Popen(
@@ -388,19 +387,19 @@ def enqueue(app: Flask, handler: Any, how: str) -> None:
         db.session.commit()
 
 
-def run_by(runner: str, app: Flask) -> Drained:
+def run_by(runner: str, app: Flask, by: FlaskJobs = queue) -> Drained:
     """Run the jobs by what a test or a program has: a plain engine, or the application's session."""
     with app.app_context():
         if runner == "drain with the engine":
-            return cast("Drained", drain(jobs, db.engine))
+            return cast("Drained", drain(by.jobs, db.engine))
         if runner == "drain with the session":
-            drained = drain(jobs, db.session)
+            drained = drain(by.jobs, db.session)
             db.session.commit()
             return cast("Drained", drained)
         if runner == "drain of the feature":
             return cast("Drained", drain(feature, db.engine))
     plain = create_engine(db_url(app))
-    worker = queue.worker() if runner == "the application's worker" else Worker(jobs, plain)
+    worker = by.worker() if runner == "the application's worker" else Worker(by.jobs, plain)
     asyncio.run(worker.run_until_idle())
     plain.dispose()
     with app.app_context():
@@ -423,9 +422,10 @@ def is_written(app: Flask, how: str) -> bool:
 
 
 RUNNERS = ["drain with the engine", "drain with the session", "a plain worker", "the application's worker"]
+by_each_runner = pytest.mark.parametrize("runner", variants(RUNNERS, default=[RUNNERS[0], RUNNERS[-1]]))
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
+@by_each_runner
 @pytest.mark.parametrize("handler", [with_session, in_batch], ids=lambda handler: handler.name)
 def test_writes_through_db_session_are_the_handlers(app: Flask, runner: str, handler: Any) -> None:
     for how in ("new", "raw"):
@@ -438,7 +438,7 @@ def test_writes_through_db_session_are_the_handlers(app: Flask, runner: str, han
         assert set(db.session.scalars(select(Job.output)).all()) <= {None, True}
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
+@by_each_runner
 @pytest.mark.parametrize("handler", NO_SESSION, ids=lambda handler: handler.name)
 def test_writes_left_uncommitted_without_a_session_fail_the_attempt(app: Flask, runner: str, handler: Any) -> None:
     enqueue(app, handler, "new")
@@ -447,7 +447,7 @@ def test_writes_left_uncommitted_without_a_session_fail_the_attempt(app: Flask, 
     assert not is_written(app, "new")
 
 
-@pytest.mark.parametrize("how", WAYS)
+@pytest.mark.parametrize("how", variants(WAYS, default=["new", "deleted", "raw"]))
 def test_every_way_of_writing_is_noticed(app: Flask, how: str) -> None:
     enqueue(app, without_session, how)
     with app.app_context(), pytest.raises(UncommittedWritesError) as raised:
@@ -465,7 +465,7 @@ def test_an_async_session_is_not_db_session(app: Flask) -> None:
         drain(jobs, db.engine)
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
+@by_each_runner
 def test_a_handler_without_a_session_may_commit_or_roll_back(app: Flask, runner: str) -> None:
     enqueue(app, reads, "raw")
     run_by(runner, app)
@@ -475,7 +475,7 @@ def test_a_handler_without_a_session_may_commit_or_roll_back(app: Flask, runner:
     assert is_written(app, "raw")
 
 
-@pytest.mark.parametrize("runner", RUNNERS)
+@by_each_runner
 def test_a_handler_with_a_session_must_not_commit_db_session(app: Flask, runner: str) -> None:
     enqueue(app, commits_handlers_session, "raw")
     with pytest.raises((HandlerCommitError, RuntimeError), match="must not commit"):
@@ -483,7 +483,9 @@ def test_a_handler_with_a_session_must_not_commit_db_session(app: Flask, runner:
     assert not is_written(app, "raw")
 
 
-@pytest.mark.parametrize("runner", [*RUNNERS, "drain of the feature"])
+@pytest.mark.parametrize(
+    "runner", variants([*RUNNERS, "drain of the feature"], default=[RUNNERS[-1], "drain of the feature"])
+)
 def test_handlers_of_an_included_registry_are_covered(app: Flask, runner: str) -> None:
     with app.app_context():
         db.session.add(in_feature.job(9))
@@ -492,21 +494,21 @@ def test_handlers_of_an_included_registry_are_covered(app: Flask, runner: str) -
         run_by(runner, app)
 
 
-@pytest.mark.parametrize("runner", ["drain with the engine", "drain with the session", "the application's worker"])
+@pytest.mark.parametrize("runner", variants([*RUNNERS[:2], RUNNERS[-1]], default=[RUNNERS[-1]]))
 def test_child_processes_run_handlers_in_the_applications_context(
     app: Flask, runner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLASK_APP", __name__)
     monkeypatch.setenv("BLOG_URL", db_url(app))
     enqueue(app, commits_in_child, "raw")
-    run_by(runner, app)
+    run_by(runner, app, queue_of_processes)
     assert is_written(app, "raw")
     for handler in (in_child, async_in_child):
         enqueue(app, handler, "new")
         with pytest.raises(
             (IsolatedHandlerError, UncommittedWritesError, RuntimeError), match="takes no session and left writes"
         ):
-            run_by(runner, app)
+            run_by(runner, app, queue_of_processes)
         with app.app_context():
             db.session.execute(delete(Job))
             db.session.commit()

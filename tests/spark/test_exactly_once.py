@@ -29,7 +29,7 @@ from tests.fixtures.parts import needs
 from tests.fixtures.tallies import show_row
 from tests.fixtures.variants import variants
 from tests.spark.faults import FaultySource, write_and_die
-from tests.spark.test_writing_rows import Row, batch, writer
+from tests.spark.writing import Row, batch, writer
 from tests.spark.writing_app import mail
 
 ROWS, TASKS = 2_000, 4

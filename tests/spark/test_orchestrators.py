@@ -20,7 +20,7 @@ from sqlalchemy import Engine, text
 from sa_jobqueue import Discard, JobQueue, Worker
 from tests.fixtures.parts import needs
 from tests.fixtures.workers import quick
-from tests.spark.test_writing_rows import Row, write
+from tests.spark.writing import Row, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

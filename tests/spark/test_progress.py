@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.spark import enqueue
 from sa_jobqueue.spark.progress import counted_tasks
 from tests.fixtures.workers import PATIENCE, wait_until
-from tests.spark.test_writing_rows import count
+from tests.spark.writing import count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,10 +23,10 @@ from sa_jobqueue.history import DATASETS, Kind
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.spark import ReadError
 from sa_jobqueue.spark.connections import connect, model_of, sanitised
-from sa_jobqueue.spark.reading import Reader
 from sa_jobqueue.spark.source import JobQueueSource
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.spark.reading import read, reader
 
 pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
 
@@ -40,24 +40,6 @@ HOSTILE = [
     "é 😀 \U0010ffff   \x7f",
     "'; DROP TABLE job; --",
 ]
-
-
-def reader(url: str, dataset: str, options: dict[str, Any] | None = None, **types: str) -> Reader:
-    """Make a reader as Spark does. `types`: a user's schema, each column's type by name."""
-    given = {name.lower(): str(value) for name, value in (options or {}).items()}
-    source = JobQueueSource({"url": url, "path": dataset} | given)
-    schema = StructType()
-    for name, kind in types.items():
-        schema.add(name, kind)
-    made = source.reader(schema if types else source.schema())
-    assert isinstance(made, Reader)
-    return made
-
-
-def read(url: str, dataset: str, **options: object) -> list[dict[str, Any]]:
-    """Read a dataset as Spark's tasks do, one part after the other."""
-    one = reader(url, dataset, options)
-    return [row for part in one.partitions() for batch in one.read(part) for row in batch.to_pylist()]
 
 
 @both_servers

@@ -13,7 +13,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.redaction import REDACTED, VARIABLE, is_redacted
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
-from tests.spark.test_reading import read
+from tests.spark.reading import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,8 +18,7 @@ from sa_jobqueue.spark import ReadError, stream_lag
 from sa_jobqueue.spark.offsets import Offset
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
-from tests.spark.test_reading import read
-from tests.spark.test_streaming import ALL, batches, numbers, stream, write
+from tests.spark.reading import ALL, batches, numbers, read, stream, write
 
 pytestmark = pytest.mark.timeout(300)  # of a machine that is busy with something else
 

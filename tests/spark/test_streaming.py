@@ -3,71 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from sqlalchemy import Engine, make_url, text
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from sqlalchemy import Engine, text
 
 from sa_jobqueue import JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.spark import OtherClusterError, ReadError, stream_lag, streaming
 from sa_jobqueue.spark.offsets import Offset, Standing
-from sa_jobqueue.spark.source import JobQueueSource
-from sa_jobqueue.spark.streaming import StreamReader
 from sa_jobqueue.testing.plugin import MakeDatabase
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.spark.reading import ALL, ATTEMPT, batches, connected, numbers, stream, write
 
 pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
-
-ATTEMPT = (
-    "INSERT INTO job_attempt (job_id, attempt, outcome)"
-    " SELECT job_uuid7(), n, 'failed' FROM generate_series(%s::int, %s::int) AS n"
-)
-ALL = ReadAllAvailable()
-
-
-def stream(url: str, dataset: str = "attempts", **options: object) -> StreamReader:
-    """Make a stream's reader as Spark does."""
-    given = {name.lower(): str(value) for name, value in options.items()}
-    source = JobQueueSource({"url": url, "path": dataset} | given)
-    made = source.streamReader(source.schema())
-    assert isinstance(made, StreamReader)
-    return made
-
-
-def batches(one: StreamReader, start: dict[str, Any] | None = None) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
-    """Deliver a stream's batches until there is no more, each with the offset it ends at, as Spark does."""
-    begin = one.initialOffset() if start is None else start
-    while (end := one.latestOffset(begin, one.getDefaultReadLimit())) != begin:
-        parts = one.partitions(begin, end)
-        yield [row for part in parts for batch in one.read(part) for row in batch.to_pylist()], end
-        begin = end
-
-
-def write(url: str, first: int, last: int) -> None:
-    """Write attempts with these numbers, in a transaction of their own."""
-    with connected(url) as connection:
-        connection.execute(ATTEMPT, (first, last))
-
-
-@contextmanager
-def connected(url: str) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)) as connection:
-        yield connection
-
-
-def numbers(rows: list[dict[str, Any]]) -> list[int]:
-    return sorted(row["attempt"] for row in rows)
 
 
 @both_servers

@@ -34,7 +34,7 @@ from sa_jobqueue.statements import bulk
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE
-from tests.spark.test_writing_rows import Row, batch, count, write, writer
+from tests.spark.writing import Row, batch, count, write, writer
 
 
 def stage(url: str, *tasks: Sequence[Row], write_id: str = "nightly") -> dict[int, int]:

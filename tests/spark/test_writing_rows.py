@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -13,104 +13,27 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     ArrayType,
-    BooleanType,
     DataType,
-    DayTimeIntervalType,
     DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
     NullType,
-    StringType,
     StructField,
     StructType,
     TimestampNTZType,
-    TimestampType,
 )
-from sqlalchemy import Engine, create_engine, func, select
+from sqlalchemy import Engine, create_engine, select
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue import Job, JobMixin
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.operations.bulk import WriteResult, find_write
 from sa_jobqueue.spark.columns import InvalidColumnError
 from sa_jobqueue.spark.errors import UnknownOptionError
 from sa_jobqueue.spark.ids import Ids
 from sa_jobqueue.spark.source import JobQueueSource
 from sa_jobqueue.spark.staging import BadRowError
-from sa_jobqueue.spark.writing import BatchWriter
 from sa_jobqueue.testing.plugin import MakeDatabase
 from tests.fixtures.database import both_servers
-
-TEXT, INT, LONG, TIME, SECONDS = StringType(), IntegerType(), LongType(), TimestampType(), DoubleType()
-KINDS: dict[str, DataType] = {
-    "type_name": TEXT,
-    "input": TEXT,
-    "queue": TEXT,
-    "fairness_key": TEXT,
-    "priority": INT,
-    "scheduled_at": TIME,
-    "delay": SECONDS,
-    "max_attempts": INT,
-    "timeout": DayTimeIntervalType(),
-    "deduplication_key": TEXT,
-    "id": TEXT,
-    "blockers": ArrayType(TEXT),
-    "on_failure": TEXT,
-    "input_version": LONG,
-    "trace_context": TEXT,
-    "rate_cost": INT,
-    "expires_at": TIME,
-    "ordering_key": TEXT,
-    "skip_while_retrying": BooleanType(),
-}
-ARROW: dict[str, pa.DataType] = {
-    "priority": pa.int32(),
-    "max_attempts": pa.int32(),
-    "rate_cost": pa.int32(),
-    "input_version": pa.int64(),
-    "scheduled_at": pa.timestamp("us", tz="UTC"),
-    "expires_at": pa.timestamp("us", tz="UTC"),
-    "skip_while_retrying": pa.bool_(),
-    "delay": pa.float64(),
-    "timeout": pa.duration("us"),
-    "blockers": pa.list_(pa.string()),
-}
-Row = dict[str, Any]
-
-
-def writer(url: str, names: Iterable[str], **options: str) -> BatchWriter:
-    """Make a writer as Spark's planner does, for columns of the usual types."""
-    schema = StructType([StructField(name, KINDS[name]) for name in names])
-    made = JobQueueSource({"url": url, **options}).writer(schema, False)
-    assert isinstance(made, BatchWriter)
-    return made
-
-
-def batch(rows: Sequence[Row]) -> pa.RecordBatch:
-    """Make a batch as Spark hands it to a task."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = [pa.array([row.get(name) for row in rows], ARROW.get(name, pa.string())) for name in names]
-    return pa.RecordBatch.from_arrays(columns, names=names)
-
-
-def write(url: str, *tasks: Sequence[Row], **options: str) -> WriteResult:
-    """Write rows as Spark does, each task's one after the other, and return the account."""
-    names = list(dict.fromkeys(name for task in tasks for row in task for name in row))
-    one = writer(url, names or ["type_name"], **options)
-    one.commit([one.write(iter([batch(rows)] if rows else [])) for rows in tasks])
-    return account(url, one.write_id)
-
-
-def account(url: str, write_id: str) -> WriteResult:
-    """Return a write's account."""
-    engine = create_engine(url)
-    with Session(engine) as session:
-        found = find_write(session, write_id)
-    engine.dispose()
-    assert found is not None
-    return found
+from tests.spark.writing import INT, LONG, TEXT, TIME, Row, account, batch, count, write, writer
 
 
 @both_servers
@@ -137,11 +60,6 @@ def test_a_timestamp_outside_pythons_range_is_a_bad_row(
 def rejects(session: Session) -> dict[int, tuple[str, str]]:
     """Return what is rejected, by its row."""
     return {one.row: (one.field, one.reason) for one in session.scalars(select(Job.Reject))}
-
-
-def count(session: Session, model: Any = Job) -> int:
-    """Count rows."""
-    return session.scalars(select(func.count()).select_from(model)).one()
 
 
 @both_servers

@@ -30,7 +30,7 @@ from sa_jobqueue.observe.metrics.database import DatabaseCollector
 from sa_jobqueue.observe.metrics.workers import subscribe
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, wait_until
-from tests.health.test_metrics import APPLICATION
+from tests.health.application import APPLICATION
 from tests.telemetry.grafana import faults
 from tests.telemetry.prometheus import promtool, serving
 
