@@ -114,6 +114,7 @@ set_priority = _awaited(operations.set_priority)
 sync_queues = _awaited(operations.sync_queues)
 sync_schedules = _awaited(operations.sync_schedules)
 trigger_jobs = _awaited(operations.trigger_jobs)
+record_job_types = _awaited(operations.record_job_types)
 upsert_job_type = _awaited(operations.upsert_job_type)
 upsert_queue = _awaited(operations.upsert_queue)
 upsert_schedule = _awaited(operations.upsert_schedule)
@@ -171,6 +172,7 @@ __all__ = [
     "prune_audit",
     "prune_dead_letters",
     "prune_writes",
+    "record_job_types",
     "redrive_dead_letters",
     "reschedule_jobs",
     "resize_workers",

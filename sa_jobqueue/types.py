@@ -152,6 +152,8 @@ class RefusedWrite(StrEnum):
     """Writing a schedule that code declares."""
     DECLARE_QUEUE = "declare_queue"
     """Writing the settings of a queue that code declares."""
+    RECORD_TYPE = "record_type"
+    """Recording what the handler of a job type declares."""
     START = "start"
     """Starting an attempt of a job."""
     CLAIM = "claim"

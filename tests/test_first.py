@@ -113,9 +113,10 @@ def test_blockers_are_checked_when_the_job_is_made() -> None:
         Job("sum")
 
 
-def test_a_type_without_a_handler_in_the_process_is_plain() -> None:
+def test_the_settings_of_a_type_without_a_handler_in_the_process_are_the_database_s() -> None:
     job = Job("unknown", {"any": "thing"})
-    assert (job.queue, job.priority, job.max_attempts, job.timeout, job.input_version) == ("default", 0, 20, None, 1)
+    decided: list[object] = [job.queue, job.priority, job.max_attempts, job.timeout]
+    assert (decided, job.input_version) == ([None, None, None, None], 1)
 
 
 def test_the_last_registry_that_declares_a_type_counts(declared: JobQueue[Job]) -> None:

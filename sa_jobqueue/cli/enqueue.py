@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import click
+from sqlalchemy import select
 
 from sa_jobqueue.cli._options import (
     APP_VARIABLE,
@@ -82,8 +83,9 @@ def enqueue(
         raise click.UsageError(str(error)) from None
     with Database(parse_url(url), type(job)).session() as session:
         job_id = enqueue_one(session, job)
+        queue = job.queue or session.scalars(select(type(job).queue).where(type(job).id == job_id)).one()
         session.commit()
     if as_json:
-        print_json({"id": job_id, "type_name": type_name, "queue": job.queue})
+        print_json({"id": job_id, "type_name": type_name, "queue": queue})
     else:
         echo(str(job_id))

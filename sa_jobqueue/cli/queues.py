@@ -28,6 +28,7 @@ from sa_jobqueue.operations import (
     get_queue,
     list_queues,
     pause_queues,
+    record_job_types,
     resume_queues,
     sync_queues,
     upsert_queue,
@@ -211,10 +212,14 @@ def resume(
 @json_option
 @url_option
 def sync(application: str, url: str | None, *, dry_run: bool, by: str, as_json: bool) -> None:
-    """Synchronize the settings of queues with the application's JobQueue. Pauses are kept; nothing is deleted."""
+    """Synchronize the settings of queues with the application's JobQueue. Pauses are kept; nothing is deleted.
+
+    Records the queue, priority, attempts and timeout that handlers declare, too, as a worker does at start.
+    """
     jobs = load_jobs(application)
     with Database(parse_url(url), jobs.model).session() as session:
         synced = sync_queues(session, jobs.declared_queues, by=by, model=jobs.model)
+        record_job_types(session, jobs.registry, model=jobs.model)
         session.rollback() if dry_run else session.commit()
     if as_json:
         changed = {name: {key: list(pair) for key, pair in what.items()} for name, what in synced.changed.items()}

@@ -21,6 +21,8 @@ _ENQUEUE: Final = {
     "job_blocker": _READ,
     "job_queue": _READ,
     "job_transition": "SELECT",
+    # What is recorded for a type applies to jobs that are written without it.
+    "job_type": "SELECT",
 }
 _BULK: Final = {"job_bulk_staging": "SELECT, INSERT, DELETE", "job_bulk_write": _WRITE, "job_bulk_reject": _READ}
 _RULES: Final = ("queue", "job_type", "schedule")

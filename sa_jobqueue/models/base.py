@@ -158,7 +158,7 @@ def register(table: Table, layout: Layout) -> None:
             return
         for routine in (
             *("job_send_event", "job_unblock", "job_deleted", "job_queue_update", "job_queue_insert", "job_uuid7"),
-            *("job_blocker_refuse", "job_changed", "job_stamp", "job_refuse"),
+            *("job_blocker_refuse", "job_changed", "job_stamp", "job_declared", "job_refuse"),
         ):
             arguments = "text, jsonb, interval" if routine == "job_send_event" else ""
             connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}({arguments})"))

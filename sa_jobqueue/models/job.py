@@ -8,7 +8,20 @@ from typing import Any, ClassVar, Final, Generic, NamedTuple, cast
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from sqlalchemy import Boolean, Computed, FromClause, Integer, SmallInteger, Table, Text, event, func, inspect, text
+from sqlalchemy import (
+    Boolean,
+    Computed,
+    FetchedValue,
+    FromClause,
+    Integer,
+    SmallInteger,
+    Table,
+    Text,
+    event,
+    func,
+    inspect,
+    text,
+)
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, Mapper, QueryContext, declared_attr, mapped_column
 from typing_extensions import TypeVar
@@ -57,18 +70,18 @@ DEFAULT_MAX_ATTEMPTS: Final = 20
 """With the default backoff a job that keeps failing dies after about four hours, eight at most."""
 
 
-class _Plain(NamedTuple):
-    """Options of a job whose type no handler in this process declares."""
+class _Undeclared(NamedTuple):
+    """Options of a job whose type no handler in this process declares. The database fills in the first four."""
 
-    queue: str = DEFAULT_QUEUE
-    priority: int = 0
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    queue: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
     timeout: timedelta | None = None
     rate_cost: int | None = None
     version: int = 1
 
 
-_PLAIN: Final = _Plain()
+_UNDECLARED: Final = _Undeclared()
 _FIND: Final = object()
 """The handler is the one that this process declares for the type, if there is one."""
 
@@ -220,8 +233,9 @@ class JobMixin(Generic[IdT]):
         """Describe a job; nothing is written until a session flushes it, and it is enqueued when the transaction commits.
 
         If a registry in this process has a handler for the type (of several, the last to declare it), options that are not
-        given are the handler's, and `input` is checked as its payload. Otherwise: queue "default", priority 0, 20 attempts,
-        no timeout.
+        given are the handler's, and `input` is checked as its payload. Otherwise queue, priority, attempts and timeout are
+        None until the flush: the database fills in what a worker has recorded for the type, else queue "default",
+        priority 0, 20 attempts, no timeout.
         `type_name`: the handler's name; it need not have a handler in this process.
         `input`: a payload of the handler's type; without a handler, JSON of at most 1 MiB. `input_version`: version of its
         shape, at least 1; if it is not the handler's, the input is checked when the job runs.
@@ -247,7 +261,7 @@ class JobMixin(Generic[IdT]):
         handler = columns.pop("_handler", _FIND)
         if handler is _FIND:
             handler = self.__handlers__.get(type_name) if isinstance(type_name, str) else None
-        declared = _PLAIN if handler is None else handler.job_type
+        declared = _UNDECLARED if handler is None else handler.job_type
         document = payloads.escaped(input) if handler is None else input
         if handler is not None:
             document, fairness_key = handler.encode(input, input_version, fairness_key)
@@ -257,7 +271,14 @@ class JobMixin(Generic[IdT]):
         timeout = declared.timeout if timeout is None else timeout
         rate_cost = declared.rate_cost if rate_cost is None else rate_cost
         input_version = declared.version if input_version is None else input_version
-        check_defaults(type_name, queue, priority=priority, max_attempts=max_attempts, timeout=timeout, rate_cost=rate_cost)
+        check_defaults(
+            type_name,
+            DEFAULT_QUEUE if queue is None else queue,
+            priority=0 if priority is None else priority,
+            max_attempts=1 if max_attempts is None else max_attempts,
+            timeout=timeout,
+            rate_cost=rate_cost,
+        )
         check_number("input_version", input_version, 1, 2**31 - 1)
         if rate_cost is not None:
             columns["rate_cost"] = rate_cost
@@ -331,14 +352,16 @@ class JobMixin(Generic[IdT]):
             )
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-50)
 
-    queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"), sort_order=-49)
-    """Name of the queue. Workers choose the queues that they serve."""
+    queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=FetchedValue(), sort_order=-49)
+    """Name of the queue. Workers choose the queues that they serve. Inserted without it: what a worker has recorded for
+    the type, else "default"."""
     fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"), sort_order=-49)
     """Jobs of different keys, such as a customer's id, share the queue fairly; empty for no key."""
     type_name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-48)
     """Type of the job, which selects its handler."""
-    priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("0"), sort_order=-47)
-    """From -9 to 9; larger numbers are claimed first. Queue, fairness key and priority identify the lane."""
+    priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=FetchedValue(), sort_order=-47)
+    """From -9 to 9; larger numbers are claimed first. Queue, fairness key and priority identify the lane. Inserted without
+    it: as recorded, else 0."""
 
     @declared_attr
     def chain_id(cls) -> Mapped[IdT]:
@@ -384,10 +407,11 @@ class JobMixin(Generic[IdT]):
     """Worker that completed it; null if none did."""
     attempt: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
     """Number of times it was claimed. It never decreases; with `leased_by` it fences every write of an attempt."""
-    max_attempts: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text(str(DEFAULT_MAX_ATTEMPTS)))
-    """Maximum number of attempts; raised by one for each attempt that is released without counting."""
-    timeout: Mapped[timedelta | None] = mapped_column(INTERVAL)
-    """Timeout of one attempt; null for none."""
+    max_attempts: Mapped[int] = mapped_column(Integer, nullable=False, server_default=FetchedValue())
+    """Maximum number of attempts; raised by one for each attempt that is released without counting. Inserted without it: as
+    recorded, else 20."""
+    timeout: Mapped[timedelta | None] = mapped_column(INTERVAL, server_default=FetchedValue())
+    """Timeout of one attempt; null for none. Inserted without it, and without queue, priority or attempts: as recorded."""
     last_error: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
     """Error of the last unsuccessful attempt; `job_attempt` has the errors of all."""
     leased_by: Mapped[str | None] = mapped_column(Text)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
 from sa_jobqueue.models.base import Companion, within_times
-from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
+from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
 
 
 class _Controlled(Companion):
@@ -106,12 +106,29 @@ class QueueMixin(_Controlled):
 
 
 class JobTypeMixin(_Controlled):
-    """Settings of one job type. Jobs do not refer to it: a type needs no row."""
+    """What workers have recorded for one job type, and its settings. Jobs do not refer to it: a type needs no row."""
 
     # Not `name`: the constraint that PostgreSQL 18 makes of its NOT NULL would be called as that of `job.type_name`.
     type_name: Mapped[str] = mapped_column(Text, nullable=False, sort_order=-20)
     """Name of the type, as in `job.type_name`."""
+    queue: Mapped[str | None] = mapped_column(Text, sort_order=-15)
+    """Queue that its handler declares, as recorded by the worker that started last. Jobs written without a queue have it."""
+    priority: Mapped[int | None] = mapped_column(SmallInteger, sort_order=-14)
+    """Priority that its handler declares; see `queue`."""
+    max_attempts: Mapped[int | None] = mapped_column(Integer, sort_order=-13)
+    """Attempts that its handler declares; see `queue`."""
+    timeout: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-12)
+    """Timeout that its handler declares, null for none; see `queue`."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
-        return (*_rules(cls.__jobqueue__.name, "job_type", "type_name"), {"schema": cls.__jobqueue__.schema})
+        name = cls.__jobqueue__.name
+        return (
+            *_rules(name, "job_type", "type_name"),
+            CheckConstraint(
+                f"queue <> '' AND priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY} AND max_attempts >= 1"
+                f" AND timeout > '0'::interval AND timeout <= '{LONGEST.days} days'::interval",
+                name=conv(name("ck_job_type_declared")),
+            ),
+            {"schema": cls.__jobqueue__.schema},
+        )

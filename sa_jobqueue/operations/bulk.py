@@ -14,9 +14,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobError, JobQueueError, NotAChainError
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.policies.fairness import ANY_QUEUE, queue_key_of
 from sa_jobqueue.statements import blockers, bulk, chains, notifications
 from sa_jobqueue.types import JobStatus
 
@@ -90,12 +89,12 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDefaults:
-    """Defaults for rows that lack a value. The code that creates them checks them."""
+    """Defaults for rows that lack a value; None leaves it to the database. The code that creates them checks them."""
 
     type_name: str | None = None
-    queue: str = DEFAULT_QUEUE
-    priority: int = 0
-    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    queue: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
     input_version: int = 1
     trace_context: str | None = None
     rate_cost: int | None = None
@@ -175,7 +174,8 @@ def commit_write(
     if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
     if enqueued:
-        notified = {queue_key_of(row.queue or defaults.queue, row.fairness_key or "") for row in counted}
+        queues = [(row.queue or defaults.queue, row.fairness_key or "") for row in counted]
+        notified = {queue_key_of(queue, key) if queue else ANY_QUEUE for queue, key in queues}
         for queue_key in sorted(notified):
             session.execute(notifications.notify_due(model), {"queue": queue_key})
     return WriteResult(write_id=write_id, sequence=sequence, **numbers)

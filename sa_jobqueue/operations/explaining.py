@@ -329,10 +329,12 @@ class Explainer:
             return Cause.NO_WORKER, f"{since}, and no worker is alive: start one (sa-jobqueue worker).", evidence
         if not serving:
             alive = _times(len(self.live), "live worker")
-            return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {job.queue!r}.", evidence
+            elsewhere = self._elsewhere(job, settings, evidence)
+            return Cause.QUEUE_UNSERVED, f"{since}, and none of {alive} serves queue {job.queue!r}{elsewhere}.", evidence
         if not able:
             workers = f"{_times(len(serving), 'worker')} of {job.queue!r}"
-            return Cause.TYPE_UNKNOWN, f"{since}, and none of {workers} has a handler for {job.type_name!r}.", evidence
+            unknown = f"{since}, and none of {workers} has a handler for {job.type_name!r}"
+            return Cause.TYPE_UNKNOWN, f"{unknown}{self._elsewhere(job, settings, evidence)}.", evidence
         if not ready:
             return Cause.DRAINING, f"{since}, and every worker that could run it is draining.", evidence
         held = self._held_back(job, settings, since, evidence)
@@ -374,6 +376,21 @@ class Explainer:
             f"{since}, behind {_many(before)} of {noun}{self._expected(job, before, evidence)}.",
             evidence,
         )
+
+    def _elsewhere(self, job: Any, settings: _Settings, evidence: dict[str, Any]) -> str:
+        """Return in which queue its type is served, and how to move the waiting jobs there; nothing if nobody knows."""
+        recorded = next((kind.queue for kind in settings[-1][2] if isinstance(kind, TypeStatus)), None)
+        served = sorted({queue for one in self.live if job.type_name in one.job_types for queue in one.queues})
+        queue = recorded if recorded in served or not served else served[0]
+        if queue is None or queue == job.queue:
+            return ""
+        is_served = "served" if served else "declared"
+        values = (queue, job.queue, job.type_name)
+        to, of, kind = ("'{}'".format(value.replace("'", "''")) for value in values)
+        table = self.model.__jobqueue__.qualified("job")
+        move = f"UPDATE {table} SET queue = {to} WHERE status = 'pending' AND queue = {of} AND type_name = {kind}"
+        evidence |= {"served_in": queue, "move": move}
+        return f"; its type is {is_served} in queue {queue!r}, to move the waiting jobs there: {move}"
 
     def _locked(self, job: Any) -> tuple[str, dict[str, Any]] | None:
         """Describe the session that has locked the job's row, if there is one."""
@@ -485,6 +502,7 @@ _REFUSED: Final = {
     RefusedWrite.FIRE: "Its schedule is to be fired",
     RefusedWrite.DECLARE: "Its schedule is to be written",
     RefusedWrite.DECLARE_QUEUE: "The settings of its queue are to be written",
+    RefusedWrite.RECORD_TYPE: "What its handler declares is to be recorded",
     RefusedWrite.START: "It is due and an attempt is to be started",
     RefusedWrite.CLAIM: "It is to be claimed",
     RefusedWrite.PRUNE: "It is to be deleted",

@@ -22,6 +22,7 @@ from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_list
 from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.policies.fairness import label_of, queue_key_of
 from sa_jobqueue.policies.retention import Retention
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.registry.settings import LIMITS, QueueSettings, TypeSettings, check_fairness_key, check_names, retry_of
 from sa_jobqueue.statements import controls, queues
 
@@ -83,6 +84,14 @@ class TypeStatus:
     """
 
     type_name: str
+    queue: str | None
+    """The queue that its handler declares, for jobs that are written without one; None: no worker has recorded it."""
+    priority: int | None
+    """The same for the priority."""
+    max_attempts: int | None
+    """The same for the attempts."""
+    timeout: timedelta | None
+    """The same for the timeout; None also for none."""
     paused_at: datetime | None
     """When it was paused; None if it is not."""
     paused_by: str | None
@@ -266,7 +275,7 @@ def delete_job_types(
 ) -> BulkResult[str]:
     """Delete the settings of job types, which then have the defaults and are not paused; return those that had settings.
 
-    `names`: job types. Jobs are kept and continue to run.
+    `names`: job types. Jobs are kept and continue to run. Workers that handle a type record again what it declares.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
     return _delete(session, model.JobType, names, model, by, dry_run=dry_run)
@@ -410,6 +419,23 @@ def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model
         if different := {key: (stored, now) for key, stored, now in compared if stored != now}:
             found[label_of(queue_key)] = different
     return found
+
+
+def record_job_types(session: Session, declared: Iterable[JobType], *, model: type[JobMixin[Any]] = Job) -> list[str]:
+    """Record what handlers declare, as workers do at start; return the types whose rows were written.
+
+    `declared`: `jobs.registry` of a `JobQueue`. Jobs that are written without a queue, a priority or attempts, by a process
+    that does not have the handler or by SQL, then have these. Of several applications that declare a type, the last to
+    record it counts.
+    Changes: inserts missing rows; queue, priority, attempts and timeout of rows that differ. Locks: these, in the order of
+    their names, until the transaction ends.
+    """
+    rows = [(one.name, one.queue, one.priority, one.max_attempts, one.timeout) for one in declared]
+    if not rows:
+        return []
+    names = ("type_name", *queues.DECLARED)
+    given = {name: list(values) for name, values in zip(names, zip(*rows, strict=True), strict=True)}
+    return sorted(session.scalars(queues.record_types(model), given))
 
 
 def _page(

@@ -15,6 +15,8 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 
 SEPARATOR: Final = "\x1f"
 """Between queue and fairness key in a queue key: no queue that is served has it in its name."""
+ANY_QUEUE: Final = ""
+"""The queue key of a notification about a job whose queue the database decides: no queue has this name."""
 LONGEST_KEY: Final = 100
 """Characters of a fairness key."""
 

@@ -29,7 +29,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, JobQueueError
 from sa_jobqueue.models.checks import check_name, check_text
-from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE
 from sa_jobqueue.operations.bulk import RowDefaults, WriteResult, clear_write, commit_write, find_write
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.spark.columns import check_columns
@@ -97,14 +96,18 @@ OPTIONS: Final = (
         "FAILFAST",
     ),
     Option("type", WRITING, "The job type of rows that have none.", _name),
-    Option("queue", WRITING, "The queue of rows that have none; with `app` that of their type.", _name, DEFAULT_QUEUE),
-    Option("priority", WRITING, "Of rows that have none, -9 to 9.", partial(whole, low=MIN_PRIORITY, high=MAX_PRIORITY), 0),
+    Option("queue", WRITING, "The queue of rows that have none. Default: as their type declares, else `default`.", _name),
+    Option(
+        "priority",
+        WRITING,
+        "Of rows that have none, -9 to 9. Default: as their type declares, else 0.",
+        partial(whole, low=MIN_PRIORITY, high=MAX_PRIORITY),
+    ),
     Option(
         "maxAttempts",
         WRITING,
-        "Of rows that have none, at least 1.",
+        "Of rows that have none, at least 1. Default: as their type declares, else 20.",
         partial(whole, low=1, high=2**31 - 1),
-        DEFAULT_MAX_ATTEMPTS,
     ),
     Option(
         "rateCost",

@@ -139,6 +139,10 @@ def replace(
     values: dict[str, Any] = {"changed_xid": XID}  # also where no trigger would: a claim has passed what we hold
     for part in replaced:
         values |= {name: getattr(new, name) for name in REPLACEABLE[part] if name != "scheduled_at"}
+    if "priority" in values and values["priority"] is None:  # decided by the database, as for a new row
+        kind = table(model.JobType)
+        declared = select(kind.c.priority).where(kind.c.type_name == new.type_name).scalar_subquery()
+        values["priority"] = func.coalesce(declared, 0)
     if "schedule" in replaced:
         moved = due_at(delay=new._delay, at=new._at)
         due: ColumnElement[Any] = func.now() if moved is None else moved

@@ -84,16 +84,19 @@ def _notifying(model: type[JobMixin[Any]], lane: ColumnElement[str]) -> ScalarSe
 
 
 @once_a_model
-def enqueue_many(model: type[JobMixin[Any]], columns: tuple[str, ...]) -> Insert:
+def enqueue_many(model: type[JobMixin[Any]], columns: tuple[str, ...], equal: tuple[str, ...] = ()) -> Insert:
     """Insert many jobs in one statement, from one array a column.
 
-    Parameters: an array for each name in `columns`, of its column's type; those of JSON columns as texts;
+    Parameters: an array for each name in `columns`, of its column's type; those of JSON columns as texts; one value for each
+    name in `equal`;
     `delays` (intervals or null) and `ats` (instants or null), from which `scheduled_at` is made.
     Clock: the database's `now()`, to which delays are added and below which no `at` reaches.
     Shape: no rows returned: ids are made by the client. Locks: none but the new rows'.
     """
+    job = table(model)
     names, chosen, _ = new_rows(model, columns)
-    return insert(table(model)).from_select(names, chosen)
+    once = [cast(bindparam(name, type_=job.c[name].type), job.c[name].type) for name in equal]
+    return insert(job).from_select([*names, *equal], chosen.add_columns(*once))
 
 
 def new_rows(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[list[str], Select[Any], TableValuedAlias]:

@@ -46,6 +46,8 @@ SETTINGS: Final = (
     *("retain_completed", "retain_cancelled", "retain_dead"),
 )
 """The columns that limit what a queue may run; a job type has some of them."""
+DECLARED: Final = ("queue", "priority", "max_attempts", "timeout")
+"""The columns of a job type that its handler declares, and workers record."""
 _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 
 
@@ -168,6 +170,31 @@ def add_missing(model: type[JobMixin[Any]]) -> Insert:
 
 
 @once_a_model
+def record_types(model: type[JobMixin[Any]]) -> Insert:
+    """Write what handlers declare for job types, where the rows do not say so already.
+
+    Parameters: arrays of one length, each called as its column: `type_name` and those of `DECLARED`.
+    Shape: `(type_name,)` of each row that was written, unordered. Changes: those columns. Index: the primary key.
+    Locks: the rows written, in the order of their names, until the transaction ends; waits for a transaction that
+    inserts one of them.
+    """
+    row = table(model.JobType)
+    names = ("type_name", *DECLARED)
+    given = func.unnest(*(array(name, row.c[name].type) for name in names))
+    each = given.table_valued(*(column(name, row.c[name].type) for name in names)).render_derived("declared")
+    same = row.alias("same")
+    is_there: Select[Any] = select(literal_column("1")).where(
+        same.c.type_name == each.c.type_name, *(same.c[name].is_not_distinct_from(each.c[name]) for name in DECLARED)
+    )
+    chosen = select(*each.c).where(~is_there.exists()).order_by(each.c.type_name)
+    statement = insert(row).from_select(list(names), chosen)
+    new = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=[row.c.type_name], set_={name: new[name] for name in DECLARED}
+    ).returning(row.c.type_name)
+
+
+@once_a_model
 def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> Select[Any]:
     """Lock the existing rows of some names, for a caller that compares before it writes.
 
@@ -197,9 +224,9 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
 
     Parameters: `names`, or null for all; of queues `of_key`, or null for any; `after`, the name that the page follows, or
     null, with `after_key` of queues; `limit`; `ttl`, 15 seconds unless given: workers that are silent for longer are dead.
-    Shape: the name, of queues `fairness_key`, those of `SETTINGS` that the table has, since when it is paused, by whom,
-    `created_at`, `updated_at`: null where there is no row; and `workers`: how many live ones have it, of a fairness key how
-    many have its queue.
+    Shape: the name, of queues `fairness_key`, those of `SETTINGS` and `DECLARED` that the table has, since when it is
+    paused, by whom, `created_at`, `updated_at`: null where there is no row; and `workers`: how many live ones have it, of a
+    fairness key how many have its queue.
     Locks: none. Index: all of both tables, which are small.
     """
     of = model.JobType if types else model.Queue
@@ -228,7 +255,7 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
         # A full join takes conditions that hash: the rows of keys have an empty text in the place of their name.
         own_name = case((row.c.fairness_key == no_key, key), else_=no_key)
         joined = row.outerjoin(by, by.c.name == own_name, full=True).outerjoin(of_whole, of_whole.c.name == key)
-    own = [row.c[name] for name in (*SETTINGS, *_STATE) if name in row.c]
+    own = [row.c[name] for name in (*SETTINGS, *DECLARED, *_STATE) if name in row.c]
     others = [clamped(one).label(one.name) if isinstance(one.type, TIMESTAMP | INTERVAL) else one for one in own]
     return (
         select(name.label(key.name), *keys, *others, func.coalesce(*workers, 0).label("workers"))

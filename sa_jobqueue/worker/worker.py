@@ -408,7 +408,7 @@ class Worker:
             quarantine=quarantine,
             worker_id=self.id,
             queues=self._identity.queues,
-            types=self._identity.job_types,
+            types=list(self._jobs.registry),
             on_change=changed,
             is_notified=listener.listening.is_set,
         )

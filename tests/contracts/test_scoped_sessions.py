@@ -49,6 +49,7 @@ BY_NAME: dict[str, Callable[[Any], tuple[tuple[Any, ...], dict[str, Any]]]] = {
     "prune_audit": lambda given: ((), {"older_than": HOUR}),
     "prune_dead_letters": lambda given: ((RULES,), {}),
     "prune_writes": lambda given: ((), {"older_than": HOUR}),
+    "record_job_types": lambda given: ((jobs_.registry,), {}),
     "reschedule_jobs": lambda given: (([given],), {"delay": HOUR}),
     "resize_workers": lambda given: ((3,), {"where": WorkerFilter(ids=["w"])}),
     "set_priority": lambda given: ((3,), {"where": JobFilter(ids=[given])}),

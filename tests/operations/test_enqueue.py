@@ -23,7 +23,7 @@ from tests.fixtures.notifications import Notifications
 pytestmark = both_servers
 
 queue = JobQueue()
-DUE = [("due", "default")]
+DUE = [("due", "")]  # to all queues: the database decides in which one a job without a handler is
 
 
 @queue.handler("send", queue="mail")
@@ -296,10 +296,10 @@ def test_enqueue_many_writes_one_statement_in_the_given_order(
     for job in new:
         row = jobs.get(job.id)
         for name in ("queue", "type_name", "priority", "input", "input_version", "timeout", "max_attempts", "chain_id"):
-            assert row[name] == getattr(job, name), name
+            assert getattr(job, name) in {row[name], None} if name != "input" else row[name] == job.input, name
         assert (row["status"], row["deduplication_key"]) == (JobStatus.PENDING, job.deduplication_key)
         assert not session.identity_map.contains_state(job._sa_instance_state)  # type: ignore[attr-defined]
-    assert sorted(notifications.seen()) == [("due", "default"), ("due", "mail"), ("due", "other")]
+    assert sorted(notifications.seen()) == [("due", ""), ("due", "mail"), ("due", "other")]
 
 
 def test_enqueue_many_leaves_defaults_to_the_database(session: Session, engine: Engine) -> None:

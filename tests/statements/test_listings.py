@@ -20,10 +20,12 @@ DEAD = JobStatus.DEAD
 
 _MANY = """
 SET LOCAL session_replication_role = replica;  -- so that jobs may be made as completed
-INSERT INTO job (id, chain_id, type_name, chain_type_name, status, completed_at)
-SELECT id, id, 'hay', 'hay', 'completed', now() FROM (SELECT job_uuid7() AS id FROM generate_series(1, 60000)) AS made;
-INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name)
-SELECT job_uuid7(), (SELECT id FROM job ORDER BY id LIMIT 1), n, 'long', 'hay' FROM generate_series(1, 20000) AS n;
+INSERT INTO job (id, chain_id, type_name, chain_type_name, queue, priority, max_attempts, status, completed_at)
+SELECT id, id, 'hay', 'hay', 'default', 0, 20, 'completed', now()
+FROM (SELECT job_uuid7() AS id FROM generate_series(1, 60000)) AS made;
+INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, queue, priority, max_attempts)
+SELECT job_uuid7(), (SELECT id FROM job ORDER BY id LIMIT 1), n, 'long', 'hay', 'default', 0, 20
+FROM generate_series(1, 20000) AS n;
 INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, is_resolved)
 SELECT id, (SELECT id FROM job ORDER BY id LIMIT 1), 0, true FROM job WHERE root_id IS NULL;
 INSERT INTO job_blocker (job_id, blocked_by_chain_id, index)

@@ -145,6 +145,8 @@ async def test_runtime_settings_are_reread_only_when_the_workers_own_change(
     driven: Driven, engine: Engine, jobs: Jobs
 ) -> None:
     seen: list[Controls] = []
+    registry = JobQueue()
+    registry.handler("send")(lambda: None)
     reader = ControlReader(
         driven.engine,
         Job,
@@ -153,7 +155,7 @@ async def test_runtime_settings_are_reread_only_when_the_workers_own_change(
         quarantine=Quarantine(driven.engine, Job, WORKER, EventBus()),
         worker_id=WORKER,
         queues=["mail"],
-        types=["send"],
+        types=list(registry.registry),
         on_change=seen.append,
         is_notified=lambda: True,
     )

@@ -83,9 +83,9 @@ CREATE TYPE ${q}job_status AS ENUM ('blocked', 'pending', 'running', 'completed'
 --;
 CREATE TABLE ${q}job (
   id $id NOT NULL,
-  queue text DEFAULT 'default' NOT NULL, fairness_key text DEFAULT '' NOT NULL,
+  queue text NOT NULL, fairness_key text DEFAULT '' NOT NULL,
   type_name text NOT NULL,
-  priority smallint DEFAULT 0 NOT NULL,
+  priority smallint NOT NULL,
   chain_id $id NOT NULL, chain_type_name text NOT NULL, chain_index integer DEFAULT 0 NOT NULL,
   root_id $id GENERATED ALWAYS AS (NULLIF(chain_id, id)) STORED,
   input jsonb, input_version integer DEFAULT 1 NOT NULL, output jsonb,
@@ -95,7 +95,7 @@ CREATE TABLE ${q}job (
   scheduled_at timestamptz DEFAULT now() NOT NULL,
   started_at timestamptz,
   completed_at timestamptz, completed_by text,
-  attempt integer DEFAULT 0 NOT NULL, max_attempts integer DEFAULT 20 NOT NULL,
+  attempt integer DEFAULT 0 NOT NULL, max_attempts integer NOT NULL,
   timeout interval,
   last_error jsonb,
   leased_by text, leased_until timestamptz,
@@ -294,6 +294,7 @@ CREATE TABLE ${q}queue (
 CREATE TABLE ${q}job_type (
   type_name text NOT NULL,
   paused_at timestamptz, paused_by text,
+  queue text, priority smallint, max_attempts integer, timeout interval,
   global_concurrency integer,
   rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
   created_at timestamptz DEFAULT now() NOT NULL,
@@ -304,6 +305,8 @@ CREATE TABLE ${q}job_type (
   CONSTRAINT ${p}ck_job_type_times CHECK (paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
+  CONSTRAINT ${p}ck_job_type_declared CHECK (queue <> '' AND priority BETWEEN -9 AND 9 AND max_attempts >= 1
+    AND timeout > '0'::interval AND timeout <= '36500 days'::interval),
   CONSTRAINT ${p}ck_job_type_global_concurrency CHECK (global_concurrency >= 1),
   CONSTRAINT ${p}ck_job_type_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
     AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
@@ -488,6 +491,8 @@ CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)"""
 # at the end of the statement, or earlier when the list is long, because each key is added to a copy of it: deleting all
 # jobs of a key would otherwise walk past all of them for each. The WHEN clause keeps every other job out of plpgsql; a
 # transition table would hold a copy of each, and made the deletion of jobs without a key take a fifth longer.
+# A row that leaves out queue, priority or attempts has what a worker has recorded for its type. One that gives all three is
+# complete: no function runs for it, and a timeout that it leaves out is none.
 # A worker that completes a job unblocks the jobs that wait for it. Any other end of a job, by an operation or by SQL,
 # notifies the workers if a job can be waiting for its chain, which a continuation cannot know, or for its ordering key.
 # So if two transactions end two chains at once, and one skips the waiting job that the other holds, the later commit
@@ -521,6 +526,21 @@ BEGIN
     USING ERRCODE = 'SJ001', TABLE = TG_TABLE_NAME, COLUMN = 'status',
       HINT = 'legal transitions are listed in ${p}job_transition';
 END $$$$
+--;
+CREATE FUNCTION ${q}job_declared() RETURNS trigger LANGUAGE plpgsql SET search_path FROM CURRENT AS $$$$
+DECLARE
+  declared ${q}job_type%ROWTYPE;
+BEGIN
+  SELECT * INTO declared FROM ${q}job_type WHERE type_name = NEW.type_name;
+  NEW.queue := COALESCE(NEW.queue, declared.queue, 'default');
+  NEW.priority := COALESCE(NEW.priority, declared.priority, 0);
+  NEW.max_attempts := COALESCE(NEW.max_attempts, declared.max_attempts, 20);
+  NEW.timeout := COALESCE(NEW.timeout, declared.timeout);
+  RETURN NEW;
+END $$$$
+--;
+CREATE TRIGGER ${p}tr_job_declared BEFORE INSERT ON ${q}job FOR EACH ROW
+  WHEN (NEW.queue IS NULL OR NEW.priority IS NULL OR NEW.max_attempts IS NULL) EXECUTE FUNCTION ${q}job_declared()
 --;
 CREATE TRIGGER ${p}tr_job_insert BEFORE INSERT ON ${q}job FOR EACH ROW
   WHEN (NEW.status NOT IN ('pending', 'blocked')
@@ -771,7 +791,6 @@ BEGIN
     RAISE EXCEPTION 'status: a job is enqueued as pending, not as %', NEW.status USING ERRCODE = 'SJ001', COLUMN = 'status';
   END IF;
   NEW.id := COALESCE(NEW.id, ${q}job_uuid7()::$id);
-  NEW.queue := COALESCE(NEW.queue, 'default');
   NEW.fairness_key := COALESCE(NEW.fairness_key, '');
   IF NEW.queue !~ '^[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}$$' THEN
     RAISE EXCEPTION 'queue: must be 1 to 100 letters, digits and _.:/- not starting with .:/-, not %',
@@ -784,7 +803,8 @@ BEGIN
   NEW.status := 'pending';
   NEW.scheduled_at := GREATEST(NEW.scheduled_at, now());
   INSERT INTO ${q}job (id, queue, fairness_key, type_name, chain_id, chain_type_name, input, scheduled_at)
-    VALUES (NEW.id, NEW.queue, NEW.fairness_key, NEW.type_name, NEW.id, NEW.type_name, NEW.input, NEW.scheduled_at);
+    VALUES (NEW.id, NEW.queue, NEW.fairness_key, NEW.type_name, NEW.id, NEW.type_name, NEW.input, NEW.scheduled_at)
+    RETURNING queue INTO NEW.queue;
   -- Also of one that is due later: a worker that sleeps must learn when to wake.
   PERFORM pg_notify('${channel}:due', concat_ws(chr(31), NEW.queue, NULLIF(NEW.fairness_key, '')));
   RETURN NEW;
@@ -880,7 +900,8 @@ DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk
   ${q}worker, ${q}dead_letter, ${q}job_event, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job
 --;
 DROP FUNCTION ${q}job_send_event(text, jsonb, interval), ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(),
-  ${q}job_unblock(), ${q}job_deleted(), ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_refuse()
+  ${q}job_unblock(), ${q}job_deleted(), ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_declared(),
+  ${q}job_refuse()
 --;
 DROP TYPE ${q}job_status"""
 

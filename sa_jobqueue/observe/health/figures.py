@@ -124,6 +124,8 @@ class Waiting:
     """The fairness key of more than half of them, if there are others; empty for none."""
     due_of_key: int = 0
     """How many are of that key."""
+    move: str = ""
+    """SQL that moves them to the queue in which their type is served; empty if that is this queue, or not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

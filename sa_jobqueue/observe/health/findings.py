@@ -156,6 +156,7 @@ NOUNS: Final = {
     RefusedWrite.FIRE: "schedule",
     RefusedWrite.DECLARE: "schedule",
     RefusedWrite.DECLARE_QUEUE: "queue",
+    RefusedWrite.RECORD_TYPE: "job type",
     RefusedWrite.START: "job",
     RefusedWrite.CLAIM: "limit",
     RefusedWrite.PRUNE: "chain or dead letter",
@@ -171,7 +172,7 @@ _FOUND_ELSEWHERE: Final = {"no_worker", "queue_unserved", "queue_paused", "type_
 def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
     for one in of.waiting:
         bad = _grade(one.waiting_for, at.claim_age_warning, at.claim_age_critical)
-        if bad and one.cause not in _FOUND_ELSEWHERE:
+        if bad and (one.move or one.cause not in _FOUND_ELSEWHERE):
             due = one.due
             what = f"{due:,} jobs wait" if due > 1 else "1 job waits"
             mostly = f", {one.due_of_key:,} of them of fairness key {one.fairness_key!r}" if one.fairness_key else ""

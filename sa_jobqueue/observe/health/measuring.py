@@ -316,6 +316,7 @@ def _waiting(
                     waiting_for=max(explainer.now - oldest.oldest_at, timedelta(0)),
                     sentence=explained.sentence,
                     type_name=explained.type_name,
+                    move=explained.evidence.get("move", ""),
                     fairness_key=key if is_one_key else "",
                     due_of_key=of_key if is_one_key else 0,
                 )

@@ -35,7 +35,7 @@ class EnqueueSpans:
 
     def __call__(self, session: Any, jobs: Sequence[JobMixin[Any]]) -> None:
         """Start the spans of jobs that are about to be written, and store their contexts in the jobs."""
-        groups: dict[tuple[str | None, str, str], list[JobMixin[Any]]] = {}
+        groups: dict[tuple[str | None, str, str | None], list[JobMixin[Any]]] = {}
         for job in jobs:
             if job.chain_index == 0:
                 # The parent, also if the job is flushed again after a rollback, when the first span is lost.
@@ -70,7 +70,11 @@ class EnqueueSpans:
             f"enqueue {type_name}",
             context=context_within(tracing.context_of(made_in)),
             kind=SpanKind.PRODUCER,
-            attributes=names.ENQUEUE | {names.JOB_TYPE: type_name, names.DESTINATION: group[0].queue} | more,
+            # Without a handler in this process the queue may be known only when the job is written.
+            attributes=names.ENQUEUE
+            | {names.JOB_TYPE: type_name}
+            | ({names.DESTINATION: group[0].queue} if group[0].queue else {})
+            | more,
         )
         if (own := span.get_span_context()).is_valid:
             traceparent = traceparent_of(own)

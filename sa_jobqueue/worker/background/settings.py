@@ -1,7 +1,8 @@
 """Runtime settings of queues, job types and this worker, reloaded while it runs.
 
 The rows of `queue`, `job_type` and `worker` become one immutable `Controls`. When it starts, a worker first inserts the
-settings that code declares for queues without a row; existing rows stay as they are. It reads the rows at start, after a
+settings that code declares for queues without a row, where existing rows stay as they are, and records what its handlers
+declare. It reads the rows at start, after a
 notification of a change, and every few seconds in any case: a lost notification delays a change by that long. They are not
 part of a claim: a claim receives fewer lanes and fewer types, and its cursors are dropped when it receives more again, so
 that no job that came in between lies behind them.
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -25,14 +26,17 @@ from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.db.splitting import NO_RIGHT, sqlstate
 from sa_jobqueue.events import ComponentFailed, EventBus, SettingsDiffer
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.queues import Differences, add_declared_queues
+from sa_jobqueue.operations.queues import Differences, add_declared_queues, record_job_types
 from sa_jobqueue.policies.fairness import label_of, queue_key_of
 from sa_jobqueue.policies.retry import Backoff
+from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.registry.settings import RETRY, QueueSettings, retry_of
 from sa_jobqueue.statements import controls
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import Quarantine
+
+R = TypeVar("R")
 
 READ_EVERY_ALONE: Final = 1.0
 """Seconds between two reads of a worker that receives no notifications."""
@@ -153,7 +157,7 @@ class ControlReader(Component):
         quarantine: Quarantine,
         worker_id: str,
         queues: list[str],
-        types: list[str],
+        types: Sequence[JobType],
         on_change: Callable[[Controls], None],
         is_notified: Callable[[], bool],
     ) -> None:
@@ -164,10 +168,12 @@ class ControlReader(Component):
         self._declared = {queue_key_of(one.name, one.fairness_key): one for one in declared}
         self._quarantine = quarantine
         self._worker_id = worker_id
-        self._is_declared = False
+        self._types = {one.name: one for one in types}
+        self._is_declared = self._is_recorded = False
+        self._denied: set[RefusedWrite] = set()
         self._differences: Differences = {}
         self._statement = compiled(controls.of_worker, model)
-        self._parameters = {"worker_id": worker_id, "queues": queues, "types": types}
+        self._parameters = {"worker_id": worker_id, "queues": queues, "types": list(self._types)}
         self._on_change = on_change
         self._is_notified = is_notified
         self._woken = asyncio.Event()
@@ -180,7 +186,7 @@ class ControlReader(Component):
 
     def declare_again(self) -> None:
         """Insert the declared settings again where they are missing, and read: this may be a different database."""
-        self._is_declared = False
+        self._is_declared = self._is_recorded = False
         self._woken.set()
 
     async def run(self) -> None:
@@ -200,6 +206,8 @@ class ControlReader(Component):
         """Read once; call `on_change` if anything changed. The first time, insert the declared settings that are missing."""
         if not self._is_declared or self._quarantine.lapsed(RefusedWrite.DECLARE_QUEUE):
             await self._declare()
+        if not self._is_recorded or self._quarantine.lapsed(RefusedWrite.RECORD_TYPE):
+            await self._record_types()
         async with self._engine.connect() as connection:
             rows = await self._statement.execute(connection, self._parameters)
         found: dict[str, dict[str, Control]] = {"queue": {}, "type": {}}
@@ -209,6 +217,11 @@ class ControlReader(Component):
                 concurrency = setting[_GLOBAL_CONCURRENCY]
                 continue
             found[kind][queue_key_of(name, fairness_key)] = Control(**dict(zip(_COLUMNS, setting, strict=True)))
+        missing = self._types.keys() - found["type"].keys() - set(self._quarantine.quarantined(RefusedWrite.RECORD_TYPE))
+        if missing and self._is_recorded and RefusedWrite.RECORD_TYPE not in self._denied:
+            self._is_recorded = False  # an operator has deleted the row
+            self._woken.set()
+        found["type"] = {name: one for name, one in found["type"].items() if one != DEFAULTS}
         before = self.current
         now = replace(before, queues=found["queue"], types=found["type"], concurrency=concurrency)
         if now != before:
@@ -216,33 +229,57 @@ class ControlReader(Component):
             self._on_change(self.current)
 
     async def _declare(self) -> None:
-        self._is_declared = True
-        if not self._declared:
-            return
-        quarantined = self._quarantine.quarantined(RefusedWrite.DECLARE_QUEUE)
-        declared = {label_of(part): one for part, one in self._declared.items() if label_of(part) not in quarantined}
+        declared = {label_of(part): one for part, one in self._declared.items()}
+        self._is_declared = True  # before it is: `declare_again` may be called meanwhile
+        try:
+            parts = await self._write(RefusedWrite.DECLARE_QUEUE, declared, add_declared_queues)
+        except BaseException:
+            self._is_declared = False
+            raise
+        if parts is None:
+            self._is_declared = False
+        differences = {name: of for part in parts or () for name, of in part.items()}
+        if differences and differences != self._differences:
+            self._events.emit(SettingsDiffer(self._worker_id, differences))
+        self._differences = differences
 
-        async def some(names: Sequence[str] | None) -> tuple[Sequence[str], Differences]:
+    async def _record_types(self) -> None:
+        self._is_recorded = True
+        try:
+            parts = await self._write(RefusedWrite.RECORD_TYPE, self._types, record_job_types)
+        except BaseException:
+            self._is_recorded = False
+            raise
+        if parts is None:
+            self._is_recorded = False
+
+    async def _write(self, write: RefusedWrite, declared: Mapping[str, Any], operation: Callable[..., R]) -> list[R] | None:
+        """Write what is declared and not quarantined; return None if it is to be tried again at the next reading."""
+        quarantined = self._quarantine.quarantined(write)
+        declared = {name: one for name, one in declared.items() if name not in quarantined}
+        if not declared:
+            return []
+
+        async def some(names: Sequence[str] | None) -> tuple[Sequence[str], R]:
             names = list(declared) if names is None else names
             async with AsyncSession(self._transactions) as session, session.begin():
                 await session.execute(_LOCK_TIMEOUT)
                 new = [declared[name] for name in names]
-                return names, await session.run_sync(add_declared_queues, new, model=self._model)
+                return names, await session.run_sync(operation, new, model=self._model)
 
         async def candidates() -> Sequence[str]:
             return list(declared)
 
         try:
-            parts = await self._quarantine.select(RefusedWrite.DECLARE_QUEUE, some, candidates)
+            parts = await self._quarantine.select(write, some, candidates)
         except DBAPIError as error:
             state = sqlstate(error)
-            self._is_declared = state == NO_RIGHT  # which no other try would have
             if state not in {NO_RIGHT, _LOCKED}:
                 raise
             self._events.emit(ComponentFailed(self.name, error, timedelta(seconds=READ_EVERY)))
-            return
-        await self._quarantine.written(RefusedWrite.DECLARE_QUEUE, [name for names, _ in parts for name in names])
-        differences = {name: of for _, part in parts for name, of in part.items()}
-        if differences and differences != self._differences:
-            self._events.emit(SettingsDiffer(self._worker_id, differences))
-        self._differences = differences
+            if state == _LOCKED:
+                return None
+            self._denied.add(write)  # another try would have no right either
+            return []
+        await self._quarantine.written(write, [name for names, _ in parts for name in names])
+        return [part for _, part in parts]

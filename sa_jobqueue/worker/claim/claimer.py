@@ -190,8 +190,8 @@ class Claimer(Component):
             self.wake(queue)
 
     def wake(self, queue: str | None = None) -> None:
-        """Poll now: a job of this queue (None: of any queue) may be due."""
-        if queue is None or queue_of(queue) in self._options.limits:
+        """Poll now: a job of this queue (None or `ANY_QUEUE`: of any queue) may be due."""
+        if not queue or queue_of(queue) in self._options.limits:
             self._was_notified = True
             self._spin_until = self._loop.time() + _SPIN_WINDOW
             self._poll_delay = _FIRST_POLL

@@ -1,0 +1,226 @@
+"""Jobs that are written where the registry is not loaded: they have what a worker has recorded for their type."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, func, insert, select, text
+from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
+
+from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Worker, enqueue, enqueue_many
+from sa_jobqueue.models import Job
+from sa_jobqueue.observe.health import health
+from sa_jobqueue.operations import (
+    delete_job_types,
+    enqueue_many_unique,
+    explain_job,
+    list_job_types,
+    list_workers,
+    record_job_types,
+)
+from sa_jobqueue.operations.enqueueing import enqueue_one
+from tests.fixtures.workers import quick, until, working
+
+Facts = tuple[str, int, int, timedelta | None]
+DECLARED: Facts = ("mails", 5, 3, timedelta(minutes=2))
+PLAIN: Facts = ("default", 0, 20, None)
+
+
+def service() -> JobQueue[Any]:
+    """Return the registry of the service with the handler."""
+    jobs = JobQueue()
+
+    @jobs.handler("mail", queue="mails", priority=5, max_attempts=3, timeout=timedelta(minutes=2))
+    def mail(name: str) -> None: ...
+
+    return jobs
+
+
+def facts(session: Session, type_name: str = "mail") -> list[Facts]:
+    """Return what the rows of a type have, in the order of their ids."""
+    columns = (Job.queue, Job.priority, Job.max_attempts, Job.timeout)
+    rows = session.execute(select(*columns).where(Job.type_name == type_name).order_by(Job.id)).all()
+    return [(queue, priority, attempts, timeout) for queue, priority, attempts, timeout in rows]
+
+
+@pytest.fixture(autouse=True)
+def _no_handler_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The process of the test stands for both services: what one declares is not known to the other.
+    monkeypatch.setattr(Job, "__handlers__", {})
+
+
+@pytest.fixture
+def recorded(sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Record what the handler declares, as a worker does at start."""
+    with sessions.begin() as session:
+        assert record_job_types(session, service().registry) == ["mail"]
+    monkeypatch.setattr(Job, "__handlers__", {})
+
+
+def by_the_unit_of_work(session: Session, **options: Any) -> None:
+    job = Job("mail", "you", **options)
+    session.add(job)
+    session.flush()
+    assert (job.queue, job.priority, job.max_attempts, job.timeout) == facts(session)[0]
+
+
+def by_enqueue_one(session: Session, **options: Any) -> None:
+    enqueue_one(session, Job("mail", "you", **options))
+
+
+def by_enqueue_many(session: Session, **options: Any) -> None:
+    enqueue_many(session, [Job("mail", "you", **options)])
+
+
+def by_deduplication(session: Session, **options: Any) -> None:
+    enqueue(session, Job("mail", "you", **options), deduplicate="you")
+
+
+def by_many_deduplicated(session: Session, **options: Any) -> None:
+    enqueue_many_unique(session, [(Job("mail", "you", **options), Deduplicate("you"))])
+
+
+def by_bulk_save_objects(session: Session, **options: Any) -> None:
+    session.bulk_save_objects([Job("mail", "you", **options)])
+
+
+def by_sql(session: Session, **options: Any) -> None:
+    columns = {"id": func.job_uuid7(), "type_name": "mail", "chain_type_name": "mail", "input": "you"} | options
+    made = session.scalars(select(func.job_uuid7())).one()
+    session.execute(insert(Job.__table__).values(columns | {"id": made, "chain_id": made}))  # type: ignore[arg-type]
+
+
+WRITERS = [
+    by_the_unit_of_work,
+    by_enqueue_one,
+    by_enqueue_many,
+    by_deduplication,
+    by_many_deduplicated,
+    by_bulk_save_objects,
+    by_sql,
+]
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_job_has_what_is_recorded_for_its_type(session: Session, write: Any) -> None:
+    write(session)
+    assert facts(session) == [DECLARED]
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("write", WRITERS)
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"queue": "default"}, ("default", *DECLARED[1:])),
+        ({"priority": 0}, ("mails", 0, *DECLARED[2:])),
+        ({"max_attempts": 20, "timeout": timedelta(seconds=9)}, ("mails", 5, 20, timedelta(seconds=9))),
+        ({"queue": "own", "priority": -1, "max_attempts": 1}, ("own", -1, 1, None)),
+    ],
+)
+def test_what_the_writer_gives_wins(session: Session, write: Any, options: dict[str, Any], expected: Facts) -> None:
+    write(session, **options)
+    assert facts(session) == [expected]
+
+
+@pytest.mark.parametrize("write", WRITERS)
+def test_a_job_of_an_unknown_type_is_plain(session: Session, write: Any) -> None:
+    write(session)
+    assert facts(session) == [PLAIN]
+
+
+@pytest.mark.usefixtures("recorded")
+def test_the_view_gives_the_queue_that_it_chose(session: Session) -> None:
+    chosen = session.scalar(text("INSERT INTO job_queue (type_name, input) VALUES ('mail', '1') RETURNING queue"))
+    assert (chosen, facts(session)) == ("mails", [DECLARED])
+    chosen = session.scalar(text("INSERT INTO job_queue (type_name, queue) VALUES ('mail', 'own') RETURNING queue"))
+    assert chosen == "own"
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_debounced_priority_is_the_recorded_one(session: Session) -> None:
+    first, _ = enqueue(session, Job("mail", "you", priority=-3), deduplicate=Deduplicate("k", replace=["priority"]))
+    enqueue(session, Job("mail", "me"), deduplicate=Deduplicate("k", replace=["priority"]))
+    session.refresh(first)
+    assert first.priority == DECLARED[1]
+
+
+async def test_a_worker_records_its_types_and_again_when_they_are_deleted(
+    engine: Engine, sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = service()
+    monkeypatch.setattr(Job, "__handlers__", {})
+
+    def recorded_types() -> list[tuple[Any, ...]]:
+        with sessions() as session:
+            kinds = list_job_types(session).items
+            return [(one.type_name, one.queue, one.priority, one.max_attempts, one.timeout) for one in kinds]
+
+    async with working(Worker(jobs, engine, options=quick())):
+        await until(lambda: recorded_types() == [("mail", *DECLARED)])
+        with sessions.begin() as session:
+            delete_job_types(session, ["mail"])
+        await until(lambda: recorded_types() == [("mail", *DECLARED)])
+    assert recorded_types() == [("mail", *DECLARED)]  # also when no worker runs
+
+
+def test_the_declaration_of_a_newer_release_replaces_the_older(session: Session) -> None:
+    record_job_types(session, service().registry)
+    newer = JobQueue()
+    newer.handler("mail", queue="letters")(lambda name: None)
+    assert record_job_types(session, newer.registry) == ["mail"]
+    assert record_job_types(session, newer.registry) == []
+    by_sql(session)
+    assert facts(session) == [("letters", *PLAIN[1:])]
+
+
+async def test_explain_and_health_say_where_the_type_is_served(
+    engine: Engine, sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sessions.begin() as session:  # before any worker has recorded the type
+        enqueue_many(session, [Job("mail", "you"), Job("mail", "me")])
+        waiting = session.scalars(select(Job.id).limit(1)).one()
+        session.execute(text("UPDATE job SET scheduled_at = now() - interval '1 hour'"))
+    jobs = service()
+    monkeypatch.setattr(Job, "__handlers__", {})
+    async with working(Worker(jobs, engine, options=quick(queues=["mails"]))):
+        move = "UPDATE job SET queue = 'mails' WHERE status = 'pending' AND queue = 'default' AND type_name = 'mail'"
+        await until(lambda: workers(sessions) == 1)
+        with sessions() as session:
+            explained = explain_job(session, waiting)
+            where = "; its type is served in queue 'mails', to move the waiting jobs there: "
+            assert explained.sentence.endswith(f"{where}{move}.")
+            late = [one.summary for one in health(engine).findings if one.code == "claim_age"]
+            assert [f"{where}{move}." in summary for summary in late] == [True]
+            session.execute(text(explained.evidence["move"]))
+            session.commit()
+        await until(lambda: statuses(sessions) == {"completed"})
+
+
+def workers(sessions: sessionmaker[Session]) -> int:
+    with sessions() as session:
+        return len(list_workers(session).items)
+
+
+def statuses(sessions: sessionmaker[Session]) -> set[str]:
+    with sessions() as session:
+        return set(session.scalars(select(Job.status)))
+
+
+def test_columns_of_another_layout_are_filled_in_as_well(engine: Engine) -> None:
+    class Base(DeclarativeBase): ...
+
+    class Task(JobMixin[str], Base, queue_schema="elsewhere", queue_prefix="x_"): ...
+
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA elsewhere"))
+        Base.metadata.create_all(connection)
+    jobs: JobQueue[Any] = JobQueue(Task)
+    jobs.handler("mail", queue="mails")(lambda name: None)
+    with Session(engine) as session, session.begin():
+        record_job_types(session, jobs.registry, model=Task)
+        session.execute(text("INSERT INTO elsewhere.x_job_queue (id, type_name) VALUES ('a', 'mail')"))
+        assert session.scalars(select(Task.queue)).all() == ["mails"]
