@@ -146,7 +146,7 @@ async def test_capacity_freed_while_the_same_worker_counts_is_used_at_once(
     """The count ran before the end was committed, and the end is reported before the claim knows the result."""
     run(engine, LIMITS["type"])
     gate, is_counted, is_reported = Gate(), asyncio.Event(), asyncio.Event()
-    count, job_ended, claims = counting.Running.count, Claimer.job_ended, Claimer.run
+    count, claims = counting.Running.count, Claimer.run
     claimers: list[Claimer] = []
 
     async def recorded(self: Claimer) -> None:
@@ -160,10 +160,6 @@ async def test_capacity_freed_while_the_same_worker_counts_is_used_at_once(
             await is_reported.wait()
         return found
 
-    def reported(self: Claimer, job_id: Any) -> None:
-        job_ended(self, job_id)
-        is_reported.set()
-
     monkeypatch.setattr(Claimer, "run", recorded)
     jobs.add(input="first")
     jobs.add(input="second")
@@ -171,10 +167,10 @@ async def test_capacity_freed_while_the_same_worker_counts_is_used_at_once(
         await gate.begins("first")
         await until(lambda: asleep(1), what="the limit is full")
         monkeypatch.setattr(counting.Running, "count", count_late)
-        monkeypatch.setattr(Claimer, "job_ended", reported)
+        claimers[0]._signals.ended.connect(lambda job_id: is_reported.set())  # after the claimer itself
         for partition in claimers[0]._lanes.partitions.every:
             partition.full_until = 0.0  # as if it were time to count again
-        claimers[0].wake()
+        claimers[0].notified(None)
         async with asyncio.timeout(PATIENCE):
             await is_counted.wait()
         gate.release("first", "second")

@@ -23,7 +23,8 @@ from sa_jobqueue.errors import ChainTimeoutError
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.statements import controls, leases
-from sa_jobqueue.worker.background.listener import BURST, MOST_PAYLOADS, Hints, Throttle
+from sa_jobqueue.worker.background.listener import BURST, MOST_PAYLOADS, Throttle
+from sa_jobqueue.worker.signals import Hints
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import Start, until
 

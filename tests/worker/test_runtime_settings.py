@@ -23,6 +23,7 @@ from sa_jobqueue.worker.background.settings import DEFAULTS, Control, ControlRea
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.quarantine import Quarantine
+from sa_jobqueue.worker.signals import Signals
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 
@@ -70,6 +71,7 @@ class Driven:
         self._claimer = Claimer(
             self.engine,
             Job,
+            Signals(),
             executor=cast("Any", self.slots),
             completer=unused,
             unblocker=unused,

@@ -77,7 +77,7 @@ class Heartbeat:
         interval: timedelta,
         heartbeat_timeout: timedelta,
         on_endangered: Callable[[timedelta], None],
-        on_drain: Callable[[], None] = lambda: None,
+        on_drain: Callable[[], object] = lambda: None,
         progress: Callable[[], dict[str, Any]] = dict,
         stuck_threads: Callable[[], int] = lambda: 0,
         clock: Callable[[], float] = time.monotonic,
@@ -124,6 +124,10 @@ class Heartbeat:
     def is_safe(self) -> bool:
         """Whether the last heartbeat is recent enough to start attempts."""
         return self._clock() - self._last < self._patience
+
+    def allows(self, since: float) -> bool:
+        """Whether attempts may start: a heartbeat that was sent after `since`, on this clock, is recent enough."""
+        return self.is_safe and self.last > since
 
     def start(self) -> None:
         """Register the worker with a first heartbeat, then continue in the thread.

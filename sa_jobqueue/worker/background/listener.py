@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Final
 
 import psycopg
@@ -28,6 +28,7 @@ from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.db.timeouts import answered_within
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.worker.component import Component
+from sa_jobqueue.worker.signals import Hints, Signals
 
 QUIET_SECONDS = 20.0
 """A connection that has been quiet for this long is checked with a statement."""
@@ -36,9 +37,6 @@ BURST: Final = 0.2
 """Seconds' worth of notifications that a channel passes on at once after a pause: ordinary traffic never waits."""
 MOST_PAYLOADS: Final = 1000
 """Maximum number of distinct payloads that are kept while they wait; with more, anything may have changed."""
-
-Hints = Collection[str] | None
-"""The payloads received; None: anything may have changed."""
 
 
 class Throttle:
@@ -83,32 +81,22 @@ class Throttle:
 
 
 class Listener(Component):
-    """LISTENs on a dedicated connection and calls `on_due`, `on_lost`, `on_rules` and `on_unblock`.
+    """LISTENs on a dedicated connection and passes notifications on as signals.
 
-    A crash loses notifications, which costs latency up to the poll interval, never a job; after every (re)connect it calls
-    all of them once, for what was missed. Two may overlap.
+    A crash loses notifications, which costs latency up to the poll interval, never a job; after every (re)connect it sends
+    each signal once, for what was missed. Two may overlap.
     """
 
     name = "listener"
 
-    def __init__(
-        self,
-        connections: Connections,
-        layout: Layout,
-        *,
-        on_due: Callable[[Hints], None],
-        on_lost: Callable[[Hints], None],
-        on_rules: Callable[[], None] = lambda: None,
-        on_unblock: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._connections = connections
-        self._on_due, self._on_lost, self._on_rules, self._on_unblock = on_due, on_lost, on_rules, on_unblock
+    def __init__(self, connections: Connections, layout: Layout, signals: Signals) -> None:
+        self._connections, self._signals = connections, signals
         self._lost, self._unblock = layout.channel("lost"), layout.channel("unblock")
         self._channels = {
-            layout.channel("rules"): Throttle(lambda _: on_rules(), interval=0.1),
-            layout.channel("due"): Throttle(on_due, interval=0.005),
-            self._lost: Throttle(on_lost, interval=0.1),
-            self._unblock: Throttle(lambda _: on_unblock(), interval=0.01),
+            layout.channel("rules"): Throttle(lambda _: signals.rules_changed(), interval=0.1),
+            layout.channel("due"): Throttle(signals.due, interval=0.005),
+            self._lost: Throttle(signals.suspected, interval=0.1),
+            self._unblock: Throttle(lambda _: signals.chains_ended(), interval=0.01),
         }
         self.listening = asyncio.Event()
         """Set while notifications arrive."""
@@ -124,10 +112,10 @@ class Listener(Component):
                 for channel in self._channels:
                     await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(channel)))
             self.listening.set()
-            self._on_due(None)
-            self._on_lost(None)
-            self._on_rules()
-            self._on_unblock()
+            self._signals.due(None)
+            self._signals.suspected(None)
+            self._signals.rules_changed()
+            self._signals.chains_ended()
             while True:
                 self.last_active = time.monotonic()
                 await self._hear(connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,11 +16,12 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import corrections, expiry, jobs, leases
-from sa_jobqueue.types import JobId, JobStatus, RefusedWrite
+from sa_jobqueue.types import JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.quarantine import Quarantine
+from sa_jobqueue.worker.signals import Signals
 
 BATCH = 100
 CORRECTED = 1000
@@ -43,19 +44,18 @@ class Rescuer(Component):
         engine: AsyncEngine,
         model: type[JobMixin[Any]],
         events: EventBus,
+        signals: Signals,
         options: WorkerOptions,
         *,
         queues: list[str],
         types: list[str],
         unblocker: Unblocker,
         quarantine: Quarantine,
-        on_ended: Callable[[JobId], None],
-        on_rescued: Callable[[], None],
         backoff: Backoff = Backoff(),
     ) -> None:
         self._unblocker = unblocker
         self._quarantine = quarantine
-        self._on_ended, self._on_rescued = on_ended, on_rescued
+        self._signals = signals
         self._model = model
         self._engine = engine
         self._events = events
@@ -116,7 +116,7 @@ class Rescuer(Component):
         ]
         if rescued:  # others may serve these queues, and wait for these ordering keys
             self._unblocker.notify_workers()
-            self._on_rescued()
+            self._signals.may_start()
         for job_id, type_name, attempt, status, worker_id, chain_id, has_waiters in rescued:
             died = JobStatus(status) is JobStatus.DEAD
             if died and has_waiters:
@@ -142,7 +142,7 @@ class Rescuer(Component):
         for job_id, type_name, attempt, chain_id, has_waiters in late:
             if has_waiters:
                 self._unblocker.put(chain_id)
-            self._on_ended(job_id)
+            self._signals.ended(job_id)
             self._events.emit(JobCancelled(job_id, type_name, attempt))
         await self._quarantine.written(RefusedWrite.EXPIRE, [row[0] for row in late])
         return len(late)

@@ -180,6 +180,10 @@ class ControlReader(Component):
         self.current = Controls()
         """The last reading. Replaced as a whole, and only after a change: compare by identity."""
 
+    def retry(self, queue: str, fairness_key: str) -> Backoff | None:
+        """Return the backoff of a queue, or of a fairness key in it, by the last reading."""
+        return self.current.retry(queue, fairness_key)
+
     def wake(self) -> None:
         """Read now: the settings may have changed."""
         self._woken.set()

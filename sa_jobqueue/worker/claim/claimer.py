@@ -25,7 +25,6 @@ from sa_jobqueue.policies.fairness import queue_of
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
-from sa_jobqueue.worker.background.listener import Hints
 from sa_jobqueue.worker.background.settings import Controls
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
@@ -43,6 +42,7 @@ from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor
+from sa_jobqueue.worker.signals import Hints, Signals
 
 _DEBOUNCE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
@@ -137,6 +137,7 @@ class Claimer(Component):
         self,
         engine: AsyncEngine,
         model: type[JobMixin[Any]],
+        signals: Signals,
         *,
         executor: Executor,
         completer: Completer,
@@ -148,7 +149,9 @@ class Claimer(Component):
         may_start: Callable[[float], bool],
         controls: Callable[[], Controls],
         quarantine: Quarantine,
+        until_idle: bool = False,
     ) -> None:
+        self._signals, self._until_idle = signals, until_idle
         self._loop = asyncio.get_running_loop()
         self._engine = engine
         self._executor, self._completer, self._unblocker = executor, completer, unblocker
@@ -179,19 +182,10 @@ class Claimer(Component):
         self._has_run = False
         self._connected_at = float("-inf")
         self._claim_began = float("-inf")
-        self.on_reconnected: Callable[[], None] = lambda: None
-        """Called after a reconnect, before the first claim on the new connection."""
-        self.until_idle = False
-        """Whether `run` returns when no job is due or running and all results are written."""
 
     def notified(self, queues: Hints) -> None:
-        """Poll now: a notification said that these queues (None: any queue) may have due jobs."""
-        for queue in [None] if queues is None else queues:
-            self.wake(queue)
-
-    def wake(self, queue: str | None = None) -> None:
-        """Poll now: a job of this queue (None or `ANY_QUEUE`: of any queue) may be due."""
-        if not queue or queue_of(queue) in self._options.limits:
+        """Poll now: a notification said that these queues (None or `ANY_QUEUE`: any queue) may have due jobs."""
+        if queues is None or any(not queue or queue_of(queue) in self._options.limits for queue in queues):
             self._was_notified = True
             self._spin_until = self._loop.time() + _SPIN_WINDOW
             self._poll_delay = _FIRST_POLL
@@ -219,7 +213,7 @@ class Claimer(Component):
             self._lanes.key_ended(queue_key, self._loop.time())
 
     async def run(self) -> None:
-        """Claim until cancelled, or until idle if `until_idle` is set."""
+        """Claim until cancelled, or with `until_idle` until no job is due or running and all results are written."""
         # Cursors and snapshots are valid for one connection: the next one may lead to another server, or to the same server
         # restored from a dump, with other transaction ids and another clock.
         self._lanes = self._new_lanes()
@@ -227,7 +221,7 @@ class Claimer(Component):
             if self._has_run:
                 # The last heartbeat may have registered this worker on another server than the one it claims from now.
                 self._connected_at = self._loop.time()
-                self.on_reconnected()
+                self._signals.reconnected()  # before the first claim on the new connection
             self._has_run = True
             await self.release_orphaned_claims(connection)
             orphans_due = self._loop.time() + _ORPHANS_EVERY
@@ -245,7 +239,7 @@ class Claimer(Component):
                 self._woken.clear()
                 self._executor.changed.clear()
                 if await self.claim(connection) == 0:
-                    if self.until_idle and self._executor.running == 0 and self._capacity_in() is None:
+                    if self._until_idle and self._executor.running == 0 and self._capacity_in() is None:
                         if await self._is_idle(connection):
                             return
                         continue
@@ -620,7 +614,7 @@ class Claimer(Component):
             times.append(_SELECT_AGAIN)
         seconds = min([seconds, *(time for time in times if time is not None)])
         waits = [asyncio.ensure_future(self._woken.wait())]
-        if self.until_idle or any(one.has_capacity_of_its_own for one in lanes.partitions.every):
+        if self._until_idle or any(one.has_capacity_of_its_own for one in lanes.partitions.every):
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))
         try:
             await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

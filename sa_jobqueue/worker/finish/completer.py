@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -30,6 +30,7 @@ from sa_jobqueue.worker.finish.outcomes import Completed, Finished, of_error
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.ownership import Ownership
 from sa_jobqueue.worker.quarantine import MOST, Quarantine
+from sa_jobqueue.worker.signals import Signals
 
 _HELD_REST = 0.05
 """Seconds until the next try when every result in the queue waits for another transaction's lock."""
@@ -76,9 +77,6 @@ class Completer(Component):
 
     A result that the database refuses does not delay the others: it is quarantined and tried again, alone and after growing
     delays, until it is written, the attempt is lost or the worker stops. The job stays `running` meanwhile.
-
-    `on_ended` is called with the job of each attempt whose result is written or that was lost, and `on_rescheduled` if the
-    job is pending again.
     """
 
     name = "completer"
@@ -89,13 +87,12 @@ class Completer(Component):
         model: type[JobMixin[Any]],
         worker_id: str,
         events: EventBus,
+        signals: Signals,
         *,
         unblocker: Unblocker,
         ownership: Ownership,
         quarantine: Quarantine,
         completion_batch_size: int,
-        on_ended: Callable[[JobId], None],
-        on_rescheduled: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._unblocker, self._ownership = unblocker, ownership
@@ -103,7 +100,7 @@ class Completer(Component):
         self._worker_id = worker_id
         self._events = events
         self._completion_batch_size = completion_batch_size
-        self._on_ended, self._on_rescheduled = on_ended, on_rescheduled
+        self._signals = signals
         self._layout = model.__jobqueue__
         self._complete = compiled(completions.complete, model)
         self._finish = compiled(completions.finish, model)
@@ -243,7 +240,7 @@ class Completer(Component):
                     self.put(end)
                 elif end.job.id not in done.written and end.job.id not in refused and not repeated:
                     # After a failed try, that try itself may have ended a missing attempt: nothing to report.
-                    self._on_ended(end.job.id)
+                    self._signals.ended(end.job.id)
                     self._events.emit(AttemptLost(end.job.id, end.job.type_name, end.job.attempt))
             await self._set_aside(done.refused)
         completed: list[Completed] = []
@@ -285,7 +282,7 @@ class Completer(Component):
 
     def _report_completed(self, ends: Sequence[Completed]) -> None:
         for end in ends:
-            self._on_ended(end.job.id)
+            self._signals.ended(end.job.id)
         if ends and self._events.has_subscribers(JobCompleted):
             events = [
                 JobCompleted(end.job.id, end.job.type_name, end.job.attempt, timedelta(seconds=end.seconds)) for end in ends
@@ -294,9 +291,9 @@ class Completer(Component):
 
     def report(self, end: Finished) -> None:
         """Report an end without success that is written."""
-        self._on_ended(end.job.id)
+        self._signals.ended(end.job.id)
         if end.status is JobStatus.PENDING:
-            self._on_rescheduled()
+            self._signals.may_start()  # it may be due before the claimer's next poll
         self._events.emit(event_of(end))
 
 

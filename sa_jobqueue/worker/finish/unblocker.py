@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +21,7 @@ from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import PAUSES, Quarantine
+from sa_jobqueue.worker.signals import Signals
 
 _HELD_REST = 0.02
 """Seconds until the next try when all remaining chains are locked; doubled each time, up to `_LONGEST_REST`."""
@@ -43,16 +44,15 @@ class Unblocker(Component):
         engine: AsyncEngine,
         model: type[JobMixin[Any]],
         events: EventBus,
+        signals: Signals,
         *,
         quarantine: Quarantine,
-        on_due: Callable[[str | None], None],
-        on_ended: Callable[[JobId], None],
     ) -> None:
         # Several statements per transaction, so not on the AUTOCOMMIT connections of the other components.
         self._engine = engine.execution_options(isolation_level="READ COMMITTED")
         self._model = model
         self._events = events
-        self._on_due, self._on_ended = on_due, on_ended
+        self._signals = signals
         self._quarantine = quarantine
         self._chains: dict[JobId, JobId | None] = {}
         self._later: dict[JobId, float] = {}
@@ -78,7 +78,7 @@ class Unblocker(Component):
 
     def notify_due(self, queue: str) -> None:
         """Wake this worker and others for a job of a queue, or of a part of one, that this worker has just made due."""
-        self._on_due(queue)
+        self._signals.due([queue])
         if time.monotonic() - self._notified_at.get(queue, 0.0) > QUIET.total_seconds():
             self._notified_at[queue] = time.monotonic()
             self._due.add(queue)
@@ -236,8 +236,8 @@ class Unblocker(Component):
 
     def _report(self, moved: Moved) -> None:
         if moved.status is JobStatus.DEAD:
-            self._on_ended(moved.job_id)
+            self._signals.ended(moved.job_id)
             self._events.emit(JobDied(moved.job_id, moved.type_name, moved.attempt, DeadReason.BLOCKER_FAILED, None))
         else:
-            self._on_due(moved.queue_key)
+            self._signals.due([moved.queue_key])
             self._events.emit(JobUnblocked(moved.job_id, moved.type_name, moved.attempt))

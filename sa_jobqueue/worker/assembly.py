@@ -1,0 +1,296 @@
+"""The parts of one run of a worker: what there is, and who is told what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from sa_jobqueue.db.connections import Connections
+from sa_jobqueue.db.timeouts import cancelled
+from sa_jobqueue.events import ComponentFailed, EventBus, HeartbeatFailing, ProviderFailed, SettingsChanged
+from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.types import CancelReason, JobId, WorkerState
+from sa_jobqueue.worker.background.heartbeat import Heartbeat, Identity, LeaseGuard
+from sa_jobqueue.worker.background.listener import Listener
+from sa_jobqueue.worker.background.loop_watch import LoopWatch
+from sa_jobqueue.worker.background.memory_guard import MemoryGuard
+from sa_jobqueue.worker.background.pruner import Pruner
+from sa_jobqueue.worker.background.rescuer import Rescuer
+from sa_jobqueue.worker.background.scheduler import Scheduler
+from sa_jobqueue.worker.background.settings import ControlReader, Controls
+from sa_jobqueue.worker.background.vitals import Phase, VitalSigns
+from sa_jobqueue.worker.claim.claimer import Claimer
+from sa_jobqueue.worker.component import Component, supervise
+from sa_jobqueue.worker.finish.completer import Completer
+from sa_jobqueue.worker.finish.unblocker import Unblocker
+from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.ownership import Ownership
+from sa_jobqueue.worker.quarantine import Quarantine
+from sa_jobqueue.worker.run.executor import Executor
+from sa_jobqueue.worker.run.isolation import Children
+from sa_jobqueue.worker.run.sessions import Sessions
+from sa_jobqueue.worker.signals import Signals
+
+_CLOSING = timedelta(seconds=10)
+"""Maximum time for dependencies to close when a worker stops. Spark needs one or two seconds."""
+
+
+class Assembly:
+    """Everything that one run of a worker consists of: started, run, and wound down together.
+
+    `on_drain`: called in another thread when `drain_workers` named this worker. `on_outgrown`: called with the memory that
+    is used, when it is too much.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        jobs: JobQueue[Any],
+        sessions: Sessions,
+        identity: Identity,
+        *,
+        app: str | None,
+        options: WorkerOptions,
+        events: EventBus,
+        signs: VitalSigns,
+        until_idle: bool,
+        on_drain: Callable[[], object],
+        on_outgrown: Callable[[int], None],
+    ) -> None:
+        model, worker_id = jobs.model, identity.id
+        self._connections, self._jobs, self._sessions = connections, jobs, sessions
+        self._options, self._events, self._signs = options, events, signs
+        self._worker_id = worker_id
+        self.can_listen = options.listen and not until_idle and connections.can_listen
+        self.engine = engine = connections.engine(7)
+        # Of its own, so that handlers with many steps do not delay claims and completions; opened by the first step.
+        self._steps_engine = connections.engine(4)
+        signals = self._signals = Signals()
+        quarantine = Quarantine(engine, model, worker_id, events)
+        ownership = Ownership(engine, model, worker_id)
+        self._listener = Listener(connections, model.__jobqueue__, signals)
+        self._reader = ControlReader(
+            engine,
+            model,
+            events,
+            declared=jobs.declared_queues,
+            quarantine=quarantine,
+            worker_id=worker_id,
+            queues=identity.queues,
+            types=list(jobs.registry),
+            on_change=self._settings_changed,
+            is_notified=self._listener.listening.is_set,
+        )
+        self._unblocker = Unblocker(engine, model, events, signals, quarantine=quarantine)
+        self._completer = Completer(
+            engine,
+            model,
+            worker_id,
+            events,
+            signals,
+            unblocker=self._unblocker,
+            ownership=ownership,
+            quarantine=quarantine,
+            completion_batch_size=options.completion_batch_size,
+        )
+        self._children = Children(jobs, app=app, worker_id=worker_id, options=options)
+        self.executor = Executor(
+            registry=jobs.registry,
+            model=model,
+            engine=engine,
+            steps_engine=self._steps_engine,
+            sessions=sessions,
+            completer=self._completer,
+            unblocker=self._unblocker,
+            ownership=ownership,
+            events=events,
+            worker_id=worker_id,
+            options=options,
+            children=self._children,
+            retry_of=self._reader.retry,
+            on_ended=signals.ended,
+        )
+        self._heartbeat = Heartbeat(
+            connections.thread_engine(),
+            model,
+            identity,
+            interval=options.heartbeat_interval,
+            heartbeat_timeout=options.heartbeat_timeout,
+            on_endangered=self._endangered,
+            on_drain=on_drain,
+            progress=self.executor.progress,
+            stuck_threads=lambda: self.executor.stuck_threads,
+        )
+        self._claimer = Claimer(
+            engine,
+            model,
+            signals,
+            executor=self.executor,
+            completer=self._completer,
+            unblocker=self._unblocker,
+            worker_id=worker_id,
+            jobs=jobs,
+            events=events,
+            options=options,
+            may_start=self._heartbeat.allows,
+            controls=lambda: self._reader.current,
+            quarantine=quarantine,
+            until_idle=until_idle,
+        )
+        scheduler = Scheduler(
+            engine, model, events, declared=jobs.schedules, types=identity.job_types, quarantine=quarantine
+        )
+        rescuer = Rescuer(
+            engine,
+            model,
+            events,
+            signals,
+            options,
+            queues=identity.queues,
+            types=identity.job_types,
+            unblocker=self._unblocker,
+            quarantine=quarantine,
+        )
+        pruner = Pruner(engine, model, events, jobs.retention_rules, interval=options.prune_interval, quarantine=quarantine)
+        self._loop_watch = LoopWatch(signs, self.executor.job_in)
+        self._background: list[Component] = [
+            LeaseGuard(self._heartbeat, interval=options.heartbeat_interval),
+            signs,
+            self._reader,
+            rescuer,
+            pruner,
+            self._completer,
+            self._unblocker,
+            *([MemoryGuard(options.max_memory, on_outgrown)] if options.max_memory else []),
+            *([] if until_idle else [scheduler]),
+            *([self._listener] if self.can_listen else []),
+        ]
+        self._tasks: dict[asyncio.Task[Any], Component] = {}
+
+        signals.due.connect(self._claimer.notified)
+        signals.may_start.connect(self._claimer.poll_again)
+        signals.ended.connect(self._claimer.job_ended, self._leave_capacity)
+        signals.suspected.connect(self.executor.suspect)
+        signals.rules_changed.connect(self._reader.wake, scheduler.wake, self._heartbeat.hurry)
+        signals.chains_ended.connect(self._unblocker.search, self._claimer.poll_again)
+        signals.reconnected.connect(self._reader.declare_again, scheduler.synchronise_again, self._heartbeat.hurry)
+
+    def _settings_changed(self, controls: Controls) -> None:
+        concurrency = min(controls.concurrency or self._options.concurrency, self._sessions.most)
+        if concurrency != self.executor.concurrency:
+            self.executor.resize(concurrency)
+            self._heartbeat.announce_concurrency(concurrency)
+        paused = (tuple(sorted(controls.paused_queues)), tuple(sorted(controls.paused_types)))
+        self._events.emit(SettingsChanged(self._worker_id, *paused, concurrency))
+        self._signals.may_start()
+
+    def _leave_capacity(self, job_id: JobId) -> None:
+        if self._signs.phase is Phase.DRAINING:  # this worker claims no more: other workers can use the capacity
+            self._unblocker.notify_workers()
+
+    def _endangered(self, silent: timedelta) -> None:
+        self._events.emit(HeartbeatFailing(self._worker_id, silent))
+        self.executor.release_all(CancelReason.DATABASE_LOST)
+
+    async def start(self) -> None:
+        """Start child processes, read the settings and send the first heartbeat. Raises: what any of them does."""
+        await self._children.start()
+        await self._reader.read()  # before the first claim, so that nothing paused is started
+        await self._register()
+        self._signs.watch(self._heartbeat, self._listener if self.can_listen else None)
+
+    async def _register(self) -> None:
+        """Send the first heartbeat and start its thread; a cancellation meanwhile waits for its end and undoes it."""
+        starting = asyncio.create_task(asyncio.to_thread(self._heartbeat.start))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait({starting})
+            if starting.exception() is None:
+                await asyncio.to_thread(self._heartbeat.stop)
+            raise
+
+    async def abandon(self) -> None:
+        """Close what a start that failed has opened."""
+        await self._children.close()
+        await self._disconnect()
+
+    async def run(self, stopping: asyncio.Task[Any]) -> bool:
+        """Run all parts until `stopping` is done, or the claimer is idle; return whether it is."""
+        self._loop_watch.start()
+        for part in self._background:
+            self._begin(part)
+        claiming = self._begin(self._claimer)
+        while not (stopping.done() or claiming.done()):
+            done, _ = await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+            # Cancelled by code of the application: without this part the worker would go on as if it did its work.
+            for task in [task for task in done if task in self._tasks and task.cancelled() and not stopping.done()]:
+                part = self._tasks[task]
+                self._events.emit(ComponentFailed(part.name, RuntimeError("its task was cancelled"), timedelta(0)))
+                again = self._begin(part)
+                claiming = again if part is self._claimer else claiming
+            for task in done:
+                self._tasks.pop(task, None)
+        return claiming.done()
+
+    def _begin(self, part: Component) -> asyncio.Task[Any]:
+        task = asyncio.create_task(supervise(part, self._events), name=part.name)
+        self._tasks[task] = part
+        return task
+
+    async def wind_down(self, *, at_once: bool) -> None:
+        """Claim no more, finish or release what runs, write all results, and close everything."""
+        options = self._options
+        await cancelled(*(task for task, part in self._tasks.items() if part is self._claimer))
+        self._signs.phase = Phase.DRAINING
+        self._heartbeat.announce(WorkerState.DRAINING)
+        if not at_once:
+            await _within(self.executor.idle(), options.shutdown_timeout)
+        self.executor.release_all(CancelReason.SHUTDOWN)
+        await _within(self.executor.idle(), options.cancel_timeout + timedelta(seconds=1))
+        await _within(self._leave_nothing(), options.heartbeat_timeout)
+        # Dependants that are not unblocked by now are recorded in the database, for any worker's next rescue.
+        await _within(self._unblocker.drained(), timedelta(seconds=1))
+        self._signs.stop()
+        self._loop_watch.stop()
+        await cancelled(*self._tasks)
+        await self.executor.close()
+        await self._children.close()
+        await asyncio.to_thread(self._heartbeat.stop)
+        await self._disconnect()
+        for made in self._sessions.own_engines:
+            await made.dispose() if isinstance(made, AsyncEngine) else made.dispose()
+        await _within(self._close_providers(), _CLOSING)
+
+    async def _leave_nothing(self) -> None:
+        """Write all pending results, and release what an interrupted claim may have claimed."""
+        self._completer.retry_refused()
+        await self._completer.drained()
+        async with self.engine.connect() as connection:
+            await self._claimer.release_orphaned_claims(connection)
+        await self._completer.drained()
+
+    async def _disconnect(self) -> None:
+        await self.engine.dispose()
+        await self._steps_engine.dispose()
+        await self._connections.close(timedelta(seconds=1))
+
+    async def _close_providers(self) -> None:
+        """Close the dependencies. A failure is only reported, because no attempt waits for the result."""
+        providers = {id(one): one for kind in self._jobs.registry for one in kind.provided.values()}
+        closings = (asyncio.to_thread(one.close) for one in providers.values())
+        for failed in await asyncio.gather(*closings, return_exceptions=True):
+            if isinstance(failed, BaseException):
+                self._events.emit(ProviderFailed(failed))
+
+
+async def _within(work: Awaitable[None], limit: timedelta) -> None:
+    """Await `work` for at most `limit`; anything that fails or is unfinished by then is left to other workers."""
+    with suppress(TimeoutError, DBAPIError):
+        await asyncio.wait_for(work, limit.total_seconds())

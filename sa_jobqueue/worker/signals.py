@@ -1,0 +1,49 @@
+"""What the parts of a worker tell each other. Who is told is listed in one place, `assembly`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Generic, ParamSpec
+
+from sa_jobqueue.types import JobId
+
+P = ParamSpec("P")
+
+Hints = Collection[str] | None
+"""The payloads of notifications; None: anything may have changed."""
+
+
+class Signal(Generic[P]):
+    """Calls its receivers, in the order in which they were connected. Used on the worker's loop."""
+
+    def __init__(self) -> None:
+        self._receivers: list[Callable[P, object]] = []
+
+    def connect(self, *receivers: Callable[P, object]) -> None:
+        """Add receivers."""
+        self._receivers += receivers
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Tell all receivers."""
+        for receive in self._receivers:
+            receive(*args, **kwargs)
+
+
+class Signals:
+    """The signals of one worker."""
+
+    def __init__(self) -> None:
+        self.due = Signal[[Hints]]()
+        """A queue may have due jobs."""
+        self.may_start = Signal[[]]()
+        """A job may be able to start that could not before: one was rescheduled, or settings have changed."""
+        self.ended = Signal[[JobId]]()
+        """The attempt of a job has ended here, or was lost: one of its ordering key or under its limits may start."""
+        self.suspected = Signal[[Hints]]()
+        """Attempts of these jobs may have been lost."""
+        self.rules_changed = Signal[[]]()
+        """Settings or schedules were changed in the database."""
+        self.chains_ended = Signal[[]]()
+        """Chains have ended whose dependants may still be blocked."""
+        self.reconnected = Signal[[]]()
+        """The claimer has a new connection, which may lead to another server."""
