@@ -49,6 +49,7 @@ _COMMANDS: Final = {
     "grants": ("sa_jobqueue.cli.grants:grants", "Print or create database roles with the least privileges."),
     "import": ("sa_jobqueue.cli.imports:import_", "Move the waiting jobs of procrastinate or pgqueuer to this queue."),
     "doctor": ("sa_jobqueue.cli.doctor:doctor", "Check an installation, and print what to change."),
+    "postgres": ("sa_jobqueue.cli.postgres:postgres", "Run a PostgreSQL server for development."),
     "demo": ("sa_jobqueue.cli.demo.command:demo", "Run a demo: a database, workers, and a kill -9."),
 }
 

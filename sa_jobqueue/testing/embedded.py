@@ -29,6 +29,7 @@ _SOCKET_PORT = 5432
 _LOOPBACK = "127.0.0.1"
 _POLL_SECONDS = 0.005
 _LOG_TAIL = 2_000
+_ADDRESS = "sa_jobqueue.address"  # in a data directory that is kept
 
 
 class ServerStartError(JobQueueError):
@@ -47,8 +48,9 @@ class EmbeddedServer:
     """Run one PostgreSQL server that ends when its owner, this process, ends.
 
     It listens on a socket in a directory of mode 0700, and with `tcp` also on a free port of 127.0.0.1 with a generated
-    password. Started by root, it runs as `nobody`. The server ends with this process, even after kill -9, in which case the
-    temporary directory is not removed.
+    password; a given `data_dir` keeps both, so that the URL is the same at the next start, unless the port is taken then.
+    Started by root, it runs as `nobody`. The server ends with this process, even after kill -9, in which case the temporary
+    directory is not removed.
 
     `crash()` loses what a power failure would lose in the server, but not on the disk; committed rows are recovered.
     Obliges: with `outlive_owner`, only `stop()` or SIGINT to `pid` stops the server, and its directory is not removed.
@@ -197,6 +199,7 @@ class EmbeddedServer:
             atexit.register(self.stop)
         if self._tcp:
             self._port = _free_port()
+            self._restore_address()
         self._programs = programs_for(self.bin_dir, self._account, self._private)
         # Not initdb's own rules: the socket's directory is what protects the socket, and TCP is open to every local user.
         rules = f"local all all trust\nhost all all {_LOOPBACK}/32 scram-sha-256\n"
@@ -240,6 +243,7 @@ class EmbeddedServer:
         self._await_ready(self._process)
         if self._tcp:
             self._set_password()
+            self._keep_address()
 
     def _await_ready(self, process: OwnedProcess) -> None:
         deadline = time.monotonic() + self._start_timeout
@@ -249,6 +253,20 @@ class EmbeddedServer:
             if time.monotonic() > deadline:
                 raise ServerStartError(f"postgres was not ready in {self._start_timeout:g} s", self._log_tail())
             time.sleep(_POLL_SECONDS)
+
+    def _restore_address(self) -> None:
+        """Use the port and password of the last start on this data directory, if the port is free."""
+        try:
+            port, password = (self.data_dir / _ADDRESS).read_text().split()
+        except (OSError, ValueError):
+            return
+        if _is_free(int(port)):
+            self._port, self._password = int(port), password
+
+    def _keep_address(self) -> None:
+        if self._given_data_dir is not None:
+            (self.data_dir / _ADDRESS).unlink(missing_ok=True)
+            self._place.write(str(self.data_dir / _ADDRESS), f"{self._port} {self._password}\n")
 
     def _set_password(self) -> None:
         place = make_conninfo(host=str(self.socket_dir), port=self._port, user=SUPERUSER, dbname="postgres")
@@ -289,6 +307,16 @@ def _is_ready(pid_file: Path, pid: int) -> bool:
     return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
 
 
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server does
+        try:
+            probe.bind((_LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind((_LOOPBACK, 0))
@@ -297,4 +325,5 @@ def _free_port() -> int:
 
 
 def _render(url: URL) -> str:
-    return url.render_as_string(hide_password=False)
+    # Old Alembic environments pass it to `configparser`, which takes a percent sign for an interpolation.
+    return url.render_as_string(hide_password=False).replace("%2F", "/")

@@ -92,7 +92,7 @@ class ServerOptions:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of the server, by name."""
     data_dir: Path | None = None
-    """Directory of its data, which is kept; None for a temporary one."""
+    """Directory of its data, which is kept, with the port and password of `tcp`; None for a temporary one."""
     tcp: bool = False
     """Whether it also listens on a free port of 127.0.0.1, with a generated password."""
     outlive_owner: bool = False
@@ -200,6 +200,13 @@ def _open_oldest(options: ServerOptions) -> PostgresServer:
 def _start(found: list[BinaryDir], options: ServerOptions, otherwise: str) -> PostgresServer:
     if not found:
         raise ProviderUnavailableError(otherwise)
+    made_by = options.data_dir / "PG_VERSION" if options.data_dir is not None else None
+    if made_by is not None and made_by.exists():
+        major = made_by.read_text().strip()
+        installed = ", ".join(str(programs.major) for programs in found)
+        found = [programs for programs in found if str(programs.major) == major]
+        if not found:
+            raise ProviderUnavailableError(f"{options.data_dir} is of PostgreSQL {major}, installed is {installed}")
     return EmbeddedServer(
         found[-1].path,
         options.settings,

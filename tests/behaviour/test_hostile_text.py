@@ -31,6 +31,7 @@ ELSEWHERE = {
     "exporter": "its output is its figures: below",
     "report": "below; Spark's frames hold nothing else",
     "demo": "it runs its own jobs",
+    "postgres": "it reads no database",
     "import pgqueuer": "it prints as the next: the same code",
     "import procrastinate": "tests/behaviour/test_cli_import.py",
     "dashboards": "it writes files that are ours",

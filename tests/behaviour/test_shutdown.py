@@ -49,16 +49,19 @@ async def test_jobs_that_outlast_the_shutdown_timeout_are_released_uncounted(eng
 
 
 def test_stop_may_be_called_in_any_thread(engine: Engine, jobs: Jobs) -> None:
-    worker = Worker(waiting_queue()[0], engine, options=quick())
+    queue, _ = waiting_queue()
+    (job_id,) = enqueue(engine, queue.job("waits", {}))
+    worker = Worker(queue, engine, options=quick())
     started = threading.Event()
-    worker.events.subscribe(lambda _: started.set(), kinds=[WorkerStarted])
+    worker.events.subscribe(lambda _: started.set(), kinds=[JobStarted])
     # In debug mode, asyncio refuses what another thread does to a loop without waking it.
-    thread = threading.Thread(target=lambda: asyncio.run(worker.run(), debug=True))
+    thread = threading.Thread(target=lambda: asyncio.run(worker.run(), debug=True), daemon=True)
     thread.start()
     assert started.wait(PATIENCE)
-    worker.stop()
+    worker.stop(now=True)
     thread.join(PATIENCE)
     assert not thread.is_alive()
+    assert [one["outcome"] for one in jobs.attempts(job_id)] == ["released"]
     worker.stop()  # nothing runs: the next run ends at once
     asyncio.run(worker.run())
 

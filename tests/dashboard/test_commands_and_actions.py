@@ -50,6 +50,7 @@ WITHOUT_ACT = {
     "migrate upgrade": "as migrate downgrade",
     "worker": "it is a process, not a change",
     "demo": "it makes a database of its own",
+    "postgres": "as demo",
 }
 READS = {
     *(

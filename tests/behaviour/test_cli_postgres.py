@@ -1,0 +1,92 @@
+"""`sa-jobqueue postgres`: a development server whose data and URL last."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from configparser import ConfigParser
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import create_engine, make_url, text
+
+from sa_jobqueue.cli import main
+from sa_jobqueue.testing.binaries import binary_dirs
+from tests.fixtures.workers import PATIENCE
+
+pytestmark = pytest.mark.skipif(not binary_dirs(), reason="no programs of PostgreSQL at hand")
+
+
+@contextmanager
+def running(*options: str, stop: signal.Signals = signal.SIGTERM) -> Iterator[str]:
+    """Run the command without a terminal, give the URL that it prints, and stop it."""
+    command = [sys.executable, "-m", "sa_jobqueue", "postgres", *options]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().strip()
+            assert url, process.communicate(timeout=PATIENCE)[1]
+            yield url
+        finally:
+            process.send_signal(stop)
+            rest, said = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, rest) == (0, ""), said
+    assert "Ctrl-C stops it" in said
+
+
+def ask(url: str, *statements: str) -> object:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            result = connection.execute(text(statement))
+        found = result.scalar() if result.returns_rows else None
+    engine.dispose()
+    return found
+
+
+def assert_fits_into_alembics_configuration(url: str) -> None:
+    parser = ConfigParser()
+    parser.read_dict({"alembic": {}})
+    parser.set("alembic", "sqlalchemy.url", url)
+    assert parser.get("alembic", "sqlalchemy.url") == url
+
+
+def test_data_and_url_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    options = "--data-dir", str(tmp_path / "pg"), "--tcp"
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents[:2]:
+        parent.chmod(0o755)  # run by root, the server runs as nobody
+    with running(*options) as url:
+        assert_fits_into_alembics_configuration(url)
+        ask(url, "CREATE TABLE kept AS SELECT 7 AS n")
+    with running(*options, stop=signal.SIGINT) as again:
+        assert again == url
+        assert ask(again, "SELECT n FROM kept") == 7
+    port = make_url(url).port
+    assert port is not None
+    with socket.create_server(("127.0.0.1", port)), running(*options) as moved:
+        assert make_url(moved).port != port
+        assert ask(moved, "SELECT n FROM kept") == 7
+
+
+def test_without_options_the_data_is_temporary_and_the_url_needs_no_escapes() -> None:
+    with running() as url:
+        assert_fits_into_alembics_configuration(url)
+        assert ask(url, "SELECT 1") == 1
+        socket_dir = Path(str(make_url(url).query["host"]))
+        assert socket_dir.exists()
+    assert not socket_dir.exists()
+
+
+def test_a_data_directory_of_a_release_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    (tmp_path / "PG_VERSION").write_text("9.6\n")
+    refused = CliRunner().invoke(main, ["postgres", "--data-dir", str(tmp_path)])
+    assert refused.exit_code == 1
+    assert f"{tmp_path} is of PostgreSQL 9.6, installed is" in refused.output.replace("\n", " ")
