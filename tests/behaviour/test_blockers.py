@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -32,14 +32,13 @@ from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainErr
 from sa_jobqueue.events import JobStarted, JobUnblocked
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import ChainMixin, WaitFor
-from sa_jobqueue.operations import cancel_chains, complete_job, enqueue_unique, redrive_dead_letters
+from sa_jobqueue.operations import cancel_chains, complete_job, enqueue_unique
 from sa_jobqueue.types import DeadReason
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from tests.fixtures.chains import chain_of
 from tests.fixtures.database import both_servers
 from tests.fixtures.handlers import FLAVOURS, HOUR, handle
 from tests.fixtures.jobs import Jobs, enqueue
-from tests.fixtures.variants import variants
 from tests.fixtures.workers import drain, until
 
 pytestmark = both_servers
@@ -154,13 +153,6 @@ async def test_a_job_waits_for_the_whole_of_each_chain(engine: Engine, jobs: Job
     assert jobs.get(job_id)["output"] == [1, 5]
 
 
-async def test_a_job_unblocked_early_still_waits_for_its_scheduled_time(engine: Engine, jobs: Jobs, types: Types) -> None:
-    (job_id,) = enqueue(engine, types.merge.job(delay=HOUR, blockers=[types.page.job(1)]))
-    due = jobs.get(job_id)["scheduled_at"]
-    await drain(types.queue, engine)
-    assert (jobs.status(job_id), jobs.get(job_id)["scheduled_at"]) == (PENDING, due)
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_jobs_may_be_added_in_any_order(engine: Engine, jobs: Jobs, types: Types, order: tuple[int, ...]) -> None:
     page = types.page.job(1)
@@ -170,11 +162,6 @@ def test_jobs_may_be_added_in_any_order(engine: Engine, jobs: Jobs, types: Types
     enqueue(engine, *(new[index] for index in order))
     assert [jobs.status(job_id) for job_id in sorted(jobs.statuses())] == [PENDING, BLOCKED, BLOCKED]
     assert jobs.get(max(jobs.statuses()))["open_blockers"] == 2
-
-
-def test_adding_a_job_adds_its_blockers(engine: Engine, jobs: Jobs, types: Types) -> None:
-    enqueue(engine, types.top.job(blockers=[types.merge.job(blockers=[types.page.job(1), types.page.job(2)])]))
-    assert sorted(jobs.statuses().values()) == [BLOCKED, BLOCKED, PENDING, PENDING]
 
 
 async def test_a_blocker_is_a_job_a_chain_an_id_or_a_wait(engine: Engine, jobs: Jobs, types: Types) -> None:
@@ -209,18 +196,6 @@ async def test_a_continuation_object_blocks_as_its_chain_but_its_id_is_refused(
 def _of_type(engine: Engine, type_name: str) -> list[Job]:
     with Session(engine) as session:
         return list(session.query(Job).where(Job.type_name == type_name))
-
-
-@pytest.mark.parametrize("on_failure", ["wait", "fail", "continue"])
-async def test_completed_chains_do_not_block_a_new_job(
-    engine: Engine, jobs: Jobs, types: Types, on_failure: Literal["wait", "fail", "continue"]
-) -> None:
-    ids = enqueue(engine, types.page.job(1), types.late.job(2))
-    await drain(types.queue, engine)
-    (job_id,) = enqueue(engine, types.merge.job(blockers=[WaitFor(one, on_failure=on_failure) for one in ids]))
-    assert (jobs.status(job_id), jobs.get(job_id)["open_blockers"]) == (PENDING, 0)
-    await drain(types.queue, engine)
-    assert jobs.get(job_id)["output"] == [1, 2]
 
 
 def test_a_missing_blocker_is_named_and_nothing_is_written(engine: Engine, jobs: Jobs, types: Types) -> None:
@@ -413,49 +388,6 @@ async def test_on_failure_of_each_blocker_decides_what_its_failure_does(
         assert [one.status for one in types.outcomes[job_id]] == [failed, DONE]
         if failed is DEAD:
             assert types.outcomes[job_id][0].error["message"] == "no paper"
-
-
-@pytest.mark.parametrize("on_failure", variants(["wait", "fail"], default=["fail"]))
-async def test_redriving_a_failed_blocker_lets_all_its_dependants_complete(
-    engine: Engine, jobs: Jobs, types: Types, on_failure: Any
-) -> None:
-    page = types.late.job(1)
-    merge = types.merge.job(blockers=[WaitFor(page, on_failure=on_failure), types.page.job(2)])
-    top = types.top.job(blockers=[WaitFor(merge, on_failure=on_failure)])
-    types.works = False
-    job_id, page_id, _ = enqueue(engine, merge, page, top)
-    await drain(types.queue, engine)
-    assert jobs.status(job_id) is (BLOCKED if on_failure == "wait" else DEAD)
-    types.works = True
-    for _ in range(3):
-        with Session(engine) as session, session.begin():
-            redrive_dead_letters(session)
-        await drain(types.queue, engine)
-    assert set(jobs.statuses().values()) == {DONE}
-    assert (chain_of(engine, page_id).status, jobs.status(job_id), jobs.get(job_id)["output"]) == (DONE, DONE, [1, 2])
-
-
-async def test_a_death_cascades_through_jobs_blocked_with_on_failure_fail(engine: Engine, jobs: Jobs, types: Types) -> None:
-    types.works = False
-    job = types.page.job(0)
-    for _ in range(5):
-        job = types.gather.job(blockers=[WaitFor(job, on_failure="fail")])
-    enqueue(engine, job)
-    await drain(types.queue, engine)
-    assert set(jobs.statuses().values()) == {DEAD}
-    assert sorted({dead_letter["reason"] for dead_letter in jobs.dead_letters()}) == [
-        DeadReason.BLOCKER_FAILED,
-        DeadReason.DISCARDED,
-    ]
-
-
-async def test_a_blocked_job_is_completed_without_a_worker(engine: Engine, jobs: Jobs, types: Types) -> None:
-    page = types.page.job(1)
-    job_id, page_id = enqueue(engine, types.merge.job(blockers=[page]), page)
-    with Session(engine) as session, session.begin():
-        complete_job(session, job_id, [7])
-    await drain(types.queue, engine)
-    assert (jobs.status(job_id), jobs.get(job_id)["output"], jobs.status(page_id)) == (DONE, [7], DONE)
 
 
 def test_a_blocker_from_another_queues_tables_is_refused(session: Session, types: Types) -> None:

@@ -6,7 +6,6 @@ import importlib
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +93,6 @@ def test_an_example_prints_its_last_comment(
     assert printed(ended) == promised_output(script)
 
 
-@pytest.mark.long
-def test_an_example_prints_the_same_in_a_separate_interpreter(empty_database_url: str) -> None:
-    script = EXAMPLES / "plain_script.py"
-    assert run(str(script), url=empty_database_url, cwd=EXAMPLES.parent) == promised_output(script)
-
-
 @pytest.mark.parametrize(
     ("program", "code", "expected_stderr"),
     [
@@ -185,29 +178,6 @@ def test_an_example_applications_migrations_are_complete_and_reversible(applicat
     alembic("downgrade", "base")
     assert tables(empty_database_url) == {"alembic_version"}
     assert "CREATE TABLE job (" in alembic("upgrade", "head", "--sql")
-
-
-@pytest.mark.long
-def test_the_worker_command_serves_the_example_application(empty_database_url: str) -> None:
-    application = EXAMPLES / "fastapi_app"
-    run("-m", "alembic", "upgrade", "head", url=empty_database_url, cwd=application)
-    execute(empty_database_url, "INSERT INTO orders (id, item) VALUES (7, 'lamp')")
-    execute(empty_database_url, """INSERT INTO job_queue (type_name, input) VALUES ('ship_order', '{"order_id": 7}')""")
-    worker = subprocess.Popen(
-        [sys.executable, "-W", "error", "-m", "sa_jobqueue", "worker", "app:jobs", "--log-level", "debug"],
-        cwd=application,
-        env=os.environ | {URL_VARIABLE: empty_database_url},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with worker:
-        assert worker.stderr is not None
-        log_line = next((line for line in worker.stderr if "completed in" in line), None)
-        worker.terminate()
-        rest = worker.stderr.read()
-    assert log_line is not None
-    assert worker.returncode == 0, rest
-    assert execute(empty_database_url, "SELECT tracking FROM orders") == ["TRACK-7"]
 
 
 def execute(url: str, statement: str) -> list[Any]:

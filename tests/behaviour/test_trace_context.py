@@ -68,14 +68,3 @@ async def test_a_continuation_has_its_own_trace_context_and_its_chains(engine: E
     assert columns(jobs, following[roots[0]])[1] == seen["request"]
     assert columns(jobs, following[roots[1]]) == (seen["attempt"], None)
     assert columns(jobs, roots[0]) == (seen["request"], seen["request"])
-
-
-def test_a_blocker_row_stores_the_trace_context_of_the_blocked_job(sessions: sessionmaker[Session], tracer: Tracer) -> None:
-    with sessions.begin() as session:
-        session.add(first := Job("test"))
-        with tracer.start_as_current_span("request"):
-            traced = current_traceparent()
-            session.add(Job("test", blockers=[first]))
-    with sessions() as session:
-        (blocker,) = session.scalars(select(Job.Blocker))
-        assert blocker.trace_context == traced

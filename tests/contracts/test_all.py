@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 import sa_jobqueue
-from sa_jobqueue import aio, operations
+from sa_jobqueue import operations
 from tests.contracts.packages import modules
 
 LISTED = [module for module in modules() if hasattr(module, "__all__")]
@@ -30,8 +30,3 @@ def test_every_public_package_has_an_all_list(name: str) -> None:
 def test_the_top_level_package_exports_a_small_set_of_names() -> None:
     assert 20 <= len(sa_jobqueue.__all__) <= 30
     assert {name for name in sa_jobqueue.__all__ if name in vars(operations)} <= set(operations.__all__)
-
-
-def test_operations_and_aio_export_the_same_names() -> None:
-    functions = {name for name in operations.__all__ if name[0].islower()}
-    assert functions <= set(vars(aio))

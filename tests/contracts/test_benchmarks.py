@@ -111,14 +111,6 @@ def test_a_benchmark_run_replaces_the_previous_results_in_the_page() -> None:
         markdown.into_page("a page without a place for it", "| run 1 |")
 
 
-def test_a_percentile_is_one_of_the_observed_values() -> None:
-    from benchmarks.harness import percentile
-
-    assert percentile([3.0, 1.0, 2.0], 50) == 2.0
-    assert percentile(range(1, 101), 99) == 99
-    assert percentile([7.0], 99) == 7.0
-
-
 @pytest.mark.long
 def test_the_client_benchmark_reports_the_cost_of_claims_and_starts(jobqueue_database_url: str) -> None:
     command = [sys.executable, "-m", "benchmarks", "client", "--url", jobqueue_database_url, "--claims", "5"]

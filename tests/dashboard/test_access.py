@@ -71,18 +71,6 @@ def test_every_route_is_refused_without_credentials(authorize: Any, status: int)
     assert "authorize" in client.get("/").text or status == 401
 
 
-def test_a_user_without_permissions_cannot_run_any_action(engine: Engine, jobs: Jobs) -> None:
-    job_id = jobs.add()
-    client = Client(dashboard(engine, operator=engine, authorize=lambda request: Access(user="eve")))
-    assert "selected…" not in client.page("/queue/jobs")
-    for name, act in ACTS.items():
-        for confirmed in ("", "1"):
-            response = client.post(name, {"id": str(job_id)}, confirmed=confirmed)
-            assert response.status_code == 403, name
-            assert act.permission in response.text
-    assert jobs.status(job_id) is JobStatus.PENDING
-
-
 @pytest.mark.parametrize("name", ACTS)
 def test_every_action_needs_exactly_its_permission(name: str) -> None:
     act = ACTS[name]
@@ -241,13 +229,6 @@ def test_a_one_time_token_works_once_in_one_browser() -> None:
         assert not location.startswith(("//", "/\\"))
         assert "//" not in location
     assert first.get("/?token=wrong").headers["location"] == "/queue/overview"
-
-
-def test_no_payload_is_shown_unless_it_is_granted(engine: Engine, jobs: Jobs) -> None:
-    job_id = jobs.add(input={"card": "4111"})
-    page = Client(dashboard(engine, authorize=lambda request: Access(user="eve"))).page(f"/queue/job?id={job_id}")
-    assert "4111" not in page
-    assert "(redacted)" in page
 
 
 @pytest.mark.parametrize(

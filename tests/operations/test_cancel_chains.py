@@ -13,7 +13,6 @@ from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import cancel_chains
-from sa_jobqueue.types import ENDED
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 
@@ -31,25 +30,6 @@ def reopen(engine: Engine) -> None:
     """Let roots be of chains that go on, as their continuations say."""
     with engine.begin() as connection:
         connection.execute(text("UPDATE job SET chain_completed_at = NULL WHERE id IN (SELECT root_id FROM job)"))
-
-
-def test_cancel_chains_cancels_the_current_job_of_each_open_chain(session: Session, jobs: Jobs, engine: Engine) -> None:
-    alone = {status: jobs.add(status) for status in JobStatus}
-    chains = [grown(jobs, status) for status in (JobStatus.BLOCKED, JobStatus.PENDING, JobStatus.RUNNING)]
-    reopen(engine)
-    meant = [*alone.values(), *(chain_id for chain_id, _ in chains)]
-    cancelled = cancel_chains(session, [*reversed(meant), meant[0]]).ids
-    session.commit()
-    still_open = [chain_id for status, chain_id in alone.items() if status not in ENDED]
-    assert cancelled == sorted([*still_open, *(chain_id for chain_id, _ in chains)])
-    for status, chain_id in alone.items():
-        assert jobs.status(chain_id) is (status if status in ENDED else JobStatus.CANCELLED)
-    for chain_id, last_id in chains:
-        root = jobs.get(chain_id)
-        assert (root["status"], root["chain_status"]) == (JobStatus.COMPLETED, JobStatus.CANCELLED)
-        assert root["chain_completed_at"] is not None
-        assert jobs.status(last_id) is JobStatus.CANCELLED
-    assert cancel_chains(session, meant).ids == []
 
 
 def test_cancel_chains_names_all_unknown_ids_and_changes_nothing(session: Session, jobs: Jobs, engine: Engine) -> None:

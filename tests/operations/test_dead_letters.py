@@ -229,27 +229,6 @@ def test_a_job_with_several_dead_letters_is_redriven_once(session: Session, jobs
     assert [dead_letter["resolution"] for dead_letter in jobs.dead_letters(life.id)] == ["redriven", "redriven"]
 
 
-@pytest.mark.parametrize(
-    ("endings", "attempts"),
-    [
-        (["failed", "failed", "dead"], 3),  # exhausted
-        (["dead"], 1),  # discarded at once
-        (["failed", "dead"], 2),
-        (["snoozed", "failed", "released", "failed", "dead"], 5),  # exhausted, two attempts given back
-        (["snoozed", "dead"], 2),
-    ],
-)
-def test_a_redriven_job_gets_its_original_number_of_attempts(
-    session: Session, jobs: Jobs, engine: Engine, endings: list[str], attempts: int
-) -> None:
-    """However it came to die, and how often."""
-    life = Life(engine, session, jobs, max_attempts=3)
-    for death in range(1, 4):
-        for ending in endings:
-            life.attempt(ending)
-        assert life.redrive() == (attempts * death, 3)
-
-
 def test_a_job_redriven_after_a_dismissal_gets_its_original_number_of_attempts(
     session: Session, jobs: Jobs, engine: Engine
 ) -> None:
@@ -260,16 +239,6 @@ def test_a_job_redriven_after_a_dismissal_gets_its_original_number_of_attempts(
         dismiss_dead_letters(session, by="me")
         session.commit()
         assert life.redrive()[1] == 2
-
-
-def test_a_redriven_job_keeps_its_history_and_last_error(session: Session, jobs: Jobs, engine: Engine) -> None:
-    life = Life(engine, session, jobs, max_attempts=1, input={"n": 1})
-    created = jobs.get(life.id)["created_at"]
-    life.attempt("dead")
-    life.redrive()
-    job = jobs.get(life.id)
-    assert (job["input"], job["created_at"], job["last_error"]["type"]) == ({"n": 1}, created, "E")
-    assert len(jobs.attempts(life.id)) == 1
 
 
 def test_a_redrive_refreshes_jobs_loaded_in_the_session(session: Session, jobs: Jobs) -> None:

@@ -182,15 +182,6 @@ def test_the_worker_of_a_deleted_job_is_fenced_off(
 # What goes with it.
 
 
-def test_without_cascade_blockers_are_not_deleted(session: Session, jobs: Jobs, engine: Engine) -> None:
-    blocker, job_id = jobs.add(), jobs.add(JobStatus.BLOCKED)
-    wait_for(engine, job_id, blocker)
-    assert delete_chains(session, [job_id]).ids == [job_id]
-    session.commit()
-    assert set(jobs.statuses()) == {blocker}
-    assert edges(engine) == set()
-
-
 def test_cascade_deletes_the_blockers_of_roots_and_continuations(session: Session, jobs: Jobs, engine: Engine) -> None:
     of_root, of_continuation, below, unrelated, root = (jobs.add() for _ in range(5))
     wait_for(engine, root, of_root, is_open=False)
@@ -212,13 +203,6 @@ def test_cascade_deletes_neither_dependants_nor_blockers_of_other_chains(
         delete_chains(session, [one], cascade=True)
     assert caught.value.references == [(shared, other)]
     assert delete_chains(session, [one, other], cascade=True).ids == [shared, one, other]
-
-
-def test_chains_that_wait_for_each_other_are_deleted_together(session: Session, jobs: Jobs, engine: Engine) -> None:
-    one, other = jobs.add(), jobs.add()
-    wait_for(engine, continuation(jobs, one, status=JobStatus.BLOCKED), other)
-    wait_for(engine, continuation(jobs, other, status=JobStatus.BLOCKED), one)
-    assert delete_chains(session, [other], cascade=True).ids == [one, other]
 
 
 @pytest.mark.long

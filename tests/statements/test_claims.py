@@ -138,16 +138,6 @@ def test_a_claim_takes_rows_locked_only_by_a_foreign_key(jobs: Jobs, run: Run, s
     assert claimed_ids(run(CLAIM, claim_parameters())) == [job_id]
 
 
-def test_concurrent_claims_share_no_job(jobs: Jobs, run: Run, engine: Engine) -> None:
-    jobs.add_many(10)
-    with engine.begin() as winner:
-        first = claimed_ids(list(winner.execute(CLAIM, claim_parameters(limit=6))))
-        second = claimed_ids(run(CLAIM, claim_parameters(limit=6)))
-    assert len(first) == 6
-    assert len(second) == 4
-    assert not set(first) & set(second)
-
-
 def test_a_scan_starts_at_the_cursor_of_its_lane(jobs: Jobs, run: Run) -> None:
     behind, at, ahead = (jobs.add(due_in=due) for due in (-30, -20, -10))
     given = claim_parameters()

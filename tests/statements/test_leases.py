@@ -183,15 +183,6 @@ def test_locked_rows_are_left_to_the_next_rescue(run: Run, jobs: Jobs, session: 
     assert rescued_ids(run(RESCUE, rescue_parameters())) == [held]
 
 
-def test_concurrent_rescues_take_each_job_once(run: Run, jobs: Jobs, engine: Engine) -> None:
-    jobs.add_worker(silent_for=60)
-    made = sorted(jobs.add(RUNNING) for _ in range(6))
-    with engine.begin() as winner:
-        first = rescued_ids(list(winner.execute(RESCUE, rescue_parameters(limit=4))))
-        second = rescued_ids(run(RESCUE, rescue_parameters()))
-    assert (len(first), sorted(first + second)) == (4, made)
-
-
 def test_orphans_are_jobs_whose_worker_has_no_row(run: Run, jobs: Jobs) -> None:
     jobs.add_worker("silent", silent_for=999)
     orphan, others = jobs.add(RUNNING, worker_id="never"), jobs.add(RUNNING, worker_id="silent")

@@ -132,12 +132,6 @@ class Chosen(Story):
         return [one.id for one in offered]
 
 
-def test_candidates_are_offered_in_claim_order_up_to_the_window() -> None:
-    story = Chosen()
-    low, high = story.add(*[LOW] * 3, ago=9), story.add(*[A] * 3)
-    assert story.offer() == [row.id for row in [*high, *low]][:WINDOW]
-
-
 def test_unselected_candidates_are_offered_again_without_being_read_again() -> None:
     story = Chosen()
     rows = story.add(*[A] * 10)
@@ -146,13 +140,6 @@ def test_unselected_candidates_are_offered_again_without_being_read_again() -> N
     assert story.offer() == [4, 5, 6, 7]
     assert [row.id for row in rows if row.status == "running"] == [1, 2, 3, 4]
     assert story.queue.cursors.of_lane[A][1] == 7
-
-
-def test_a_claim_starts_selected_jobs_in_the_selectors_order() -> None:
-    story = Chosen(lambda candidates: candidates[::-1])
-    rows = story.add(*[A] * 4)
-    story.offer(limit=2)
-    assert [row.id for row in rows if row.status == "running"] == [3, 4]
 
 
 def test_candidates_that_others_claimed_or_changed_are_dropped() -> None:
