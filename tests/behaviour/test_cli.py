@@ -16,7 +16,6 @@ from sa_jobqueue import JobStatus, __version__, list_jobs
 from sa_jobqueue.cli import dead_letters as dead_letters_command
 from sa_jobqueue.cli import jobs as jobs_command
 from sa_jobqueue.cli._options import duration
-from sa_jobqueue.cli._output import shown
 from sa_jobqueue.testing.databases import ThrowAwayDatabase
 from sa_jobqueue.testing.servers import PostgresServer
 from sa_jobqueue.types import DeadReason
@@ -318,11 +317,6 @@ def test_a_duration_without_a_unit_is_refused(run: Run, given: str) -> None:
     assert ("add a unit: 30s" in error) == (given == "30")
 
 
-def test_durations_are_shown() -> None:
-    assert shown(timedelta(seconds=-1.5)) == "-1.5 s"
-    assert shown(timedelta(minutes=2)) == "0:02:00"
-
-
 def test_dead_letters_redrive_without_a_selection_is_refused(run: Run, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD)
     run("dead-letters", "redrive", status=2)
@@ -384,10 +378,6 @@ def test_no_error_shows_the_password_of_the_url(run: Run, url: str, status: int,
         (line,) = result.stderr.splitlines()
         assert line.startswith("Error: cannot use postgresql+psycopg://")
         assert "127.0.0.1:1/x?" in line
-
-
-def test_without_a_database_url_the_error_names_the_variable(run: Run) -> None:
-    assert "SA_JOBQUEUE_URL" in run("jobs", "list", url=None, status=2).stderr
 
 
 @pytest.mark.parametrize("password", ["sesame", "ses@me", "ses/me", "se:sa@me"])

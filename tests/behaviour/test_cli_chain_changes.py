@@ -73,13 +73,3 @@ def test_chains_delete_refuses_a_referenced_chain_and_names_the_job(run: Run, jo
     assert f"job {pair[1]} refers to chain {pair[0]}" in result.output
     assert jobs.count() == 2
     assert json.loads(run("delete", "--yes", "--json", *pair).stdout) == {"deleted": sorted(map(str, pair))}
-
-
-def test_redriving_a_dead_letter_of_a_deleted_chain_reports_its_resolution(run: Run, jobs: Jobs, database_url: str) -> None:
-    chain_id = jobs.add(JobStatus.DEAD)
-    run("delete", "--yes", "--by", "ann", chain_id)
-    (dead_letter,) = jobs.dead_letters(chain_id)
-    given = ["dead-letters", "redrive", str(dead_letter["id"])]
-    result = CliRunner().invoke(main, given, env={"SA_JOBQUEUE_URL": database_url})
-    assert result.exit_code == 1
-    assert "is already resolved: dismissed by ann" in result.output

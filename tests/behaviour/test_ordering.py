@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,8 +18,6 @@ from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, Start, until, wait_until
-
-HOUR = timedelta(hours=1)
 
 
 def execute(engine: Engine, statement: str, **given: Any) -> None:
@@ -190,25 +187,3 @@ async def test_a_worker_recovers_from_a_claim_conflict_on_an_ordering_key(
         other.complete(mine)
         await until(lambda: jobs.status(first_id) is JobStatus.COMPLETED, what="it runs what is next")
     assert not log.of(ComponentFailed)
-
-
-async def test_workers_continue_an_ordering_key_while_a_skipped_job_retries(
-    engine: Engine, jobs: Jobs, start: Start
-) -> None:
-    queue = JobQueue()
-    ran: list[int] = []  # in both workers; their claims' `started_at` is the time from before they looked
-
-    @queue.handler("test", retry=lambda attempt, error: HOUR)
-    async def work(number: int) -> None:
-        ran.append(number)
-        if number == 0:
-            raise ValueError("the customer's server is down")
-
-    with Session(engine) as session, session.begin():
-        new = [work.job(number, ordering_key="customer 42", skip_while_retrying=True) for number in range(8)]
-        session.add_all(new)
-        ids = [job.id for job in new]
-    async with start(queue), start(queue):
-        await until(lambda: list(jobs.statuses().values()).count(JobStatus.COMPLETED) == 7, what="the others complete")
-    assert jobs.status(ids[0]) is JobStatus.PENDING
-    assert ran == list(range(8))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -90,31 +89,6 @@ def test_the_next_job_of_an_ordering_key_is_found_after_any_random_change(
     while claimed := last.claim(3):
         last.complete(*claimed)
     assert JobStatus.PENDING not in jobs.statuses().values()
-
-
-@both_servers
-def test_a_job_enqueued_during_its_predecessors_completion_is_found(engine: Engine, jobs: Jobs, manual_worker: Any) -> None:
-    """A trigger that wrote to the next job would have had none to write to."""
-    other, worker = manual_worker("other:1"), manual_worker("worker:1")
-    first = jobs.add(ordering_key="k", due_in=-9)
-    (mine,) = other.claim()
-    other.complete(mine, commit=False)
-    second = jobs.add(ordering_key="k", due_in=-9)
-    assert worker.claim() == []  # it passes the second over, for the first still runs
-    other.connection.commit()
-    assert [job.id for job in worker.claim()] == [second]
-    assert jobs.status(first) is JobStatus.COMPLETED
-
-
-@both_servers
-def test_an_earlier_job_of_the_key_runs_first_after_a_reschedule(jobs: Jobs, manual_worker: Any) -> None:
-    other, worker = manual_worker("other:1"), manual_worker("worker:1")
-    jobs.add(ordering_key="k", due_in=-9)
-    (mine,) = other.claim()
-    earlier = jobs.add(ordering_key="k", due_in=-9, created_at=mine.created_at - timedelta(seconds=1))
-    assert worker.claim() == []
-    other.finish(mine, delay=HOUR)
-    assert [job.id for job in worker.claim()] == [earlier]
 
 
 @both_servers

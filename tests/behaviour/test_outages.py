@@ -15,14 +15,10 @@ from sa_jobqueue import AttemptContext, Backoff, Job, JobQueue, JobStatus, Worke
 from sa_jobqueue.errors import (
     DatabaseUnavailableError,
     InvalidOptionError,
-    SchemaMissingError,
-    SchemaOutdatedError,
-    SchemaTooNewError,
     UnsupportedServerError,
 )
 from sa_jobqueue.events import ComponentFailed, HeartbeatFailing, JobCompleted, JobRescued, JobStarted
 from sa_jobqueue.models import Base
-from sa_jobqueue.operations import schema as schema_operations
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.worker.claim.claimer import Claimer
@@ -257,16 +253,6 @@ def _listeners(engine: Engine) -> int:
         return int(connection.execute(found).scalar_one())
 
 
-async def test_a_delayed_job_starts_when_due_not_at_the_next_poll(engine: Engine, jobs: Jobs, start: Start) -> None:
-    queue = simple()
-    async with start(queue, poll_interval=timedelta(minutes=10)) as log:
-        await until(lambda: _listeners(engine) == 1)
-        (job_id,) = enqueue(engine, queue["nothing"].job({}, delay=timedelta(milliseconds=700)))
-        await log.until(JobCompleted)
-    row = jobs.get(job_id)
-    assert timedelta(0) <= row["started_at"] - row["scheduled_at"] < timedelta(seconds=PATIENCE)
-
-
 async def test_a_handler_that_blocks_the_loop_does_not_lose_its_lease(
     engine: Engine, jobs: Jobs, start: Start, tmp_path: Any
 ) -> None:
@@ -325,31 +311,6 @@ async def test_a_database_that_does_not_answer_is_a_typed_error_without_the_pass
         await Worker(simple(), engine, options=quick()).run()
     assert "secret" not in str(caught.value)
     assert "127.0.0.1:9" in str(caught.value)
-
-
-async def test_a_worker_refuses_an_unknown_schema_version_or_server(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = Worker(simple(), engine, options=quick())
-
-    def stamp(comment: str) -> None:
-        with engine.begin() as connection:
-            connection.execute(text(f"COMMENT ON TABLE job IS {comment}"))
-
-    stamp("'sa_jobqueue version=999'")
-    with pytest.raises(SchemaTooNewError, match="upgrade sa-jobqueue"):
-        await worker.run()
-    stamp("'sa_jobqueue version=0'")
-    with pytest.raises(SchemaOutdatedError, match="alembic"):
-        await worker.run()
-    stamp("NULL")
-    with pytest.raises(SchemaMissingError, match="not a job queue"):
-        await worker.run()
-    with engine.begin() as connection:
-        connection.execute(text("DROP TABLE job CASCADE"))
-    with pytest.raises(SchemaMissingError, match="does not exist"):
-        await worker.run()
-    monkeypatch.setattr(schema_operations, "MIN_SERVER_VERSION", 10_000_000)
-    with pytest.raises(UnsupportedServerError):
-        await worker.run()
 
 
 async def test_only_the_databases_clock_decides(engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

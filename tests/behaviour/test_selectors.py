@@ -18,16 +18,14 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import InvalidOptionError, InvalidSelectionError
 from sa_jobqueue.events import SelectorFailed
-from sa_jobqueue.operations import Cause, explain_job, list_workers, pause_queues, resume_queues
+from sa_jobqueue.operations import pause_queues, resume_queues
 from sa_jobqueue.registry import Candidate
-from sa_jobqueue.statements import claims
 from sa_jobqueue.testing import drain
 from sa_jobqueue.worker.claim import arrivals, claimer
-from sa_jobqueue.worker.claim.cursors import Allocation, Plan
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
-from tests.fixtures.workers import PATIENCE, ManualWorker, Start, quick, until
+from tests.fixtures.workers import PATIENCE, Start, quick, until
 
 Choose = Callable[[Sequence[Candidate], int], Any]
 
@@ -50,20 +48,6 @@ def largest_first(candidates: Sequence[Candidate], free: int) -> list[Candidate]
 async def largest_first_later(candidates: Sequence[Candidate], free: int) -> list[Candidate]:
     await asyncio.sleep(0)
     return largest_first(candidates, free)
-
-
-async def test_explain_names_the_selector_that_left_a_job_out(engine: Engine, jobs: Jobs, start: Start) -> None:
-    queue, _ = recorder()
-    queue.selector("default", max_wait=timedelta(minutes=10))(lambda candidates, free: [])
-    left_out = jobs.add(due_in=-5)
-    async with start(queue):
-        with Session(engine.execution_options(isolation_level="AUTOCOMMIT")) as session:
-            await until(lambda: bool(list_workers(session).items), what="the worker tells of itself")
-            found = explain_job(session, left_out)
-            (worker,) = list_workers(session)
-    assert found.cause is Cause.NOT_SELECTED
-    assert f"<lambda> of queue 'default' (worker {worker.id})" in found.sentence
-    assert found.evidence["max_wait"] == timedelta(minutes=10)
 
 
 @both_servers
@@ -107,24 +91,6 @@ async def test_workers_whose_selectors_pick_the_same_jobs_start_each_once(engine
     tasks = [asyncio.create_task(Worker(queue, engine, options=quick(concurrency=5)).run_until_idle()) for _ in range(3)]
     await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
     assert Counter(seen) == Counter(range(200))
-
-
-def test_a_selected_claim_skips_rows_locked_by_another_claim(jobs: Jobs, manual_worker: Callable[..., ManualWorker]) -> None:
-    ids = [jobs.add() for _ in range(4)]
-    first, second = manual_worker("first:1"), manual_worker("second:1")
-
-    def claim(one: ManualWorker) -> list[Any]:
-        plan = Plan([Allocation(["test"], 0, [])], {job_id: str(jobs.get(job_id)["changed_xid"]) for job_id in ids}, 2)
-        given = one.cursors.parameters(plan) | {"worker_id": one.worker_id, "grace": timedelta(seconds=15)}
-        return [row.id for row in one.connection.execute(claims.claim(Job), given) if row.id is not None]
-
-    held = claim(first)
-    assert set(held) == set(ids[:2])
-    # Its transaction is open. Without SKIP LOCKED this waits; without the LIMIT over the order it would take the wrong ones.
-    assert set(claim(second)) == set(ids[2:])
-    first.connection.rollback()
-    second.connection.commit()
-    assert set(claim(first)) == set(ids[:2])
 
 
 @pytest.mark.parametrize("fault", ["raises", "nothing", "strange", "exits"])

@@ -7,6 +7,7 @@ import asyncio
 import builtins
 import keyword
 import re
+import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -17,7 +18,7 @@ from sqlalchemy import orm
 from tests.contracts.packages import ROOT, SOURCE
 
 OTHERS = """
-alembic autocommit_block binds contextvars merge_contextvars pytest_plugins python3 redaction regex string to_pandas
+alembic autocommit_block binds merge_contextvars pytest_plugins python3 redaction regex string to_pandas
 date_trunc ignore_startup_parameters pg_ timestamptz ComputeXidHorizons JAN LW MON PGCLIENTENCODING PGDATESTYLE
 of_task_ids of_write_id partition_quota segment_quota
 Host act_form exe gpj idleTimeoutSeconds jobqueue_producer jpg mail_job rand_a rule_files safe with_lock_retries
@@ -40,7 +41,7 @@ def documented(node: ast.AST) -> ast.Constant | None:
 
 def known() -> Iterator[str]:
     """Yield what is defined, and what strings name: words of SQL, options, attributes."""
-    yield from keyword.kwlist
+    yield from (*keyword.kwlist, *sys.stdlib_module_names)
     for library in (builtins, asyncio, psycopg, sqlalchemy, orm, orm.Session, orm.Mapper):
         yield from dir(library)
     for path, tree in TREES.items():
