@@ -13,7 +13,7 @@
 A job is an ORM object: it exists if and only if the caller's transaction commits. `Worker` runs jobs; a handler's writes
 and its completion are one commit. A job may be run more than once, its committed effects happen once.
 
-What fewer applications need is in modules of their own:
+Names that fewer applications need are in other modules:
 
 - `sa_jobqueue.operations`: what applications and operators call on a `Session`; `sa_jobqueue.aio`: the same for an
   `AsyncSession`, with the same names, to be awaited.

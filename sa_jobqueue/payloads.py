@@ -23,7 +23,7 @@ _MAX_DEPTH: Final = 500
 """Maximum nesting of arrays and objects; Python and PostgreSQL support more."""
 
 _ENCODE: Final = json.JSONEncoder(allow_nan=False).encode
-"""`json.dumps` without what it prepares for each call."""
+"""`json.dumps` without its preparations for each call."""
 
 _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 

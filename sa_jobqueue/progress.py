@@ -1,4 +1,4 @@
-"""Progress lines on standard error: what a long operation does, how far it is, and about how long it will take."""
+"""Progress lines on standard error: the step of a long operation, how far it is, and about how long it will take."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def choose(
 def add_chains(
     connection: Connection, model: type[JobMixin[Any]], run_id: UUID, *, read_batch_size: int, **ledger: Any
 ) -> tuple[int, int]:
-    """Write a run and its chains into the ledger, all at once; return the number of its parts and chains."""
+    """Write a run and its chains into the ledger, in one statement; return the number of its parts and chains."""
     with connection.begin():
         connection.execute(archiving.begin(model), {"id": run_id, **ledger})
         connection.execute(archiving.add_chains(model), {"run_id": run_id, "read_batch_size": read_batch_size})

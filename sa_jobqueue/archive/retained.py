@@ -19,8 +19,8 @@ def remove_chains(
 ) -> None:
     """Rewrite the files that have rows of chains, without those; done twice, it changes nothing the second time.
 
-    Each new file is written beside the old one and takes its place at once. Jobs go last: they determine which of the other
-    rows belong to a chain, also after a crash between two files.
+    Each new file is written beside the old one, then replaces it. Jobs go last: they determine which of the other
+    rows belong to a chain, even after a crash between two files.
     """
     staying = pa.array(sorted(chain_ids), pa.string())
     if not len(staying):

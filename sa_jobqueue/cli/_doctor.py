@@ -440,7 +440,7 @@ def _grant_advice(member: str, user: str) -> str:
 
 
 def privileges(connection: Connection, model: type[JobMixin[Any]], role: str) -> Check:
-    """Check that the user of the connection has what a role of the grants has."""
+    """Check that the user of the connection has the rights of a role of the grants."""
     layout = model.__jobqueue__
     user, superuser = connection.execute(
         text("SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user")

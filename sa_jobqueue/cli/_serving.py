@@ -35,7 +35,7 @@ _log = logging.getLogger("sa_jobqueue.worker")
 def serve(worker: Worker, *, control: int | None = None) -> int:
     """Run a worker until a signal or its parent process stops it; return the exit status.
 
-    SIGTERM or SIGINT starts draining; a second one releases running jobs at once. `control`: the reading end of a pipe
+    SIGTERM or SIGINT starts draining; a second one releases running jobs immediately. `control`: the reading end of a pipe
     through which a parent sends the same commands.
     Returns 0, or `SUCCESSOR` if the worker stopped so that another process replaces it.
     Obliges: exit soon afterwards; threads that block the interpreter's exit are not waited for.

@@ -33,7 +33,7 @@ class Supervisor:
 
     Stop commands go through the pipe, not by signals: a terminal or a service manager signals the children as well,
     and a child that received the first signal twice would not drain. When the parent is killed its pipes close, and
-    the children drain and exit. A child that exits with status 0 is not replaced. Others are restarted: at once if the
+    the children drain and exit. A child that exits with status 0 is not replaced. Others are restarted: immediately if the
     child exceeded its memory limit after some time, else with backoff. After `MOST_FAILURES` consecutive failures at the
     start all children are stopped.
 
@@ -64,7 +64,7 @@ class Supervisor:
         return max(statuses)
 
     def stop(self) -> None:
-        """Drain every process; on the second call, release running jobs at once."""
+        """Drain every process; on the second call, release running jobs immediately."""
         if not self._stopping.is_set():
             notify("STOPPING=1")
         self._command = RELEASE if self._stopping.is_set() else DRAIN

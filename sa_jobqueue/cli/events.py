@@ -50,7 +50,7 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 def send(database: Database, /, *, name: str, payload: str, keep: timedelta, as_json: bool) -> None:
     """Send the event NAME with a JSON payload. With - the payload is read from standard input.
 
-    Jobs that wait for it continue at once. The first event of a name counts, until it expires.
+    Jobs that wait for it continue immediately. The first event of a name counts, until it expires.
 
     \b
     Example:

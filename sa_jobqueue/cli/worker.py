@@ -55,7 +55,7 @@ _log = logging.getLogger("sa_jobqueue.supervisor")
 
 
 def queue_limits(given: Any) -> dict[str, int | None]:
-    """Parse queue names separated by commas; `name=2` runs at most two jobs of that queue at once.
+    """Parse queue names separated by commas; `name=2` runs at most two jobs of that queue at a time.
 
     Raises: click.BadParameter.
     """
@@ -252,7 +252,7 @@ def worker(
     """Run jobs with the handlers of MODULE:ATTRIBUTE, the application's JobQueue.
 
     SIGTERM or Ctrl-C drains: running jobs may finish within the shutdown timeout; the rest are released without counting the
-    attempt. A second signal releases them at once. With --processes, the parent restarts processes that die.
+    attempt. A second signal releases them immediately. With --processes, the parent restarts processes that die.
 
     \b
     Example:

@@ -1,6 +1,6 @@
 """A dashboard of a queue in the browser: an ASGI application that is mounted under any prefix, or started by a command.
 
-    app.mount("/jobs", dashboard(engine, jobs, operator=engine, authorize=authorize, hosts=["example.com"]))
+    app.mount("/jobs", dashboard(engine, jobs, operator=engine, authorize=authorize, hosts=["shop.example"]))
 
 Figures come from the functions that the command line uses; nothing is computed twice. Pages are rendered on the server and
 work without JavaScript; with it, the part of a page that changes is fetched again at an interval.

@@ -68,7 +68,7 @@ def preview_resume(
 
 
 def seen(updated_at: datetime | None) -> str:
-    """Return what a form carries about the row that it shows: when that was last changed."""
+    """Return the hidden value of a form: when the row that it shows was last changed."""
     return "" if updated_at is None else updated_at.astimezone(UTC).isoformat()
 
 

@@ -255,7 +255,7 @@ class Item:
 
 
 def outline(nodes: Sequence[Node], edges: Collection[Edge], *, depth: int = 20) -> list[Item]:
-    """Return the graph as nested lists: chains that none waits for, under each what it waits for, each in full once."""
+    """Return the graph as nested lists: chains that none waits for, under each its blockers, each in full once."""
     known = {node.key: node for node in nodes}
     before: dict[Hashable, list[Hashable]] = defaultdict(list)
     waited_for: set[Hashable] = set()

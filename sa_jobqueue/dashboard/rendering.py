@@ -67,7 +67,7 @@ def render(name: str, variables: Mapping[str, Any], *, block: str | None = None)
 
 
 def displayed(value: Any) -> Any:
-    """Return what a template shows for a value: text on one line with control characters escaped, times in UTC."""
+    """Return a value as a template shows it: text on one line with control characters escaped, times in UTC."""
     if hasattr(value, "__html__"):
         return value
     match value:

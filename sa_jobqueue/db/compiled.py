@@ -91,7 +91,7 @@ class Compiled:
 
 
 def compiled(build: Callable[..., ClauseElement], model: type[JobMixin[Any]], **options: Any) -> Compiled:
-    """Return what a function of `sa_jobqueue.statements` makes for a model, compiled for all workers of this process."""
+    """Return the statement that a function builds for a model, compiled for all workers of this process."""
     key = (build, model, *options.items())
     if key not in _compiled:
         _compiled[key] = Compiled(build(model, **options))

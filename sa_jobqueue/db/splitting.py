@@ -103,7 +103,7 @@ def summary(error: Exception) -> str:
 async def in_parts(
     items: Sequence[T], write: Callable[[Sequence[T]], Awaitable[R]]
 ) -> tuple[list[R], list[tuple[T, Exception]]]:
-    """Write all items at once; on an error of a row write halves, down to the items that fail alone.
+    """Write all items together; on an error of a row write halves, down to the items that fail alone.
 
     `write`: one statement or one transaction, which changes nothing when it raises.
     Shape: what each successful `write` returned, in order; the items that failed alone, each with its error.

@@ -42,7 +42,7 @@ _MISSING: Final = {"42703", "42704", "42883"}
 
 
 def is_done(connection: Connection, statement: str) -> bool:
-    """Return whether what a statement creates already exists: an index that is whole, or columns of their types."""
+    """Return whether the object that a statement creates exists: an index that is whole, or columns of their types."""
     if found := _INDEX.match(statement):
         return _is_valid(connection, found[3], found[2]) is True
     if found := _COLUMNS.fullmatch(statement):

@@ -1,8 +1,8 @@
 """Locks of a migration on a queue that is in use: requested briefly, released, requested again.
 
 A lock on a whole table waits for every transaction that has touched it, and all that come later wait behind the one that
-waits. So no session waits longer than a moment here: what a long transaction holds is tried again when others have had their
-turn.
+waits. So no session waits longer than a moment here: a lock that a long transaction holds is tried again after
+others have had their turn.
 
 Source: the way of `lock_timeout` and retries that PostgreSQL's manual leaves to its users; GitLab's `with_lock_retries`.
 """
@@ -49,7 +49,7 @@ def with_short_locks(
     patience: timedelta = PATIENCE,
     rest: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Do work that locks tables, in a savepoint; undo it when a lock is not had at once, rest, and do it again.
+    """Do work that locks tables, in a savepoint; undo it if a lock is not had immediately, pause, and do it again.
 
     Locks: what the work takes; those of a failed try are released, those held before it are not.
     Raises: SchemaBusyError when `patience` is over; nothing is changed then. Whatever else the work raises.

@@ -62,7 +62,7 @@ class MigrateJobQueueOp(MigrateOperation):
         return ("migrate_job_queue", self.layout.schema, self.layout.prefix, self.from_version, self.to_version)
 
     def render(self) -> str:
-        """Return the call without what it is called on, arguments at their defaults left out."""
+        """Return the call without its object, arguments at their defaults left out."""
         arguments: dict[str, Any] = {"from_version": self.from_version, "to_version": self.to_version}
         if self.layout.schema is not None:
             arguments["schema"] = self.layout.schema

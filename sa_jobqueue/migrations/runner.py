@@ -205,7 +205,7 @@ def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool, 
 
 @contextmanager
 def _in_transaction(connection: Connection) -> Iterator[None]:
-    """Run a block in the connection's transaction, or in one of its own where the driver commits each statement."""
+    """Run a block in the connection's transaction, or in a new one where the driver commits each statement."""
     require_postgresql(connection.dialect.name)
     driver = connection.connection.dbapi_connection
     if driver is None or not driver.autocommit:

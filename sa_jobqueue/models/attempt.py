@@ -17,7 +17,7 @@ IdT = TypeVar("IdT")
 
 
 class AttemptMixin(Companion, Generic[IdT]):
-    """One unsuccessful attempt. Append-only; a job that succeeds at once has no row here."""
+    """One unsuccessful attempt. Append-only; a job whose first attempt succeeds has no row here."""
 
     @declared_attr
     def job_id(cls) -> Mapped[IdT]:

@@ -17,7 +17,7 @@ from sa_jobqueue.models.base import Companion
 class AuditMixin(Companion):
     """One call of an operation with `by`, recorded in its transaction: a change made by an operator.
 
-    It has no payloads. A row outlives what it is about; it is deleted when `Retention.audit` is over.
+    It has no payloads. A row outlives the changed rows; it is deleted when `Retention.audit` is over.
     """
 
     id: Mapped[UUID] = mapped_column(Uuid(), nullable=False)

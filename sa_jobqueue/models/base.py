@@ -109,7 +109,7 @@ def storage(**parameters: float) -> dict[str, Any]:
 
 
 def within_times(*columns: str) -> str:
-    """Return the condition of a CHECK that keeps instants, where there are any, within what a worker can hold."""
+    """Return the condition of a CHECK that keeps instants, where there are any, within the range that a worker can hold."""
     return " AND ".join(f"{name} BETWEEN '{_FIRST}' AND '{_LAST}'" for name in columns)
 
 

@@ -48,7 +48,7 @@ class StageMixin(Companion, Generic[IdT]):
     input_version: Mapped[int | None] = mapped_column(Integer, sort_order=-85)
     """Version of the input's shape; null for that of the write's options."""
     scheduled_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=-84)
-    """When the job is due; null for at once. With `delay`, the later of the two."""
+    """When the job is due; null for now. With `delay`, the later of the two."""
     delay: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-83)
     """How long after the commit the job is due; null for none."""
     max_attempts: Mapped[int | None] = mapped_column(Integer, sort_order=-82)

@@ -131,7 +131,7 @@ def chain_of(job: Any) -> Relationship[Any]:
 
 
 def edges_of(job: Any) -> Relationship[Any]:
-    """Return the relationship from a `Job` class to the edges to what it waits for, in their order."""
+    """Return the relationship from a `Job` class to its blockers, in their order."""
     return relationship(
         lambda: job.Blocker,
         primaryjoin=lambda: remote(foreign(job.Blocker.job_id)) == job.id,

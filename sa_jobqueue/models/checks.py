@@ -1,4 +1,4 @@
-"""What a queue's class and a job's fields must be, checked before anything is mapped or written."""
+"""Checks of a queue's class and a job's fields, before anything is mapped or written."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 
 
 def due_at(*, delay: timedelta | None, at: datetime | None) -> ColumnElement[datetime] | None:
-    """Return when a job is due as an expression of the database's clock, or None for at once.
+    """Return when a job is due as an expression of the database's clock, or None for now.
 
-    Raises: InvalidJobError for a negative delay, a naive `at`, both at once, or a time too far away.
+    Raises: InvalidJobError for a negative delay, a naive `at`, both together, or a time too far away.
     """
     if delay is not None and at is not None:
         raise InvalidJobError("delay", "give either delay or at, not both")

@@ -1,4 +1,4 @@
-"""`job`: the mixin that makes an application's class the queue, and what a job must look like before it is written."""
+"""`job`: the mixin that makes an application's class the queue, and the checks of a job before it is written."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _FIND: Final = object()
 def check_defaults(
     type_name: str, queue: str, *, priority: int, max_attempts: int, timeout: timedelta | None, rate_cost: int | None
 ) -> None:
-    """Check what a handler declares for all of its jobs. Raises: InvalidJobError naming the field."""
+    """Check the declarations of a handler for all of its jobs. Raises: InvalidJobError naming the field."""
     check_name("type_name", type_name)
     check_name("queue", queue)
     check_number("priority", priority, MIN_PRIORITY, MAX_PRIORITY)
@@ -234,7 +234,7 @@ class JobMixin(Generic[IdT]):
 
         If a registry in this process has a handler for the type (of several, the last to declare it), options that are not
         given are the handler's, and `input` is checked as its payload. Otherwise queue, priority, attempts and timeout are
-        None until the flush: the database fills in what a worker has recorded for the type, else queue "default",
+        None until the flush: the database fills in the values that workers recorded for the type, else queue "default",
         priority 0, 20 attempts, no timeout.
         `type_name`: the handler's name; it need not have a handler in this process.
         `input`: a payload of the handler's type; without a handler, JSON of at most 1 MiB. `input_version`: version of its
@@ -353,7 +353,7 @@ class JobMixin(Generic[IdT]):
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-50)
 
     queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=FetchedValue(), sort_order=-49)
-    """Name of the queue. Workers choose the queues that they serve. Inserted without it: what a worker has recorded for
+    """Name of the queue. Workers choose the queues that they serve. Inserted without it: the value that workers recorded for
     the type, else "default"."""
     fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"), sort_order=-49)
     """Jobs of different keys, such as a customer's id, share the queue fairly; empty for no key."""

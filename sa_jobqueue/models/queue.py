@@ -22,13 +22,13 @@ class _Controlled(Companion):
     paused_by: Mapped[str | None] = mapped_column(Text, sort_order=-18)
     """User who paused it."""
     global_concurrency: Mapped[int | None] = mapped_column(Integer, sort_order=-10)
-    """Maximum number of its jobs that run at once, across all workers; null for no limit."""
+    """Maximum number of its jobs that run at a time, across all workers; null for no limit."""
     rate_limit: Mapped[int | None] = mapped_column(Integer, sort_order=-9)
     """How many of its jobs may start within `rate_period`, across all workers; null for no limit."""
     rate_period: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-8)
     """Period of `rate_limit`."""
     rate_burst: Mapped[int | None] = mapped_column(Integer, sort_order=-7)
-    """How many may start at once after a pause; null means `rate_limit`."""
+    """How many may start together after a pause; null means `rate_limit`."""
     rate_algorithm: Mapped[str | None] = mapped_column(Text, sort_order=-7)
     """How starts are counted, a `RateAlgorithm`; null means a token bucket."""
     created_at: Mapped[datetime] = mapped_column(
@@ -73,8 +73,8 @@ class QueueMixin(_Controlled):
     weight: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("1"), sort_order=-15)
     """Its share among the queues of a worker, relative to their weights; 1 to 100."""
     concurrency_per_key: Mapped[int | None] = mapped_column(Integer, sort_order=-14)
-    """Maximum number of jobs per fairness key that run at once, across all workers, unless the key has its own setting; null
-    for no limit."""
+    """Maximum number of jobs per fairness key that run at a time, across all workers, unless the key has its own setting;
+    null for no limit."""
     retry_base: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-6)
     """Initial backoff of job types without a retry policy; null, like the next two, means the library's default."""
     retry_factor: Mapped[float | None] = mapped_column(Double, sort_order=-6)

@@ -18,7 +18,7 @@ OutT = TypeVar("OutT", covariant=True, default=Never)
 
 @dataclass(frozen=True, slots=True)
 class WaitFor(Generic[OutT]):
-    """A chain that a new job waits for, and what it means for the job if that chain dies or is cancelled.
+    """A chain that a new job waits for, and the effect on the job if that chain dies or is cancelled.
 
     `chain`: a job of it, in whatever session or in none; the chain itself; or its id.
     `on_failure`: "wait" keeps waiting for a redrive or an operator's decision; "fail" ends the job as dead;
@@ -44,7 +44,7 @@ class WaitFor(Generic[OutT]):
 
 
 def waits(blockers: Iterable[Any], id_type: type) -> tuple[WaitFor[Any], ...]:
-    """Return what a job's `blockers` argument means, each chain once.
+    """Return the meaning of a job's `blockers` argument, each chain once.
 
     Raises: InvalidJobError naming the place in the list.
     """

@@ -32,7 +32,7 @@ class WorkerMixin(Companion):
     job_types: Mapped[list[str]] = mapped_column(ARRAY(Text), nullable=False)
     """The job types that it handles."""
     concurrency: Mapped[int] = mapped_column(Integer, nullable=False)
-    """Maximum number of jobs it runs at once."""
+    """Maximum number of jobs it runs at a time."""
     started_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it registered, by the database's clock."""
     heartbeat_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
@@ -46,7 +46,7 @@ class WorkerMixin(Companion):
     """The selectors of its queues, by queue name. Null: the worker has not reported any."""
 
     type_slots: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
-    """Maximum number of jobs at once by job type, for handlers that set it. Null: not reported."""
+    """Maximum number of concurrent jobs by job type, for handlers that set it. Null: not reported."""
 
     progress: Mapped[Any] = mapped_column(JSONB(none_as_null=True), nullable=True)
     """Progress of the attempts it runs, by job id, as of its last heartbeat. Null: none has reported any."""

@@ -31,7 +31,7 @@ from sa_jobqueue.tracing import announce_bulk
 InT = TypeVar("InT")
 
 CHUNK: Final = 64 * 1024
-"""Number of characters passed to the driver at once; it sends them while the next rows are built."""
+"""Number of characters passed to the driver in one call; it sends them while the next rows are built."""
 
 _OF_EACH_ROW: Final = ("id", "chain_id", "input")
 _DIFFERENT_OPTIONS: Final = ("id", "deduplication_key", "blockers", "input")

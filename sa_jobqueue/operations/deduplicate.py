@@ -191,7 +191,7 @@ def check_snapshot(session: Session, key: str | None, cause: Exception) -> None:
 
 
 def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqueued | None:
-    """Give the job that has the key what it is to have of the other. None where that key is free now."""
+    """Update the job that has the key from the other. None where that key is free now."""
     model = type(job)
     # Also where nothing is replaced: one that counts because it has not begun must not begin before our transaction is seen.
     is_held = bool(given.replace) or given.scope == "waiting"

@@ -328,7 +328,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "trace_context": None,
     "chain_trace_context": None,
 }
-"""Values that the database fills in where a row leaves them out; None is what it decides by the type."""
+"""Values that the database fills in where a row leaves them out; None: it decides by the type."""
 _OFTEN_EQUAL: Final = frozenset({"queue", "type_name", "priority", "chain_type_name", "max_attempts"})
 """Columns in which most calls have one value for all jobs. Sent once, it makes the insert cheaper."""
 

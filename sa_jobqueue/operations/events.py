@@ -63,8 +63,8 @@ def send_event(
 ) -> bool:
     """Send an event, when and only when the session's transaction commits; return whether it is the first of its name.
 
-    Jobs that wait for it (`AttemptContext.wait_for`) become due at once, and workers are notified. If an event of that name
-    was sent before and has not expired, nothing changes: the first one counts.
+    Jobs that wait for it (`AttemptContext.wait_for`) become due immediately, and workers are notified. If an event of that
+    name was sent before and has not expired, nothing changes: the first one counts.
     `event`: its name, 1 to 200 characters, such as `approved:7`. `payload`: JSON, a dataclass or a Pydantic model, at most
     1 MB; no codec encodes it. `keep`: how long it is kept for jobs that begin to wait later.
     Changes: a row of `job_event`, and the waiting jobs' due time. Locks: the name until the transaction ends (other senders

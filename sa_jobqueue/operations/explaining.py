@@ -378,7 +378,7 @@ class Explainer:
         )
 
     def _elsewhere(self, job: Any, settings: _Settings, evidence: dict[str, Any]) -> str:
-        """Return in which queue its type is served, and how to move the waiting jobs there; nothing if nobody knows."""
+        """Return in which queue its type is served, and how to move the waiting jobs there, if any worker handles it."""
         recorded = next((kind.queue for kind in settings[-1][2] if isinstance(kind, TypeStatus)), None)
         served = sorted({queue for one in self.live if job.type_name in one.job_types for queue in one.queues})
         queue = recorded if recorded in served or not served else served[0]

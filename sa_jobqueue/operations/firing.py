@@ -2,7 +2,7 @@
 
 There is no leader. Any number of workers do this concurrently: one of them fires a schedule, under its row lock, and the
 others then find it advanced. In addition, a job's id is derived from its schedule and the time it is fired for, and the
-schedule's row records the times that were fired, also after their jobs are deleted: no time is fired twice, even if
+schedule's row records the times that were fired, even after their jobs are deleted: each run is enqueued once, even if
 `next_fire_at` was changed or a period is run again.
 """
 

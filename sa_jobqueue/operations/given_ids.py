@@ -1,4 +1,4 @@
-"""Ids as callers give them, looked at before the database does: what it refuses aborts the caller's transaction."""
+"""Ids as callers give them, checked before the database does: an error there aborts the caller's transaction."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class PruneCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """Result of one call of `prune`. With `dry_run`, what it would delete, including chains that are locked now."""
+    """Result of one call of `prune`. With `dry_run`, the rows to delete, including chains that are locked now."""
 
     chains: Mapping[tuple[str, JobStatus], int]
     """Number of deleted chains, by the type of their first job and their status."""
@@ -117,7 +117,7 @@ def prune(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedDeadLetters:
-    """Result of one call of `prune_dead_letters`. With `dry_run`, what it would delete."""
+    """Result of one call of `prune_dead_letters`. With `dry_run`, the rows to delete."""
 
     dead_letters: int
     """Number of deleted dead letters."""

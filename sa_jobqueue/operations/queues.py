@@ -1,7 +1,7 @@
 """Settings of queues and job types: read and change their rows, pause them, and synchronise them with the declarations.
 
 A queue or type needs no row: one is inserted when a setting is first changed. Running workers read changed settings after
-the transaction commits: at once when notified, otherwise within 20 s (1 s if they do not listen).
+the transaction commits: immediately when notified, otherwise within 20 s (1 s if they do not listen).
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def delete_job_types(
 ) -> BulkResult[str]:
     """Delete the settings of job types, which then have the defaults and are not paused; return those that had settings.
 
-    `names`: job types. Jobs are kept and continue to run. Workers that handle a type record again what it declares.
+    `names`: job types. Jobs are kept and continue to run. Workers that handle a type record its declaration again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
     return _delete(session, model.JobType, names, model, by, dry_run=dry_run)

@@ -11,7 +11,7 @@ from sa_jobqueue.errors import TransactionRequiredError
 
 
 def require_transaction(connection: Connection, operation: str) -> None:
-    """Refuse a connection in AUTOCOMMIT, on which each statement gives up its locks at once.
+    """Refuse a connection in AUTOCOMMIT, on which each statement gives up its locks when it ends.
 
     No round trip: each of the supported drivers knows. Raises: TransactionRequiredError.
     """

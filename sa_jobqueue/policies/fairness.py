@@ -1,6 +1,6 @@
 """Fairness keys: tenants that share a queue, so that the backlog of one does not delay the others. Pure.
 
-Each fairness key has lanes, limits and pauses of its own. `job` and `queue` store the key in a column next to the queue's
+Each fairness key has its own lanes, limits and pauses. `job` and `queue` store the key in a column next to the queue's
 name. In a worker's memory and in notifications, both are one text, the **queue key**: see `queue_key_of`. A worker that
 serves a queue serves all its fairness keys.
 """

@@ -74,7 +74,7 @@ class Rate:
 
     @property
     def most(self) -> int:
-        """Maximum cost that may start at once after a long pause."""
+        """Maximum cost that may start together after a long pause."""
         return self.limit if self._is_window or self.burst is None else self.burst
 
     @property

@@ -1,4 +1,4 @@
-"""Batches: the arguments of a handler that runs many jobs at once, and how it reports which of them failed. Pure."""
+"""Batches: the arguments of a handler that runs many jobs in one call, and how it reports which of them failed. Pure."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def outcome_of(hint: Any) -> Any:
 
 
 def outcomes_of(returned: Any, count: int) -> list[Any]:
-    """Return what a handler returned as one outcome a job: an output, a continuation, or an exception.
+    """Return a handler's return value as one outcome a job: an output, a continuation, or an exception.
 
     Raises: InvalidOutputError when it is neither None nor a list of as many.
     """

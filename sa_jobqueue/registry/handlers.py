@@ -96,7 +96,7 @@ class Handler(Generic[InT, OutT, JobT]):
         return self._model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function directly, for tests or to do the work at once."""
+        """Call the function directly, for tests or to do the work now."""
         func: Any = self.job_type.func
         return (func.__wrapped__ if self.job_type.fields else func)(*args, **kwargs)
 
@@ -402,7 +402,7 @@ _WithoutPayload: TypeAlias = _WithoutArguments[OutT, JobT] | Handler[Blockers[An
 
 
 class Value(Protocol):
-    """To a type checker, anything but a `Continuation`: what a handler may return as its chain's output."""
+    """To a type checker, anything but a `Continuation`: a value that a handler may return as its chain's output."""
 
     def __reduce__(self) -> str | tuple[Any, ...]: ...
 

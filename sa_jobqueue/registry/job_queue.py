@@ -242,7 +242,7 @@ class JobQueue(Generic[JobT]):
         """Register a dependency: handlers declared after this call receive it by a parameter annotated with `kind`.
 
         `provider`: a function of the attempt that returns a context manager, entered around the handler, or an object with
-        `open` and `close`; see `Provider`. Included handlers keep those of their own registry.
+        `open` and `close`; see `Provider`. Included handlers keep those of the registry that declares them.
         Raises: InvalidOptionError if the class has a provider already, or earlier handlers have its default.
         """
         if kind in INJECTED:
@@ -463,7 +463,7 @@ class JobQueue(Generic[JobT]):
     def include(self, other: JobQueue[JobT]) -> None:
         """Add every handler, schedule, queue and selector of another registry, such as a feature's.
 
-        `other`: a registry for the same `Job` class. What it registers afterwards is not included.
+        `other`: a registry for the same `Job` class. Later registrations there are not included.
         Raises: DuplicateJobTypeError naming both places; InvalidOptionError if its jobs are rows of another class, or it is
         this registry, or was included before. Nothing is added then.
         """

@@ -128,7 +128,7 @@ class JobType:
     """None: as is said of the queue, or the library's own."""
     version: int
     concurrency: int | None
-    """How many of it one worker runs at once; None: as many as it has slots."""
+    """How many of it one worker runs at a time; None: as many as it has slots."""
     is_async: bool
     takes_input: bool
     session_argument: str | None
@@ -137,7 +137,7 @@ class JobType:
     context_argument: str | None
     blockers_argument: str | None
     blockers: Codec[Any] | None
-    """Of the outputs of what a job waited for, all together; None when the handler does not ask."""
+    """Of the outputs of a job's blockers, all together; None when the handler does not ask."""
     input: Codec[Any]
     output: Codec[Any]
     """Of what the handler returns when the chain ends with it."""
@@ -146,13 +146,13 @@ class JobType:
     continues: Codec[Any] | None
     """Of what its continuations lead to, as annotated; None when it declares none."""
     returns: str
-    """Its annotation of what it returns."""
+    """The annotation of its return value."""
     place: str
     """Where it is declared, `module:function`."""
     upcasters: dict[int, Upcaster] = field(default_factory=dict)
     """By the version they start from."""
     middleware: Sequence[Middleware] = ()
-    """Around each attempt, the first outermost: the list of its own `JobQueue`, wherever that is included."""
+    """Around each attempt, the first outermost: the list of the `JobQueue` that declares it, wherever that is included."""
     registry: Registry = field(default_factory=Registry, repr=False, compare=False)
     """The registry that it is declared in."""
     provided: Mapping[str, Provider[Any]] = field(default_factory=dict)
@@ -168,12 +168,12 @@ class JobType:
     rate_cost: int | None = None
     """How much each attempt counts against rates; None for one."""
     batch: BatchRule | None = None
-    """Batching, if its function takes many jobs at once; `input` and `output` then describe one of them."""
+    """Batching, if its function takes many jobs in one call; `input` and `output` then describe one of them."""
 
     codec: PayloadCodec | None = None
     """Codec for stored inputs and outputs; None to store them as JSON."""
     codecs: Codecs = field(default_factory=Codecs)
-    """What finds the codec of a stored payload: of its own, or of a chain that its job waited for."""
+    """Finds the codec of a stored payload: that of the type, or of a chain that its job waited for."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Annotations of the parameters that are the fields of the payload, by name; empty for one payload as a whole."""
@@ -244,7 +244,7 @@ class JobType:
             raise UnreadableInputError(error.field, error.reason) from error
 
     def blockers_of(self, outcomes: Sequence[BlockerOutcome]) -> Blockers[Any]:
-        """Return the `Blockers` argument of a job's handler. Raises: UnreadableInputError, also if a codec fails."""
+        """Return the `Blockers` argument of a job's handler. Raises: UnreadableInputError, including if a codec fails."""
         found = tuple(
             replace(outcome, output=self._open_or_die(f"blockers[{place}]", outcome.output))
             for place, outcome in enumerate(outcomes)
@@ -496,7 +496,7 @@ def _spread(func: Callable[..., Any], *, is_async: bool) -> Callable[..., Any]:
 
 
 def _awaiting(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a coroutine function that calls a function in the event loop, and awaits what it returns."""
+    """Return a coroutine function that calls a function in the event loop, and awaits the result."""
 
     @functools.wraps(func)
     async def awaiting(*args: Any, **kwargs: Any) -> Any:

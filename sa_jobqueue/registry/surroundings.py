@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Surrounding(Protocol):
-    """What a framework's integration puts around attempts and calls, also of handlers that its registry includes."""
+    """Functions that a framework's integration puts around attempts and calls, including those of included handlers."""
 
     def around_attempt(self) -> AbstractContextManager[object]:
         """Return what is entered around an attempt in the task that runs it, outside its middleware; in a child, too."""

@@ -1,7 +1,7 @@
 """Task of a bulk write: validates and numbers rows, and copies them to the staging table.
 
-Each batch is committed at once. The commit of the write reads only rows of the tasks that it names, so the rows of a killed
-task are ignored. No transaction is open while Spark computes the next rows, because it would hold back every stream.
+Each batch is committed immediately. The commit of the write reads only rows of the tasks that it names, so the rows of a
+killed task are ignored. No transaction is open while Spark computes the next rows, because it would hold back every stream.
 """
 
 from __future__ import annotations

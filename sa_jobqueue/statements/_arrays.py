@@ -76,10 +76,10 @@ def _each_once(values: Sequence[Any], write_all: WriteAll) -> Iterable[str]:
 
 _SOME: Final = 64
 _BETWEEN: Final = "\x1f"
-"""The unit separator of ASCII, which texts seldom have and JSON never: all are escaped at once."""
+"""The unit separator of ASCII, which texts seldom have and JSON never: all are escaped together."""
 _FLAGS: Final = {True: "t", False: "f"}
 _ALL: Final[Mapping[Write, WriteAll]] = {_uuid: _uuids, _text: _texts, _number: _numbers, _instant: _instants}
-"""Functions that write all values of an array at once, for arrays without nulls."""
+"""Functions that write all values of an array in one call, for arrays without nulls."""
 _WRITERS: Final[tuple[tuple[type[TypeEngine[Any]], Write], ...]] = (
     (Uuid, _uuid),
     (Text, _text),

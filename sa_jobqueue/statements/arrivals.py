@@ -1,4 +1,4 @@
-"""Which lanes have jobs, and which jobs became visible since a snapshot: what a worker learns between claims.
+"""Which lanes have jobs, and which jobs became visible since a snapshot: the statements between claims.
 
 Source: the comparison of snapshots is PgQ's (M. Kreen et al., Skype, 2007), used there for batches of a log.
 """

@@ -159,7 +159,7 @@ def find_write(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def count_staged(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Count what a write's tasks have staged, by queue.
+    """Count the rows that a write's tasks have staged, by queue.
 
     Parameters: `write_id`, `sequence`, `task_ids`.
     Shape: `(queue, staged, rejected, keyed, waiting, fairness_key)`, one row a queue; null for the queue that a write has
@@ -331,7 +331,7 @@ def reject_taken_ids(model: type[JobMixin[Any]]) -> Update:
 
 @once_a_model
 def clear_stage(model: type[JobMixin[Any]]) -> Delete:
-    """Delete what a write has staged, in this part of it and in those before, by whatever task.
+    """Delete the rows that a write has staged, in this part of it and in those before, by whatever task.
 
     Parameters: `write_id`, `sequence`. Index: `ix_job_bulk_staging_write`.
     """

@@ -100,7 +100,7 @@ def claim(model: type[JobMixin[Any]]) -> Select[Any]:
     Clock: the database's, at the start of the transaction.
     Locks: the rows taken, until that transaction ends, but not their keys: a foreign key that an application is just
     pointing at a job does not hide it. Rows held by others are skipped, not awaited.
-    Obliges: run it in a READ COMMITTED transaction that commits at once, before any handler runs; alone in it, unless a
+    Obliges: run it in a READ COMMITTED transaction that commits immediately, before any handler runs; alone in it, unless a
     limit is counted under a lock before it.
     Index: `ix_job_claim`, one probe a lane; the primary key for late arrivals. For a job with an ordering key also
     `ix_job_ordering` and `uq_job_ordering`, whose violation means that another claim has just started one.
@@ -112,7 +112,7 @@ def claim(model: type[JobMixin[Any]]) -> Select[Any]:
 
 @once_a_model
 def candidates(model: type[JobMixin[Any]], *, inputs: bool) -> Select[Any]:
-    """Read what a claim with the same parameters would start, and lock nothing: for a selector, and to find a refused job.
+    """Read the jobs that a claim with these parameters would start, without locks: for a selector, or to find a refused job.
 
     Parameters: as `claim`, without its worker. With `inputs` payloads are read as well.
     Shape: `now`, `changed_xid` as text, and `CANDIDATE` a job, unordered; a single row with a null id for none. Jobs that

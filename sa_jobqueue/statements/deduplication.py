@@ -216,7 +216,7 @@ def put(
 
 
 def stage(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[str, CopyTarget]:
-    """Return what makes a temporary table with these columns of jobs, and what a COPY fills there.
+    """Return the DDL of a temporary table with these columns of jobs, and the target of a COPY to it.
 
     Obliges: `drop_staged` in the same transaction. Changes: the session's catalog. Locks: none that others meet.
     """

@@ -286,7 +286,7 @@ def behind_dead(model: type[JobMixin[Any]]) -> Select[Any]:
     """Count the jobs that wait for chains that are dead, and name one such chain.
 
     Reads the newest `limit` dead letters that were not redriven; dismissed ones count, since jobs may still wait for them.
-    Parameters: `limit`, also of what is counted. Shape: one row `(waiting, chains, chain_id)`.
+    Parameters: `limit`, of the count too. Shape: one row `(waiting, chains, chain_id)`.
     Locks: none. Index: the primary key of `dead_letter`, `ix_job_blocker_chain`, the primary key.
     """
     dead_letter, edge, job = table(model.DeadLetter), table(model.Blocker), table(model)

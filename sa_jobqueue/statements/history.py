@@ -1,4 +1,4 @@
-"""The datasets of `sa_jobqueue.history` as statements: what a COPY to a reader carries, and where to cut it into parts."""
+"""The datasets of `sa_jobqueue.history` as statements: the query of a COPY to a reader, and where to cut it into parts."""
 
 from __future__ import annotations
 

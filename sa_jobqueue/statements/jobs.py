@@ -120,7 +120,7 @@ def new_rows(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[list[s
 
 
 def copy_new(model: type[JobMixin[Any]], columns: Sequence[str]) -> CopyTarget:
-    """Return what a COPY of new jobs fills, these columns of them; the others have the database's defaults.
+    """Return the target of a COPY of new jobs, these columns of them; the others have the database's defaults.
 
     Changes: one row a job. Locks: none but the new rows'.
     """

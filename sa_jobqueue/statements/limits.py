@@ -1,10 +1,10 @@
-"""Limits across all workers: the lock to claim under one, its remaining capacity, and recording what a claim has used.
+"""Limits across all workers: the lock to claim under one, its remaining capacity, and recording the use of a claim.
 
 A claim under a limit is a transaction: `lock`, `running`, the claim, `spend`. The row of the queue or the type is locked
 for its length, so two such claims never count the same capacity; nothing is written per job, and the jobs of a lost worker
 count until they are rescued.
 
-Nor is the locked row written to: what a rate limit has let start is stored in `rate_state`, where a read passes no dead
+Nor is the locked row written to: the starts under a rate limit are stored in `rate_state`, where a read passes no dead
 row versions, however long vacuum is held back. The price: `lock` may return a state older than what the lock's previous
 holder wrote, for its snapshot was taken before it got the lock, and an unchanged locked row does not reveal that. `spend`
 detects it.
@@ -57,7 +57,7 @@ _MOST_TOKENS: Final[ColumnElement[float]] = literal_column("1e15")
 
 
 def newest_state(model: type[JobMixin[Any]], of: Table) -> FromClause:
-    """Select what a row of `queue` or `job_type` has let start by its rate: nothing where it has none, or did not yet.
+    """Select the starts under the rate of a row of `queue` or `job_type`: nothing without a rate or starts.
 
     Shape: `version`, `STATE`, and `place`, its `ctid`. Index: `pk_rate_state`, from its end: one entry that is not dead.
     """

@@ -48,7 +48,7 @@ def bounded(*, lock_timeout_ms: int) -> Select[Any]:
 
 
 def progress() -> Select[Any]:
-    """Return what a session's vacuum or rebuild is at. Parameters: `pid`.
+    """Return the progress of a session's vacuum or rebuild. Parameters: `pid`.
 
     Shape: `(phase, done, total)`, in blocks or whatever the phase counts; no row where it is at neither. Locks: none.
     """

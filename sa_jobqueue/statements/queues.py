@@ -45,7 +45,7 @@ SETTINGS: Final = (
     *RETRY,
     *("retain_completed", "retain_cancelled", "retain_dead"),
 )
-"""The columns that limit what a queue may run; a job type has some of them."""
+"""The columns that limit the jobs of a queue; a job type has some of them."""
 DECLARED: Final = ("queue", "priority", "max_attempts", "timeout")
 """The columns of a job type that its handler declares, and workers record."""
 _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
@@ -171,7 +171,7 @@ def add_missing(model: type[JobMixin[Any]]) -> Insert:
 
 @once_a_model
 def record_types(model: type[JobMixin[Any]]) -> Insert:
-    """Write what handlers declare for job types, where the rows do not say so already.
+    """Write the declarations of handlers for job types, unless the rows have it already.
 
     Parameters: arrays of one length, each called as its column: `type_name` and those of `DECLARED`.
     Shape: `(type_name,)` of each row that was written, unordered. Changes: those columns. Index: the primary key.

@@ -43,7 +43,7 @@ def mark_awaited(model: type[JobMixin[Any]]) -> Update:
     Parameters: `awaited_id`. Shape: `(id,)` if it was marked now; no row when it was already, when the chain has ended or
     is gone, and when another transaction holds the root: try again then. Changes: the root's `has_waiters`.
     Locks: the root, until the transaction ends; skipped when it is held, so that this never waits.
-    Obliges: run it alone and commit at once, then `chain_state`: no notification is sent for an end that preceded the mark.
+    Obliges: run it alone and commit immediately, then `chain_state`: an end that preceded the mark sends no notification.
     Index: the primary key.
     """
     job = table(model)

@@ -112,7 +112,7 @@ def request_drain(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) 
     Shape: `(id,)` a worker, unordered.
     Changes: `drain_requested_at`, to the database's `now()` where it was null.
     Locks: the workers' rows in the order of their ids, until the transaction ends. A heartbeat waits for them.
-    Obliges: commit at once: a worker whose heartbeats fail releases its jobs.
+    Obliges: commit immediately: a worker whose heartbeats fail releases its jobs.
     """
     worker = table(model.Worker)
     # The order of all who lock several: two who ask the same workers cannot wait for each other.

@@ -1,4 +1,4 @@
-"""The ledger of bulk writes, as it is listed and pruned. What a write itself does to it: `statements/bulk.py`."""
+"""The ledger of bulk writes, as it is listed and pruned. Writes use `statements/bulk.py`."""
 
 from __future__ import annotations
 

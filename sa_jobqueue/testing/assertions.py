@@ -1,4 +1,4 @@
-"""Assertions about what a test has enqueued, on the session that enqueued it."""
+"""Assertions about the jobs that a test has enqueued, on the session that enqueued it."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _contains(document: Json, part: Any) -> bool:
 
 
 def _part_of(document: Json, part: Any) -> Any:
-    """Return of a document what a part names."""
+    """Return the part of a document that has the keys of `part`."""
     if not isinstance(part, Mapping) or not isinstance(document, Mapping):
         return document
     return {key: _part_of(document[key], value) for key, value in part.items() if key in document}

@@ -52,7 +52,7 @@ class EmbeddedServer:
     Started by root, it runs as `nobody`. The server ends with this process, even after kill -9, in which case the temporary
     directory is not removed.
 
-    `crash()` loses what a power failure would lose in the server, but not on the disk; committed rows are recovered.
+    `crash()` loses the state of the server, as a power failure would, but not on the disk; committed rows are recovered.
     Obliges: with `outlive_owner`, only `stop()` or SIGINT to `pid` stops the server, and its directory is not removed.
     Raises: `ServerStartError` when it cannot be started.
     """

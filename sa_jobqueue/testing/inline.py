@@ -184,7 +184,7 @@ class _Savepoint:
 
 
 class InlineSteps:
-    """Keeps the steps of an attempt in the test's session, also when the attempt's savepoint is rolled back."""
+    """Keeps the steps of an attempt in the test's session, even when the attempt's savepoint is rolled back."""
 
     savepoint: _Savepoint
 
@@ -234,7 +234,7 @@ class InlineSteps:
         self._transaction = session.begin_nested()
 
     def commit(self, session: Session) -> None:
-        """Keep what was written, and what the attempt wrote before it, also if the attempt fails."""
+        """Keep what was written, and the earlier writes of the attempt, even if the attempt fails."""
         if self._transaction is not None:
             self._transaction.commit()
         self._transaction = None

@@ -1,4 +1,4 @@
-"""The parts of one run of a worker: what there is, and who is told what."""
+"""The parts of one run of a worker, and the signals that connect them."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ class Assembly:
             raise
 
     async def abandon(self) -> None:
-        """Close what a start that failed has opened."""
+        """Close everything that a failed start has opened."""
         await self._children.close()
         await self._disconnect()
 

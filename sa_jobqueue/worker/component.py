@@ -14,7 +14,7 @@ RESTART = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=5))
 
 
 class Component(ABC):
-    """A component that runs until cancelled. Its docstring states what a crash leaves behind and what wakes it."""
+    """A component that runs until cancelled. Its docstring states the state after a crash, and what wakes it."""
 
     name: str
 

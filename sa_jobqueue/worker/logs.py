@@ -1,7 +1,7 @@
 """Worker events as records of the standard `logging`: all messages and levels.
 
 Records have fields in `extra`, for formatters that write JSON. They contain no payloads. The error of a failed attempt is
-logged as its type, the first line of its message, and its traceback without what a driver quotes of the statement's values;
+logged as its type, the first line of its message, and its traceback without the statement's values that a driver quotes;
 for redacted job types only as its type.
 
 Every `Worker` logs to `sa_jobqueue.worker`; lines about single attempts go to its child `sa_jobqueue.worker.attempts`, so

@@ -1,4 +1,4 @@
-"""What the parts of a worker tell each other. Who is told is listed in one place, `assembly`."""
+"""Signals between the parts of a worker. One place, `assembly`, lists their receivers."""
 
 from __future__ import annotations
 

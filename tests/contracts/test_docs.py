@@ -244,6 +244,13 @@ def test_pages_show_results_instead_of_assertions() -> None:
     assert asserted == []
 
 
+def test_examples_name_the_hosts_of_the_style_page() -> None:
+    own = {"localhost", "127.0.0.1", "db", "db1", "db2", ""}
+    shown = "\n".join(text for page in OWN_PAGES for _, language, text in blocks(page) if language != "mermaid")
+    hosts = set(re.findall(r"\b[a-z+]+://(?:[^\s/@]*@)?([\w.-]*)", shown))
+    assert {host for host in hosts if host not in own and not host.endswith(".example") and host != "bucket"} == set()
+
+
 @cache
 def functions(path: str) -> set[str]:
     module = ast.parse((ROOT / path).read_text())

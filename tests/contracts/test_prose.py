@@ -38,15 +38,28 @@ def test_a_banned_phrase_is_reported_with_file_and_line(tmp_path: Path, name: st
 
 
 @pytest.mark.parametrize("text", ["It fails at once.", "A task, also if it runs.", "It has a row of its own."])
-def test_constructions_are_reported_in_pages_for_users(text: str) -> None:
+def test_constructions_are_reported_in_pages_and_docstrings_for_users(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loader = SourceFileLoader("prose_script", str(ROOT / "scripts/prose"))
     spec = spec_from_loader("prose_script", loader)
     assert spec is not None
     script = module_from_spec(spec)
     loader.exec_module(script)
-    page = ROOT / "docs" / "planted.md"
-    assert [instead for _, instead in script.phrases(page, text)]
-    assert not script.phrases(ROOT / "sa_jobqueue" / "planted.py", text)
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "sa_jobqueue").mkdir()
+    (tmp_path / "tests").mkdir()
+    page, module, test = (tmp_path / name for name in ("docs/page.md", "sa_jobqueue/module.py", "tests/test_module.py"))
+    page.write_text(text)
+    module.write_text(f'"""Return a module.\n\n{text}\n"""\n\nx = 1  # {text}\n')
+    test.write_text(f'"""{text}"""\n')
+    found = [
+        (path.name, number)
+        for path, number, line, is_of_docs in script.texts([page, module, test])
+        if script.phrases(line, is_of_docs=is_of_docs)
+    ]
+    assert found == [("page.md", 1), ("module.py", 3)]  # comments and tests are for developers
 
 
 def test_code_is_not_checked_as_prose(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ class Act:
     preview: Callable[[Context, Session], Preview]
     run: Callable[[Context, Session], Outcome]
     deletes_from: str | None = None
-    """The screen that lists what it deletes: a page about a deleted row leads back to that list."""
+    """The screen with the list of its rows: a page about a deleted row leads back to that list."""
 
 
 @dataclass(frozen=True, slots=True)

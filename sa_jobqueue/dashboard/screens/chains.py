@@ -1,4 +1,4 @@
-"""Chains by filters, and one chain: its jobs, and the graph of what it waits for and what waits for it."""
+"""Chains by filters, and one chain: its jobs, and the graph of its blockers and dependants."""
 
 from __future__ import annotations
 

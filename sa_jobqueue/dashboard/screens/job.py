@@ -1,4 +1,4 @@
-"""One job: why it is where it is, what it was given and returned, its attempts with tracebacks, and what waits for it."""
+"""One job: its explanation, input and output, attempts with tracebacks, and dependants."""
 
 from __future__ import annotations
 

@@ -492,7 +492,7 @@ CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)"""
 # jobs of a key would otherwise walk past all of them for each. The WHEN clause keeps every other job out of plpgsql; a
 # transition table would hold a copy of each, and made the deletion of jobs without a key take a fifth longer.
 # A row that leaves out queue, priority or attempts has what a worker has recorded for its type. One that gives all three is
-# complete: no function runs for it, and a timeout that it leaves out is none.
+# complete: no function runs for it, and a timeout that it leaves out is no timeout.
 # A worker that completes a job unblocks the jobs that wait for it. Any other end of a job, by an operation or by SQL,
 # notifies the workers if a job can be waiting for its chain, which a continuation cannot know, or for its ordering key.
 # So if two transactions end two chains at once, and one skips the waiting job that the other holds, the later commit

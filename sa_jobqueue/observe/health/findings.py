@@ -166,7 +166,7 @@ NOUNS: Final = {
 
 
 _FOUND_ELSEWHERE: Final = {"no_worker", "queue_unserved", "queue_paused", "type_paused", "quarantined"}
-"""Causes that have findings of their own, each for all jobs that wait for it."""
+"""Causes that have separate findings, each for all jobs that wait for it."""
 
 
 def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:

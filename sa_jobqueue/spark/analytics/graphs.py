@@ -31,7 +31,7 @@ class Shape:
     length: int
     """Number of jobs in the longest sequence."""
     width: int
-    """Maximum number of jobs at the same depth, which could run at once."""
+    """Maximum number of jobs at the same depth, which could run together."""
     max_parallel: int
     """Maximum number of jobs whose last attempts ran at the same moment."""
     path: tuple[str, ...]

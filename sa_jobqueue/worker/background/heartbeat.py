@@ -29,7 +29,7 @@ from sa_jobqueue.worker.options import WorkerOptions
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a worker's row records about it."""
+    """The record of a worker in its row."""
 
     id: str
     name: str

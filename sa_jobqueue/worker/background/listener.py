@@ -34,13 +34,13 @@ QUIET_SECONDS = 20.0
 """A connection that has been quiet for this long is checked with a statement."""
 
 BURST: Final = 0.2
-"""Seconds' worth of notifications that a channel passes on at once after a pause: ordinary traffic never waits."""
+"""Seconds' worth of notifications that a channel passes on without delay after a pause: ordinary traffic never waits."""
 MOST_PAYLOADS: Final = 1000
 """Maximum number of distinct payloads that are kept while they wait; with more, anything may have changed."""
 
 
 class Throttle:
-    """Passes on the payloads of one channel: at once after a pause, otherwise together every `interval` seconds.
+    """Passes on the payloads of one channel: immediately after a pause, otherwise together every `interval` seconds.
 
     The generic cell rate algorithm: one call per interval, with a burst of `BURST` seconds' worth.
     """

@@ -58,17 +58,17 @@ class Control:
     weight: int = 1
     """Of a queue, relative to the others; 1 to 100."""
     global_concurrency: int | None = None
-    """Maximum number of its jobs that run at once across all workers."""
+    """Maximum number of its jobs that run at a time across all workers."""
     rate_limit: int | None = None
     """Maximum number of its jobs that start within `rate_period` across all workers."""
     rate_period: timedelta | None = None
     """Period of `rate_limit`."""
     rate_burst: int | None = None
-    """How many may start at once after a pause; None: `rate_limit`."""
+    """How many may start together after a pause; None: `rate_limit`."""
     rate_algorithm: str | None = None
     """How starts are counted, a `RateAlgorithm`; None: a token bucket."""
     concurrency_per_key: int | None = None
-    """Maximum number of jobs of each fairness key that run at once across all workers, unless the key has its own limit."""
+    """Maximum number of jobs of each fairness key that run at a time across all workers, unless the key has a limit."""
     retry_base: timedelta | None = None
     """Initial backoff of job types without a retry policy; None: the default of `Backoff`, as for the next two."""
     retry_factor: float | None = None
@@ -107,7 +107,7 @@ class Controls:
     types: Mapping[str, Control] = field(default_factory=dict)
     """By job type."""
     concurrency: int | None = None
-    """Number of jobs that this worker was asked to run at once; None: the number it was started with."""
+    """Number of jobs that this worker was asked to run at a time; None: the number it was started with."""
 
     def queue(self, name: str) -> Control:
         """Return the settings of the queue `name`."""

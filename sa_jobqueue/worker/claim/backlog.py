@@ -5,7 +5,7 @@ closed, and the next catch-up asks for its next job. If that is scheduled for la
 has none, the lane stays in the cursors for a moment (`LINGER`): a worker that is woken scans the last few of these lanes at
 once, before it asks which others have jobs. After that it is forgotten: a job that comes later is an arrival in a new lane.
 
-So what a claim costs depends neither on how many queues, types and fairness keys there are, nor on how many have jobs.
+So the cost of a claim depends neither on how many queues, types and fairness keys there are, nor on how many have jobs.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Backlog:
         return list(islice(self._ended, _ASKED))
 
     def answered(self, lanes: Iterable[Lane]) -> None:
-        """Record that a catch-up returned the next job of these lanes, or none: after `found` of what it returned."""
+        """Record that a catch-up returned the next job of these lanes, or none: after `found` of its rows."""
         for lane in lanes:
             since = self._ended.pop(lane, None)
             if since is not None and lane not in self._opens_at:

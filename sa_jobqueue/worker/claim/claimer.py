@@ -121,7 +121,7 @@ class _Lanes:
 
 
 class Claimer(Component):
-    """Claims jobs for free slots only, and starts them at once. Each worker has one claimer.
+    """Claims jobs for free slots only, and starts them immediately. Each worker has one claimer.
 
     It claims after a notification, when a slot becomes free, when the next job is due, and at each poll interval. If the
     connection fails between a claim's commit and its response, this worker has leases on jobs that it does not know of: the
@@ -173,7 +173,7 @@ class Claimer(Component):
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
         self._selectors = Selectors(jobs.selectors, model, worker_id=worker_id, events=events)
         self._concurrency = 0
-        """The worker's concurrency when its lanes were created: a limit of its own that is not below it has no partition."""
+        """The worker's concurrency when its lanes were created: a separate limit that is not below it has no partition."""
         self._lanes = self._new_lanes()
         self._woken = asyncio.Event()
         self._was_notified = True

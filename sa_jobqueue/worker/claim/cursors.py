@@ -8,7 +8,7 @@ claimable commit after C. That transaction was not visible in C, so it was not v
 is in W's list of transactions in progress, or at or above W's xmax. The next catch-up after its commit compares with W and
 returns r, provided that it knows the cursors *after* that claim. Hence claims and catch-ups of one worker do not overlap.
 
-A late arrival stays here until a claim was given its id, also while its lane has no capacity. Not covered is a job that was
+A late arrival stays here until a claim was given its id, even while its lane has no capacity. Not covered is a job that was
 skipped because another claim held it and then rolled back: for those a full scan lowers the cursors every few seconds.
 
 No clock and no I/O. Losing everything costs a scan from the start, which is slower and never wrong.
@@ -40,7 +40,7 @@ class Lane(NamedTuple):
     fairness_key: str
     priority: int
     type_name: str = ""
-    """The job type, where it has a capacity of its own; empty for all other types together."""
+    """The job type, if it has a separate capacity; empty for all other types together."""
 
 
 class Segment(NamedTuple):
@@ -67,7 +67,7 @@ class Plan(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """What a statement could not see, as texts: all transactions from `xmax` on, and those in progress."""
+    """The transactions that a statement could not see, as texts: all transactions from `xmax` on, and those in progress."""
 
     xmax: str
     xip: Sequence[str]
@@ -113,7 +113,7 @@ class Started(Protocol):
 class Cursors:
     """Cursors, late arrivals and watermark of one worker.
 
-    `own_types`: the job types with a capacity of their own. `lowest_id`: an id that sorts before every other one.
+    `own_types`: the job types with a separate capacity. `lowest_id`: an id that sorts before every other one.
     """
 
     def __init__(self, own_types: Collection[str], lowest_id: Any) -> None:

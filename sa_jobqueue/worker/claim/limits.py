@@ -54,7 +54,7 @@ Key: TypeAlias = tuple[bool, str]
 BUSY: Final = 0.004
 """Seconds until a claim is retried that found the limit locked by another claim: about as long as a claim takes."""
 FULL: Final = 0.25
-"""Seconds until this worker counts again where it found no capacity, unless one of its own jobs ends earlier."""
+"""Seconds until this worker counts again where it found no capacity, unless one of its jobs ends earlier."""
 
 
 class Limits:
@@ -157,7 +157,7 @@ class Limits:
 async def transaction(connection: AsyncConnection) -> AsyncIterator[None]:
     """Run a block in one transaction, on a connection in autocommit mode.
 
-    Obliges: a block that is cancelled is the last of its connection, whose pool rolls back what it finds.
+    Obliges: a block that is cancelled is the last of its connection, whose pool rolls its transaction back.
     """
     await _BEGIN.execute(connection, {})
     try:

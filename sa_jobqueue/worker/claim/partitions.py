@@ -1,4 +1,4 @@
-"""Partitions: queues and job types with a capacity of their own, claimed with cursors of their own.
+"""Partitions: queues and job types with a separate capacity, claimed with separate cursors.
 
 A queue or job type with a limit, and each such type within each such queue, is a partition. All the rest is one more.
 While a partition has no capacity, its lanes are not scanned. So a claim never skips a job for a reason that passes.
@@ -18,13 +18,13 @@ from sa_jobqueue.worker.claim.selectors import Selection, Selectors
 from sa_jobqueue.worker.run.executor import Executor
 
 Queue: TypeAlias = tuple[str, str]
-"""What shares slots by weight: a queue, and the type with a capacity of its own, or empty."""
+"""A member of the sharing by weight: a queue, and the type with a separate capacity, or empty."""
 
 
 class Partition:
     """Queues and job types with one capacity.
 
-    `own_type`: its type, where that has a capacity of its own. `slots`: the free slots that limits of this worker leave it;
+    `own_type`: its type, if that has a separate capacity. `slots`: the free slots that limits of this worker leave it;
     None where only the worker's own do. `limits`: those that hold across all workers, or None. `selection`: of a queue with
     a selector.
     """

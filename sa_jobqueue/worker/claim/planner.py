@@ -1,6 +1,6 @@
 """What to claim next: which lanes, in what order, and how many jobs of each. No clock, no I/O.
 
-Two levels of stride scheduling (`stride`): queues share the free slots, and the fairness keys of a queue share what it gets.
+Two levels of stride scheduling (`stride`): queues share the free slots, and the fairness keys of a queue share its slots.
 Within a fairness key, higher priorities go first, but a sixteenth goes to the lane that has waited longest (`Ageing`). Only
 open lanes are planned (`backlog`), and only while their partition has capacity (`partitions`).
 """
@@ -131,7 +131,7 @@ class Planner:
     ) -> Plan:
         """Return the plan of one claim of up to `limit` jobs for these partitions.
 
-        `capacities`: how many jobs fairness keys with limits of their own may start, of those that `names` returned.
+        `capacities`: how many jobs fairness keys with separate limits may start, of those that `names` returned.
         """
         late: dict[Any, str] = {}
         allocations: list[Allocation] = []
@@ -198,7 +198,7 @@ class Planner:
         return min((lane for sharer in sharers for lane in sharer.lanes), key=self._cursors.of_lane.__getitem__), due
 
     def charge(self, shares: Mapping[Partition, Sequence[Share]], started_of: Mapping[Lane, int]) -> None:
-        """Charge fairness keys for what a claim with these shares started; `charge_queues` charges the queues."""
+        """Charge fairness keys for the starts of a claim with these shares; `charge_queues` charges the queues."""
         keys: dict[Queue, Counter[str]] = {}
         for lane, count in started_of.items():
             keys.setdefault((lane.queue, lane.type_name), Counter())[lane.fairness_key] += count

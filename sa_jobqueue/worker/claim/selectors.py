@@ -35,7 +35,7 @@ from sa_jobqueue.registry.selectors import Candidate, Selector
 from sa_jobqueue.statements import claims
 
 AGAIN: Final = 0.5
-"""Seconds until a function that left jobs out is asked again, though nothing happens: what it goes by may have changed."""
+"""Seconds until a function that left jobs out is asked again without an event: its data may have changed."""
 _REST: Final = 1.0
 """Seconds for which a function that failed is left alone, then twice as many each time."""
 _LONGEST_REST: Final = 60.0

@@ -3,7 +3,7 @@
 Each sharer has a *pass*, which grows by `1 / weight` with every job that it starts; a free slot goes to the sharer whose
 pass is smallest. So while sharers have jobs waiting, what they start is in proportion to their weights, whatever the
 length of their backlogs. A sharer that comes back begins at the pass of those that were waiting, with neither credit nor
-debt but what it took beyond its share before it left; among equals, one that has started nothing yet goes first. So the
+debt but the slots beyond its share before it left; among equals, one that has started nothing yet goes first. So the
 first job of a fairness key waits for no more than one job of each other key that has some waiting.
 
 Nothing is shared between workers, so nothing is lost with one, and where each of them is fair, all of them are.
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 STRIDE: Final = 232_792_560
-"""What a job costs at weight 1: divisible by every weight to 20, and so large that rounding never matters."""
+"""The cost of a job at weight 1: divisible by every weight to 20, and so large that rounding never matters."""
 _NEW: Final = 2**62
 _MOST_SAVED: Final = 128
 

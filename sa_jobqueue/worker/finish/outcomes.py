@@ -68,7 +68,7 @@ class Finished:
 
 
 def released(job: ClaimedJob) -> Finished:
-    """Release a job unfinished, due at once, the attempt not counted."""
+    """Release a job unfinished, due now, the attempt not counted."""
     return Finished(job, JobStatus.PENDING, AttemptOutcome.RELEASED, uncounted=True)
 
 

@@ -35,7 +35,7 @@ from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
 from sa_jobqueue.worker.run.threads import Threads
 
 Result: TypeAlias = str | JobMixin[Any]
-"""What a handler returned, as it is written: JSON text, or the next job of the chain."""
+"""A handler's return value, as it is written: JSON text, or the next job of the chain."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +50,7 @@ class Call:
     blockers: Blockers[Any] | None = None
 
     def run(self, session: Any = None) -> list[Any]:
-        """Call a sync handler, within its dependencies. Raises: what it raises."""
+        """Call a sync handler, within its dependencies. Raises: its exceptions."""
         job_type = self.job_type
         with job_type.around_call(session), open_dependencies(self.contexts[0], job_type) as provided:
             try:
@@ -59,7 +59,7 @@ class Call:
                 return self._without(failed)
 
     async def run_async(self, session: Any = None, threads: Threads | None = None) -> list[Any]:
-        """Call an async handler. Its dependencies are opened in one of `threads`, or in a thread of their own."""
+        """Call an async handler. Its dependencies are opened in one of `threads`, or in a separate thread."""
         job_type, own = self.job_type, None
         if threads is None:
             threads = own = Threads(1, "sa_jobqueue provided")
@@ -103,7 +103,7 @@ class Call:
 
 
 def encode(model: type[JobMixin[Any]], context: AttemptContext, job_type: JobType, returned: Any) -> Result:
-    """Return what a handler returned in the form in which it is written. Raises: InvalidOutputError, InvalidJobError."""
+    """Return a handler's return value in the form in which it is written. Raises: InvalidOutputError, InvalidJobError."""
     if context.suspended is not None:  # the handler has caught the signal of a sleep
         raise context.suspended
     if isinstance(returned, Continuation):
@@ -136,7 +136,7 @@ class LostAttemptsError(LostAttemptError):
 
 @dataclass(slots=True)
 class _Completed:
-    """What a handler's transaction has written of its attempts, before its commit."""
+    """The writes of a handler's transaction about its attempts, before its commit."""
 
     results: list[Result | Failed]
     statuses: dict[JobId, JobStatus]
@@ -302,7 +302,7 @@ class Calls:
         return done
 
     def _follow(self, done: _Completed) -> None:
-        """Look after what a commit has set going: chains that others wait for, and the next jobs."""
+        """Handle the consequences of a commit: chains that others wait for, and the next jobs."""
         for chain_id in done.ended:
             self._unblocker.put(chain_id)
         for queue_key in sorted(done.due):

@@ -83,7 +83,7 @@ class Executor:
         self._extend_lease = leases.extend(model)
         self._linker = Linker(engine, model)
         self.concurrency = options.concurrency
-        """How many attempts it may run at once."""
+        """How many attempts it may run at a time."""
         self.changed = asyncio.Event()
         """Set whenever a slot becomes free."""
         self._calls = Calls(
@@ -126,7 +126,7 @@ class Executor:
         return self.free if limit is None else min(self.free, limit - self._by_queue[queue])
 
     def free_for(self, type_name: str) -> int:
-        """How many more jobs of a type with `concurrency` of its own may be started."""
+        """How many more jobs of a type with `concurrency` may be started."""
         limit = self._registry.get(type_name).concurrency
         return self.free if limit is None else min(self.free, limit - self._by_type[type_name])
 
@@ -180,7 +180,7 @@ class Executor:
         self.changed.set()
 
     def start(self, job: ClaimedJob) -> None:
-        """Run a claimed job in a task of its own."""
+        """Run a claimed job in a new task."""
         running = Running(job)
         running.context = AttemptContext(job, self._worker_id, self._request_extension, steps=self._open_steps)
         if self._is_shutting_down:  # by an attempt of the same claim, which has begun already
@@ -387,7 +387,7 @@ class Executor:
                 return
 
     async def _extend(self, running: Running, timeout: timedelta) -> None:
-        """Let an attempt run for `timeout` from now: here at once, its lease as soon as the database answers."""
+        """Let an attempt run for `timeout` from now: here immediately, its lease as soon as the database answers."""
         if running not in self._running or running.stopping is not None:
             return
         self._set_deadline(running, timeout)

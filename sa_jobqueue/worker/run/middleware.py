@@ -56,7 +56,7 @@ class _Proceed:
             self._ended.set()
 
     async def stop(self) -> None:
-        """Cancel what a middleware started in a task and did not await."""
+        """Cancel the tasks that a middleware started and did not await."""
         if self._task is not None and not self._ended.is_set():
             self._fault = self._fault or "ended before proceed() did: await it"
             self._task.cancel()

@@ -162,7 +162,7 @@ _watching: Final = threading.Lock()
 
 
 def _watch(engine: Engine) -> None:
-    """See the commits and statements of an engine's connections: those that a guard is not on pass at once."""
+    """See the commits and statements of an engine's connections: those without a guard pass immediately."""
     if engine in _watched:
         return
     with _watching:
@@ -221,7 +221,7 @@ class Sessions:
     sync: sessionmaker[Any] | None = None
     asynchronous: async_sessionmaker[Any] | None = None
     most: int = MOST_CONCURRENT
-    """How many handlers at once they have connections for."""
+    """How many concurrent handlers they have connections for."""
     own_engines: list[Engine | AsyncEngine] = field(default_factory=list)
     """What was made for them, to be disposed of."""
     by_class: dict[Any, sessionmaker[Any] | async_sessionmaker[Any]] = field(default_factory=dict)
@@ -291,7 +291,7 @@ def sessions_for(registry: Registry, engine: Engine | AsyncEngine, given: Sessio
 
 
 def _factory_of(kind: JobType, factory: Any, *, is_given: bool) -> Any:
-    """Return the factory that makes what a handler is annotated with."""
+    """Return the factory of the session that a handler is annotated with."""
     wanted: Any = kind.session_class
     if issubclass(factory.class_, wanted):
         return factory

@@ -96,7 +96,7 @@ class StepStore(Protocol):
         """Return whether the write may succeed later."""
 
     def session(self, job: ClaimedJob, *, is_async: bool) -> tuple[Any, Guard]:
-        """Return a session for a transaction of its own, of the application's class, and its guard."""
+        """Return a session for a separate transaction, of the application's class, and its guard."""
 
     def begin(self, session: Session) -> None:
         """Begin the transaction of such a session."""
@@ -410,7 +410,7 @@ class AttemptSteps:
         return lambda one: record_step(one, self._store.model, attempt.job, attempt.worker_id, **given)
 
     def _written(self, work: Callable[[Any], T]) -> T:
-        """Write a record; an outage delays it, so that what it records is not repeated."""
+        """Write a record; an outage delays it, so that the recorded call is not repeated."""
         while True:
             try:
                 return self._store.call(work)
@@ -603,7 +603,7 @@ def _cached(declared: Any) -> Codec[Any]:
 
 
 def _returned(name: str, fn: Any) -> Any:
-    """Return the annotation of what a function returns; Any where there is none."""
+    """Return the annotation of a function's return value; Any where there is none."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     if not isinstance(fn, types.FunctionType | types.MethodType):

@@ -1,7 +1,7 @@
 """The threads that sync handlers run in. Their results come back to the loop many at a time.
 
 A `ThreadPoolExecutor` wakes the loop for each result, through a socket: for handlers of a few microseconds that is most
-of what a job costs.
+of the cost of a job.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Threads:
         self._size = size
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Run `call` in a thread; at once if fewer than `size` calls are unfinished."""
+        """Run `call` in a thread; immediately if fewer than `size` calls are unfinished."""
         future: asyncio.Future[T] = self._loop.create_future()
         self._unfinished += 1
         if self._threads < min(self._unfinished, self._size):

@@ -12,9 +12,9 @@ bounds every field, since one bad row would hold up the results of all its other
 
 After `max_jobs_per_child` attempts a child is closed, and its successor is started. When an attempt must stop (timed out,
 cancelled, lost, released), its child has half of `cancel_timeout` to end it, then gets SIGTERM, and at the end of
-`cancel_timeout` SIGKILL, with everything it has started. A child that exceeds its type's memory limit is killed at once. If
-a child crashes, its exit status is that attempt's failure, known at once and not when a lease expires. When the worker dies,
-the kernel kills its children (Linux), and on every system they see the socket close.
+`cancel_timeout` SIGKILL, with everything it has started. A child that exceeds its type's memory limit is killed. If
+a child crashes, its exit status is that attempt's failure, known immediately and not when a lease expires. When the worker
+dies, the kernel kills its children (Linux), and on every system they see the socket close.
 """
 
 from sa_jobqueue.worker.run.isolation.children import Children, check_importable

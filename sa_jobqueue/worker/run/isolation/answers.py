@@ -35,7 +35,7 @@ _FAILURES: Final = frozenset({AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT})
 
 
 def of_return(returned: Any, job_type: JobType) -> Message:
-    """Return what a handler returned, as an answer. Raises: InvalidOutputError."""
+    """Return a handler's return value, as an answer. Raises: InvalidOutputError."""
     if not isinstance(returned, Continuation):
         return {"is": "output", "output": json.dumps(job_type.encode_output(returned))}
     job = returned.job
@@ -134,7 +134,7 @@ def _error(error: dict[str, Any]) -> dict[str, Any]:
 
 
 def _raised(answer: Message, end: Finished) -> BaseException:
-    """Return the exception to raise in the worker, for middleware to see; what it means is decided."""
+    """Return the exception to raise in the worker, for middleware to see; the outcome is decided."""
     description = end.error or {"type": "", "message": "", "traceback": ""}
     when: dict[str, Any] = {"at": end.at} if end.at is not None else {"delay": end.delay}
     error: BaseException

@@ -26,7 +26,7 @@ from sa_jobqueue.worker.run.isolation.process import Process, request_of
 _LEASE_OF_WAITING: Final = timedelta(seconds=60)
 """How much an attempt's lease is extended, repeatedly, while it waits for a child."""
 _MOST_STARTING: Final = max(1, (os.cpu_count() or 1) // 2)
-"""Maximum number of children that start at once. More would take as long in total, and longer each."""
+"""Maximum number of children that start together. More would take as long in total, and longer each."""
 
 
 def check_importable(jobs: JobQueue[Any], app: str | None) -> None:

@@ -17,7 +17,7 @@ Message = dict[str, Any]
 HEAD: Final = 4
 """Bytes before each frame: its length, big end first."""
 MAX_FRAME: Final = 16 * 2**20
-"""Bytes that a child may send at once. An output of 1 MiB grows when its text is written as text, to twice that at most."""
+"""Bytes that a child may send in one message. The text of an output of 1 MiB has twice that at most."""
 
 
 def frame(message: Message) -> bytes:

@@ -142,7 +142,7 @@ class Process:
                 await asyncio.wait({self.ended}, timeout=_LAST_WORDS_SECONDS)
 
     def kill(self) -> None:
-        """Kill it at once, with everything it has started."""
+        """Kill it, with everything it has started."""
         self._doomed = True
         self._signal(signal.SIGKILL)
 
