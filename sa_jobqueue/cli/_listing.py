@@ -7,8 +7,6 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from sa_jobqueue.operations import Page
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -37,13 +35,3 @@ def listing_options(command: F) -> F:
     ):
         command = option(command)
     return command
-
-
-def collected(list_page: Callable[..., Page[Any]], *, limit: int, after: Any = None) -> Page[Any]:
-    """Read pages of a listing until there are `limit` items, or no more pages."""
-    page = list_page(after=after, limit=limit)
-    items = page.items
-    while page.next is not None and len(items) < limit:
-        page = list_page(after=page.next, limit=limit - len(items))
-        items = items + page.items
-    return Page(items, page.next)

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import click
 
-from sa_jobqueue.cli._listing import collected
 from sa_jobqueue.cli._options import Database, duration, instant, json_option, with_database
 from sa_jobqueue.cli._output import counted, echo, print_json, print_table, row_of
 from sa_jobqueue.operations import AuditFilter, list_audit, prune_audit
+from sa_jobqueue.operations.pages import collected
 
 
 @click.group()

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._listing import collected, fairness_key_option, listing_options
+from sa_jobqueue.cli._listing import fairness_key_option, listing_options
 from sa_jobqueue.cli._options import Database, by_option, instant, json_option, with_database
 from sa_jobqueue.cli._output import (
     counted,
@@ -33,6 +33,7 @@ from sa_jobqueue.operations import (
     list_chain_jobs,
     list_chains,
 )
+from sa_jobqueue.operations.pages import collected
 from sa_jobqueue.types import JobStatus
 
 SHOWN: Final = 1000

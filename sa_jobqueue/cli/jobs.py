@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._listing import collected, fairness_key_option, listing_options
+from sa_jobqueue.cli._listing import fairness_key_option, listing_options
 from sa_jobqueue.cli._options import Database, by_option, json_option, with_database
 from sa_jobqueue.cli._output import (
     counted,
@@ -41,7 +41,7 @@ from sa_jobqueue.operations import (
     redrive_dead_letters,
     trigger_jobs,
 )
-from sa_jobqueue.operations.pages import every_item
+from sa_jobqueue.operations.pages import collected, every_item
 from sa_jobqueue.redaction import redacted
 from sa_jobqueue.types import ENDED, JobStatus
 

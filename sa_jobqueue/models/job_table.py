@@ -89,6 +89,8 @@ def job_table_args(layout: Layout) -> tuple[Any, ...]:
             "created_at",
             postgresql_where=text("deduplication_key IS NOT NULL AND chain_index = 0"),
         ),
+        # For listings by these states; jobs that are never blocked and never die cost nothing.
+        Index(conv(name("ix_job_blocked_or_dead")), "id", postgresql_where=text("status IN ('blocked', 'dead')")),
         # The next three contain only jobs that use the feature.
         Index(
             conv(name("ix_job_expiring")),

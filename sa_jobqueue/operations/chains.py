@@ -21,6 +21,7 @@ from sa_jobqueue.operations.pages import (
     check_limit,
     check_lists,
     check_statuses,
+    few_unfinished,
     ordered_page,
     page_of,
     scanned_page,
@@ -115,6 +116,8 @@ def list_chains(
     check_columns(model.Chain, columns)
     check_ids(model, ids=where.ids, job_ids=where.job_ids)
     check_after(model, after)
+    with translated():  # the status of a chain is that of its last job, the only one that can be unfinished
+        unfinished = few_unfinished(session, model, where.statuses, most=scan_limit)
     statement = listings.chains(
         model,
         *listings.chains_like(
@@ -127,7 +130,7 @@ def list_chains(
             created_after=where.created_after,
             created_before=where.created_before,
         ),
-        narrowed=listings.chains_among(model, ids=where.ids, job_ids=where.job_ids),
+        narrowed=listings.chains_among(model, ids=where.ids, job_ids=where.job_ids, unfinished=unfinished),
         columns=columns,
         after=after,
         limit=limit,

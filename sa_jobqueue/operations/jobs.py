@@ -25,6 +25,7 @@ from sa_jobqueue.operations.pages import (
     check_lists,
     check_position,
     check_statuses,
+    few_unfinished,
     page_of,
     scanned_page,
 )
@@ -132,6 +133,9 @@ def list_jobs(
     own = [] if matching is None else [_checked(matching, model)]
     # Few jobs of chains are found by their index; many are walked past by id, like any others.
     few = bool(where.chain_ids) and len(where.chain_ids) + _continuations(session, where.chain_ids, model) <= scan_limit
+    parts: dict[str, Any] = {"queues": where.queues, "fairness_keys": where.fairness_keys}
+    with translated():
+        unfinished = few_unfinished(session, model, where.statuses, **parts, most=scan_limit)
     statement = listings.jobs(
         model,
         *listings.jobs_like(
@@ -146,7 +150,7 @@ def list_jobs(
             created_before=where.created_before,
         ),
         *own,
-        narrowed=listings.jobs_among(model, ids=where.ids, chain_ids=where.chain_ids if few else ()),
+        narrowed=listings.jobs_among(model, ids=where.ids, chain_ids=where.chain_ids if few else (), unfinished=unfinished),
         columns=columns,
         after=after,
         limit=limit,

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
-from sqlalchemy import Select, inspect
+from sqlalchemy import Select, func, inspect, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.statements import listings
 from sa_jobqueue.types import JobStatus
 
 T = TypeVar("T")
 
 MAX_PAGE: Final = 1000
+ENDED_WELL: Final = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
+"""States that no index is kept for: most jobs of a table are in them."""
 SCAN_LIMIT: Final = 10_000
 """Maximum number of index entries that one call of a listing reads: some tens of milliseconds."""
 MAX_SCAN: Final = 1_000_000
@@ -40,6 +45,37 @@ class Page(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.items)
+
+
+def collected(list_page: Callable[..., Page[T]], *, limit: int, after: Any = None, seconds: float = math.inf) -> Page[T]:
+    """Return a page of `limit` items, from as many pages of a listing as it takes.
+
+    `seconds`: after this time the search stops; the page is then short. At least one page is read.
+    """
+    ends = time.monotonic() + seconds
+    page = list_page(after=after, limit=limit)
+    while len(page.items) < limit and page.next is not None and time.monotonic() < ends:
+        following = list_page(after=page.next, limit=limit - len(page.items))
+        page = Page([*page.items, *following.items], following.next)
+    return page
+
+
+def few_unfinished(
+    session: Session,
+    model: type[Any],
+    statuses: Sequence[JobStatus],
+    *,
+    queues: Sequence[str] = (),
+    fairness_keys: Sequence[str] = (),
+    most: int,
+) -> Select[Any] | None:
+    """Return what selects the jobs in these states by an index; None if they are many, or in states that have none."""
+    if not statuses or any(JobStatus(one) in ENDED_WELL for one in statuses):
+        return None
+    given: dict[str, Any] = {"queues": queues, "fairness_keys": fairness_keys, "limit": most + 1}
+    found = listings.unfinished(model, [JobStatus(one) for one in dict.fromkeys(statuses)], **given)
+    count = session.scalar(select(func.count()).select_from(found.limit(most + 1).subquery()))
+    return found if count is not None and count <= most else None
 
 
 def every_item(list_page: Callable[[Any], Page[T]]) -> Iterator[T]:

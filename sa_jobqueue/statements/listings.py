@@ -7,7 +7,7 @@ the last. A statement returns its position in its own rows, since a second state
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -32,7 +32,7 @@ from sqlalchemy.orm import aliased, contains_eager
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import status, table
-from sa_jobqueue.types import JobId, JobStatus
+from sa_jobqueue.types import MIN_PRIORITY, JobId, JobStatus
 
 
 def jobs(
@@ -167,6 +167,30 @@ def count_continuations(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) 
     return select(func.coalesce(func.sum(last.scalar_subquery()), literal_column("0"))).select_from(chain)
 
 
+def unfinished(
+    model: type[JobMixin[Any]],
+    statuses: Sequence[JobStatus],
+    *,
+    queues: Sequence[str] = (),
+    fairness_keys: Sequence[str] = (),
+    limit: int,
+) -> Select[Any]:
+    """Return jobs in states of which an index has only those: all but completed and cancelled.
+
+    Shape: `(id, root_id)`, `limit` a state. Index: `ix_job_claim`, `ix_job_running`, `ix_job_blocked_or_dead`.
+    """
+    job = table(model)
+    parts = []
+    for one in statuses:
+        found = select(job.c.id, job.c.root_id).where(job.c.status == status(one))
+        if one is JobStatus.PENDING:
+            found = found.where(job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
+            found = found.where(*_alike(job, (), queues, fairness_keys, after=None, before=None))
+        parts.append(select(found.limit(limit).subquery()))
+    every = union_all(*parts).subquery("unfinished")
+    return select(every.c.id, every.c.root_id)
+
+
 def jobs_like(
     model: type[JobMixin[Any]],
     *,
@@ -226,9 +250,13 @@ def chains_like(
 
 
 def jobs_among(
-    model: type[JobMixin[Any]], *, ids: Sequence[JobId] = (), chain_ids: Sequence[JobId] = ()
+    model: type[JobMixin[Any]],
+    *,
+    ids: Sequence[JobId] = (),
+    chain_ids: Sequence[JobId] = (),
+    unfinished: Select[Any] | None = None,
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions that lead to few jobs by an index: `pk_job`, `uq_job_chain`."""
+    """Return the conditions that lead to few jobs by an index: `pk_job`, `uq_job_chain`, those of `unfinished`."""
     job, later = table(model), table(model).alias("later")
     found: list[ColumnElement[bool]] = [job.c.id == any_(_ids(model, ids))] if ids else []
     if chain_ids:
@@ -236,19 +264,28 @@ def jobs_among(
         others = select(later.c.id).where(later.c.root_id == any_(roots))
         # An array, computed once, and not a join: so that there is one way to the jobs, by their primary key.
         found.append(job.c.id == any_(func.array(others.scalar_subquery(), type_=roots.type).concat(roots)))
+    if unfinished is not None:
+        found.append(job.c.id == any_(_array_of(model, unfinished, lambda rows: rows.c.id)))
     return found
 
 
 def chains_among(
-    model: type[JobMixin[Any]], *, ids: Sequence[JobId] = (), job_ids: Sequence[JobId] = ()
+    model: type[JobMixin[Any]],
+    *,
+    ids: Sequence[JobId] = (),
+    job_ids: Sequence[JobId] = (),
+    unfinished: Select[Any] | None = None,
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions that lead to few chains by an index: `pk_job`. `job_ids`: of jobs anywhere in them."""
+    """Return the conditions that lead to few chains by an index. `job_ids`, `unfinished`: jobs anywhere in them."""
     job, member = table(model), table(model).alias("member")
     found: list[ColumnElement[bool]] = [job.c.id == any_(_ids(model, ids))] if ids else []
     if job_ids:
         members = _ids(model, job_ids)
         theirs = select(member.c.chain_id).where(member.c.id == any_(members))
         found.append(job.c.id == any_(func.array(theirs.scalar_subquery(), type_=members.type)))
+    if unfinished is not None:
+        root = _array_of(model, unfinished, lambda rows: func.coalesce(rows.c.root_id, rows.c.id))
+        found.append(job.c.id == any_(root))
     return found
 
 
@@ -315,6 +352,12 @@ def _read(page: Subquery, entity: Any, columns: Sequence[str], *, newest_first: 
 
 def _read_columns(entity: Any, columns: Sequence[str]) -> list[Any]:
     return [getattr(entity, name) for name in columns] if columns else [entity]
+
+
+def _array_of(model: type[JobMixin[Any]], rows: Select[Any], value: Callable[[Any], ColumnElement[Any]]) -> Any:
+    """Return an array of the ids in rows, computed once for the statement."""
+    found = rows.subquery("found")
+    return func.array(select(value(found)).scalar_subquery(), type_=ARRAY(id_parameter(model.__jobqueue__)))
 
 
 def _ids(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> ColumnElement[Any]:

@@ -325,5 +325,5 @@ def _free_port() -> int:
 
 
 def _render(url: URL) -> str:
-    # Old Alembic environments pass it to `configparser`, which takes a percent sign for an interpolation.
+    # Old Alembic environments pass it to the parser of ini files, which takes a percent sign for an interpolation.
     return url.render_as_string(hide_password=False).replace("%2F", "/")

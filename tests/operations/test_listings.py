@@ -92,6 +92,25 @@ def test_a_listing_that_reaches_its_scan_limit_returns_where_to_continue(
         assert len(found) <= 11 // scan_limit + 4
 
 
+@pytest.mark.parametrize("newest_first", [True, False])
+@pytest.mark.parametrize("state", [PENDING, RUNNING, BLOCKED, DEAD])
+def test_a_state_that_is_not_an_end_is_listed_by_its_index_however_many_have_ended(
+    session: Session, jobs: Jobs, chains: Chains, state: JobStatus, newest_first: bool
+) -> None:
+    jobs.add(DONE)
+    wanted = [jobs.add(state, queue=queue) for queue in ("mail", "default", "default")]
+    for _ in range(20):
+        jobs.add(DONE)
+    root, last = chains.add(DONE, state)
+    asked: dict[str, Any] = {"scan_limit": 5, "newest_first": newest_first}
+    both = [PENDING, state]
+    expected = sorted([*wanted, last], reverse=newest_first)
+    assert pages(list_jobs, session, where=JobFilter(statuses=both), **asked) == [expected]
+    assert pages(list_jobs, session, where=JobFilter(statuses=both, queues=["mail"]), **asked) == [[wanted[0]]]
+    roots = sorted([*wanted, root], reverse=newest_first)
+    assert pages(list_chains, session, where=ChainFilter(statuses=both), **asked) == [roots]
+
+
 @pytest.mark.parametrize(("option", "value"), [("limit", 0), ("limit", 1001), ("scan_limit", 0), ("scan_limit", 10**7)])
 def test_the_bounds_of_a_page_are_checked(session: Session, option: str, value: int) -> None:
     for listing in (list_jobs, list_chains):

@@ -22,6 +22,8 @@ from sa_jobqueue.redaction import REDACTED, redacted, redacted_error
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}.*")
 PAGE: Final = 50
 """Default number of rows of a list."""
+SEARCH_SECONDS: Final = 0.25
+"""How long a list goes on to search for rows of a filter that no index serves."""
 
 
 def short(job_id: Any) -> str:

@@ -9,10 +9,10 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.dashboard import forms, graph
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
-from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen, short
+from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Context, Outcome, Preview, Screen, short
 from sa_jobqueue.errors import ChainNotFoundError
 from sa_jobqueue.operations import ChainFilter, cancel_chains, delete_chains, list_chain_jobs, list_chains
-from sa_jobqueue.operations.pages import SCAN_LIMIT
+from sa_jobqueue.operations.pages import Page, collected
 from sa_jobqueue.statements import chains
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 
@@ -37,15 +37,12 @@ def view(context: Context) -> dict[str, Any]:
     )
     order = params.choice("order", ("newest", "oldest"))
     with context.read() as session:
-        page = list_chains(
-            session,
-            where=where,
-            columns=COLUMNS,
-            after=params.job_id("after", context.model),
-            limit=PAGE,
-            newest_first=order == "newest",
-            model=context.model,
-        )
+        newest_first, after = order == "newest", params.job_id("after", context.model)
+
+        def some(**more: Any) -> Page[dict[str, Any]]:
+            return list_chains(session, where=where, columns=COLUMNS, newest_first=newest_first, model=context.model, **more)
+
+        page = collected(some, after=after, limit=PAGE, seconds=SEARCH_SECONDS)
     filters = {
         "status": list(where.statuses),
         "type": list(where.types),
@@ -59,7 +56,6 @@ def view(context: Context) -> dict[str, Any]:
         "statuses": list(JobStatus),
         "next_url": None if page.next is None else context.url("chains", **filters, after=page.next),
         "is_short": page.next is not None and len(page.items) < PAGE,
-        "scan_limit": SCAN_LIMIT,
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -13,9 +14,9 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import MAX_VALUES, ParameterError
-from sa_jobqueue.dashboard.screens.base import PAGE, Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Context, Outcome, Preview, Screen
 from sa_jobqueue.operations import JobFilter, cancel_jobs, list_jobs, set_priority, trigger_jobs
-from sa_jobqueue.operations.pages import SCAN_LIMIT
+from sa_jobqueue.operations.pages import collected
 from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobStatus
 
 COLUMNS: Final = (
@@ -72,15 +73,20 @@ def view(context: Context) -> dict[str, Any]:
     shown = _shown(context)
     with context.read() as session:
         now: datetime = session.execute(select(func.now())).scalar_one()
-        page = list_jobs(
-            session,
-            where=where,
-            matching=None if contains is None else context.model.input.contains(type_coerce(contains, JSONB)),
-            columns=COLUMNS,
+
+        page = collected(
+            partial(
+                list_jobs,
+                session,
+                where=where,
+                matching=None if contains is None else context.model.input.contains(type_coerce(contains, JSONB)),
+                columns=COLUMNS,
+                newest_first=order == "newest",
+                model=context.model,
+            ),
             after=params.job_id("after", context.model),
             limit=limit,
-            newest_first=order == "newest",
-            model=context.model,
+            seconds=SEARCH_SECONDS,
         )
     filters = {
         "status": list(where.statuses),
@@ -113,7 +119,6 @@ def view(context: Context) -> dict[str, Any]:
         # A short page that goes on: the search stopped at its limit.
         "searched_to": _created(page.next) if page.next is not None and len(page.items) < limit else None,
         "is_short": page.next is not None and len(page.items) < limit,
-        "scan_limit": SCAN_LIMIT,
         "statuses": list(JobStatus),
         "columns": SHOWN,
         "shown": shown,

@@ -135,6 +135,8 @@ CREATE INDEX ${p}ix_job_running ON ${q}job (leased_by, changed_xid, leased_until
 --;
 CREATE INDEX ${p}ix_job_has_waiters ON ${q}job (id) WHERE has_waiters AND chain_completed_at IS NOT NULL
 --;
+CREATE INDEX ${p}ix_job_blocked_or_dead ON ${q}job (id) WHERE status IN ('blocked', 'dead')
+--;
 CREATE UNIQUE INDEX ${p}uq_job_chain ON ${q}job (root_id, chain_index) WHERE root_id IS NOT NULL
 --;
 CREATE UNIQUE INDEX ${p}uq_job_deduplication ON ${q}job (chain_type_name, deduplication_key)
