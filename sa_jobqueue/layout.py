@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from sa_jobqueue.errors import InvalidOptionError
 
@@ -54,6 +55,22 @@ class Layout:
         names that begin with it.
         """
         return f"{self.schema or ''}.{self.prefix}job:{topic}"
+
+    def check_translation(self, options: Mapping[str, Any]) -> None:
+        """Refuse a `schema_translate_map` that moves the queue's tables: COPY, triggers and workers cannot follow it.
+
+        `options`: execution options of a connection or an engine. Raises: InvalidOptionError.
+        """
+        translated = options.get("schema_translate_map") or {}
+        if translated.get(self.schema, self.schema) != self.schema:
+            moved = f"would move the queue's tables from schema {self.schema!r} to {translated[self.schema]!r}"
+            cure = (
+                "give the queue a schema that the map leaves alone (queue_schema=...), or give each tenant an engine with a "
+                "search_path (connect_args={'options': '-csearch_path=tenant'})"
+            )
+            raise InvalidOptionError(
+                "schema_translate_map", f"{moved}, which COPY, triggers and workers cannot follow: {cure}"
+            )
 
 
 def _check(option: str, value: str, longest: int) -> None:

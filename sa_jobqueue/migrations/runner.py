@@ -114,6 +114,7 @@ def migrate(
     or SchemaError if the tables are not of `from_version`, SchemaTooNewError for a version this library does not know,
     SchemaBusyError if other transactions held the tables all the time; nothing was changed.
     """
+    layout.check_translation(connection.get_execution_options())
     with _in_transaction(connection):
         _migrate(connection, layout, from_version=from_version, to_version=to_version, patience=patience)
 
@@ -195,6 +196,7 @@ def prepare(
 
 
 def _walk(connection: Connection, layout: Layout, to_version: int, *, up: bool, patience: timedelta) -> int:
+    layout.check_translation(connection.get_execution_options())
     with _in_transaction(connection):
         _lock(connection, layout)  # before the look, so that the second of two programs that start together finds it done
         found = known_version(connection, layout)

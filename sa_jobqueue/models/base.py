@@ -126,6 +126,7 @@ def register(table: Table, layout: Layout) -> None:
         if connection.dialect.name != "postgresql" and table not in (tables or ()):
             return  # other tables of the application, which may well be created elsewhere
         require_postgresql(connection.dialect.name)
+        layout.check_translation(connection.get_execution_options())
         for statement in versions.v0001.place(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
             connection.execute(verbatim(statement))
 

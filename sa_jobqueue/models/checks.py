@@ -116,6 +116,16 @@ def check_class(cls: Any, layout: Layout, keywords: dict[str, Any], *, tables: I
         )
 
 
+def check_subclass(cls: type) -> None:
+    """Refuse a subclass of a queue's class with a table of its own. Raises: InvalidOptionError."""
+    if "__tablename__" in cls.__dict__ or "__table__" in cls.__dict__:
+        raise InvalidOptionError(
+            cls.__name__,
+            "has a table of its own, and a job is one row: joined-table and concrete inheritance are not supported. Use "
+            "single-table inheritance (no __tablename__, nullable columns), or another class with a foreign key to the job",
+        )
+
+
 def check_name(field: str, value: object) -> None:
     """Check the name of a queue or job type. Raises: InvalidJobError."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):

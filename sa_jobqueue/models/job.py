@@ -45,6 +45,7 @@ from sa_jobqueue.models.checks import (
     check_flag,
     check_name,
     check_number,
+    check_subclass,
     check_text,
     declarative_base_of,
     due_at,
@@ -180,6 +181,8 @@ class JobMixin(Generic[IdT]):
         mapped = hasattr(cls, "registry") or hasattr(cls, "__pydantic_complete__")
         if not mapped or any("__jobqueue__" in base.__dict__ for base in cls.__mro__[1:]):
             # Another mixin, not a mapped class yet; or a subclass of a queue, which is that same queue.
+            if mapped:
+                check_subclass(cls)
             super().__init_subclass__(**kwargs)
             return
         check_bases(cls, JobMixin)
@@ -203,7 +206,11 @@ class JobMixin(Generic[IdT]):
         base = declarative_base_of(cls)
         for noun, (mixin, table) in _COMPANIONS.items():
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}
-            body |= {"__module__": cls.__module__, "__doc__": mixin.__doc__}
+            body |= {
+                "__module__": cls.__module__,
+                "__doc__": mixin.__doc__,
+                "metadata": cast("Table", cls.__table__).metadata,
+            }
             setattr(cls, noun, type(f"{cls.__name__}{noun}", (mixin, base), body))
         cls.Chain = map_chain(cls, mapper.registry)
         register(cast("Table", cls.__table__), layout)

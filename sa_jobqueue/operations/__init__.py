@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
-from sqlalchemy.orm import scoped_session
+from sqlalchemy.orm import Session, scoped_session
 
 from sa_jobqueue.errors import InvalidOptionError, require_postgresql
 from sa_jobqueue.operations.audit import AuditFilter, list_audit, prune_audit
@@ -93,6 +93,7 @@ from sa_jobqueue.operations.schedules import (
 )
 from sa_jobqueue.operations.schema import check_schema
 from sa_jobqueue.operations.steps import list_steps
+from sa_jobqueue.operations.transactions import on_queue
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 from sa_jobqueue.operations.writes import (
     RejectedRow,
@@ -103,6 +104,7 @@ from sa_jobqueue.operations.writes import (
     list_writes,
     prune_writes,
 )
+from sa_jobqueue.registry.handlers import Handler
 
 __all__ = [
     "AuditFilter",
@@ -206,9 +208,16 @@ __all__ = [
 def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
     """Give an operation the session of a `scoped_session`, and refuse sessions and databases that it cannot use.
 
-    An `AsyncSession` would fail much later, at the first result that was not awaited. Another database fails by its first
-    statement, so only errors are looked at.
+    What it executes goes to the bind of the queue's class (`on_queue`). An `AsyncSession` would fail much later, at the
+    first result that was not awaited. Another database fails by its first statement, so only errors are looked at.
     """
+
+    default = getattr(inspect.signature(operation).parameters.get("model"), "default", None)
+
+    def model_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the class of the queue that a call is about; None if the operation finds out by its jobs."""
+        handler = kwargs.get("handler")
+        return handler.model if isinstance(handler, Handler) else kwargs.get("model", default)
 
     @functools.wraps(operation)
     def call(session: Any, *args: Any, **kwargs: Any) -> Any:
@@ -217,7 +226,11 @@ def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
             raise InvalidOptionError("session", f"is an AsyncSession: await sa_jobqueue.aio.{name}(...)")
         given = session() if isinstance(session, scoped_session) else session
         try:
-            return operation(given, *args, **kwargs)
+            model = model_of(args, kwargs)
+            if model is None or not isinstance(given, Session):
+                return operation(given, *args, **kwargs)
+            with on_queue(given, model):
+                return operation(given, *args, **kwargs)
         except Exception:
             with suppress(UnboundExecutionError, AttributeError):
                 require_postgresql(given.get_bind().dialect.name)

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.deletion import check_chain_ids, missing_chains
-from sa_jobqueue.operations.jobs import _change
+from sa_jobqueue.operations.jobs import _cancel
 from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.operations.transactions import queue_connection
 from sa_jobqueue.operations.unblocking import unblock_all
@@ -50,8 +50,8 @@ def cancel_chains(
         raise missing_chains(session, missing, model)
     current = session.execute(deletion.current_jobs(model), {"ids": given}).all()
     job_ids = [row.id for row in current]
-    session.execute(jobs.lock(model, job_ids))
-    _change(session, job_ids, model, status=JobStatus.CANCELLED)
+    locked = {row.id: row.status for row in session.execute(jobs.lock(model, job_ids))}
+    _cancel(session, job_ids, model, [job_id for job_id in job_ids if locked[job_id] is JobStatus.RUNNING])
     cancelled = [row.chain_id for row in current]
     unblock_all(queue_connection(session, model), model, [chain_id for chain_id in cancelled if roots[chain_id].has_waiters])
     record(session, "cancel_chains", by=by, ids=cancelled, matched=len(given), model=model, chains=given)

@@ -19,7 +19,7 @@ from sa_jobqueue.errors.drivers import SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.enqueueing import notify_workers
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.transactions import queue_connection, require_transaction
+from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.types import INITIAL, LONGEST, Enqueued, JobId
 
@@ -127,12 +127,13 @@ def enqueue_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) ->
         _check_one(f"new[{index}]", job, given)
         _check_free(f"new[{index}]", job)
     for kind in {type(job) for job, _ in listed}:
-        require_transaction(session.connection(bind_arguments={"mapper": kind}), "deduplication")
+        require_transaction(queue_connection(session, kind), "deduplication")
     session.flush()
     keys = sorted({(type(job).__module__, type(job).__qualname__, job.type_name, given.key) for job, given in listed})
     models = {(type(job).__module__, type(job).__qualname__): type(job) for job, _ in listed}
     for module, name, type_name, key in keys:
-        session.execute(deduplication.lock_key(models[module, name], type_name, key))
+        with on_queue(session, models[module, name]):
+            session.execute(deduplication.lock_key(models[module, name], type_name, key))
     return [_find_or_make(session, job, given) for job, given in listed]
 
 
@@ -154,6 +155,11 @@ def _check_one(field: str, job: object, given: object) -> None:
 
 
 def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT, Enqueued]:
+    with on_queue(session, type(job)):
+        return _found_or_made(session, job, given)
+
+
+def _found_or_made(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT, Enqueued]:
     for _ in range(_TRIES):
         found = _find(session, job, given)
         if found is not None:
@@ -172,20 +178,20 @@ def _find_or_make(session: Session, job: JobT, given: Deduplicate) -> tuple[JobT
                 session.flush()
         except DBAPIError as error:
             if diagnose(error).sqlstate == SERIALIZATION_FAILURE:
-                check_snapshot(session, given.key, error)
+                check_snapshot(session, type(job), given.key, error)
             raise
         except ConflictError as error:
             if "uq_job_deduplication" not in error.constraint:
                 raise
-            check_snapshot(session, given.key, error)
+            check_snapshot(session, type(job), given.key, error)
             continue
         return job, Enqueued.CREATED
     raise ConflictError(f"the key {given.key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
 
 
-def check_snapshot(session: Session, key: str | None, cause: Exception) -> None:
+def check_snapshot(session: Session, model: type[JobMixin[Any]], key: str | None, cause: Exception) -> None:
     """Raise StaleSnapshotError if another read in this transaction could not see who has the key."""
-    isolation_level = session.connection().get_isolation_level()
+    isolation_level = queue_connection(session, model).get_isolation_level()
     if isolation_level != "READ COMMITTED":
         raise StaleSnapshotError(key, isolation_level) from cause
 
@@ -201,7 +207,7 @@ def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqu
         changed = deduplication.replace(model, found.id, given.key, new=job, replaced=given.replace, max_wait=given.max_wait)
         with translated():
             is_changed = session.execute(changed).first() is not None
-        session.refresh(found)
+        session.scalars(deduplication.again(model, found.id)).one()
         if is_changed:
             notify_workers(session, queue_connection(session, model), model, found.queue, found.fairness_key)
             return Enqueued.UPDATED if given.replace else Enqueued.EXISTING

@@ -54,7 +54,7 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
         return []
     given = _check(listed)
     model = type(listed[0][0])
-    require_transaction(session.connection(bind_arguments={"mapper": model}), "deduplication")
+    require_transaction(queue_connection(session, model), "deduplication")
     by_key: dict[_Key, list[JobT]] = {}
     for job, one in listed:
         job.deduplication_key = one.key
@@ -101,7 +101,7 @@ def _lock(session: Session, model: type[JobMixin[Any]], keys: Sequence[_Key]) ->
     if len(keys) > MOST_LOCKED:
         raise InvalidJobError("new", f"must have at most {MOST_LOCKED:,} keys with scope 'any', got {len(keys):,}; split it")
     names = [deduplication.lock_name(model, *key) for key in keys]
-    session.execute(deduplication.lock_keys(), {"names": names})
+    queue_connection(session, model).execute(deduplication.lock_keys(), {"names": names})
 
 
 def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], given: Deduplicate) -> dict[_Key, _Result]:
@@ -124,7 +124,7 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
             savepoint.rollback()
             state = diagnose(error).sqlstate
             if state == SERIALIZATION_FAILURE:
-                check_snapshot(session, next(iter(left))[1] if len(left) == 1 else None, error)
+                check_snapshot(session, model, next(iter(left))[1] if len(left) == 1 else None, error)
             if state != DEADLOCK:
                 raise
             continue

@@ -74,6 +74,7 @@ def _before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[An
             "were not written: only session.add and the cascade of save-update take them along; merge, and events "
             "that add jobs during the flush, do not. Add the job itself to the session before the flush",
         )
+    job.__jobqueue__.check_translation(connection.get_execution_options())
     # A job that is added again after a rollback still has the id of that transaction, where no claim would find it.
     job.__dict__.pop("changed_xid", None)
     session, model = object_session(job), type(job)

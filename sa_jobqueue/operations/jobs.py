@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, overload
@@ -33,7 +33,7 @@ from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.operations.transactions import queue_connection
 from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
-from sa_jobqueue.statements import jobs, listings
+from sa_jobqueue.statements import jobs, listings, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
 
@@ -223,7 +223,7 @@ def cancel_jobs(
     open_ids = [job_id for job_id in given if locked[job_id].status not in ENDED]
     if dry_run:
         return BulkResult(open_ids, len(given))
-    _change(session, open_ids, model, status=JobStatus.CANCELLED)
+    _cancel(session, open_ids, model, [job_id for job_id in open_ids if locked[job_id].status is JobStatus.RUNNING])
     ended = {locked[job_id].chain_id for job_id in open_ids}
     unblock_all(
         queue_connection(session, model), model, [chain_id for chain_id in sorted(ended) if locked[chain_id].has_waiters]
@@ -305,15 +305,34 @@ def _lock(
     return locked
 
 
+def _cancel(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], running: Sequence[JobId]) -> None:
+    """Cancel jobs that are locked. `running`: those of them whose attempts end with it."""
+    with translated():
+        for some in _batches(running):
+            session.execute(jobs.interrupt(model), {"ids": some})
+            session.execute(notifications.notify_each(model, "lost"), {"ids": list(map(str, some))})
+        for some in _batches(ids):
+            session.execute(jobs.cancel(model), {"ids": some})
+    _expire(session, ids, model)
+
+
 def _change(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], **values: Any) -> None:
     if not ids:
         return
     with translated():
         # In parts: with all of many ids in one array, the server looks through the array for each row.
-        for first in range(0, len(ids), BATCH):
-            session.execute(jobs.change(model, ids[first : first + BATCH], **values))
-    # What the session holds of them is history now; only these are read again.
-    for job_id in ids:
+        for some in _batches(ids):
+            session.execute(jobs.change(model, some, **values))
+    _expire(session, ids, model)
+
+
+def _batches(ids: Sequence[JobId]) -> Iterator[list[JobId]]:
+    return (list(ids[first : first + BATCH]) for first in range(0, len(ids), BATCH))
+
+
+def _expire(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]]) -> None:
+    """Expire jobs that have been changed: what the session holds of them is history now."""
+    for job_id in ids if session.identity_map.keys() else ():
         known = session.identity_map.get(session.identity_key(model, job_id))
         if known is not None:
             session.expire(known)

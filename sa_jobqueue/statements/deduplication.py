@@ -35,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.sql.selectable import TableValuedAlias
+from sqlalchemy.sql.selectable import ExecutableReturnsRows, TableValuedAlias
 
 from sa_jobqueue.db.copy import CopyTarget
 from sa_jobqueue.models import JobMixin
@@ -82,21 +82,34 @@ def find(
     open_only: bool,
     window: timedelta | None,
     exclude: Sequence[JobId],
-) -> Select[Any]:
+) -> ExecutableReturnsRows:
     """Return the newest root job whose chain has the key, as an ORM object.
 
     `open_only`: leave out chains that have ended. `window`: leave out those enqueued longer ago, by the database's
     clock. `exclude`: leave out these chains.
     Index: `uq_job_deduplication` for open ones, `ix_job_deduplication` otherwise.
     """
-    chosen = select(model).where(*_has(model, type_name, key)).order_by(model.created_at.desc()).limit(1)
+    job = table(model)
+    has_key = (job.c.chain_type_name == type_name, job.c.deduplication_key == key, job.c.chain_index == 0)
+    chosen = select(job).where(*has_key).order_by(job.c.created_at.desc()).limit(1)
     if open_only:
-        chosen = chosen.where(model.chain_completed_at.is_(None))
+        chosen = chosen.where(job.c.chain_completed_at.is_(None))
     if window is not None:
-        chosen = chosen.where(model.created_at >= func.now() - literal(window, INTERVAL))
+        chosen = chosen.where(job.c.created_at >= func.now() - literal(window, INTERVAL))
     if exclude:
-        chosen = chosen.where(~(table(model).c.id == any_(_ids(model, exclude))))
-    return chosen.execution_options(populate_existing=True)
+        chosen = chosen.where(~(job.c.id == any_(_ids(model, exclude))))
+    return _entity(model, chosen)
+
+
+def again(model: type[JobMixin[Any]], job_id: JobId) -> ExecutableReturnsRows:
+    """Read a job that the session has again, as an ORM object. Index: the primary key."""
+    job = table(model)
+    return _entity(model, select(job).where(job.c.id == job_id))
+
+
+def _entity(model: type[JobMixin[Any]], chosen: Select[Any]) -> ExecutableReturnsRows:
+    # Not an ORM select: criteria that the application adds to its own ones could hide who has a key.
+    return select(model).from_statement(chosen).execution_options(populate_existing=True)
 
 
 def give_up_key(model: type[JobMixin[Any]], type_name: str, key: str, chains: Sequence[JobId]) -> Update:
@@ -310,10 +323,6 @@ def _open(job: Table, given: TableValuedAlias) -> list[ColumnElement[bool]]:
 
 def _waits(job: Table) -> ColumnElement[bool]:
     return job.c.status.in_([status(JobStatus.PENDING), status(JobStatus.BLOCKED)])
-
-
-def _has(model: type[JobMixin[Any]], type_name: str, key: str) -> list[ColumnElement[bool]]:
-    return [model.chain_type_name == type_name, model.deduplication_key == key, model.chain_index == 0]
 
 
 def _ids(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> ColumnElement[Any]:

@@ -26,6 +26,7 @@ from sqlalchemy import (
     insert,
     literal,
     literal_column,
+    null,
     select,
     union_all,
     update,
@@ -35,6 +36,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.dialects.postgresql import array as array_of
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.db.copy import CopyTarget
@@ -43,7 +45,7 @@ from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due
 from sa_jobqueue.statements._parts import XID, array, once_a_model, status, table
 from sa_jobqueue.statements.arrivals import heads, is_keyed
-from sa_jobqueue.types import JobId, JobStatus
+from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 
 
 @once_a_model
@@ -188,6 +190,39 @@ def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> U
     return (
         update(view).where(view.c.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__))))).values(**values)
     )
+
+
+@once_a_model
+def cancel(model: type[JobMixin[Any]]) -> Update:
+    """Cancel jobs that have not ended. What the view does, without its function for each row.
+
+    Parameters: `ids`. Changes: -> cancelled; a trigger ends their chains. Clock: the database's `now()`.
+    Obliges: `lock` them first, `interrupt` those that run, at most `BATCH`. Index: the primary key.
+    """
+    job = table(model)
+    return (
+        update(job)
+        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
+        .values(
+            status=status(JobStatus.CANCELLED),
+            completed_at=func.now(),
+            leased_by=null(),
+            leased_until=null(),
+            changed_xid=literal_column("'0'"),  # the trigger on the table writes what follows from it
+        )
+        .execution_options(synchronize_session=False)
+    )
+
+
+@once_a_model
+def interrupt(model: type[JobMixin[Any]]) -> Insert:
+    """Record that the current attempts of running jobs were cancelled. Parameters: `ids`. Index: the primary keys."""
+    job, attempt = table(model), table(model.Attempt)
+    chosen = select(
+        job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, literal_column(f"'{AttemptOutcome.CANCELLED}'")
+    ).where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), job.c.status == status(JobStatus.RUNNING))
+    names = ["job_id", "attempt", "worker_id", "started_at", "outcome"]
+    return upsert(attempt).from_select(names, chosen).on_conflict_do_nothing()
 
 
 def attempts(model: type[JobMixin[Any]], job_id: JobId, *, after: int | None, limit: int, newest_first: bool) -> Select[Any]:

@@ -83,6 +83,8 @@ class Worker:
             raise InvalidOptionError("engine", f"must be an Engine or AsyncEngine, got a {type(engine).__name__}")
         if engine.dialect.name != "postgresql":
             require_postgresql(engine.dialect.name)
+        options_of_engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
+        jobs.model.__jobqueue__.check_translation(options_of_engine.get_execution_options())
         if not len(jobs.registry):
             raise InvalidOptionError("jobs", "has no handlers; import the modules that declare them before this")
         check_importable(jobs, app)

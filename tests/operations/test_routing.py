@@ -1,0 +1,204 @@
+"""Sessions that choose between databases or schemas: operations go to the primary of the queue's class, or are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Engine, ForeignKey, MetaData, Text, create_engine, event, func, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, with_loader_criteria
+from sqlalchemy.sql.dml import UpdateBase
+
+from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Worker, enqueue, enqueue_many
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.migrations.runner import upgrade
+from sa_jobqueue.models import Job
+from sa_jobqueue.operations import (
+    cancel_chains,
+    cancel_jobs,
+    complete_job,
+    enqueue_many_unique,
+    enqueue_payloads,
+    enqueue_unique,
+    explain_job,
+    get_job,
+    get_queue,
+    list_attempts,
+    list_chains,
+    list_jobs,
+    pause_queues,
+    reschedule_jobs,
+    send_event,
+    set_priority,
+)
+from tests.fixtures.jobs import Jobs
+
+jobs_ = JobQueue()
+
+
+@jobs_.handler("routed")
+def routed(n: int) -> None: ...
+
+
+def elsewhere() -> Engine:
+    """Return an engine that no statement may reach."""
+    return create_engine("postgresql+psycopg://nobody@127.0.0.1:1/none", connect_args={"connect_timeout": 1})
+
+
+class Other(DeclarativeBase): ...
+
+
+class RoutingSession(Session):
+    """As in SQLAlchemy's manual: flushes, updates and deletes go to the primary, the rest to a replica."""
+
+    primary: Engine
+
+    def get_bind(self, mapper: Any = None, clause: Any = None) -> Any:  # type: ignore[override]
+        return self.primary if self._flushing or isinstance(clause, UpdateBase) else elsewhere()
+
+
+@pytest.fixture(params=["class", "base", "routing"])
+def routing(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Session]:
+    """Give a session whose default bind is another database, or that sends reads to one."""
+    session: Session
+    if request.param == "routing":
+        session = RoutingSession(autoflush=False)
+        session.primary = engine
+    else:
+        session = Session(elsewhere(), binds={Job if request.param == "class" else Job.__mro__[2]: engine})
+    with session:
+        yield session
+
+
+OPERATIONS: dict[str, Callable[[Session, UUID], Any]] = {
+    "enqueue_many": lambda session, _: enqueue_many(session, [routed.job(1)]),
+    "enqueue_payloads": lambda session, _: enqueue_payloads(session, routed, [1]),
+    "enqueue": lambda session, _: enqueue(session, routed.job(1), deduplicate="k"),
+    "enqueue again": lambda session, given: enqueue(
+        session, routed.job(1), deduplicate=Deduplicate("held", replace=["priority"])
+    ),
+    "enqueue_unique": lambda session, _: enqueue_unique(session, [(routed.job(1), Deduplicate("k", scope="any"))]),
+    "enqueue_many_unique": lambda session, _: enqueue_many_unique(session, [(routed.job(1), Deduplicate("k"))]),
+    "a job with a blocker": lambda session, given: routed.enqueue(session, 1, blockers=[given]),
+    "cancel_jobs": lambda session, given: cancel_jobs(session, [given]),
+    "cancel_chains": lambda session, given: cancel_chains(session, [given]),
+    "complete_job": lambda session, given: complete_job(session, given, 1),
+    "reschedule_jobs": lambda session, given: reschedule_jobs(session, [given], at=datetime(2040, 1, 1, tzinfo=UTC)),
+    "set_priority": lambda session, given: set_priority(session, 3),
+    "pause_queues": lambda session, _: pause_queues(session, ["default"], by="me"),
+    "get_queue": lambda session, _: get_queue(session, "mail", for_update=True),
+    "get_job": get_job,
+    "list_jobs": lambda session, _: list_jobs(session),
+    "list_chains": lambda session, _: list_chains(session),
+    "list_attempts": list_attempts,
+    "explain_job": explain_job,
+    "send_event": lambda session, _: send_event(session, "paid", 1),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_goes_to_the_primary_of_the_queue_s_class(routing: Session, jobs: Jobs, name: str) -> None:
+    given = jobs.add(type_name="routed", chain_type_name="routed", deduplication_key="held")
+    OPERATIONS[name](routing, given)
+    routing.commit()
+    assert "get_bind" not in vars(routing)
+
+
+def test_companions_are_in_the_metadata_of_their_class() -> None:
+    own = MetaData()
+
+    class Kept(JobMixin, Other, queue_prefix="kept_"):
+        metadata = own
+
+    assert {table.name.removeprefix("kept_") for table in own.tables.values()} >= {
+        "job",
+        "job_attempt",
+        "queue",
+        "job_audit",
+    }
+    assert not [name for name in Other.metadata.tables if name.startswith("kept_")]
+
+
+TRANSLATED = "schema_translate_map: would move the queue's tables from schema None to 'tenant'"
+
+
+def migrate(engine: Engine) -> None:
+    with engine.connect() as connection:
+        upgrade(connection, Job.__jobqueue__)
+
+
+def in_session(engine: Engine, act: Callable[[Session], Any]) -> None:
+    with Session(engine) as session:
+        act(session)
+        session.flush()
+
+
+REFUSED: dict[str, Callable[[Engine], Any]] = {
+    "create_all": Job.metadata.create_all,
+    "migrations": migrate,
+    "Worker": lambda engine: Worker(jobs_, engine),
+    "session.add": lambda engine: in_session(engine, lambda session: session.add(Job("routed", 1))),
+    "handler.enqueue": lambda engine: in_session(engine, lambda session: routed.enqueue(session, 1)),
+}
+
+
+def call(name: str, engine: Engine) -> None:
+    if name in REFUSED:
+        REFUSED[name](engine)
+    else:
+        in_session(engine, lambda session: OPERATIONS[name](session, UUID(int=1)))
+
+
+@pytest.mark.parametrize("name", [*REFUSED, *OPERATIONS])
+def test_a_translated_schema_is_refused_at_the_first_call(engine: Engine, name: str) -> None:
+    tenant = engine.execution_options(schema_translate_map={None: "tenant"})
+    with pytest.raises(InvalidOptionError) as raised:
+        call(name, tenant)
+    assert str(raised.value).startswith(TRANSLATED)
+    assert "search_path" in str(raised.value)
+
+
+def test_a_map_of_other_schemas_is_no_matter(engine: Engine, jobs: Jobs) -> None:
+    others = engine.execution_options(schema_translate_map={"shared": "tenant"})
+    in_session(others, lambda session: enqueue_many(session, [routed.job(1)]))
+
+
+def test_a_subclass_with_a_table_of_its_own_is_refused_by_name() -> None:
+    class Base(DeclarativeBase): ...
+
+    class Parent(JobMixin, Base):
+        kind: Mapped[str] = mapped_column(Text, server_default="job")
+        __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "job"}  # noqa: RUF012
+
+    class Mail(Parent):
+        __mapper_args__ = {"polymorphic_identity": "mail"}  # noqa: RUF012
+
+    with pytest.raises(InvalidOptionError, match=r"Export: has a table of its own.*single-table inheritance"):
+
+        class Export(Parent):
+            __tablename__ = "export"
+            id: Mapped[UUID] = mapped_column(ForeignKey(Parent.id), primary_key=True)
+
+    assert Mail.__table__ is Parent.__table__
+
+
+class TenantSession(Session): ...
+
+
+@event.listens_for(TenantSession, "do_orm_execute")
+def _only_high_priorities(state: Any) -> None:
+    if state.is_select:
+        criteria = with_loader_criteria(Job, lambda cls: cls.priority > 5, include_aliases=True)
+        state.statement = state.statement.options(criteria)
+
+
+@pytest.mark.parametrize("replaced", [[], ["priority"]])
+def test_criteria_of_the_application_hide_no_holder_of_a_key(engine: Engine, jobs: Jobs, replaced: Any) -> None:
+    holder = jobs.add(type_name="routed", chain_type_name="routed", deduplication_key="k", priority=1)
+    with TenantSession(engine) as session, session.begin():
+        assert session.scalar(select(func.count()).select_from(Job)) == 0
+        found, _ = enqueue(session, routed.job(1, priority=2), deduplicate=Deduplicate("k", replace=replaced))
+        assert found.id == holder
