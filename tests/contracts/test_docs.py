@@ -1,6 +1,7 @@
 """The documentation is correct: its code runs, its links lead somewhere, the tests and commands it names exist.
 
-A page is run as one program, its lines where they are in the page, on an empty database:
+A page is run as one program, its lines where they are in the page, on a database with the tables of the ready-made `Job`, or
+on an empty one if it has the line `<!-- empty database -->`. Engines that the page leaves open are disposed of at its end.
 
 - a python block is run; one whose first line is `# some/file.py` is written there instead, to be imported further down;
 - one whose first line is `# some/file.py, continued` is added to that file;
@@ -43,9 +44,20 @@ LONG = {"docs/tutorial.md", "docs/explanation/comparison.md", *(f"docs/guides/{n
 """Pages that take longest, together longer than all the others: their code is left to the long run."""
 
 STEPS = """
-import contextlib, io, os, signal, subprocess, sys, tempfile
+import atexit, contextlib, gc, io, os, signal, subprocess, sys, tempfile
 from contextlib import suppress
 from pathlib import Path
+
+@atexit.register
+def dispose_engines():
+    from sqlalchemy import Engine
+    for engine in [one for one in gc.get_objects() if isinstance(one, Engine)]:
+        engine.dispose()
+
+def create_tables():
+    from sa_jobqueue import Job
+    from sqlalchemy import NullPool, create_engine
+    Job.metadata.create_all(create_engine(os.environ["SA_JOBQUEUE_URL"], poolclass=NullPool))
 
 def write_file(path, text, mode="w"):
     Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +102,9 @@ def relative(page: Path) -> str:
 def program_of(page: str) -> str:
     """Return a page as the program it is; each line of code keeps its number."""
     lines = page.split("\n")
-    program = ["from doc_steps import prints, run_shell, run_sql, write_file"]
+    program = ["from doc_steps import create_tables, prints, run_shell, run_sql, write_file"]
+    if "<!-- empty database -->" not in lines:
+        program[0] += "; create_tables()"
     marker, language, inside = "", "", False
     for number, line in enumerate(lines):
         if inside:
