@@ -58,7 +58,8 @@ def claim_one_at_a_time(place: Place, watch: Stopwatch, *, types: Sequence[str] 
             cursors.claimed(this, taken, found[0].now)
             return took * len(taken)
 
-        page = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 1000}
+        page: dict[str, Any] = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 1000}
+        page["served_queues"] = ["default"]
         seen = connection.execute(arrivals.full_scan(Job), page).all()
         lanes = [Lane(row.queue, row.fairness_key, row.priority) for row in reversed(seen)]  # by falling priority
         for lane in lanes:
@@ -87,7 +88,8 @@ def catch_up_parameters(cursors: Cursors, types: Sequence[str]) -> dict[str, Any
         "known_at": [cursors.of_lane[lane][0] for lane in lanes],
         "known_id": [cursors.of_lane[lane][1] for lane in lanes],
     }
-    given |= {"queues": ["default"], "types": list(types), "shared_types": list(types), "read_to": None, "most": 2000}
+    given |= {"queues": ["default"], "types": list(types), "shared_types": list(types), "read_to": None}
+    given |= {"paused_keys": [], "most": 2000, "most_read": 20_000}
     return given | {"xmax": snapshot.xmax, "xip": snapshot.xip}
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    all_,
     and_,
     any_,
     bindparam,
@@ -37,6 +38,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.policies.fairness import SEPARATOR
 from sa_jobqueue.statements._lanes import freed, in_lane, in_progress
 from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
@@ -52,38 +54,48 @@ def is_keyed(row: Any) -> ColumnElement[bool]:
 def catch_up(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return pending jobs that became visible since a snapshot, and the next job of lanes that were read to their end.
 
-    Parameters: `queues` and `types` of the worker; `xmax`, `xip` of that snapshot, as text; `most` rows to look at. Lanes
-    with a backlog as `known_queues`, `known_fairness_keys`, `known_priorities`, `known_types`, `known_at`, `known_id`:
-    what lies after that key in one of them is left out, since its scan finds it. Lanes that were read to their end as
-    `ended_queues`, `ended_fairness_keys`, `ended_priorities`, `ended_types`; `read_to`, the earliest instant that one of
-    them was read to, null without any. The type of a lane is empty for all types in `shared_types`.
+    Parameters: `queues` and `types` of the worker, without those that are paused, and `paused_keys`, each as `queue_key_of`
+    returns it; `xmax`, `xip` of that snapshot, as text; `most` rows to return of `most_read` to look at, so that a flood in
+    queues that are not served does not displace what is. Lanes with a backlog as `known_queues`, `known_fairness_keys`,
+    `known_priorities`, `known_types`, `known_at`, `known_id`: what lies after that key in one of them is left out, since
+    its scan finds it. Lanes that were read to their end as `ended_queues`, `ended_fairness_keys`, `ended_priorities`,
+    `ended_types`; `read_to`, the earliest instant that one of them was read to, null without any. The type of a lane is
+    empty for all types in `shared_types`.
     Shape: `now, xmax, xip, is_cut, id, queue, fairness_key, priority, type_name, scheduled_at, changed_xid, wait` a job,
     `wait` in seconds from now and negative of what is due; for the next job of a lane that ended, which has no row when it
-    has none, `id` is null and `type_name` the lane's. `is_cut` where there was more than `most`. A single row with a null
+    has none, `id` is null and `type_name` the lane's. `is_cut` where there was more than either. A single row with a null
     queue for none of either.
     Locks: none. Clock: the database's.
     Index: `ix_job_changed`, `ix_job_ordering_freed`; `ix_job_claim`, one probe an ended lane.
     """
     job = table(model)
-    seen = union_all(*_written_since(job)).limit(bindparam("most", type_=Integer)).cte("seen")
+    read = union_all(*_written_since(job)).limit(bindparam("most_read", type_=Integer)).cte("read")
     key = id_parameter(model.__jobqueue__)
     known = _lanes("known", at=TIMESTAMP(timezone=True), id=key)
     found_by_scan: Select[Any] = (
         select(literal_column("1"))
         .select_from(known)
         .where(
-            known.c.queue == seen.c.queue,
-            known.c.fairness_key == seen.c.fairness_key,
-            known.c.priority == seen.c.priority,
-            _is_of_lane(seen.c.type_name, known.c.type_name),
-            tuple_(seen.c.scheduled_at, seen.c.id) > tuple_(known.c.at, known.c.id),
+            known.c.queue == read.c.queue,
+            known.c.fairness_key == read.c.fairness_key,
+            known.c.priority == read.c.priority,
+            _is_of_lane(read.c.type_name, known.c.type_name),
+            tuple_(read.c.scheduled_at, read.c.id) > tuple_(known.c.at, known.c.id),
         )
     )
-    written = select(*seen.c).where(
-        seen.c.queue == any_(array("queues", Text())),
-        seen.c.type_name == any_(array("types", Text())),
-        ~exists(found_by_scan),
+    queue_key = read.c.queue + literal_column(f"'{SEPARATOR}'") + read.c.fairness_key
+    seen = (
+        select(*read.c)
+        .where(
+            read.c.queue == any_(array("queues", Text())),
+            read.c.type_name == any_(array("types", Text())),
+            queue_key != all_(array("paused_keys", Text())),
+            ~exists(found_by_scan),
+        )
+        .limit(bindparam("most", type_=Integer))
+        .cte("seen")
     )
+    written = select(*seen.c)
     ended = _lanes("ended")
     following = (
         select(job.c.scheduled_at)
@@ -100,7 +112,10 @@ def catch_up(model: type[JobMixin[Any]]) -> Select[Any]:
     none_id, none_xid = cast(null(), job.c.id.type), cast(null(), Xid8())
     left = select(none_id, *ended.c, following.c.scheduled_at, none_xid).select_from(ended.join(following, true()))
     found = union_all(written, left).subquery("found")
-    is_cut = select(func.count() >= bindparam("most", type_=Integer)).select_from(seen).scalar_subquery().label("is_cut")
+    is_cut = or_(
+        select(func.count() >= bindparam("most", type_=Integer)).select_from(seen).scalar_subquery(),
+        select(func.count() >= bindparam("most_read", type_=Integer)).select_from(read).scalar_subquery(),
+    ).label("is_cut")
     columns = [cast(one, Text).label(one.name) if one.name == "changed_xid" else one for one in found.c]
     return select(*snapshot(), is_cut, *columns, _seconds_to(found.c.scheduled_at)).select_from(
         here().outerjoin(found, true())
@@ -111,7 +126,8 @@ def catch_up(model: type[JobMixin[Any]]) -> Select[Any]:
 def full_scan(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the lanes that have pending jobs, each with its first job, a page at a time.
 
-    Parameters: `after_queue`, `after_fairness_key`, `after_priority`: where the page before ended; `most` lanes to return.
+    Parameters: `served_queues`: of each other queue, only one lane is read; `after_queue`, `after_fairness_key`,
+    `after_priority`: where the page before ended; `most` lanes to return.
     Shape: `now, xmax, xip, queue, fairness_key, priority, scheduled_at, wait` a lane, `wait` in seconds from now and
     negative of what is due, in the order of the index; fewer rows than `most` are the last page; a single row with a null
     queue for none. Locks: none. Index: `ix_job_claim`, one probe a lane.
@@ -121,7 +137,7 @@ def full_scan(model: type[JobMixin[Any]]) -> Select[Any]:
         bindparam("after_fairness_key", type_=Text),
         bindparam("after_priority", type_=SmallInteger),
     )
-    lane = _first_of_lanes(model, start=start)
+    lane = _first_of_lanes(model, start=start, served=array("served_queues", Text()))
     found = select(*lane.c, _seconds_to(lane.c.scheduled_at)).limit(bindparam("most", type_=Integer)).subquery("found")
     return select(*snapshot(), *found.c).select_from(here().outerjoin(found, true()))
 
@@ -135,7 +151,13 @@ def heads(model: type[JobMixin[Any]], *columns: ColumnElement[Any]) -> Select[An
     return select(*lane.c).limit(literal_column("1000"))
 
 
-def _first_of_lanes(model: type[JobMixin[Any]], *columns: ColumnElement[Any], start: Any = None, keyed: bool = False) -> CTE:
+def _first_of_lanes(
+    model: type[JobMixin[Any]],
+    *columns: ColumnElement[Any],
+    start: Any = None,
+    served: Any = None,
+    keyed: bool = False,
+) -> CTE:
     job = table(model)
     pending = (
         select(job.c.queue, job.c.fairness_key, job.c.priority, job.c.scheduled_at, *columns)
@@ -149,6 +171,11 @@ def _first_of_lanes(model: type[JobMixin[Any]], *columns: ColumnElement[Any], st
     # Of a queue's jobs without a key, one row is enough for `keyed`.
     behind = case((is_keyed(lane.c), lane.c.priority), else_=literal_column(str(MAX_PRIORITY), SmallInteger))
     rest = pending.where(key > tuple_(lane.c.queue, lane.c.fairness_key, behind if keyed else lane.c.priority))
+    if served is not None:
+        # Two statements, each with a bound that the index has; the condition on the lane decides which of them is run.
+        skipped = pending.where(job.c.queue > lane.c.queue, lane.c.queue != all_(served))
+        branches = (rest.where(lane.c.queue == any_(served)), skipped)
+        rest = select(union_all(*(select(one.correlate(lane).subquery()) for one in branches)).subquery("either"))
     following = rest.correlate(lane).lateral("following")
     return lane.union_all(select(*following.c).select_from(lane.join(following, true())))
 

@@ -104,6 +104,25 @@ async def test_late_arrivals_are_found_in_known_and_new_fairness_keys(
             await until(lambda: seen.count("before") == 2, what="both are found")
 
 
+async def test_a_new_fairness_key_is_served_beside_floods_in_what_is_paused_or_not_served(
+    engine: Engine, start: Start, monkeypatch: pytest.MonkeyPatch, no_full_scan: None
+) -> None:
+    # No full scan after a flood either: what a catch-up leaves out is never found.
+    monkeypatch.setattr(arrivals, "_AFTER_A_CUT", 1e9)
+    queue, seen = recorder()
+    with Session(engine) as session, session.begin():
+        pause_queues(session, ["default"], fairness_key="paused0")
+        upsert_queue(session, QueueSettings(name="paused"))
+        pause_queues(session, ["paused"])
+    async with start(queue, queues=["default", "paused"], poll_interval=timedelta(milliseconds=50)):
+        for round_ in range(3):
+            for name, key, keys in (("paused", "", 500), ("elsewhere", "", 500), ("default", "paused", 1)):
+                fill(engine, name, key, count=4000, keys=keys)
+            fill(engine, "default", f"new{round_}-", count=1)
+            await until(lambda expected=round_ + 1: len(seen) == expected, what="the new key")  # type: ignore[misc]
+    assert seen == [f"default/new{round_}-0" for round_ in range(3)]
+
+
 _FAIL_ONCE = """
 CREATE SEQUENCE failures;
 CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN

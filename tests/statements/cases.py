@@ -79,6 +79,7 @@ def catch_up_parameters(xmax: str, xip: Sequence[str] = (), **more: Any) -> dict
     given: dict[str, Any] = {f"{kind}_{name}": [] for kind in ("known", "ended") for name in names}
     given |= {"known_at": [], "known_id": [], "read_to": None, "queues": ["default", "other"], "types": ["test", "mail"]}
     given |= {"shared_types": ["test", "mail"], "xmax": xmax, "xip": list(xip), "most": 1000}
+    given |= {"paused_keys": [], "most_read": 1000}
     return given | more
 
 

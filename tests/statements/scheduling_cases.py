@@ -46,6 +46,7 @@ def arrivals_of(world: World) -> dict[str, Any]:
     }
     known = {"known_at": [world.now] * 4, "known_id": [NOBODY] * 4}
     given = {"queues": ["default"], "types": ["test", "mail"], "shared_types": ["test"], "read_to": world.now}
+    given |= {"paused_keys": ["other\x1f1"], "most_read": 10 * BATCH}
     return of_lanes | known | given | {"xmax": "3", "xip": ["3"], "most": BATCH}
 
 
@@ -61,7 +62,8 @@ _SPENT = {
 }
 _CLAIM = frozenset({"ix_job_claim", "pk_job", "ix_job_ordering", "uq_job_ordering"})
 
-_FULL_SCAN = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": BATCH}
+_FIRST = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000}
+_FULL_SCAN = _FIRST | {"served_queues": ["default", "other"], "most": BATCH}
 
 SCHEDULING_CASES = [
     Case("full_scan", lambda: arrivals.full_scan(Job), frozenset({"ix_job_claim"}), lambda w: _FULL_SCAN),

@@ -25,7 +25,7 @@ pytestmark = both_servers
 
 CLAIM = claims.claim(Job)
 CATCH_UP = arrivals.catch_up(Job)
-FULL_SCAN = {"after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 0}
+FULL_SCAN = {"served_queues": [], "after_queue": "", "after_fairness_key": "", "after_priority": -1000, "most": 0}
 
 
 def claimed_ids(rows: list[Any]) -> list[Any]:
@@ -280,6 +280,33 @@ def test_catch_up_reports_when_it_was_truncated(jobs: Jobs, run: Run) -> None:
     assert not run(CATCH_UP, catch_up_parameters(before.xmax, before.xip, most=4))[0].is_cut
     rows = run(CATCH_UP, catch_up_parameters(before.xmax, before.xip, most=3))
     assert (len(rows), rows[0].is_cut) == (3, True)
+    rows = run(CATCH_UP, catch_up_parameters(before.xmax, before.xip, most_read=3))
+    assert (len(rows), rows[0].is_cut) == (3, True)
+
+
+def test_a_flood_that_is_not_served_does_not_truncate_a_catch_up(jobs: Jobs, run: Run) -> None:
+    before = watermark(run)
+    for flood in ({"queue": "elsewhere"}, {"type_name": "unknown"}, {"fairness_key": "paused"}, {"fairness_key": "known"}):
+        jobs.add_many(3, **flood)
+    served = jobs.add(fairness_key="new")
+    known = {"known_queues": ["default"], "known_fairness_keys": ["known"], "known_priorities": [0], "known_types": [""]}
+    known |= {"known_at": [datetime(2020, 1, 1, tzinfo=UTC)], "known_id": [NOBODY], "shared_types": ["test"]}
+    given = catch_up_parameters(before.xmax, before.xip, most=2, paused_keys=["default\x1fpaused"], **known)
+    (row,) = run(CATCH_UP, given)
+    assert (row.id, row.is_cut) == (served, False)
+
+
+def test_a_full_scan_reads_one_lane_of_each_queue_that_is_not_served(jobs: Jobs, run: Run) -> None:
+    for queue in ("a", "b", "c", "d", "e"):
+        for key in ("1", "2", "3"):
+            jobs.add(queue=queue, fairness_key=key)
+    page = FULL_SCAN | {"served_queues": ["b", "d", "none"], "most": 100}
+    every = [(row.queue, row.fairness_key) for row in run(arrivals.full_scan(Job), page)]
+    assert every == [("a", "1"), *(("b", key) for key in "123"), ("c", "1"), *(("d", key) for key in "123"), ("e", "1")]
+    for place, (queue, key) in enumerate(every):
+        rest = run(arrivals.full_scan(Job), page | {"after_queue": queue, "after_fairness_key": key, "after_priority": 0})
+        found = {(row.queue, row.fairness_key) for row in rest}
+        assert {lane for lane in every[place + 1 :] if lane[0] in {"b", "d"}} <= found
 
 
 def test_remaining_reports_claimable_jobs_and_chains_to_unblock(engine: Engine, jobs: Jobs, run: Run) -> None:

@@ -33,7 +33,7 @@ def asked() -> Iterator[list[str]]:
     def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         if statement.startswith("WITH picked"):
             seen.append("claim")
-        elif statement.startswith("WITH seen"):
+        elif statement.startswith("WITH read"):
             seen.append("catch-up")
 
     event.listen(Engine, "before_cursor_execute", note)
@@ -88,7 +88,7 @@ async def test_a_worker_without_capacity_under_a_limit_does_not_catch_up(
     async def nothing() -> None: ...
 
     def note(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        asked.extend(kind for kind in ("limits", "seen") if statement.startswith((f"SELECT {kind}.", f"WITH {kind} ")))
+        asked.extend(kind for kind in ("limits", "read") if statement.startswith((f"SELECT {kind}.", f"WITH {kind} ")))
 
     with Session(engine) as session, session.begin():
         upsert_queue(session, QueueSettings(name="default", global_concurrency=1))

@@ -1,4 +1,4 @@
-WITH seen AS (SELECT in_flight.id AS id, in_flight.queue AS queue, in_flight.fairness_key AS fairness_key, in_flight.priority AS priority, in_flight.type_name AS type_name, in_flight.scheduled_at AS scheduled_at, in_flight.changed_xid AS changed_xid
+WITH read AS (SELECT in_flight.id AS id, in_flight.queue AS queue, in_flight.fairness_key AS fairness_key, in_flight.priority AS priority, in_flight.type_name AS type_name, in_flight.scheduled_at AS scheduled_at, in_flight.changed_xid AS changed_xid
   FROM unnest(CAST(%(xip)s::TEXT[] AS xid8[])) AS "then"(xid)
   JOIN LATERAL (SELECT job.id AS id, job.queue AS queue, job.fairness_key AS fairness_key, job.priority AS priority, job.type_name AS type_name, job.scheduled_at AS scheduled_at, job.changed_xid AS changed_xid
     FROM job
@@ -48,26 +48,30 @@ WITH seen AS (SELECT in_flight.id AS id, in_flight.queue AS queue, in_flight.fai
       ORDER BY first.ordering_key, first.created_at, first.id
       LIMIT 1) AS first ON true
     WHERE first.status = 'pending') AS freed
+  LIMIT %(most_read)s::INTEGER), seen AS (SELECT read.id AS id, read.queue AS queue, read.fairness_key AS fairness_key, read.priority AS priority, read.type_name AS type_name, read.scheduled_at AS scheduled_at, read.changed_xid AS changed_xid
+  FROM read
+  WHERE read.queue = ANY (%(queues)s::TEXT[])
+  AND read.type_name = ANY (%(types)s::TEXT[])
+  AND (read.queue || ' ' || read.fairness_key) != ALL (%(paused_keys)s::TEXT[])
+  AND NOT (EXISTS (SELECT 1
+      FROM unnest(%(known_queues)s::TEXT[], %(known_fairness_keys)s::TEXT[], %(known_priorities)s::SMALLINT[], %(known_types)s::TEXT[], %(known_at)s::TIMESTAMP WITH TIME ZONE[], %(known_id)s::UUID[]) AS known(queue, fairness_key, priority, type_name, at, id)
+      WHERE read.queue = known.queue
+      AND read.fairness_key = known.fairness_key
+      AND read.priority = known.priority
+      AND (read.type_name = known.type_name OR known.type_name = ''
+        AND read.type_name = ANY (%(shared_types)s::TEXT[]))
+      AND (read.scheduled_at, read.id) > (known.at, known.id)))
   LIMIT %(most)s::INTEGER)
 SELECT now() AS now, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax, ARRAY(SELECT x::text
   FROM pg_snapshot_xip(pg_current_snapshot()) AS x) AS xip, (SELECT count(*) >= %(most)s::INTEGER AS anon_1
-  FROM seen) AS is_cut, found.id, found.queue, found.fairness_key, found.priority, found.type_name, found.scheduled_at, CAST(found.changed_xid AS TEXT) AS changed_xid, CAST(EXTRACT(epoch
+  FROM seen) OR (SELECT count(*) >= %(most_read)s::INTEGER AS anon_2
+  FROM read) AS is_cut, found.id, found.queue, found.fairness_key, found.priority, found.type_name, found.scheduled_at, CAST(found.changed_xid AS TEXT) AS changed_xid, CAST(EXTRACT(epoch
     FROM found.scheduled_at - now()) AS DOUBLE PRECISION) AS wait
 FROM (SELECT 1 AS one) AS here
 LEFT OUTER JOIN (SELECT seen.id AS id, seen.queue AS queue, seen.fairness_key AS fairness_key, seen.priority AS priority, seen.type_name AS type_name, seen.scheduled_at AS scheduled_at, seen.changed_xid AS changed_xid
   FROM seen
-  WHERE seen.queue = ANY (%(queues)s::TEXT[])
-  AND seen.type_name = ANY (%(types)s::TEXT[])
-  AND NOT (EXISTS (SELECT 1
-      FROM unnest(%(known_queues)s::TEXT[], %(known_fairness_keys)s::TEXT[], %(known_priorities)s::SMALLINT[], %(known_types)s::TEXT[], %(known_at)s::TIMESTAMP WITH TIME ZONE[], %(known_id)s::UUID[]) AS known(queue, fairness_key, priority, type_name, at, id)
-      WHERE seen.queue = known.queue
-      AND seen.fairness_key = known.fairness_key
-      AND seen.priority = known.priority
-      AND (seen.type_name = known.type_name OR known.type_name = ''
-        AND seen.type_name = ANY (%(shared_types)s::TEXT[]))
-      AND (seen.scheduled_at, seen.id) > (known.at, known.id)))
   UNION ALL
-  SELECT CAST(NULL AS UUID) AS anon_2, ended.queue AS queue, ended.fairness_key AS fairness_key, ended.priority AS priority, ended.type_name AS type_name, following.scheduled_at AS scheduled_at, CAST(NULL AS xid8) AS anon__1
+  SELECT CAST(NULL AS UUID) AS anon_3, ended.queue AS queue, ended.fairness_key AS fairness_key, ended.priority AS priority, ended.type_name AS type_name, following.scheduled_at AS scheduled_at, CAST(NULL AS xid8) AS anon__1
   FROM unnest(%(ended_queues)s::TEXT[], %(ended_fairness_keys)s::TEXT[], %(ended_priorities)s::SMALLINT[], %(ended_types)s::TEXT[]) AS ended(queue, fairness_key, priority, type_name)
   JOIN LATERAL (SELECT job.scheduled_at AS scheduled_at
     FROM job
