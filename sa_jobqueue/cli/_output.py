@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import click
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -25,6 +26,8 @@ from sa_jobqueue.redaction import ERRORS, PAYLOADS, redacted, redacted_error
 _INTERNAL: Final = frozenset({"changed_xid", "root_id"})
 _PIPED_WIDTH: Final = 200
 """Width of a table that is not written to a terminal."""
+_LEAST_WIDTH: Final = 10
+"""Cells to which a column of a table is cut at most."""
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -81,14 +84,40 @@ def row_of(entity: Any, *, without: Iterable[str] = (), type_name: str | None = 
 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table; its first column is never wrapped."""
+    """Print a table, one line a row on a terminal: the most important columns come first, and are the last to be cut."""
     _print_title(title)
+    output = console()
+    cells = [[Text(shown(value)) for value in row] for row in rows]
     table = Table(header_style="bold")
-    for number, heading in enumerate(headings):
-        table.add_column(heading, no_wrap=number == 0, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(shown(value)) for value in row))
-    console().print(table)
+    if not output.is_terminal:  # for another program, or a file: nothing is cut
+        for number, heading in enumerate(headings):
+            table.add_column(heading, no_wrap=number == 0, overflow="fold")
+        widths = [0] * len(headings)
+    else:
+        widths = _fitted([max(map(_cell_len, column)) for column in zip(headings, *cells, strict=True)], output.width)
+        for heading, width in zip(headings, widths, strict=False):
+            table.add_column(heading, no_wrap=True, overflow="ellipsis", width=width)
+    for row in cells:
+        table.add_row(*row[: len(widths)])
+    output.print(table)
+    if hidden := headings[len(widths) :]:
+        output.print(f"Not shown: {', '.join(hidden)}. A wider terminal or --json has them.")
+
+
+def _fitted(widths: Sequence[int], available: int) -> list[int]:
+    """Return the widths of columns that fit: the widest are cut first, then the last is left out; the first stays whole."""
+    fitted = list(widths)
+    while len(fitted) > 1 and (excess := sum(fitted) + 3 * len(fitted) + 1 - available) > 0:
+        widest = max(range(1, len(fitted)), key=fitted.__getitem__)
+        if fitted[widest] > _LEAST_WIDTH:
+            fitted[widest] -= min(excess, fitted[widest] - _LEAST_WIDTH)
+        else:
+            fitted = list(widths[: len(fitted) - 1])
+    return fitted
+
+
+def _cell_len(cell: str | Text) -> int:
+    return cell_len(cell) if isinstance(cell, str) else cell.cell_len
 
 
 def print_fields(title: str, fields: dict[str, Any]) -> None:

@@ -145,9 +145,9 @@ def list_(
             {"dead_letters": [row_of(dead_letter, without=["input"]) for dead_letter in page], "next_after": following}
         )
         return
-    headings = ["id", "job", "type", "reason", "died", "resolution", "error"]
+    headings = ["id", "type", "reason", "error", "died", "resolution", "job"]
     rows = [
-        (one.id, one.job_id, one.type_name, one.reason, one.died_at, one.resolution, first_line(one.error, one.type_name))
+        (one.id, one.type_name, one.reason, first_line(one.error, one.type_name), one.died_at, one.resolution, one.job_id)
         for one in page
     ]
     print_table(counted(len(page.items), "dead letter"), headings, rows)

@@ -101,15 +101,15 @@ def list_(
     if as_json:
         print_json({"jobs": [row_of(job, without=_PAYLOADS) for job in page], "next_after": page.next})
         return
-    headings = ["id", "type", "queue", "status", "attempt", "due or ended", "last error"]
+    headings = ["id", "type", "status", "attempt", "due or ended", "queue", "last error"]
     rows = [
         (
             job.id,
             job.type_name,
-            job.queue,
             job.status,
             f"{job.attempt}/{job.max_attempts}",
             job.completed_at or job.scheduled_at,
+            job.queue,
             first_line(job.last_error, job.type_name),
         )
         for job in page

@@ -48,7 +48,7 @@ def list_(database: Database, /, *, names: tuple[str, ...], queues: tuple[str, .
     if as_json:
         print_json({"workers": [asdict(worker) for worker in found]})
         return
-    headings = ["id", "name", "host", "pid", "state", "queues", "slots", "running", "last heartbeat", "drain requested"]
+    headings = ["id", "state", "running", "slots", "last heartbeat", "queues", "name", "host", "pid", "drain requested"]
     print_table(counted(len(found), "worker"), headings, [_row(worker) for worker in found])
 
 
@@ -59,14 +59,14 @@ def _every_worker(session: Session, database: Database, where: WorkerFilter) -> 
 def _row(worker: WorkerStatus) -> tuple[Any, ...]:
     return (
         worker.id,
+        worker.state,
+        f"{worker.used} ({worker.stuck_threads} stuck)" if worker.stuck_threads else worker.used,
+        worker.concurrency,
+        f"{worker.silent_for.total_seconds():.1f} s ago",
+        ", ".join(worker.queues),
         worker.name,
         worker.host,
         worker.pid,
-        worker.state,
-        ", ".join(worker.queues),
-        worker.concurrency,
-        f"{worker.used} ({worker.stuck_threads} stuck)" if worker.stuck_threads else worker.used,
-        f"{worker.silent_for.total_seconds():.1f} s ago",
         worker.drain_requested_at,
     )
 

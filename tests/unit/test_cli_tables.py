@@ -1,0 +1,50 @@
+"""Tables of the command line on a terminal of 80 columns: one line a row, the first columns whole or nearly."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sa_jobqueue.cli import _output
+from sa_jobqueue.ids import uuid7
+
+WIDTH = 80
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, headings: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Return the lines of a table on a terminal."""
+    written = io.StringIO()
+    terminal = Console(file=written, width=WIDTH, force_terminal=True, color_system=None, markup=False)
+    monkeypatch.setattr(_output, "console", lambda *, stderr=False: terminal)
+    _output.print_table("rows", headings, rows)
+    return [line for line in written.getvalue().splitlines() if line]
+
+
+def test_a_table_that_is_too_wide_cuts_its_widest_columns_and_leaves_out_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = [str(uuid7()) for _ in range(3)]
+    headings = ["id", "type", "status", "attempt", "due", "queue", "error"]
+    rows = [[one, "a" * 100, "pending", "1/8", "2026-11-25 22:10:34.123Z", "mail", "ValueError: 界" * 50] for one in ids]
+    lines = printed(monkeypatch, headings, rows)
+    assert all(len(line) <= WIDTH for line in lines)
+    for one in ids:
+        (line,) = (line for line in lines if one in line)
+        assert "aaaaaaaaa…" in line
+        assert "pending" in line
+    assert lines[-1] == "Not shown: due, queue, error. A wider terminal or --json has them."
+
+
+def test_a_table_that_fits_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = printed(monkeypatch, ["queue", "by"], [["mail", "ann"], ["exports-of-reports", None]])
+    assert any("exports-of-reports" in line and "-" in line for line in lines)
+    assert not any("…" in line or "Not shown" in line for line in lines)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 12, 40])
+def test_any_number_of_columns_fits_or_only_the_first_is_left(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    lines = printed(monkeypatch, [f"column {n}" for n in range(columns)], [["x" * 15] * columns])
+    assert sum("x" * 15 in line for line in lines) == 1
+    assert all(len(line) <= WIDTH for line in lines if "Not shown" not in line)
