@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from configparser import ConfigParser
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from click.testing import CliRunner
@@ -58,12 +59,16 @@ def assert_fits_into_alembics_configuration(url: str) -> None:
     assert parser.get("alembic", "sqlalchemy.url") == url
 
 
-def test_data_and_url_are_the_same_after_a_restart(tmp_path: Path) -> None:
-    options = "--data-dir", str(tmp_path / "pg"), "--tcp"
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents:
-        if parent.name.startswith(("pytest-", "popen-")):
-            parent.chmod(0o755)  # run by root, the server runs as nobody
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Give a directory that other accounts can enter: run by root, the server runs as nobody."""
+    with TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+def test_data_and_url_are_the_same_after_a_restart(place: Path) -> None:
+    options = "--data-dir", str(place / "pg"), "--tcp"
     with running(*options) as url:
         assert_fits_into_alembics_configuration(url)
         ask(url, "CREATE TABLE kept AS SELECT 7 AS n")
