@@ -23,7 +23,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "synchronous_commit": "on",
     "full_page_writes": "on",
     "shared_buffers": "256MB",
-    "max_connections": "120",
+    "max_connections": "250",  # 100 clients of pgbench, and what every other scenario keeps open meanwhile
     # No checkpoint and no vacuum in the middle of a case: each begins on fresh tables, after a checkpoint.
     "max_wal_size": "4GB",
     "checkpoint_timeout": "1h",
@@ -82,6 +82,13 @@ class Place:
         """Return the one value that a statement reads."""
         with self.begin() as connection:
             return connection.execute(text(statement)).scalar_one()
+
+    @property
+    def free_connections(self) -> int:
+        """How many more connections the server takes now, but ten, which the benchmark itself may need."""
+        taken = "(SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')"
+        reserved = "current_setting('superuser_reserved_connections')::int"
+        return int(self.scalar(f"SELECT current_setting('max_connections')::int - {reserved} - {taken}")) - 10
 
     def clear(self) -> None:
         """Empty every table of the queue, files and indexes with it, and write everything out where we may."""

@@ -13,8 +13,6 @@ from benchmarks.place import Place
 _SLOTS: Final = 10
 _CLAIMS: Final = 5
 """Fewest of each worker."""
-_OTHERS: Final = 10
-"""Connections of the benchmark, and those that a server reserves."""
 
 
 def scenario() -> Scenario:
@@ -35,7 +33,7 @@ def scenario() -> Scenario:
 def _run(workers: int) -> Callable[[Place, Stopwatch, int], int]:
     def run(place: Place, watch: Stopwatch, jobs: int) -> int:
         # No more than the server takes, nor than there are jobs for.
-        clients = max(1, min(workers, int(place.scalar("SHOW max_connections")) - _OTHERS, jobs // (_SLOTS * _CLAIMS)))
+        clients = max(1, min(workers, place.free_connections, jobs // (_SLOTS * _CLAIMS)))
         transactions = max(1, jobs // (_SLOTS * clients))
         script = pgbench.claim() + pgbench.complete()
         pgbench.run(place, watch, script, transactions=transactions, batch=_SLOTS, clients=clients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
@@ -96,14 +98,35 @@ async def _serve(worker: Worker, control: int | None) -> None:
             loop.remove_reader(pipe)
         stop(now=command == RELEASE)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal)
+    on_signals(on_signal)
     if control is not None:
         loop.add_reader(control, on_command, control)
     try:
         await running
     finally:
         unsubscribe()
+
+
+def on_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` on the running event loop at SIGTERM and SIGINT. After the loop, they do not change the exit status.
+
+    The loop's own handlers end with it: a signal while the process exits would then kill it.
+    """
+    loop = asyncio.get_running_loop()
+
+    def on_signal(number: int, frame: object) -> None:
+        with suppress(RuntimeError):  # the loop is closed: the process exits anyway
+            loop.call_soon_threadsafe(stop)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    atexit.register(_ignore_signals)
+
+
+def _ignore_signals() -> None:
+    """Ignore what would stop the process, which exits: the interpreter restores the default of other handlers."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _notify_manager(event: Event) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
-from sa_jobqueue.cli._serving import DRAIN, RELEASE, SUCCESSOR
+from sa_jobqueue.cli._serving import DRAIN, RELEASE, SUCCESSOR, on_signals
 from sa_jobqueue.cli._systemd import notify
 from sa_jobqueue.policies.retry import Backoff
 
@@ -57,9 +57,7 @@ class Supervisor:
 
     async def run(self) -> int:
         """Run until every process has ended and is not restarted; return 0, or the exit status of a failed process."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self.stop)
+        on_signals(self.stop)
         statuses = await asyncio.gather(*(self._keep(index, command) for index, command in enumerate(self._commands, 1)))
         return max(statuses)
 

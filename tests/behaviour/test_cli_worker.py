@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import threading
 from datetime import timedelta
@@ -52,6 +53,34 @@ def test_sigterm_lets_running_jobs_finish(start_worker: StartWorker, engine: Eng
     (tmp_path / "go").touch()
     assert ended(process) == 0
     assert (jobs.status(running), jobs.status(left)) == (JobStatus.COMPLETED, JobStatus.PENDING)
+
+
+LATE = """
+import atexit, os, signal
+from app import jobs
+atexit.register(lambda: print("signalled"))
+for number in (signal.SIGTERM, signal.SIGINT):
+    atexit.register(os.kill, os.getpid(), number)
+"""
+
+
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.long)])
+def test_a_signal_while_the_process_exits_does_not_change_its_status(
+    engine: Engine, database_url: str, tmp_path: Path, processes: str
+) -> None:
+    (tmp_path / "app.py").write_text(APPLICATION)
+    (tmp_path / "late.py").write_text(LATE)
+    command = [sys.executable, "-m", "sa_jobqueue", "worker", "late:jobs", "--processes", processes]
+    environment = os.environ | {"SA_JOBQUEUE_URL": database_url, "APPLICATION_URL": database_url}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            wait_until(lambda: len(workers(engine)) == int(processes), what="the start")
+            process.terminate()
+            printed = process.communicate(timeout=PATIENCE)[0]
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert "signalled" in printed
 
 
 def test_a_second_sigterm_releases_running_jobs_without_counting_the_attempt(

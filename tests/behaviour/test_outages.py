@@ -158,7 +158,7 @@ def _is_asleep(engine: Engine) -> bool:
     """Whether the claimer has caught up, its last statement before it rests, a while ago."""
     asked = """SELECT bool_and(now() - state_change > interval '300 ms') FROM pg_stat_activity
                WHERE application_name LIKE 'sa_jobqueue%'
-               AND (query LIKE 'WITH seen%' OR query LIKE 'WITH picked%')"""
+               AND (query LIKE 'WITH read%' OR query LIKE 'WITH picked%')"""
     with engine.connect() as connection:
         return bool(connection.execute(text(asked)).scalar())
 
