@@ -117,7 +117,7 @@ def check_class(cls: Any, layout: Layout, keywords: dict[str, Any], *, tables: I
 
 
 def check_subclass(cls: type) -> None:
-    """Refuse a subclass of a queue's class with a table of its own. Raises: InvalidOptionError."""
+    """Refuse a subclass of a queue's class with a separate table. Raises: InvalidOptionError."""
     if "__tablename__" in cls.__dict__ or "__table__" in cls.__dict__:
         raise InvalidOptionError(
             cls.__name__,

@@ -208,7 +208,7 @@ __all__ = [
 def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
     """Give an operation the session of a `scoped_session`, and refuse sessions and databases that it cannot use.
 
-    What it executes goes to the bind of the queue's class (`on_queue`). An `AsyncSession` would fail much later, at the
+    Its statements go to the bind of the queue's class (`on_queue`). An `AsyncSession` would fail much later, at the
     first result that was not awaited. Another database fails by its first statement, so only errors are looked at.
     """
 

@@ -68,30 +68,27 @@ OPTIONS: Final = (
     Option(
         "writeId",
         frozenset({Use.WRITE}),
-        "The caller's name for this write, such as `nightly-2026-11-20`: a second write of that name does nothing. A write "
-        "of no rows does not use it up.",
+        "The caller's name for this write, such as `nightly-2026-11-20`: a second write of that name does nothing.",
         _key,
     ),
     Option(
         "onRepeat",
         WRITING,
-        "What happens to a write whose `writeId` has committed, or to a repeated batch of a stream: `skip` leaves it as it "
-        "is, without reading the rows of a write; `check` reads them, and fails if other rows were committed. "
-        "Default: `skip` for a write, `check` for a stream.",
+        "Repeated write or batch: `skip` ignores it; `check` fails if other rows were committed. Default: `skip` for a "
+        "write, `check` for a stream.",
         partial(one_of, known=("skip", "check")),
     ),
     Option(
         "onDuplicate",
         WRITING,
-        "What becomes of a row whose deduplication key an open chain has: `skip` leaves it out, `fail` the whole write.",
+        "Row whose deduplication key an open chain has: `skip` it, or `fail` the whole write.",
         partial(one_of, known=("skip", "fail")),
         "skip",
     ),
     Option(
         "mode",
         WRITING,
-        "What becomes of a row that cannot be a job: `FAILFAST` ends the write, `PERMISSIVE` keeps it in `job_bulk_reject`. "
-        "The same for an `id` that is taken.",
+        "Invalid row, or an `id` that is taken: `FAILFAST` ends the write, `PERMISSIVE` keeps the row in `job_bulk_reject`.",
         partial(one_of, known=("FAILFAST", "PERMISSIVE")),
         "FAILFAST",
     ),
