@@ -144,7 +144,7 @@ FINDING = {"get_job", "get_chain", "list_jobs", "list_chains", "list_chain_jobs"
     *("cancel_jobs", "cancel_chains", "delete_chains", "list_queues", "pause_queues", "resume_queues", "delete_queues"),
     *("list_job_types", "pause_job_types", "resume_job_types", "delete_job_types", "list_schedules", "run_schedule"),
     *("pause_schedules", "resume_schedules", "delete_schedules", "list_workers", "drain_workers", "resize_workers"),
-    *("list_writes", "list_rejected_rows", "prune_writes", "count_write_chains"),
+    *("list_writes", "list_rejected_rows", "prune_writes", "count_write_chains", "record_job_types"),
 }
 """Operations that return something true below."""
 
@@ -195,6 +195,7 @@ def calls(ids: dict[str, Any], done: list[str]) -> dict[str, Callable[[Session],
         "resume_queues": lambda session: operations.resume_queues(session, ["mail"]).ids,
         "delete_queues": lambda session: operations.delete_queues(session, ["mail"]).ids,
         "upsert_job_type": lambda session: operations.upsert_job_type(session, TypeSettings(type_name="take", **limits)),
+        "record_job_types": lambda session: operations.record_job_types(session, queue.registry),
         "get_job_type": lambda session: operations.get_job_type(session, "take"),
         "list_job_types": lambda session: operations.list_job_types(session).items,
         "pause_job_types": lambda session: operations.pause_job_types(session, ["take"]).ids,

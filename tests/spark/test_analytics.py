@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from sa_jobqueue.spark.analytics import History
 
-pytestmark = pytest.mark.long  # the history they share takes Spark ten times as long as one of them
 
 FAILURES = {"failed", "timed_out", "lost"}
 Group = dict[tuple[Any, ...], dict[str, Any]]

@@ -19,7 +19,6 @@ from tests.archive.sample_data import chain, chains_in, fill, in_archive, in_tab
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
 MONTH = timedelta(days=30)
 SMALL = ArchiveOptions(read_batch_size=5, delete_batch_size=3)
 STATES = (Step.PLANNED, Step.FILES, Step.WRITTEN, Step.DELETING, Step.DELETED_BATCH, Step.DELETED)
@@ -29,7 +28,6 @@ class Killed(BaseException):
     """What no code of the archiver's may catch."""
 
 
-@pytest.mark.long
 def test_the_spark_archive_equals_the_tables_after_a_crash_in_every_state(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
@@ -65,7 +63,6 @@ def test_the_spark_archive_equals_the_tables_after_a_crash_in_every_state(
     assert first["metadata"] == {"sa_jobqueue.schema_version": str(SCHEMA_VERSION)}
 
 
-@pytest.mark.long
 def test_both_archive_engines_share_an_archive_and_resume_each_others_runs(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
@@ -98,7 +95,6 @@ def test_both_archive_engines_share_an_archive_and_resume_each_others_runs(
     assert states(engine) == ["done", "done"]
 
 
-@pytest.mark.long
 def test_rows_that_spark_cannot_write_stay_in_the_tables(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:

@@ -51,7 +51,6 @@ spark.stop()
 """
 
 
-@pytest.mark.long
 def test_a_spark_connect_client_writes_runs_workers_reads_and_streams(
     spark: SparkSession, database_url: str, jobs: Jobs, engine: Engine, event_log: Path, tmp_path: Path
 ) -> None:
@@ -98,7 +97,6 @@ print("worked", report.completed, report.ended)
 """It ends without `spark.stop()`."""
 
 
-@pytest.mark.long
 def test_workers_of_a_connect_client_import_its_files_and_do_not_block_its_exit(
     spark: SparkSession, database_url: str, engine: Engine, tmp_path: Path
 ) -> None:

@@ -86,7 +86,6 @@ BATCH_FAULTS: dict[str, tuple[bool, int, int | None]] = {
 
 
 @pytest.mark.parametrize("fault", BATCH_FAULTS)
-@pytest.mark.long
 def test_any_failure_in_a_batch_write_leaves_each_row_enqueued_once(
     fault: str, frame: DataFrame, database_url: str, engine: Engine, tmp_path: Path, count_up: CountUp
 ) -> None:
@@ -108,7 +107,6 @@ def test_any_failure_in_a_batch_write_leaves_each_row_enqueued_once(
         count_up(f"batch write: {fault}, then again", again)
 
 
-@pytest.mark.long
 def test_a_write_repeated_with_other_rows_is_committed_once(
     frame: DataFrame, database_url: str, engine: Engine, count_up: CountUp
 ) -> None:
@@ -144,7 +142,6 @@ spark.stop()
 """
 
 
-@pytest.mark.long
 def test_a_spark_connect_write_with_killed_tasks_is_committed_once(
     spark: SparkSession, database_url: str, tmp_path: Path, count_up: CountUp
 ) -> None:
@@ -177,7 +174,6 @@ def test_a_write_can_be_repeated_after_its_driver_died_at_any_point(
 
 
 @pytest.mark.parametrize(("fault", "is_raised"), [("raise by turns", False), ("raise after commit", True)])
-@pytest.mark.long
 def test_any_failure_in_a_stream_leaves_each_row_enqueued_once(
     fault: str,
     is_raised: bool,
@@ -220,7 +216,6 @@ def test_any_failure_in_a_stream_leaves_each_row_enqueued_once(
     assert result.enqueued == 500
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("lost", ["everything since batch 0", "the record of the last commit"])
 def test_a_stream_with_an_older_checkpoint_loses_no_row_silently(
     lost: str, spark: SparkSession, database_url: str, engine: Engine, tmp_path: Path
@@ -264,7 +259,6 @@ def test_a_stream_with_an_older_checkpoint_loses_no_row_silently(
     assert found(engine)[:2] == (18, 18)
 
 
-@pytest.mark.long
 def test_rows_enqueued_for_a_handler_use_its_validation_and_settings(
     frame: DataFrame, database_url: str, engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -308,7 +302,6 @@ def test_rows_enqueued_for_a_handler_use_its_validation_and_settings(
     assert found(engine)[0] == ROWS + 3
 
 
-@pytest.mark.long
 def test_jobs_of_an_ordering_key_keep_the_row_order_of_their_partition(
     frame: DataFrame, database_url: str, engine: Engine
 ) -> None:

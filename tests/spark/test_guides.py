@@ -18,7 +18,6 @@ from tests.archive.sample_data import fill
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 
 
@@ -32,7 +31,6 @@ def code_of(page: Path) -> ast.Module:
     return ast.parse("\n".join(cached), str(page))
 
 
-@pytest.mark.long
 def test_each_example_of_the_analytics_guide_runs(
     plainly: SparkSession, engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,8 +26,6 @@ print("rows", spark.range(1000).filter("id % 2 = 0").count(), "shim", home)
 spark.stop()
 """
 
-pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
-
 
 def fake_java(home: Path, version: str) -> Path:
     """Make a `java` that tells a version."""

@@ -80,7 +80,6 @@ def test_a_bulk_write_has_ended_when_its_chains_have_and_dead_ones_raise(
         reminders.has_ended("two")
 
 
-@pytest.mark.long
 def test_dagster_enqueues_a_partition_once_and_a_sensor_waits_for_its_jobs(
     folder: Path, engine: Engine, plainly: SparkSession
 ) -> None:

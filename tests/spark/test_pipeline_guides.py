@@ -22,8 +22,6 @@ GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 OURS = re.compile(r"<!-- not run: tests/spark/test_pipeline_guides\.py [^\n]*-->\n```python\n(.*?)\n```", re.DOTALL)
 RunPage = Callable[[str], dict[str, Any]]
 
-pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
-
 
 @pytest.fixture
 def run_page(plainly: SparkSession, database_url: str, tmp_path: Path) -> RunPage:
@@ -56,14 +54,12 @@ def history(engine: Engine, jobs: Jobs) -> None:
 
 
 @pytest.mark.usefixtures("history")
-@pytest.mark.long
 def test_the_guide_to_reading_runs(run_page: RunPage, capfd: pytest.CaptureFixture[str]) -> None:
     run_page("reading-with-spark.md")
     assert re.search(r"default\|\s*pending\|\s*1\|", capfd.readouterr().out)
 
 
 @pytest.mark.usefixtures("history")
-@pytest.mark.long
 def test_the_guide_to_streaming_runs(run_page: RunPage, spark: SparkSession, tmp_path: Path) -> None:
     names = run_page("streaming-with-spark.md")
     assert spark.read.parquet(str(tmp_path / "lake/attempts")).count() == 1
@@ -71,7 +67,6 @@ def test_the_guide_to_streaming_runs(run_page: RunPage, spark: SparkSession, tmp
     assert names["lag"].holder is None
 
 
-@pytest.mark.long
 def test_the_guide_to_workers_on_executors_runs(
     run_page: RunPage, spark: SparkSession, jobs: Jobs, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

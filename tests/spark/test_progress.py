@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.mark.long
 def test_finished_tasks_are_counted_while_others_run(spark: SparkSession, tmp_path: Path) -> None:
     gate = tmp_path / "go"
 
@@ -46,7 +45,6 @@ def test_finished_tasks_are_counted_while_others_run(spark: SparkSession, tmp_pa
         assert measure() == (4, 4)
 
 
-@pytest.mark.long
 def test_enqueue_prints_a_progress_line_at_its_start_and_end(
     spark: SparkSession, database_url: str, session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:

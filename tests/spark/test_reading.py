@@ -28,8 +28,6 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.spark.reading import read, reader
 
-pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
-
 HOSTILE = [
     "",
     "null",
@@ -356,7 +354,6 @@ class PushedReader(DataSourceReader):
         return iter([(n,) for n in self.wanted])
 
 
-@pytest.mark.long
 def test_spark_discovers_the_data_source_and_reads_its_datasets(
     spark: SparkSession, load: Callable[..., DataFrame], jobs: Jobs, engine: Engine
 ) -> None:
@@ -380,7 +377,6 @@ def test_spark_discovers_the_data_source_and_reads_its_datasets(
     assert frame.count() == 101
 
 
-@pytest.mark.long
 def test_filters_that_spark_pushes_down_stay_on_the_relation(spark: SparkSession) -> None:
     """Why the source pushes nothing down: this is Spark's defect, and the day it goes, this fails."""
     spark.dataSource.register(Numbers)

@@ -18,12 +18,10 @@ from tests.spark.reading import read
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
 CARD = "4111 1111"
 TYPES = ("charge", "charges", "pay.out", "payXout", "charge\n", "mail", None)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("patterns", ["charge,pay.*", "*", ""])
 def test_redacted_rows_match_the_command_line(plainly: SparkSession, patterns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from sa_jobqueue.spark import redacted

@@ -20,8 +20,6 @@ from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from tests.spark.reading import ALL, batches, numbers, read, stream, write
 
-pytestmark = pytest.mark.timeout(300)  # of a machine that is busy with something else
-
 
 @dataclass
 class Pair:

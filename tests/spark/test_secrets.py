@@ -25,8 +25,6 @@ from sa_jobqueue.testing.plugin import MakeDatabase
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.jobs import Jobs
 
-pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
-
 PASSWORD = "hunter2-s3cr3t"
 
 
@@ -123,7 +121,6 @@ def test_the_password_may_come_from_a_file_the_environment_or_libpq(
     assert stream_lag().xid > 0
 
 
-@pytest.mark.long
 def test_spark_never_shows_the_password(
     spark: SparkSession,
     secret_url: str,

@@ -47,7 +47,6 @@ async def test_each_attempt_has_its_own_session_of_a_shared_spark(spark: SparkSe
     assert spark.range(3).count() == 3  # it is not the worker's: it was there before
 
 
-@pytest.mark.long
 async def test_an_attempt_that_times_out_is_cancelled_in_spark_and_frees_its_slot(
     engine: Engine, jobs: Jobs, active: Callable[[], int]
 ) -> None:
@@ -69,7 +68,6 @@ async def test_an_attempt_that_times_out_is_cancelled_in_spark_and_frees_its_slo
     await until(lambda: active() == 0, what="nothing runs in Spark")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("handler", [sessions_app.run_slow, sessions_app.run_slow_async], ids=lambda one: str(one.name))
 async def test_cancelling_a_job_cancels_only_its_own_spark_work(
     engine: Engine, jobs: Jobs, active: Callable[[], int], handler: Any

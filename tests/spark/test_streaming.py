@@ -23,8 +23,6 @@ from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.spark.reading import ALL, ATTEMPT, batches, connected, numbers, stream, write
 
-pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
-
 
 @both_servers
 def test_a_stream_does_not_skip_rows_of_open_transactions(database_url: str) -> None:
@@ -238,7 +236,6 @@ def test_unsupported_stream_options_are_refused(dataset: str, options: dict[str,
         stream("postgresql://nobody@127.0.0.1:1/none", dataset, **options)
 
 
-@pytest.mark.long
 def test_a_query_delivers_each_row_once_through_failures_and_restarts(
     spark: SparkSession, database_url: str, tmp_path: Path
 ) -> None:

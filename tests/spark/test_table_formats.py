@@ -62,7 +62,6 @@ def test_each_archive_run_appends_its_files_to_an_iceberg_table(engine: Engine, 
     assert sum(table.inspect.files()["record_count"].to_pylist()) == rows.num_rows
 
 
-@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 def test_the_stream_of_ended_jobs_is_merged_by_id_and_transaction(
     plainly: SparkSession, database_url: str, engine: Engine, jobs: Jobs, tmp_path: Path

@@ -92,7 +92,6 @@ def add(engine: Engine, count: int, **payload: Any) -> set[Any]:
         return {job.id for job in made}
 
 
-@pytest.mark.long
 def test_a_batch_of_workers_runs_all_jobs_and_ends_when_idle(
     spark: SparkSession, database_url: str, engine: Engine, jobs: Jobs, effects: Callable[[], list[Any]]
 ) -> None:
@@ -117,7 +116,6 @@ def test_a_batch_of_workers_runs_all_jobs_and_ends_when_idle(
     eventually(lambda: _connections(engine) == 0, what="every connection is closed")
 
 
-@pytest.mark.long
 def test_worker_batches_repeat_until_stopped(engine: Engine, worker_set: MakeSet, effects: Callable[[], list[Any]]) -> None:
     with worker_set(slots=1, max_runtime=timedelta(seconds=1), idle_exit=timedelta(seconds=3)) as workers:
         # A worker leaves after a second whatever there is to do; that of another round does what comes then.
@@ -130,7 +128,6 @@ def test_worker_batches_repeat_until_stopped(engine: Engine, worker_set: MakeSet
     assert (report.completed, report.ended) == (1, WorkersEnd.DRAINED)
 
 
-@pytest.mark.long
 def test_a_drain_finishes_running_jobs_and_claims_no_more(
     engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
 ) -> None:
@@ -177,7 +174,6 @@ def test_draining_the_workers_through_the_database_ends_the_set(engine: Engine, 
         assert workers.wait(WAIT_LIMIT).ended is WorkersEnd.DRAINED
 
 
-@pytest.mark.long
 def test_killed_and_frozen_processes_lose_no_job_and_repeat_no_effect(
     engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
 ) -> None:
@@ -205,7 +201,6 @@ def test_killed_and_frozen_processes_lose_no_job_and_repeat_no_effect(
     assert outcomes == ["lost"] * 6
 
 
-@pytest.mark.long
 def test_jobs_that_do_not_drain_are_cancelled_and_rescued(
     engine: Engine, worker_set: MakeSet, jobs: Jobs, effects: Callable[[], list[Any]], tmp_path: Path
 ) -> None:
@@ -223,7 +218,6 @@ def test_jobs_that_do_not_drain_are_cancelled_and_rescued(
     assert [(row.job_id, row.attempt) for row in effects()] == [(job_id, 2)]
 
 
-@pytest.mark.long
 def test_worker_start_errors_are_raised_without_secrets(
     spark: SparkSession,
     database_url: str,

@@ -24,7 +24,6 @@ RUN_HERE = re.compile(r"<!-- not run: tests/spark/test_writing_guide\.py [^\n]*-
 pytestmark = pytest.mark.timeout(600)  # the first test to ask for Spark starts it
 
 
-@pytest.mark.long
 def test_the_guide_runs(
     plainly: SparkSession, engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
