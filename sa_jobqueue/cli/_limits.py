@@ -15,14 +15,16 @@ from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.settings import LIMITS, QueueSettings, TypeSettings
 
 GLOBAL_CONCURRENCY: Final = click.option(
-    "--global-concurrency", metavar="N", help="Maximum number of jobs to run at once, across all workers; 'none' removes it."
+    "--global-concurrency",
+    metavar="N",
+    help="Maximum number of jobs to run at a time, across all workers; 'none' removes it.",
 )
 RATE: Final = click.option(
     "--rate-limit", metavar="N", help="Maximum number of jobs to start per period, across all workers; 'none' removes it."
 )
 PERIOD: Final = click.option("--rate-period", metavar="DURATION", help="Period of --rate-limit, such as 1m.")
 BURST: Final = click.option(
-    "--rate-burst", metavar="N", help="Maximum number of jobs to start at once after an idle time.  [default: --rate-limit]"
+    "--rate-burst", metavar="N", help="Maximum number of jobs to start together after an idle time.  [default: --rate-limit]"
 )
 ALGORITHM: Final = click.option(
     "--rate-algorithm",

@@ -124,7 +124,7 @@ def show(database: Database, /, *, name: str, fairness_key: str, as_json: bool) 
 @click.option(
     "--concurrency-per-key",
     metavar="N",
-    help="Maximum number of jobs per fairness key to run at once, across all workers; 'none' removes it.",
+    help="Maximum number of jobs per fairness key to run at a time, across all workers; 'none' removes it.",
 )
 @GLOBAL_CONCURRENCY
 @RATE

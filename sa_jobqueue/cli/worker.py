@@ -80,7 +80,7 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     "--queues",
     type=queue_limits,
     metavar="A,B=2",
-    help="Queues to serve; B=2 runs at most 2 jobs of B at once.  [default: the queues of the handlers]",
+    help="Queues to serve; B=2 runs at most 2 jobs of B at a time.  [default: the queues of the handlers]",
 )
 @click.option(
     "--concurrency",
@@ -88,7 +88,7 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     metavar="N",
     default=_DEFAULTS.concurrency,
     show_default=True,
-    help="Maximum number of jobs to run at once, per process.",
+    help="Maximum number of jobs to run at a time, per process.",
 )
 @click.option(
     "--processes",
