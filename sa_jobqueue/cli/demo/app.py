@@ -1,9 +1,13 @@
-"""The demo's application: two tables, a queue beside them, and one handler."""
+"""The demo's application: two tables, a queue beside them, and one handler that counts in a file."""
 
 from __future__ import annotations
 
+import ast
+import sysconfig
+from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 from uuid import UUID
 
@@ -11,9 +15,11 @@ from sqlalchemy import ForeignKey
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from sa_jobqueue import Backoff, JobMixin, JobQueue
-from sa_jobqueue.cli.demo import files
 
 SCHEMA: Final = "sa_jobqueue_demo"
+LIBRARY: Final = Path(sysconfig.get_path("stdlib"))
+"""The directory of the running interpreter's standard library."""
+_TRIES: Final = 10
 
 
 class Base(DeclarativeBase):
@@ -59,13 +65,43 @@ class CountFile:
     path: str
 
 
-@jobs.handler(
-    "count_file",
-    queue="files",
-    max_attempts=3,
-    retry=Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=1)),
-)
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The counts of one file."""
+
+    lines: int
+    functions: int
+    classes: int
+    imports: int
+
+
+_RETRY: Final = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=1))
+
+
+@jobs.handler("count_file", queue="files", max_attempts=3, retry=_RETRY)
 def count_file(file: CountFile, session: Session) -> None:
     """Count in one file. The session commits together with the job's completion."""
-    counts = files.count(files.library_root() / file.path)
-    session.add(FileCounts(path=file.path, **asdict(counts)))
+    session.add(FileCounts(path=file.path, **asdict(count(LIBRARY / file.path))))
+
+
+def count(path: Path) -> Counts:
+    """Parse a file and count in it. Raises: SyntaxError, ValueError or RecursionError if it is not valid Python."""
+    source = path.read_bytes()
+    kinds = Counter(map(type, ast.walk(_parse(source, path.name))))
+    return Counts(
+        lines=len(source.splitlines()),
+        functions=kinds[ast.FunctionDef] + kinds[ast.AsyncFunctionDef],
+        classes=kinds[ast.ClassDef],
+        imports=kinds[ast.Import] + kinds[ast.ImportFrom],
+    )
+
+
+def _parse(source: bytes, name: str) -> ast.AST:
+    # CPython 3.11 (gh-106905) shares one recursion counter between threads: concurrent parsing, or formatting of a
+    # traceback, can raise "AST constructor recursion depth mismatch".
+    for _ in range(_TRIES):
+        try:
+            return ast.parse(source, name)
+        except SystemError:
+            continue
+    return ast.parse(source, name)

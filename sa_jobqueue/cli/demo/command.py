@@ -7,10 +7,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Any, NoReturn
 
 import click
 from sqlalchemy import Engine
@@ -18,16 +19,14 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import URL_VARIABLE, Database, json_option, parse_url
-from sa_jobqueue.cli._output import console, echo, print_fields, print_json, print_table
-from sa_jobqueue.cli.demo import app, files, report, run
-from sa_jobqueue.cli.demo.database import prepared
-from sa_jobqueue.cli.demo.progress import Progress
-from sa_jobqueue.cli.demo.workers import Workers
+from sa_jobqueue.cli._output import echo, print_fields, print_json, print_table
+from sa_jobqueue.cli.demo import app, run
 from sa_jobqueue.db.connections import shown
+from sa_jobqueue.progress import ProgressLines
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import PostgresServer, ServerOptions, open_server
 
-_SETTINGS: Final = {"shared_buffers": "64MB", "max_connections": "50"}
+Say = Callable[[str], None]
 
 
 @click.command()
@@ -59,31 +58,31 @@ def demo(
         from sa_jobqueue.cli.dashboard import require_extra
 
         require_extra()
+    # As Ctrl-C does: runs every `finally`, so that no process of the demo is left running.
     signal.signal(signal.SIGTERM, _end)
-    # Standard output is for the JSON document only.
-    progress = Progress(console(stderr=as_json))
+    say = partial(echo, err=as_json)  # standard output is for the JSON document only
     with (
-        _server(database_url, keep=keep, progress=progress) as server,
-        prepared(server.url, keep=keep) as engine,
-        _dashboard(server.url, with_dashboard, progress) as address,
+        _server(database_url, keep=keep, say=say) as server,
+        run.prepared(server.url, keep=keep) as engine,
+        _dashboard(server.url, with_dashboard, say) as address,
     ):
-        found = _run(server, engine, count=workers, limit=limit, progress=progress)
+        found = _run(server, engine, count=workers, limit=limit, say=say)
         if as_json:
-            print_json(found.as_document())
+            print_json(found)
         else:
             _print(found)
         if address:
-            progress.say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
+            say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()
     if keep:
-        _print_inspection(server, progress)
-    if not found.is_right:
+        _print_inspection(server, say)
+    if not found["ok"]:
         sys.exit(1)
 
 
 @contextmanager
-def _dashboard(url: str, is_wanted: bool, progress: Progress) -> Iterator[str | None]:
+def _dashboard(url: str, is_wanted: bool, say: Say) -> Iterator[str | None]:
     if not is_wanted:
         yield None
         return
@@ -92,38 +91,35 @@ def _dashboard(url: str, is_wanted: bool, progress: Progress) -> Iterator[str | 
     made, token = make_app(make_url(url), app.Job, read_only=False)
     with served(made) as where:
         address = f"{where}/?token={token}"
-        progress.say(f"serving the dashboard on {address}")
+        say(f"serving the dashboard on {address}")
         yield address
 
 
-def _run(server: PostgresServer, engine: Engine, *, count: int, limit: int | None, progress: Progress) -> report.Report:
-    root = files.library_root()
-    paths = files.find(root, limit)
-    with Workers(server.url) as workers:
-        progress.say(f"migrated the schema {app.SCHEMA}; enqueueing {len(paths)} files of {root}")
-        run.enqueue(engine, paths, progress)
-        started = [str(workers.start()) for _ in range(count)]
-        progress.say(f"started workers {', '.join(started)}")
-        victim = run.work(engine, workers, len(paths), progress)
-        workers.stop()
-        progress.say("all jobs have ended; counting without the queue to compare")
+def _run(server: PostgresServer, engine: Engine, *, count: int, limit: int | None, say: Say) -> dict[str, Any]:
+    paths = run.find(app.LIBRARY, limit)
+    workers = run.Workers(server.url)
+    with ProgressLines("demo", write=say, interval=1) as lines:
+        try:
+            say(f"migrated the schema {app.SCHEMA}; enqueueing {len(paths)} files of {app.LIBRARY}")
+            run.enqueue(engine, paths, lines)
+            say(f"started workers {', '.join(str(workers.start()) for _ in range(count))}")
+            killed = run.work(engine, workers, len(paths), lines)
+        finally:
+            workers.stop()
+        lines.begin("all jobs have ended; counting without the queue to compare")
         begun = time.perf_counter()
-        plain = files.count_plainly(root, paths)
+        plain = run.count_plainly(paths)
         plain_seconds = time.perf_counter() - begun
-        with Session(engine) as session:
-            return report.read(
-                session,
-                plain=plain,
-                plain_seconds=plain_seconds,
-                killed={victim.pid: victim.worker_id} if victim else {},
-                pids=[*workers.pids, *([server.pid] if isinstance(server, EmbeddedServer) else [])],
-            )
+    with Session(engine) as session:
+        found = run.report(session, plain, killed)
+    pids = [*workers.pids, *([server.pid] if isinstance(server, EmbeddedServer) else [])]
+    return found | {"plain_seconds": plain_seconds, "pids": pids}
 
 
 @contextmanager
-def _server(url: str | None, *, keep: bool, progress: Progress) -> Iterator[PostgresServer]:
+def _server(url: str | None, *, keep: bool, say: Say) -> Iterator[PostgresServer]:
     """Open the server, and stop it unless the run succeeded and `keep` is set."""
-    options = ServerOptions(settings=_SETTINGS, outlive_owner=keep)
+    options = ServerOptions(settings={"shared_buffers": "64MB", "max_connections": "50"}, outlive_owner=keep)
     given = "auto"
     if url:
         parsed = parse_url(url)
@@ -133,7 +129,7 @@ def _server(url: str | None, *, keep: bool, progress: Progress) -> Iterator[Post
     server = open_server(given, options)
     try:
         version = ".".join(map(str, server.version))
-        progress.say(f"PostgreSQL {version} {'found' if url else 'started'} at {shown(make_url(server.url))}")
+        say(f"PostgreSQL {version} {'found' if url else 'started'} at {shown(make_url(server.url))}")
         yield server
     except BaseException:
         server.stop()
@@ -142,44 +138,45 @@ def _server(url: str | None, *, keep: bool, progress: Progress) -> Iterator[Post
         server.stop()
 
 
-def _print(found: report.Report) -> None:
-    plain = f"{found.plain_seconds:.1f} s"
-    fields = {
-        "files": found.files,
-        "jobs completed": found.completed,
-        "retries": found.retries,
-        "rescued": f"{found.rescued} (from killed worker {', '.join(map(str, found.killed_pids)) or '-'})",
-        "dead letters": found.dead_letters or "0 (no broken file: the test data of the standard library is not installed)",
-        "duration": f"{found.seconds:.1f} s, with the kill; the same work without a queue, in one process: {plain}",
-        "check": "every file has one result or one dead letter, and all counts are equal" if found.is_right else "FAILED",
-    }
-    if found.dead_by_error:
+def _print(found: dict[str, Any]) -> None:
+    if found["dead_by_error"]:
         rows = [
-            (*(("", "") if place else (group.error, group.count)), example)
-            for group in found.dead_by_error
-            for place, example in enumerate(group.examples)
+            (*(("", "") if place else (group["error"], group["count"])), example)
+            for group in found["dead_by_error"]
+            for place, example in enumerate(group["examples"])
         ]
         print_table("Dead letters by error", ["error", "count", "example"], rows)
+    rescued_from = ", ".join(map(str, found["killed_pids"])) or "-"
+    plain = f"{found['plain_seconds']:.1f} s"
+    fields = {
+        "files": found["files"],
+        "jobs completed": found["completed"],
+        "retries": found["retries"],
+        "rescued": f"{found['rescued']} (from killed worker {rescued_from})",
+        "dead letters": found["dead_letters"]
+        or "0 (no broken file: the test data of the standard library is not installed)",
+        "duration": f"{found['seconds']:.1f} s, with the kill; the same work without a queue, in one process: {plain}",
+        "check": "every file has one result or one dead letter, and all counts are equal" if found["ok"] else "FAILED",
+    }
     print_fields("sa-jobqueue demo", fields)
-    for complaint in found.complaints:
+    for complaint in found["complaints"]:
         echo(f"check failed: {complaint}", err=True)
 
 
-def _print_inspection(server: PostgresServer, progress: Progress) -> None:
+def _print_inspection(server: PostgresServer, say: Say) -> None:
     url = make_url(server.url)
     note = "  # replace *** with the password" if url.password else ""
     plain = shown(url.set(drivername="postgresql"))
-    progress.say("The database was kept. To inspect it:")
-    progress.say(f"  export {URL_VARIABLE}={shlex.quote(shown(url))}{note}")
-    progress.say("  sa-jobqueue dead-letters list --app sa_jobqueue.cli.demo.app:jobs")
-    progress.say(f"  psql {shlex.quote(plain)} -c {shlex.quote(f'SELECT * FROM {app.SCHEMA}.file_counts LIMIT 10')}")
+    say("The database was kept. To inspect it:")
+    say(f"  export {URL_VARIABLE}={shlex.quote(shown(url))}{note}")
+    say("  sa-jobqueue dead-letters list --app sa_jobqueue.cli.demo.app:jobs")
+    say(f"  psql {shlex.quote(plain)} -c {shlex.quote(f'SELECT * FROM {app.SCHEMA}.file_counts LIMIT 10')}")
     if isinstance(server, EmbeddedServer):
-        progress.say("To stop it and remove its files:")
-        progress.say(f"  kill -INT {server.pid} && sleep 2 && rm -rf {shlex.quote(str(server.socket_dir))}")
+        say("To stop it and remove its files:")
+        say(f"  kill -INT {server.pid} && sleep 2 && rm -rf {shlex.quote(str(server.socket_dir))}")
     else:
-        progress.say(f"To remove the demo's schema: DROP SCHEMA {app.SCHEMA} CASCADE")
+        say(f"To remove the demo's schema: DROP SCHEMA {app.SCHEMA} CASCADE")
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    # As Ctrl-C does: runs every `finally`, so that no process of the demo is left running.
     sys.exit(128 + number)
