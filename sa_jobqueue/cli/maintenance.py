@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
 
 import click
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from sqlalchemy import Engine
 
 from sa_jobqueue import maintenance
 from sa_jobqueue.cli._options import Database, duration, json_option, with_database
-from sa_jobqueue.cli._output import console, print_json, print_table, shown
+from sa_jobqueue.cli._output import console, print_json, print_table, progress_bar, shown
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.maintenance import OnProgress, Reindexed, Setting, Vacuumed
 from sa_jobqueue.observe.health import health
@@ -55,8 +53,8 @@ def vacuum(
     if settings:
         _print_settings(maintenance.storage_settings(engine, model=database.model), as_json=as_json)
         return
-    with _bar() as on_progress:
-        options: dict[str, Any] = {"analyze": not no_analyze, "lock_timeout": lock_timeout, "on_progress": on_progress}
+    with progress_bar("starting") as bar:
+        options: dict[str, Any] = {"analyze": not no_analyze, "lock_timeout": lock_timeout, "on_progress": _shown(bar)}
         done = maintenance.vacuum(engine, tables=tables, model=database.model, **options)
     _print(done, [], as_json=as_json)
 
@@ -73,8 +71,8 @@ def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, loc
     Without names: those that are invalid or mostly bloat. Remains of an interrupted rebuild are dropped. Status 1 if an
     index was skipped because of a lock or a missing privilege.
     """
-    with _bar() as on_progress:
-        options: dict[str, Any] = {"every": every, "lock_timeout": lock_timeout, "on_progress": on_progress}
+    with progress_bar("starting") as bar:
+        options: dict[str, Any] = {"every": every, "lock_timeout": lock_timeout, "on_progress": _shown(bar)}
         done = maintenance.reindex(_engine(database), indexes=indexes, model=database.model, **options)
     _print([], done, as_json=as_json)
 
@@ -100,8 +98,8 @@ def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, a
             else:
                 console().print("nothing to do")
         return
-    with _bar() as on_progress:
-        options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": on_progress, "model": database.model}
+    with progress_bar("starting") as bar:
+        options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": _shown(bar), "model": database.model}
         vacuumed = maintenance.vacuum(engine, tables=tables, **options) if tables else []
         # After the vacuum, which may already have freed bloat of an index.
         reindexed = maintenance.reindex(engine, **options)
@@ -114,21 +112,8 @@ def _engine(database: Database) -> Engine:
     return own_engine(database.url)
 
 
-@contextmanager
-def _bar() -> Iterator[OnProgress | None]:
-    """Show the progress on standard error, if it is a terminal."""
-    terminal = console(stderr=True)
-    if not terminal.is_terminal:
-        yield None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal, transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def show(name: str, phase: str, done: int, total: int) -> None:
-            bar.update(task, description=f"{name}: {phase}", completed=done, total=total or None)
-
-        yield show
+def _shown(bar: Callable[[str, int, int | None], None]) -> OnProgress:
+    return lambda name, phase, done, total: bar(f"{name}: {phase}", done, total)
 
 
 def _print(vacuumed: Sequence[Vacuumed], reindexed: Sequence[Reindexed], *, as_json: bool) -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import click
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from sqlalchemy import type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import Database, by_option, json_option, with_database
-from sa_jobqueue.cli._output import console, counted, echo, print_json
+from sa_jobqueue.cli._output import counted, echo, print_json, progress_bar
 from sa_jobqueue.operations import JobFilter, set_priority
 from sa_jobqueue.statements import storage
 from sa_jobqueue.types import INITIAL, MAX_PRIORITY, MIN_PRIORITY
@@ -69,13 +65,16 @@ def priority(
         raise click.UsageError("pass ids, or at least one of --chain, --type, --queue and --payload")
     matching = None if payload is None else model.input.contains(type_coerce(_document(payload), JSONB))
     changed, after = 0, None
-    with database.session() as session, _bar(session, database) as show:
+    with database.session() as session, progress_bar("changing") as show:
+        name = model.__jobqueue__.name("job")
+        total = next((row.live for row in session.execute(storage.tables(model)) if row.name == name), None)
+        session.rollback()
         while True:
             options: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": model}
             page = set_priority(session, to, where=where, matching=matching, after=after, **options)
             session.commit()
             changed, after = changed + page.changed, page.next
-            show(changed)
+            show(f"{counted(changed, 'job')}", changed, total)
             if after is None:
                 break
     if as_json:
@@ -89,19 +88,3 @@ def _document(text: str) -> Any:
         return json.loads(text)
     except ValueError as error:
         raise click.BadParameter(f"not valid JSON: {error}", param_hint="--payload") from error
-
-
-@contextmanager
-def _bar(session: Session, database: Database) -> Iterator[Callable[[int], None]]:
-    """Show the progress on standard error, if it is a terminal."""
-    terminal = console(stderr=True)
-    if not terminal.is_terminal:
-        yield lambda changed: None
-        return
-    name = database.model.__jobqueue__.name("job")
-    total = next((row.live for row in session.execute(storage.tables(database.model)) if row.name == name), None)
-    session.rollback()
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal, transient=True) as bar:
-        task = bar.add_task("changing", total=total or None)
-        yield lambda changed: bar.update(task, description=f"{changed:,} jobs", completed=changed)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 import click
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import APP_VARIABLE, Database, duration, json_option, load_jobs, parse_url, url_option
-from sa_jobqueue.cli._output import console, counted, print_json, print_table
+from sa_jobqueue.cli._output import counted, print_json, print_table, progress_bar
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import PruneCursor, Pruned, prune_dead_letters
 from sa_jobqueue.operations import prune as prune_page
@@ -100,7 +97,7 @@ def prune(
     database = Database(parse_url(url), jobs.model if jobs is not None else Job)
     done = _Sum()
     options: dict[str, Any] = {"queue_rows": older_than is None, "dry_run": dry_run, "by": "prune", "model": database.model}
-    with database.session() as session, _bar() as show:
+    with database.session() as session, progress_bar("scanning") as show:
         name = database.model.__jobqueue__.name("job")
         estimate = next(row.live for row in session.execute(storage.tables(database.model)) if row.name == name)
         session.rollback()
@@ -111,7 +108,7 @@ def prune(
                 page = prune_page(session, rules, cursor=cursor, **options)
             done.add(page)
             cursor = page.next
-            show(done, estimate)
+            show(f"{done.jobs:,} jobs deleted, {done.scanned:,} scanned", done.scanned, max(estimate, done.scanned))
         if older_than is None:
             done.dead_letters = prune_all_dead_letters(session, rules, dry_run=dry_run, model=database.model)
     _print(done, as_json=as_json, dry_run=dry_run)
@@ -131,24 +128,6 @@ def prune_all_dead_letters(session: Session, rules: RetentionRules, *, dry_run: 
 def _rules(older_than: timedelta, statuses: tuple[str, ...], types: tuple[str, ...]) -> RetentionRules:
     retained = Retention(**dict.fromkeys(statuses or ("completed", "cancelled"), older_than))
     return RetentionRules(types=dict.fromkeys(types, retained)) if types else RetentionRules(default=retained)
-
-
-@contextmanager
-def _bar() -> Iterator[Any]:
-    """Show the progress on standard error, if it is a terminal."""
-    terminal = console(stderr=True)
-    if not terminal.is_terminal:
-        yield lambda done, estimate: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal, transient=True) as bar:
-        task = bar.add_task("scanning", total=None)
-
-        def show(done: _Sum, estimate: int) -> None:
-            words = f"{done.jobs:,} jobs deleted, {done.scanned:,} scanned"
-            bar.update(task, description=words, completed=done.scanned, total=max(estimate, done.scanned) or None)
-
-        yield show
 
 
 def _print(done: _Sum, *, as_json: bool, dry_run: bool) -> None:

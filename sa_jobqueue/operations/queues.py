@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from sqlalchemy.orm import Session
 
@@ -262,7 +262,7 @@ def delete_queues(
     starts write its settings again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
-    return _delete(session, model.Queue, names, model, by, fairness_key=fairness_key, dry_run=dry_run)
+    return _change(session, "delete", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def delete_job_types(
@@ -278,7 +278,7 @@ def delete_job_types(
     `names`: job types. Jobs are kept and continue to run. Workers that handle a type record its declaration again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
-    return _delete(session, model.JobType, names, model, by, dry_run=dry_run)
+    return _change(session, "delete", model.JobType, names, model, by=by, dry_run=dry_run)
 
 
 def pause_queues(
@@ -299,7 +299,7 @@ def pause_queues(
     Raises: QueueNotFoundError for a name without settings, active workers and pending jobs; InvalidOptionError. Nothing is
     written then.
     """
-    return _pause(session, model.Queue, names, by, model, fairness_key=fairness_key, dry_run=dry_run)
+    return _change(session, "pause", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def resume_queues(
@@ -316,7 +316,7 @@ def resume_queues(
     `names`, `fairness_key`: as in `pause_queues`.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
-    return _resume(session, model.Queue, names, model, by, fairness_key=fairness_key, dry_run=dry_run)
+    return _change(session, "resume", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
 
 
 def pause_job_types(
@@ -332,7 +332,7 @@ def pause_job_types(
     `names`: job types. Changes, Locks: as `pause_queues`.
     Raises: JobTypeNotFoundError for a type that has no settings and that no active worker handles; InvalidOptionError.
     """
-    return _pause(session, model.JobType, names, by, model, dry_run=dry_run)
+    return _change(session, "pause", model.JobType, names, model, by=by, dry_run=dry_run)
 
 
 def resume_job_types(
@@ -348,7 +348,7 @@ def resume_job_types(
     `names`: job types.
     Changes: clears `paused_at` and `paused_by`. Locks, Raises: as `pause_queues`.
     """
-    return _resume(session, model.JobType, names, model, by, dry_run=dry_run)
+    return _change(session, "resume", model.JobType, names, model, by=by, dry_run=dry_run)
 
 
 def sync_queues(
@@ -489,8 +489,8 @@ def _put(
     is_written = session.execute(queues.put(of), row).first() is not None
     if is_written:
         session.execute(controls.notify_rules(model))
-    name = row["name"] if issubclass(of, QueueMixin) else row["type_name"]
-    record(session, f"upsert_{_noun(of)}", by=by, ids=[name] if is_written else [], matched=1, model=model, settings=row)
+    noun, name = ("queue", row["name"]) if issubclass(of, QueueMixin) else ("job_type", row["type_name"])
+    record(session, f"upsert_{noun}", by=by, ids=[name] if is_written else [], matched=1, model=model, settings=row)
     return is_written
 
 
@@ -538,87 +538,38 @@ def _name(one: QueueStatus | TypeStatus) -> str:
     return one.name if isinstance(one, QueueStatus) else one.type_name
 
 
-def _noun(of: type[QueueMixin] | type[JobTypeMixin]) -> str:
-    return "queue" if issubclass(of, QueueMixin) else "job_type"
-
-
-def _pause(
+def _change(
     session: Session,
+    act: Literal["pause", "resume", "delete"],
     of: type[QueueMixin] | type[JobTypeMixin],
     names: Sequence[str],
-    by: str | None,
     model: type[JobMixin[Any]],
     *,
+    by: str | None,
     fairness_key: str = "",
     dry_run: bool,
 ) -> BulkResult[str]:
+    """Pause, resume or delete settings; return the names of those that were changed, or would be."""
     check_lists(names=names)
     check_names("names", names)
     check_by(by)
     given = list(dict.fromkeys(names))
-    _check_known(session, of, given, model)
+    if act == "pause":
+        _check_known(session, of, given, model)
     if dry_run:
-        paused = {_name(one) for one in _rows(session, of, given, fairness_key, model) if one.paused_at is not None}
-        return BulkResult(sorted(set(given) - paused), len(given))
-    changed = session.scalars(queues.pause(of), {"names": given, "by": by, **_key(of, fairness_key)})
-    return _notified(session, f"pause_{_noun(of)}s", changed, given, model, by=by, fairness_key=fairness_key)
-
-
-def _resume(
-    session: Session,
-    of: type[QueueMixin] | type[JobTypeMixin],
-    names: Sequence[str],
-    model: type[JobMixin[Any]],
-    by: str | None,
-    *,
-    fairness_key: str = "",
-    dry_run: bool,
-) -> BulkResult[str]:
-    check_lists(names=names)
-    check_names("names", names)
-    check_by(by)
-    given = list(dict.fromkeys(names))
-    if dry_run:
-        found = _rows(session, of, given, fairness_key, model)
-        return BulkResult(sorted(_name(one) for one in found if one.paused_at is not None), len(given))
-    changed = session.scalars(queues.resume(of), {"names": given, **_key(of, fairness_key)})
-    return _notified(session, f"resume_{_noun(of)}s", changed, given, model, by=by, fairness_key=fairness_key)
-
-
-def _delete(
-    session: Session,
-    of: type[QueueMixin] | type[JobTypeMixin],
-    names: Sequence[str],
-    model: type[JobMixin[Any]],
-    by: str | None,
-    *,
-    fairness_key: str = "",
-    dry_run: bool,
-) -> BulkResult[str]:
-    check_lists(names=names)
-    check_names("names", names)
-    check_by(by)
-    given = list(dict.fromkeys(names))
-    if dry_run:
-        return BulkResult(sorted(map(_name, _rows(session, of, given, fairness_key, model))), len(given))
-    changed = session.scalars(queues.drop(of), {"names": given, **_key(of, fairness_key)})
-    return _notified(session, f"delete_{_noun(of)}s", changed, given, model, by=by, fairness_key=fairness_key)
-
-
-def _notified(
-    session: Session,
-    operation: str,
-    changed: Iterable[str],
-    given: Sequence[str],
-    model: type[JobMixin[Any]],
-    *,
-    by: str | None,
-    fairness_key: str,
-) -> BulkResult[str]:
-    """Notify workers, once this commits, if anything was changed; record the act; return what was changed."""
-    names = sorted(changed)
+        found = {_name(one): one.paused_at is not None for one in _rows(session, of, given, fairness_key, model)}
+        would = {
+            "pause": {name for name in given if not found.get(name, False)},
+            "resume": {name for name, is_paused in found.items() if is_paused},
+            "delete": set(found),
+        }
+        return BulkResult(sorted(would[act]), len(given))
+    statement = {"pause": queues.pause, "resume": queues.resume, "delete": queues.drop}[act](of)
+    parameters = {"names": given, **_key(of, fairness_key)} | ({"by": by} if act == "pause" else {})
+    names = sorted(session.scalars(statement, parameters))
     if names:
         session.execute(controls.notify_rules(model))
+    noun = "queue" if issubclass(of, QueueMixin) else "job_type"
     about = {"names": given, "fairness_key": fairness_key or None}
-    record(session, operation, by=by, ids=names, matched=len(given), model=model, **about)
+    record(session, f"{act}_{noun}s", by=by, ids=names, matched=len(given), model=model, **about)
     return BulkResult(names, len(given))
