@@ -150,7 +150,7 @@ def list_chain_jobs(
     after: int | None = None,
     limit: int = 50,
     newest_first: bool = False,
-    model: type[JobT] = DEFAULT_MODEL,
+    model: type[JobT] = DEFAULT_MODEL,  # type: ignore[assignment]
 ) -> Page[JobT]: ...
 @overload
 def list_chain_jobs(
@@ -216,7 +216,7 @@ def list_blocked_jobs(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: type[JobT] = DEFAULT_MODEL,
+    model: type[JobT] = DEFAULT_MODEL,  # type: ignore[assignment]
 ) -> Page[JobT]: ...
 @overload
 def list_blocked_jobs(

@@ -36,6 +36,9 @@ from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.statements.session_names import read_name
 from sa_jobqueue.types import ENDED, JobId, JobStatus
 
+_MODEL_OF_THE_HANDLER: Any = DEFAULT_MODEL
+"""Not of the type of `Job`, which Pyright would join with the class that `handler` has."""
+
 
 def attach(
     model: type[JobMixin[Any]], before: Any, continuation: Continuation[Any], job_type: JobType | None = None
@@ -213,7 +216,7 @@ def complete_job(
     result: Any = None,
     *,
     handler: Handler[Any, Any, JobT] | None = None,
-    model: type[JobT] = DEFAULT_MODEL,
+    model: type[JobT] = _MODEL_OF_THE_HANDLER,
 ) -> JobT:
     """Complete a job without a worker, and return it.
 
@@ -276,7 +279,7 @@ def _end_chain(connection: Connection, model: type[JobMixin[Any]], job: JobMixin
         unblock_all(connection, model, [job.chain_id])
 
 
-def lock_chain(session: Session, chain_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
+def lock_chain(session: Session, chain_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:  # type: ignore[assignment]
     """Lock a chain and return its last job: no other transaction can end or continue the chain until this one ends.
 
     Use it to inspect the job before you complete it with `complete_job`, or leave it.

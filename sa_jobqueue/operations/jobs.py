@@ -65,7 +65,7 @@ class JobFilter:
         check_instants(created_after=self.created_after, created_before=self.created_before)
 
 
-def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:
+def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:  # type: ignore[assignment]
     """Return a job, read from the database.
 
     `job_id`: id of the job.
@@ -89,7 +89,7 @@ def list_jobs(
     limit: int = 50,
     newest_first: bool = True,
     scan_limit: int = SCAN_LIMIT,
-    model: type[JobT] = DEFAULT_MODEL,
+    model: type[JobT] = DEFAULT_MODEL,  # type: ignore[assignment]
 ) -> Page[JobT]: ...
 @overload
 def list_jobs(

@@ -33,8 +33,8 @@ from sa_jobqueue.registry.job_types import JobType, Registry, Upcaster
 from sa_jobqueue.types import JobId, JobStatus, Json
 
 JobT = TypeVar("JobT", bound=JobMixin[Any], default=Job)
-DEFAULT_MODEL: Any = Job
-"""The default of an argument `model: type[JobT]`; for a type checker the default of `JobT` decides."""
+DEFAULT_MODEL: type[Job] = Job
+"""The default of an argument `model: type[JobT]`: Pyright takes `JobT` from it, mypy from the default of `JobT`."""
 InT = TypeVar("InT", contravariant=True)
 OutT = TypeVar("OutT", covariant=True)
 PayloadT = TypeVar("PayloadT")
@@ -48,6 +48,10 @@ Untyped: TypeAlias = JobMixin[Any] | ChainMixin[Any] | JobId | WaitFor[Never]
 
 class Fields:
     """To a type checker, the payload of a handler whose parameters are its fields."""
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, name: str) -> Any: ...
 
 
 class Chained(Protocol):
@@ -329,7 +333,25 @@ class Handler(Generic[InT, OutT, JobT]):
         """
         return Continuation(self.job(payload, **options))
 
-    def output(self, chain: Chained) -> OutT:
+    def payload(self: Handler[PayloadT, Any, Any], job: JobMixin[Any]) -> PayloadT:
+        """Return the payload of a job of this handler, decoded as for an attempt: by its codec, upcasters and type.
+
+        `job`: of this type, such as one of `list_jobs`; compare its `type_name` with the handler's `name` first. A handler
+        without a payload has None, a `keyword_handler` a mapping of its fields.
+        Raises: WrongJobTypeError if the job is of another type; InvalidPayloadError if the input does not match the type.
+        """
+        if job.type_name != self.name:
+            raise WrongJobTypeError(
+                job.id,
+                expected=self.name,
+                given=job.type_name,
+                reason=f"job {job.id} is of type {job.type_name!r}, not {self.name!r}: ask the handler of that type",
+            )
+        kind = self.job_type
+        decoded: Any = kind.decode(job.input, job.input_version) if kind.takes_input else None
+        return decoded  # type: ignore[no-any-return]
+
+    def output(self, chain: Chained | ChainMixin[Any]) -> OutT:
         """Return the output of a chain that starts or ends with this handler, decoded to the annotated type.
 
         `chain`: as in `JobQueue.output`.

@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, NoOutputError
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_defaults
 from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by, named, queue_key_of
 from sa_jobqueue.policies.rates import RateAlgorithm
@@ -439,7 +439,7 @@ class JobQueue(Generic[JobT]):
         self.registry.get(type_name)
         return self._handlers[type_name]
 
-    def output(self, chain: Chained) -> Any:
+    def output(self, chain: Chained | ChainMixin[Any]) -> Any:
         """Return a chain's output as the type that its last job's handler declares.
 
         `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`. If you know the first handler,

@@ -119,6 +119,17 @@ assert_type(by_name.job(order_id=7), Job)
 assert_type(by_name.continuation(order_id=7), Continuation[int])
 
 
+# A job of a listing has no type for the type checker; its handler gives the payload of its own type.
+def payloads(listed: Job) -> None:
+    assert_type(plain.payload(listed), Order)
+    assert_type(document.payload(listed), dict[str, Any])
+    assert_type(tick.payload(listed), None)
+    assert_type(by_name.payload(listed)["order_id"], Any)
+    assert_type(untyped.payload(listed), Any)
+    print(plain.payload(listed).number)  # E: "Order" has no attribute "number"
+    plain.payload(7)  # E: "payload" of "Handler"
+
+
 # The result of a step is that of its function, or of `output`; a transaction may have been committed before.
 async def ask(prompt: str) -> Order:
     return Order(len(prompt))

@@ -32,7 +32,7 @@ def lend_client(attempt: AttemptContext) -> Iterator[Client]:
 
 jobs.dependency(Client, lend_client)
 jobs.dependency(SparkSession, SparkSessions(SparkSession.builder.getOrCreate))
-jobs.dependency(int, lend_client)  # E: incompatible type
+jobs.dependency(int, lend_client)  # E: incompatible type # mypy only
 jobs.dependency(Client, 7)  # E: incompatible type "int"
 
 

@@ -1,17 +1,20 @@
-"""What a type checker accepts and refuses of the public interface.
+"""What type checkers accept and refuse of the public interface.
 
-The modules beside this one are checked strictly. A line marked `# E: text` must be refused with that text; every other
-must pass.
+The modules beside this one are checked strictly by mypy: a line marked `# E: text` must be refused with that text; every
+other must pass. Pyright must refuse the same lines, except those marked `# mypy only`, in words of its own.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.fixtures.parts import needs
 
 HERE = Path(__file__).parent
 CASES = sorted(path for path in HERE.glob("*.py") if not path.name.startswith(("test_", "__")))
@@ -37,7 +40,7 @@ def errors() -> dict[tuple[str, int], list[str]]:
 @pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
 def test_exactly_the_marked_lines_are_refused(case: Path, errors: dict[tuple[str, int], list[str]]) -> None:
     expected = {
-        number: [mark.strip() for mark in line.split("# E:")[1:]]
+        number: [mark.removesuffix("# mypy only").strip() for mark in line.split("# E:")[1:]]
         for number, line in enumerate(case.read_text().splitlines(), 1)
         if "# E:" in line
     }
@@ -46,3 +49,38 @@ def test_exactly_the_marked_lines_are_refused(case: Path, errors: dict[tuple[str
     for line, marks in expected.items():
         for mark in marks:
             assert any(mark in text for text in said[line]), (line, mark, said[line])
+
+
+@pytest.fixture(scope="module")
+def refused_by_pyright(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, str]]:
+    """Check all cases by Pyright, and give what it said by file and line."""
+    needs("basedpyright")
+    settings = {"include": [str(HERE)], "extraPaths": [str(HERE.parents[1])], "typeCheckingMode": "standard"}
+    project = tmp_path_factory.mktemp("pyright") / "pyrightconfig.json"
+    project.write_text(json.dumps(settings | {"pythonVersion": "3.11"}))
+    command = [
+        sys.executable,
+        "-m",
+        "basedpyright",
+        "--outputjson",
+        "--pythonpath",
+        sys.executable,
+        "--project",
+        str(project),
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    found: dict[str, dict[int, str]] = {}
+    for one in json.loads(run.stdout)["generalDiagnostics"]:
+        if one["severity"] == "error":
+            of_file = found.setdefault(Path(one["file"]).name, {})
+            of_file[one["range"]["start"]["line"] + 1] = one["message"]
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
+def test_pyright_refuses_the_same_lines(case: Path, refused_by_pyright: dict[str, dict[int, str]]) -> None:
+    lines = enumerate(case.read_text().splitlines(), 1)
+    expected = {number for number, line in lines if "# E:" in line and "# mypy only" not in line}
+    said = refused_by_pyright.get(case.name, {})
+    assert said.keys() == expected, said

@@ -19,6 +19,7 @@ from sa_jobqueue.errors import (
     InvalidPayloadError,
     NoOutputError,
     UnknownJobTypeError,
+    WrongJobTypeError,
 )
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.registry import Handler
@@ -35,6 +36,32 @@ class Base(DeclarativeBase):
 
 class MailJob(JobMixin, Base, queue_prefix="mail_"):
     pass
+
+
+def test_a_handler_reads_the_payload_of_its_jobs() -> None:
+    jobs = JobQueue()
+
+    @jobs.handler("ship", version=2)
+    def ship(order: Order) -> None: ...
+
+    @ship.upcast(from_version=1)
+    def wrap(data: Any) -> Any:
+        return {"order_id": data}
+
+    @jobs.keyword_handler("remind")
+    def remind(order_id: int, text: str = "Please pay") -> None: ...
+
+    @jobs.handler("tick")
+    def tick() -> None: ...
+
+    assert ship.payload(ship.job(Order(order_id=7))) == Order(order_id=7)
+    assert ship.payload(Job("ship", 7, input_version=1)) == Order(order_id=7)
+    assert remind.payload(remind.job(order_id=7))["order_id"] == 7
+    assert tick.payload(tick.job()) is None
+    with pytest.raises(WrongJobTypeError, match="is of type 'tick', not 'ship': ask the handler of that type"):
+        ship.payload(tick.job())
+    with pytest.raises(InvalidPayloadError, match="order_id"):
+        ship.payload(Job("ship", "x", input_version=1))
 
 
 def test_an_annotation_that_is_imported_for_type_checkers_only_is_refused_with_the_reason() -> None:
