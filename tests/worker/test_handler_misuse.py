@@ -74,9 +74,10 @@ ACTS: Final[dict[str, Callable[[Session], object]]] = {
 }
 
 
+@pytest.mark.parametrize("examples", [10, pytest.param(50, marks=pytest.mark.long)])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_misuse_of_a_session_never_reaches_the_next_attempt_on_its_connection(
-    engine: Engine, jobs: Jobs, is_async: bool
+    engine: Engine, jobs: Jobs, is_async: bool, examples: int
 ) -> None:
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE effect (job text)"))
@@ -84,7 +85,7 @@ def test_misuse_of_a_session_never_reaches_the_next_attempt_on_its_connection(
     # An AsyncSession works in its own task alone: SQLAlchemy refuses it in a thread.
     acts_of = [name for name in ACTS if not (is_async and name.endswith("thread"))]
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(
         acts=st.lists(st.sampled_from(acts_of), min_size=1, max_size=4),
         swallows=st.booleans(),
