@@ -47,6 +47,11 @@ class Compiled:
             for name, value in as_sent.params.items()
             if value is not None
         }
+        # Of an `onupdate` or a default of the application's: see `models.base.expressed`.
+        made = {name: bound.callable for bound, name in as_sent.bind_names.items() if bound.callable is not None}
+        self._made = [(name, make, self._processors.get(name)) for name, make in made.items()]
+        for name in made:
+            self._constants.pop(name, None)
         self._sent, self._order = str(as_sent), tuple(as_sent.positiontup)
         self._statement = statement
 
@@ -58,6 +63,8 @@ class Compiled:
     async def execute(self, connection: AsyncConnection, parameters: Mapping[str, Any]) -> Sequence[Any]:
         """Run it and return its rows, if it has any; a failure is raised, and its connection dealt with, as of any other."""
         given = {**self._constants, **parameters}
+        for name, make, processor in self._made:
+            given[name] = make() if processor is None else processor(make())
         for name, process in self._processors.items():
             if name in parameters:
                 given[name] = process(given[name])

@@ -94,6 +94,8 @@ class Connections:
             max_overflow=0,
             connect_args=self._arguments | {"async_creator_fn": self._open},
             execution_options={RAW_ERRORS: True},
+            # Values of the application's own columns are written as its own engine writes them.
+            json_serializer=getattr(self._application, "_json_serializer", None),
             json_deserializer=read_json,
             # The server may have been replaced since the last outage: never answer from what was learnt of the old one.
             pool_recycle=1800,

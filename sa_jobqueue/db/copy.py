@@ -64,7 +64,6 @@ class CopyTarget:
     @property
     def statement(self) -> str:
         """The COPY as SQL."""
-        quote = _DIALECT.identifier_preparer.quote
         table = ".".join(quote(name) for name in (self.schema, self.table) if name)
         return f"COPY {table} ({', '.join(quote(name) for name in self.columns)}) FROM STDIN"
 
@@ -178,3 +177,8 @@ def _refusing(connection: Connection) -> Iterator[None]:
     finally:
         for name in _USES:
             event.remove(connection, name, refuse)
+
+
+def quote(name: str) -> str:
+    """Return an identifier as SQL text for a statement without parameters, in which no percent sign is doubled."""
+    return _DIALECT.identifier_preparer.quote(name).replace("%%", "%")

@@ -3,10 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, ClassVar
 from uuid import UUID
 
-from sqlalchemy import DDL, Connection, FromClause, MetaData, Table, Text, TextClause, Uuid, event, inspect, text
+from sqlalchemy import (
+    DDL,
+    ColumnDefault,
+    Connection,
+    FromClause,
+    MetaData,
+    Table,
+    Text,
+    TextClause,
+    Uuid,
+    bindparam,
+    event,
+    inspect,
+    text,
+)
 from sqlalchemy.dialects.postgresql import ENUM
 from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.orm import DeclarativeBase
@@ -163,6 +178,27 @@ def register(table: Table, layout: Layout) -> None:
         ):
             arguments = "text, jsonb, interval" if routine == "job_send_event" else ""
             connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}({arguments})"))
+
+
+def expressed(table: Table, *events: str) -> None:
+    """Turn Python-side defaults of columns into SQL expressions: parameters whose values are made at each execution.
+
+    SQLAlchemy calls the functions for statements alone. In a CTE, which most of the library's are, it refuses them.
+    `events`: `default`, `onupdate`.
+    """
+    for column in table.c:
+        for name in events:
+            given: Any = getattr(column, name)
+            if given is not None and (given.is_callable or given.is_scalar):
+                make = partial(given.arg, None) if given.is_callable else partial(_same, given.arg)
+                value: Any = bindparam(f"{name}_{column.key}", callable_=make, type_=column.type, unique=True)
+                own = ColumnDefault(value, for_update=name == "onupdate")
+                own.column = column
+                setattr(column, name, own)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def verbatim(statement: str) -> TextClause:

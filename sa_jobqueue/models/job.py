@@ -33,7 +33,7 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.models.archive import ArchiveChainMixin, ArchiveRunMixin
 from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.audit import AuditMixin
-from sa_jobqueue.models.base import CURRENT_XID, Xid8, id_type, register, status_type
+from sa_jobqueue.models.base import CURRENT_XID, Xid8, expressed, id_type, register, status_type
 from sa_jobqueue.models.blocker import BlockerMixin
 from sa_jobqueue.models.bulk import RejectMixin, StageMixin, WriteMixin
 from sa_jobqueue.models.chain import ChainMixin, chain_of, edges_of, map_chain
@@ -204,6 +204,7 @@ class JobMixin(Generic[IdT]):
         """Map the other classes of the queue, now that the class itself is mapped."""
         layout = cls.__jobqueue__
         base = declarative_base_of(cls)
+        expressed(cast("Table", cls.__table__), "onupdate")
         for noun, (mixin, table) in _COMPANIONS.items():
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}
             body |= {
@@ -211,7 +212,9 @@ class JobMixin(Generic[IdT]):
                 "__doc__": mixin.__doc__,
                 "metadata": cast("Table", cls.__table__).metadata,
             }
-            setattr(cls, noun, type(f"{cls.__name__}{noun}", (mixin, base), body))
+            companion: Any = type(f"{cls.__name__}{noun}", (mixin, base), body)
+            setattr(cls, noun, companion)
+            expressed(companion.__table__, "default", "onupdate")
         cls.Chain = map_chain(cls, mapper.registry)
         register(cast("Table", cls.__table__), layout)
 

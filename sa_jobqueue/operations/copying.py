@@ -9,7 +9,7 @@ from uuid import UUID
 
 import psycopg
 from psycopg.adapt import PyFormat, Transformer
-from sqlalchemy import Connection
+from sqlalchemy import ClauseElement, Connection, inspect
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.copy import copy_in
@@ -17,7 +17,7 @@ from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.ids import uuid7, uuid7_hex
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.checks import check_text
-from sa_jobqueue.operations.enqueueing import notify_workers, written_columns
+from sa_jobqueue.operations.enqueueing import defaults_of, notify_workers, written_columns
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.operations.transactions import queue_connection
@@ -108,11 +108,19 @@ def enqueue_payloads(
 def _shared_values(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, Any]:
     """Return the values that all rows share, by column."""
     values: dict[str, Any] = {}
+    version = inspect(model).version_id_col
     for key, column in written_columns(model).items():
         if column.name in _OF_EACH_ROW:
             continue
         if key in job.__dict__:
             values[column.name] = job.__dict__[key]
+            if column.type._has_bind_expression and values[column.name] is not None:
+                reason = "is of a type that wraps its values into an SQL expression, which COPY cannot; use enqueue_many"
+                raise InvalidJobError(key, reason)
+            if isinstance(values[column.name], ClauseElement):
+                raise InvalidJobError(key, "is an SQL expression, which COPY does not take; use enqueue_many")
+        elif column is version:
+            values[column.name] = defaults_of(model)[key](job)
         elif column.default is not None and column.default.is_scalar:
             values[column.name] = column.default.arg
         elif column.default is not None:

@@ -160,7 +160,7 @@ def _put_once(
     with translated():
         for names, group in group_neighbours_by_columns(model, list(left.values())):
             statement = deduplication.put(model, tuple(names), replaced, ended=ended, held=held)
-            touched |= set(connection.execute(statement, arrays(model, names, group) | more).scalars())
+            touched |= set(connection.execute(statement, arrays(model, names, group, connection.dialect) | more).scalars())
     found = connection.execute(deduplication.holders(model, ended=ended), keys | window).all()
     for type_name, key, holder, queue, fairness_key in found:
         job = left[type_name, key]

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import ARRAY, JSON, ClauseElement, ColumnElement, Connection, Engine, event, inspect
+from sqlalchemy import ARRAY, JSON, ClauseElement, ColumnElement, Connection, Dialect, Engine, Insert, event, inspect
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, require_postgresql
 from sa_jobqueue.models import JobMixin
@@ -172,29 +173,43 @@ def enqueue_one(session: Session, job: JobMixin[Any]) -> Any:
         columns = _columns(model)
         for key, made in columns.defaults.items():
             if key not in job.__dict__:
-                setattr(job, key, _made(key, made))
-        given = {name: job.__dict__[key] for key, name in columns.names.items() if key in job.__dict__}
-        expressions = {name: value for name, value in given.items() if isinstance(value, ClauseElement)}
+                setattr(job, key, _made(key, made, job))
         notifies = _is_to_notify(session, connection, model, job.queue, job.fairness_key)
-        statement = jobs.enqueue_one(
-            model,
-            tuple(name for name in given if name not in expressions),
-            is_delayed=job._delay is not None,
-            is_at=job._at is not None,
-            notifies=notifies,
-        )
-        if expressions:
-            statement = statement.values(expressions)
-            given = {name: value for name, value in given.items() if name not in expressions}
-        if notifies:
-            given["due_lane"] = _queue_key(job.queue, job.fairness_key)
-        if job._delay is not None:
-            given["due_delay"] = job._delay
-        if job._at is not None:
-            given["due_at"] = job._at
+        statement, given = _insert_of(job, columns, notifies=notifies)
         connection.execute(statement, given)
     job._is_enqueued = True
     return job.id
+
+
+def _insert_of(job: JobMixin[Any], columns: _Columns, *, notifies: bool) -> tuple[Insert, dict[str, Any]]:
+    """Return the statement that inserts one job, and its parameters."""
+    given = {name: job.__dict__[key] for key, name in columns.names.items() if key in job.__dict__}
+    expressions = {name: value for name, value in given.items() if isinstance(value, ClauseElement)}
+    statement = jobs.enqueue_one(
+        type(job),
+        tuple(name for name in given if name not in expressions),
+        is_delayed=job._delay is not None,
+        is_at=job._at is not None,
+        notifies=notifies,
+    )
+    if expressions:
+        statement = statement.values(expressions)
+        given = {name: value for name, value in given.items() if name not in expressions}
+    if notifies:
+        given["due_lane"] = _queue_key(job.queue, job.fairness_key)
+    if job._delay is not None:
+        given["due_delay"] = job._delay
+    if job._at is not None:
+        given["due_at"] = job._at
+    return statement, given
+
+
+def _insert_each(connection: Connection, kind: type[JobMixin[Any]], listed: Sequence[JobMixin[Any]]) -> None:
+    """Insert jobs row by row, as the unit of work does: with values that no array can carry."""
+    columns = _columns(kind)
+    # A statement is the same object for all jobs that set the same columns, unless it has expressions.
+    for statement, pairs in groupby((_insert_of(job, columns, notifies=False) for job in listed), key=itemgetter(0)):
+        connection.execute(statement, [given for _, given in pairs])
 
 
 def _insert(session: Any, job: JobMixin[Any]) -> Any:
@@ -215,15 +230,13 @@ class _Columns:
 
     names: dict[str, str]
     """Column names by attribute, without `scheduled_at`, which the statement computes."""
-    defaults: dict[str, Callable[[], Any]]
+    defaults: dict[str, Default]
     """Functions that return the defaults of columns with a default in Python, by attribute."""
 
 
 @once_a_model
 def _columns(model: type[JobMixin[Any]]) -> _Columns:
-    attributes = written_columns(model)
-    defaults = {key: made for key, column in attributes.items() if (made := default_of(column)) is not None}
-    return _Columns({key: column.name for key, column in attributes.items()}, defaults)
+    return _Columns({key: column.name for key, column in written_columns(model).items()}, defaults_of(model))
 
 
 def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | None = None) -> list[Any]:
@@ -231,9 +244,10 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
 
     `new`: jobs of one class, not in a session. They stay transient, which makes this much cheaper than `session.add_all`.
     `model` is only needed for an empty list. Jobs that set different columns of the application need one statement for each
-    set. A `scheduled_at` that is set directly is ignored: use `delay` or `at`.
+    set; arrays, SQL expressions and values of types with a bind expression are inserted row by row. A `scheduled_at` that
+    is set directly is ignored: use `delay` or `at`.
     Changes: one row a job. Locks: only the new rows.
-    Raises: InvalidJobError for jobs of several classes, a job in a session, or an array column; ConflictError for an id or
+    Raises: InvalidJobError for jobs of several classes, or a job in a session; ConflictError for an id or
     key that is taken. Nothing is written then.
     """
     listed = list(new)
@@ -253,12 +267,15 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
         announce(session, listed)
         connection = queue_connection(session, kind)
         edges = declare(connection, listed)
-        for names, group in group_by_columns(kind, listed):
+        alone = uncarried(kind, listed)
+        rest = [job for job in listed if job not in alone] if alone else listed
+        _insert_each(connection, kind, list(alone))
+        for names, group in group_by_columns(kind, rest) if rest else ():
             written = _without_defaults(names, group)
             equal = _equal(written, group)
             varying = {name: key for name, key in written.items() if name not in equal}
             statement = jobs.enqueue_many(kind, tuple(varying), tuple(equal))
-            connection.execute(statement, arrays(kind, varying, group) | equal)
+            connection.execute(statement, arrays(kind, varying, group, connection.dialect) | equal)
         write_edges(connection, edges)
         # `__dict__`, here and below: instrumented attributes take five times as long to read.
         lanes = {(job.__dict__.get("queue") or "", job.__dict__["fairness_key"]) for job in listed}
@@ -274,10 +291,10 @@ Group = tuple[dict[str, str], list[Any]]
 
 
 def group_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[Group]:
-    """Group jobs by the columns that they set; the database fills in the others."""
+    """Group jobs by the columns that they set; the database fills in the others. Raises: InvalidJobError if `uncarried`."""
     attributes = written_columns(kind)
     groups: dict[frozenset[str], list[Any]] = {}
-    for job, keys in zip(listed, _set_by(kind, attributes, listed), strict=True):
+    for job, keys in zip(listed, _set_by(kind, attributes, listed, "session.add_all"), strict=True):
         groups.setdefault(keys, []).append(job)
     return [(_named(attributes, keys), group) for keys, group in groups.items()]
 
@@ -288,7 +305,7 @@ def group_neighbours_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]
     Columns that the database would fill in with null are set to None, so that they do not separate groups.
     """
     attributes = written_columns(kind)
-    given = _set_by(kind, attributes, listed)
+    given = _set_by(kind, attributes, listed, "enqueue_unique")
     empty = {key for key in frozenset().union(*given) if _is_null_unset(attributes[key])}
     for job, keys in zip(listed, given, strict=True):
         for key in empty - keys:
@@ -353,19 +370,63 @@ def _equal(names: Mapping[str, str], group: Sequence[Any]) -> dict[str, Any]:
     }
 
 
-def _set_by(kind: type[JobMixin[Any]], attributes: Mapping[str, Any], listed: Sequence[Any]) -> list[frozenset[str]]:
-    """Return the columns that each job sets, after setting defaults in Python. Raises: InvalidJobError for an array."""
-    defaults = {key: made for key, column in attributes.items() if (made := default_of(column)) is not None}
-    uncarried = [key for key, column in attributes.items() if isinstance(column.type, ARRAY)]
-    for index, job in enumerate(listed) if defaults or uncarried else ():
+def uncarried(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> dict[Any, str]:
+    """Return the jobs with a value that no array of a set-based statement can carry, each with its attribute.
+
+    Sets defaults in Python. Such values are arrays, what a column type wraps into an SQL expression or a TypeDecorator into
+    JSON, and SQL expressions.
+    """
+    _set_defaults(kind, listed)
+    never, expressible = _uncarried_columns(kind)
+    found: dict[Any, str] = {}
+    for job in listed if never or expressible else ():
+        state = job.__dict__
+        for key in never:
+            if key in state:
+                found[job] = key
+        for key in expressible:
+            if isinstance(state.get(key), ClauseElement):
+                found[job] = key
+    return found
+
+
+@once_a_model
+def _uncarried_columns(kind: type[JobMixin[Any]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the columns whose values no array can carry, and those that may be set to SQL expressions, by attribute."""
+    own = {key: column for key, column in written_columns(kind).items() if key not in vars(JobMixin)}
+    never = tuple(key for key, column in own.items() if not is_carried(column.type))
+    return never, ("expires_at", *(key for key in own if key not in never))
+
+
+def is_carried(given: TypeEngine[Any]) -> bool:
+    """Return whether values of a column type can be elements of an array parameter."""
+    inner: TypeEngine[Any] = given
+    while isinstance(inner, TypeDecorator):
+        inner = inner.impl_instance
+    wrapped = inner is not given and isinstance(inner, JSON)
+    return not (wrapped or isinstance(inner, ARRAY) or given._has_bind_expression or inner._has_bind_expression)
+
+
+def _set_defaults(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> None:
+    defaults = _columns(kind).defaults
+    for job in listed if defaults else ():
         for key, made in defaults.items():
             if key not in job.__dict__:
-                setattr(job, key, _made(key, made))
-        for key in uncarried:
-            if key in job.__dict__:
-                raise InvalidJobError(
-                    f"new[{index}].{key}", "is an array, which bulk inserts do not support; use session.add_all"
-                )
+                setattr(job, key, _made(key, made, job))
+
+
+def _set_by(
+    kind: type[JobMixin[Any]], attributes: Mapping[str, Any], listed: Sequence[Any], cure: str
+) -> list[frozenset[str]]:
+    """Return the columns that each job sets, after setting defaults in Python. Raises: InvalidJobError if uncarried."""
+    alone = uncarried(kind, listed)
+    for index, job in enumerate(listed) if alone else ():
+        if job in alone:
+            raise InvalidJobError(
+                f"new[{index}].{alone[job]}",
+                "is an array, an SQL expression, or of a type that makes SQL or JSON of its values, which a set-based "
+                f"insert does not take; use {cure}",
+            )
     # Jobs created by the same call have the same attributes in the same order.
     known: dict[tuple[str, ...], frozenset[str]] = {}
     given: list[frozenset[str]] = []
@@ -383,35 +444,68 @@ def _is_null_unset(column: Any) -> bool:
     return bool(column.nullable) and not is_filled and not (isinstance(column.type, JSON) and not column.type.none_as_null)
 
 
-def default_of(column: ColumnElement[Any]) -> Callable[[], Any] | None:
-    """Return a function that returns a column's default; None if it has no default in Python."""
+Default: TypeAlias = Callable[[JobMixin[Any]], Any]
+"""Returns the value of a column for a job that does not set it."""
+
+
+@once_a_model
+def defaults_of(kind: type[JobMixin[Any]]) -> dict[str, Default]:
+    """Return the functions that return the defaults of columns with a default in Python, by attribute."""
+    defaults = {key: made for key, column in written_columns(kind).items() if (made := _default_of(column)) is not None}
+    mapper = inspect(kind)
+    if mapper.version_id_col is not None and callable(first := mapper.version_id_generator):
+        defaults[mapper.get_property_by_column(mapper.version_id_col).key] = lambda job: first(None)
+    return defaults
+
+
+def _default_of(column: ColumnElement[Any]) -> Default | None:
     default: Any = getattr(column, "default", None)
     if default is not None and default.is_callable:
-        return lambda: default.arg(None)
+        return lambda job: default.arg(_Context(job))
     if default is not None and default.is_scalar:
-        return lambda: default.arg
+        return lambda job: default.arg
     return None
 
 
-def _made(key: str, default: Callable[[], Any]) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What a context-sensitive default asks for the other values of its row, in place of SQLAlchemy's own context."""
+
+    job: JobMixin[Any]
+
+    def get_current_parameters(self, isolate_multiinsert_groups: bool = True) -> dict[str, Any]:
+        state = self.job.__dict__
+        return {column.key: state[key] for key, column in written_columns(type(self.job)).items() if key in state}
+
+    @property
+    def current_parameters(self) -> dict[str, Any]:
+        return self.get_current_parameters()
+
+
+def _made(key: str, default: Default, job: JobMixin[Any]) -> Any:
     try:
-        return default()
+        return default(job)
     except Exception as error:
         reason = f"its default raised {type(error).__name__}: {error}; pass a value, or correct the default"
         raise InvalidJobError(key, reason) from error
 
 
-def arrays(kind: type[JobMixin[Any]], names: dict[str, str], group: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the values of jobs that set the same columns as the arrays of `statements.jobs.enqueue_many`."""
+def arrays(kind: type[JobMixin[Any]], names: dict[str, str], group: Sequence[Any], dialect: Dialect) -> dict[str, list[Any]]:
+    """Return the values of jobs that set the same columns as the arrays of `statements.jobs.enqueue_many`.
+
+    `dialect`: that of the connection, whose engine may have a `json_serializer`.
+    """
+    dumps = getattr(dialect, "_json_serializer", None) or json.dumps
     values: dict[str, list[Any]] = {}
     for name, key in names.items():
         column_type = kind.__table__.c[name].type
         given = [job.__dict__[key] for job in group]
         if isinstance(column_type, JSON):
             try:
-                given = [None if value is None and column_type.none_as_null else json.dumps(value) for value in given]
+                given = [None if value is None and column_type.none_as_null else dumps(value) for value in given]
             except (TypeError, ValueError) as error:
-                raise InvalidJobError(key, f"is not JSON: {error}; pass what `json.dumps` takes") from error
+                reason = f"is not JSON: {error}; pass what `json.dumps` takes, or give the engine a json_serializer"
+                raise InvalidJobError(key, reason) from error
         values[name] = given
     values["delays"] = [job._delay for job in group]
     values["ats"] = [job._at for job in group]

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.enqueueing import default_of, written_columns
+from sa_jobqueue.operations.enqueueing import defaults_of, written_columns
 
 _DIALECT: Final = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
@@ -20,12 +20,13 @@ def fault_of(job: JobMixin[Any], cause: Exception) -> InvalidJobError | None:
 
     None if each column has one: the cause is another, such as a constraint or an event listener.
     """
+    defaults = defaults_of(type(job))
     for key, column in written_columns(type(job)).items():
         try:
             if key in job.__dict__:
                 _check(column, job.__dict__[key])
-            elif (default := default_of(column)) is not None:
-                default()
+            elif key in defaults:
+                defaults[key](job)
         except Exception as error:
             words = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
             fault = InvalidJobError(key, f"cannot be written, {words}; pass a value that {column.type!r} takes")

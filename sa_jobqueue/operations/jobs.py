@@ -323,6 +323,8 @@ def _change(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]], 
         # In parts: with all of many ids in one array, the server looks through the array for each row.
         for some in _batches(ids):
             session.execute(jobs.change(model, some, **values))
+            if (touch := jobs.touch(model)) is not None:
+                session.execute(touch, {"ids": some}, execution_options={"synchronize_session": False})
     _expire(session, ids, model)
 
 

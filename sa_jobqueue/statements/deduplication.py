@@ -34,10 +34,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL
 from sqlalchemy.dialects.postgresql import insert as upsert
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, TableValuedAlias
 
-from sa_jobqueue.db.copy import CopyTarget
+from sa_jobqueue.db.copy import CopyTarget, quote
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at
@@ -48,7 +47,6 @@ from sa_jobqueue.types import JobId, JobStatus
 REPLACEABLE: Final = {"input": ("input", "input_version"), "schedule": ("scheduled_at",), "priority": ("priority",)}
 """Fields of a waiting job that a later job may replace, with their columns."""
 _STAGED: Final = "job_copied"
-_IDENTIFIERS: Final = PGDialect_psycopg().identifier_preparer  # type: ignore[no-untyped-call]
 
 
 def lock_key(model: type[JobMixin[Any]], type_name: str, key: str) -> Select[Any]:
@@ -233,7 +231,7 @@ def stage(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[str, Copy
 
     Obliges: `drop_staged` in the same transaction. Changes: the session's catalog. Locks: none that others meet.
     """
-    quoted = ", ".join(_IDENTIFIERS.quote(name) for name in columns)
+    quoted = ", ".join(quote(name).replace("%", "%%") for name in columns)  # psycopg halves them
     made = f"CREATE TEMPORARY TABLE {_STAGED} ON COMMIT DROP AS SELECT {quoted} FROM {model.__jobqueue__.qualified('job')}"
     return f"{made} WITH NO DATA", CopyTarget("pg_temp", _STAGED, tuple(columns))
 

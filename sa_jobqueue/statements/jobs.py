@@ -215,6 +215,19 @@ def cancel(model: type[JobMixin[Any]]) -> Update:
 
 
 @once_a_model
+def touch(model: type[JobMixin[Any]]) -> Update | None:
+    """Have the `onupdate` of the application's columns applied after a change through the view; None if there is none.
+
+    Parameters: `ids`. Obliges: `lock` them first. Index: the primary key.
+    """
+    job = table(model)
+    if all(column.onupdate is None for column in job.c):
+        return None
+    chosen = job.c.id == any_(array("ids", id_parameter(model.__jobqueue__)))
+    return update(job).where(chosen).values(has_waiters=job.c.has_waiters)
+
+
+@once_a_model
 def interrupt(model: type[JobMixin[Any]]) -> Insert:
     """Record that the current attempts of running jobs were cancelled. Parameters: `ids`. Index: the primary keys."""
     job, attempt = table(model), table(model.Attempt)

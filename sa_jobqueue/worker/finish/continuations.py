@@ -103,7 +103,7 @@ class ChainWriter:
         going_on = [end for end in ends if isinstance(end.result, JobMixin)]
         following: dict[str, Any] = {}
         if going_on:
-            values = arrays(self._model, columns, [end.result for end in going_on])
+            values = arrays(self._model, columns, [end.result for end in going_on], connection.dialect)
             following = {f"next_{name}": column for name, column in values.items()}
             following |= {name: following.pop(f"next_{name}") for name in ("delays", "ats")}
             following["parents"] = [end.job.id for end in going_on]
