@@ -44,7 +44,7 @@ class BlockerMixin(Companion, Generic[IdT]):
 
     @declared_attr
     def job(cls) -> Mapped[Any]:
-        """Id of the job that waits. Loaded on first access."""
+        """The job that waits. Loaded on first access."""
         return job_of_edge(cls)
 
     @declared_attr.directive
