@@ -97,14 +97,18 @@ def check_bases(cls: type, mixin: type) -> None:
         raise InvalidOptionError(cls.__name__, MIXIN_FIRST)
 
 
-def check_class(cls: Any, layout: Layout, keywords: dict[str, Any], *, tables: Iterable[str]) -> None:
-    """Refuse, before anything is mapped, what would be mapped wrongly or not at all. Raises: InvalidOptionError."""
+def check_class(cls: Any, keywords: dict[str, Any]) -> None:
+    """Refuse, before anything is mapped, what would be mapped as something else. Raises: InvalidOptionError."""
     misspelt = sorted(keyword for keyword in keywords if keyword.startswith("queue"))
     if misspelt:
         raise InvalidOptionError(misspelt[0], "is not a class keyword; use queue_schema, queue_prefix or queue_id_factory")
     if "__tablename__" in cls.__dict__:
         raise InvalidOptionError("__tablename__", "is set by the queue; use queue_prefix or queue_schema")
-    # Once the class is mapped, a name that is taken would leave it half made, and `configure_mappers` failing for others.
+
+
+def check_tables(cls: Any, layout: Layout, tables: Iterable[str]) -> None:
+    """Refuse a queue whose tables have names that are taken in the class's metadata. Raises: InvalidOptionError."""
+    # Once the class is mapped, such a name would leave it half made, and `configure_mappers` failing for others.
     names = [f"{layout.schema}.{layout.name(noun)}" if layout.schema else layout.name(noun) for noun in (*tables, *_VIEWS)]
     taken = [name for name in sorted(names) if name in cls.metadata.tables]
     if taken:

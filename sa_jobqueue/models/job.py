@@ -46,6 +46,7 @@ from sa_jobqueue.models.checks import (
     check_name,
     check_number,
     check_subclass,
+    check_tables,
     check_text,
     declarative_base_of,
     due_at,
@@ -190,7 +191,7 @@ class JobMixin(Generic[IdT]):
             queue_schema = cls.metadata.schema  # type: ignore[attr-defined]
         text_ids = id_argument(cls, JobMixin) is str
         layout = Layout(queue_schema, queue_prefix, "text" if text_ids else "uuid")
-        check_class(cls, layout, kwargs, tables=("job", *(table for _, table in _COMPANIONS.values())))
+        check_class(cls, kwargs)
         cls.__jobqueue__ = layout
         cls.__handlers__ = WeakValueDictionary()
         cls.__id_factory__ = staticmethod(queue_id_factory or (_text_uuid7 if text_ids else uuid7))
@@ -467,6 +468,9 @@ class JobMixin(Generic[IdT]):
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
+        if "__jobqueue__" in cls.__dict__:  # not a subclass, which has the same tables
+            # Now, because a base may choose the metadata after `__init_subclass__`, as Flask-SQLAlchemy does by bind key.
+            check_tables(cls, cls.__jobqueue__, ("job", *(table for _, table in _COMPANIONS.values())))
         return job_table_args(cls.__jobqueue__)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -31,6 +31,7 @@ class PrivateDir:
 
     def own(self, directory: Path) -> None:
         """Make `directory`, inside or outside, private to the account; one that holds something is left as it is."""
+        directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
         if not any(directory.iterdir()):
             self._give(directory)

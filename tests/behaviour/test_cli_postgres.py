@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -13,10 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from click.testing import CliRunner
 from sqlalchemy import create_engine, make_url, text
 
-from sa_jobqueue.cli import main
 from sa_jobqueue.testing.binaries import binary_dirs
 from tests.fixtures.workers import PATIENCE
 
@@ -40,6 +39,12 @@ def running(*options: str, stop: signal.Signals = signal.SIGTERM) -> Iterator[st
             rest, said = process.communicate(timeout=PATIENCE)
     assert (process.returncode, rest) == (0, ""), said
     assert "Ctrl-C stops it" in said
+
+
+def open_to_all(directory: Path) -> None:
+    """Let other accounts reach a test's directory: run by root, the server runs as nobody."""
+    for step in (directory, *directory.parents[:2]):
+        step.chmod(0o755)
 
 
 def ask(url: str, *statements: str) -> object:
@@ -91,8 +96,23 @@ def test_without_options_the_data_is_temporary_and_the_url_needs_no_escapes() ->
     assert not socket_dir.exists()
 
 
-def test_a_data_directory_of_a_release_that_is_not_installed_is_named(tmp_path: Path) -> None:
-    (tmp_path / "PG_VERSION").write_text("9.6\n")
-    refused = CliRunner().invoke(main, ["postgres", "--data-dir", str(tmp_path)])
-    assert refused.exit_code == 1
-    assert f"{tmp_path} is of PostgreSQL 9.6, installed is" in refused.output.replace("\n", " ")
+def test_a_directory_that_cannot_be_used_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    older, full, shut = tmp_path / "older", tmp_path / "full", tmp_path / "shut"
+    for directory in (older, full, shut):
+        directory.mkdir(0o700 if directory is shut else 0o755)
+    open_to_all(tmp_path)
+    (older / "PG_VERSION").write_text("9.6\n")
+    (full / "notes.txt").touch()
+    refuse(older, f"{older} is of PostgreSQL 9.6, installed is", "install PostgreSQL 9.6")
+    refuse(full, f"{full} is not empty, and has no data of PostgreSQL", "use an empty directory")
+    if os.geteuid() == 0:
+        refuse(shut / "data", "PostgreSQL refuses root", "use a directory that all accounts can reach")
+    with running("--data-dir", str(tmp_path / "new" / "data")):
+        refuse(tmp_path / "new" / "data", "a server runs on", "use its URL, or stop it")
+
+
+def refuse(data_dir: Path, reason: str, remedy: str) -> None:
+    command = [sys.executable, "-m", "sa_jobqueue", "postgres", "--data-dir", str(data_dir)]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert refused.returncode == 1
+    assert (reason in refused.stderr, f"-> {remedy}" in refused.stderr) == (True, True), refused.stderr

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import Column, Integer, Table, Text, Uuid
+from sqlalchemy import Column, Integer, MetaData, Table, Text, Uuid
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, configure_mappers
 
 from sa_jobqueue import Job, JobMixin, JobStatus
@@ -215,6 +215,27 @@ def test_repr_of_an_expired_job_shows_its_id_and_type(session: Session) -> None:
     assert repr(loaded) == f"<Job {job.id} send pending>"
     session.commit()
     assert (repr(loaded), session.in_transaction()) == (f"<Job {job.id} send (expired)>", False)
+
+
+def test_a_table_of_another_metadata_is_no_conflict() -> None:
+    class Own(DeclarativeBase):
+        metadata = MetaData()
+
+        def __init_subclass__(cls, **keywords: Any) -> None:
+            if "bind" in cls.__dict__:  # as Flask-SQLAlchemy does for a bind key
+                cls.metadata = MetaData()
+            super().__init_subclass__(**keywords)
+
+    Table("worker", Own.metadata, Column("id", Integer, primary_key=True))
+
+    class Elsewhere(JobMixin, Own):
+        bind = "jobs"
+
+    class Child(Elsewhere):
+        pass
+
+    assert Child.__table__ is Elsewhere.__table__
+    assert "job" in Elsewhere.metadata.tables
 
 
 @pytest.mark.parametrize(
