@@ -34,11 +34,11 @@ EXIT_PATIENCE: Final = timedelta(seconds=5)
 _log = logging.getLogger("sa_jobqueue.worker")
 
 
-def serve(worker: Worker, *, control: int | None = None) -> int:
+def serve(worker: Worker, *, control: int | None = None, until_idle: bool = False) -> int:
     """Run a worker until a signal or its parent process stops it; return the exit status.
 
     SIGTERM or SIGINT starts draining; a second one releases running jobs immediately. `control`: the reading end of a pipe
-    through which a parent sends the same commands.
+    through which a parent sends the same commands. `until_idle`: also stop when no job is due.
     Returns 0, or `SUCCESSOR` if the worker stopped so that another process replaces it.
     Obliges: exit soon afterwards; threads that block the interpreter's exit are not waited for.
     Raises: as `Worker.run`.
@@ -47,7 +47,7 @@ def serve(worker: Worker, *, control: int | None = None) -> int:
         os.set_inheritable(control, False)  # a handler's child must not hold it open
     try:
         with frozen(), asyncio.Runner(loop_factory=_fastest_loop()) as runner:
-            runner.run(_serve(worker, control))
+            runner.run(_serve(worker, control, until_idle))
     except BaseException:
         _leave_within(EXIT_PATIENCE, status=1)
         raise
@@ -68,10 +68,10 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(worker: Worker, control: int | None) -> None:
+async def _serve(worker: Worker, control: int | None, until_idle: bool) -> None:
     loop = asyncio.get_running_loop()
     unsubscribe = worker.events.subscribe(_notify_manager)
-    running = asyncio.create_task(worker.run())
+    running = asyncio.create_task(worker.run_until_idle() if until_idle else worker.run())
     # Let the worker begin: it resets earlier stop requests then. A signal before that ends the process.
     await asyncio.sleep(0)
     requested = signalled = False

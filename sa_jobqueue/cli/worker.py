@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -41,6 +42,7 @@ from sa_jobqueue.db.connections import noticing_death, unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError, SchemaError
+from sa_jobqueue.events import Event, JobCancelled, JobCompleted, JobDied, JobRescheduled
 from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.log_lines import MOST_LINES, capture
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
@@ -223,6 +225,12 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 @click.option(
     "--reload", is_flag=True, help="Restart when a Python file below the working directory changes; needs watchfiles."
 )
+@click.option(
+    "--until-idle",
+    is_flag=True,
+    help="Exit when no job is due, as a cron job does: with status 1 if a job died. Jobs that are due later, such as failed "
+    "ones before their next attempt, are left to the next run; schedules do not fire.",
+)
 @click.option("--report-fd", type=int, hidden=True, help="Writing end of a pipe to a parent process.")
 @click.pass_context
 def worker(
@@ -245,6 +253,7 @@ def worker(
     opentelemetry: bool,
     modules: tuple[str, ...],
     reload: bool,
+    until_idle: bool,
     control_fd: int | None,
     report_fd: int | None,
     **settings: Any,
@@ -262,9 +271,10 @@ def worker(
         options = _options(**settings)
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
+    for flag, is_given in (("--reload", reload), ("--until-idle", until_idle)):
+        if is_given and processes > 1:
+            raise click.UsageError(f"{flag} is for one process: leave out --processes")
     if reload:
-        if processes > 1:
-            raise click.UsageError("--reload is for one process: leave out --processes")
         context.exit(_reload(options.shutdown_timeout + options.cancel_timeout))
     jobs = load_jobs(registry)
     for module in modules:
@@ -313,7 +323,13 @@ def worker(
         watching(lambda: made.vitals, limit=watchdog, end=os._exit) as limit,
         _probed(made, limit, health_port, health_address),
     ):
-        status = serve(made, control=control_fd)
+        ends = Counter[type[Event]]()
+        made.events.subscribe(lambda event: ends.update([type(event)]))
+        status = serve(made, control=control_fd, until_idle=until_idle)
+    if until_idle:
+        words = {JobCompleted: "completed", JobRescheduled: "due again later", JobCancelled: "cancelled", JobDied: "died"}
+        echo(", ".join(f"{ends[kind]} {word}" for kind, word in words.items()))
+        status = status or int(ends[JobDied] > 0)
     context.exit(status)
 
 

@@ -55,6 +55,23 @@ def test_sigterm_lets_running_jobs_finish(start_worker: StartWorker, engine: Eng
     assert (jobs.status(running), jobs.status(left)) == (JobStatus.COMPLETED, JobStatus.PENDING)
 
 
+def test_a_worker_until_idle_ends_with_the_counts_and_with_status_1_if_a_job_died(
+    start_worker: StartWorker, jobs: Jobs
+) -> None:
+    first, second = jobs.add(type_name="pid", input={}), jobs.add(type_name="pid", input={})
+    later = jobs.add(type_name="pid", input={}, due_in=3600)
+    process = start_worker("--until-idle")
+    assert ended(process) == 0
+    assert {jobs.status(first), jobs.status(second)} == {JobStatus.COMPLETED}
+    assert jobs.status(later) is JobStatus.PENDING
+    wrong = jobs.add(type_name="pid", input=7, max_attempts=1)
+    process = start_worker("--until-idle")
+    assert ended(process) == 1
+    assert jobs.status(wrong) is JobStatus.DEAD
+    refused = CliRunner().invoke(main, ["worker", "app:jobs", "--until-idle", "--processes", "2"])
+    assert (refused.exit_code, "--until-idle is for one process" in refused.output) == (2, True)
+
+
 LATE = """
 import atexit, os, signal
 from app import jobs
