@@ -30,6 +30,7 @@ from pyspark.sql.types import (
 )
 
 from sa_jobqueue.spark.columns import InvalidColumnError
+from sa_jobqueue.spark.validation import NO_NUMBER
 
 Ours: TypeAlias = "str | Column"
 """A column's name, or an expression."""
@@ -42,8 +43,6 @@ _JSON: Final = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-_NO_NUMBER: Final = "NaN or Infinity, which JSON has no numbers for"
-"""Not JSON, so the row is refused with this text."""
 _REFUSED: Final[tuple[tuple[type[DataType], str], ...]] = (
     (
         BinaryType,
@@ -88,7 +87,7 @@ def _named(df: DataFrame, name: str) -> Column:
 
 def _without(text: Column, conditions: Sequence[Column | None]) -> Column:
     given = [condition for condition in conditions if condition is not None]
-    return F.when(reduce(Column.__or__, given), F.lit(_NO_NUMBER)).otherwise(text) if given else text
+    return F.when(reduce(Column.__or__, given), F.lit(NO_NUMBER)).otherwise(text) if given else text
 
 
 def _exact(column: Column, kind: DataType, path: str, is_typed: bool) -> Column:

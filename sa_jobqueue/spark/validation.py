@@ -30,6 +30,8 @@ from sa_jobqueue.spark.ids import Ids
 from sa_jobqueue.spark.options import NO_TRACEPARENT, TRACEPARENT
 from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
 
+NO_NUMBER: Final = "has NaN or Infinity, which JSON has no numbers for"
+"""What stands in place of the JSON text of such a row, and why the row is refused."""
 _MICROSECOND: Final = timedelta(microseconds=1)
 _LONGEST_US: Final = LONGEST // _MICROSECOND
 _LATEST_US: Final = int(LATEST.timestamp()) * 1_000_000
@@ -287,6 +289,8 @@ def _check_input(text: str | None) -> None:
 def _parsed(text: str | None) -> Any:
     if text is None:
         return None
+    if text == NO_NUMBER:
+        raise InvalidPayloadError("input", text)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
