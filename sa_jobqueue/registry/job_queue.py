@@ -314,14 +314,13 @@ class JobQueue(Generic[JobT]):
         It is called as `choose(candidates, free)` before each claim, with a list of `Candidate` in the usual order and the
         number of free slots. It returns candidates, best first, and may return more than `free`. A sync function runs in a
         thread, and the worker does not claim until it returns. Workers may choose the same jobs: each job is started once.
-        Limits, pauses and ordering keys still apply.
+        Limits, pauses and ordering keys still apply. If the function raises, takes too long, or returns something else,
+        `SelectorFailed` is emitted, and jobs start in the usual order until a call succeeds.
         `queue`: name of the queue. `window`: maximum number of candidates, 1 to 1,000. `timeout`: how long a call may take,
         1 ms to 1 min.
         `max_wait`: a candidate that a worker has offered for this long is started first; without it, a job that is never
         chosen never starts.
-        `inputs`: whether candidates have their payloads, which must be read for each of them. If the function raises, takes
-        too long, or returns something else, `SelectorFailed` is emitted, and jobs start in the usual order until a call
-        succeeds.
+        `inputs`: whether candidates have their payloads, which must be read for each of them.
         Raises: InvalidOptionError naming the field, or for a queue that already has a selector.
         """
 
