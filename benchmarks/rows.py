@@ -93,7 +93,7 @@ _VALUES: Final[dict[str, Any]] = {
     name: _MADE.status.value if name == "status" else value
     for name, value in _MADE.__dict__.items()
     if name in PlainRow.__table__.c
-}
+} | {"queue": "default", "priority": 0, "max_attempts": 20}  # which a job leaves to a trigger
 
 
 def plain_row(number: int) -> PlainRow:

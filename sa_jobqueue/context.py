@@ -472,8 +472,12 @@ class AttemptContext:
 
         `handler`: of the next job. `payload`: its payload; None if it takes none. `options`: those of `handler.job`. The
         next job, the completion of this one, and the writes of the handler's session are committed together.
-        Raises: as `handler.job`.
+        Raises: as `handler.job`; InvalidOptionError for anything but a handler.
         """
+        given: Any = handler
+        if not hasattr(given, "continuation"):
+            reason = f"must be a handler, got a {type(given).__name__}: ctx.continue_with(handler, payload)"
+            raise InvalidOptionError("handler", reason)
         return handler.continuation(payload, **options)
 
     def stop(self, reason: CancelReason) -> None:

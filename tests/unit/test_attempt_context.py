@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
+import pytest
+
+from sa_jobqueue import Job
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.types import CancelReason
 from tests.fixtures.attempts import attempt_context
 
@@ -42,3 +47,10 @@ def test_wait_cancelled_returns_true_after_the_stop() -> None:
     assert not context.wait_cancelled(timedelta(0))
     context.stop(CancelReason.SHUTDOWN)
     assert context.wait_cancelled(timedelta(0))
+
+
+@pytest.mark.parametrize("given", [Job("send"), "send", lambda: None])
+def test_only_a_handler_can_continue_a_chain(given: Any) -> None:
+    expected = rf"handler: must be a handler, got a {type(given).__name__}: ctx\.continue_with\(handler, payload\)"
+    with pytest.raises(InvalidOptionError, match=expected):
+        attempt_context().continue_with(given, 7)
