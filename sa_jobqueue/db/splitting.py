@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from traceback import walk_tb
 from typing import Final, TypeVar
@@ -63,14 +64,38 @@ def is_of_a_row(error: BaseException) -> bool:
         if isinstance(error, OSError):  # an application's default or listener may raise it as well
             modules = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
             return not any(module.startswith("psycopg") for module in modules)
-        return not isinstance(error, _OF_THE_CONNECTION)
+        return not isinstance(error, _OF_THE_CONNECTION) or _is_of_the_application(error)
     state = sqlstate(error)
     if state is None:
         of_a_value = isinstance(error, (DataError, IntegrityError, NotSupportedError, ProgrammingError))
-        return of_a_value and not error.connection_invalidated
+        return not error.connection_invalidated and (of_a_value or _is_of_the_application(error))
     if state[:2] == "42" and state != NO_RIGHT:
         return "PL/pgSQL" in (diagnose(error).context or "")
     return state[:2] not in NOT_OF_A_ROW
+
+
+def _is_of_the_application(error: BaseException) -> bool:
+    """Return whether code of the application raised it that SQLAlchemy called: of a column type, a default, an event.
+
+    It may have a connection of its own, such as to read a key that a type encrypts with. Not what an event raised while
+    a connection was opened: no row is the cause.
+    """
+    is_called = False
+    for frame, _ in walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__", ""))
+        package = module.partition(".")[0]
+        if module.startswith("sqlalchemy.pool"):
+            return False
+        if package == "sqlalchemy":
+            is_called = True
+        elif is_called and package not in _LIBRARIES:
+            return getattr(error, "sqlstate", None) is None
+    return False
+
+
+_LIBRARIES: Final = (
+    frozenset({"psycopg", "psycopg_binary", "psycopg_pool", "sa_jobqueue", "greenlet"}) | sys.stdlib_module_names
+)
 
 
 def cause_of(error: Exception) -> BaseException:

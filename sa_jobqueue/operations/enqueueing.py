@@ -21,6 +21,7 @@ from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, 
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, require_postgresql
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.blocking import declare, write_edges
@@ -486,7 +487,7 @@ def _made(key: str, default: Default, job: JobMixin[Any]) -> Any:
     try:
         return default(job)
     except Exception as error:
-        reason = f"its default raised {type(error).__name__}: {error}; pass a value, or correct the default"
+        reason = f"its default raised {summary(error)}; pass a value, or correct the default"
         raise InvalidJobError(key, reason) from error
 
 

@@ -8,6 +8,7 @@ from psycopg.adapt import PyFormat, Transformer
 from sqlalchemy import ClauseElement
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
+from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.enqueueing import defaults_of, written_columns
@@ -28,8 +29,7 @@ def fault_of(job: JobMixin[Any], cause: Exception) -> InvalidJobError | None:
             elif key in defaults:
                 defaults[key](job)
         except Exception as error:
-            words = f"{type(error).__name__}: {error}".encode("utf-8", "backslashreplace").decode()
-            fault = InvalidJobError(key, f"cannot be written, {words}; pass a value that {column.type!r} takes")
+            fault = InvalidJobError(key, f"cannot be written, {summary(error)}; pass a value that {column.type!r} takes")
             fault.__cause__ = cause
             return fault
     return None

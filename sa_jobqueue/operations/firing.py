@@ -17,6 +17,7 @@ from uuid import UUID
 from sqlalchemy import RowMapping
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobMixin
@@ -129,6 +130,9 @@ def _plan(row: RowMapping, model: type[JobMixin[Any]]) -> _Plan:
         jobs = tuple(job_of(schedule, time, model, id=id_of(name, time, model)) for time in times)
     except (InvalidOptionError, InvalidJobError, ValueError, OverflowError) as error:
         return _Plan(name, error=str(error))
+    except Exception as error:  # code of the application: a validator, a constructor
+        reason = f"its job cannot be made, {summary(error)}; correct the schedule, or the code that refuses it"
+        raise InvalidJobError(f"schedule {name!r}", reason) from error
     if row["is_open"] and not schedule.overlap:
         return _Plan(name, next_fire_at=following, missed_since=since)
     left_out = since if not times or times[0] > since else None
