@@ -40,8 +40,7 @@ CHECKS: Final[dict[str, str]] = {
         SELECT id, type_name, max_attempts, uncounted FROM job, LATERAL
             (SELECT count(*) AS uncounted FROM job_attempt a
              WHERE a.job_id = job.id AND outcome IN ('released', 'snoozed')) AS recorded
-        WHERE max_attempts <> uncounted + CASE WHEN type_name = 'aborts' THEN 2
-                                               WHEN input->>'number' = 'not a number' THEN 20 ELSE {ATTEMPTS} END""",
+        WHERE max_attempts <> uncounted + CASE WHEN type_name = 'aborts' THEN 2 ELSE {ATTEMPTS} END""",
     "what an isolated job does to its process ends its own attempt, and says what it was": """
         SELECT id, input->>'fault', outcome, a.error->>'message' FROM job JOIN job_attempt a ON a.job_id = job.id
         WHERE type_name = 'isolated' AND a.attempt = 1 AND outcome NOT IN ('lost', 'released')

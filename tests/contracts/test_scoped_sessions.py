@@ -16,8 +16,11 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sa_jobqueue import aio, operations
 from sa_jobqueue.errors import JobQueueError, UnsupportedServerError
 from tests.fixtures.operations import calls, take
+from tests.fixtures.variants import variants
 
-NAMES = list(calls({}))
+SOME = ["enqueue", "get_job", "list_jobs", "cancel_jobs", "sync_queues", "send_event"]
+every_operation = pytest.mark.parametrize("name", variants(calls({}), default=SOME))
+"""One decorator gives all of them their session (`test_aio_parity`): the default run tries some."""
 
 
 def outcome(call: Callable[[], Any]) -> Any:
@@ -39,7 +42,7 @@ def ids(engine: Engine) -> dict[str, Any]:
     return ids
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_operation
 def test_an_operation_takes_a_scoped_session(name: str, engine: Engine, ids: dict[str, Any]) -> None:
     current: Any = scoped_session(sessionmaker(engine))
     operation = getattr(operations, name)
@@ -52,7 +55,7 @@ def test_an_operation_takes_a_scoped_session(name: str, engine: Engine, ids: dic
         current.remove()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_operation
 async def test_an_operation_takes_an_async_scoped_session(name: str, async_engine: AsyncEngine, ids: dict[str, Any]) -> None:
     current: Any = async_scoped_session(async_sessionmaker(async_engine), scopefunc=asyncio.current_task)
     try:
@@ -63,7 +66,7 @@ async def test_an_operation_takes_an_async_scoped_session(name: str, async_engin
         await current.remove()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@every_operation
 def test_an_operation_refuses_another_database_with_one_sentence(name: str) -> None:
     sqlite = create_engine("sqlite://")
     ids = dict.fromkeys(("root", "blocked", "dead"), take.job(1).id)

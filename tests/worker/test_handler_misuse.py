@@ -74,7 +74,7 @@ ACTS: Final[dict[str, Callable[[Session], object]]] = {
 }
 
 
-@pytest.mark.parametrize("examples", [10, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("examples", [10, pytest.param(25, marks=pytest.mark.long)])
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_misuse_of_a_session_never_reaches_the_next_attempt_on_its_connection(
     engine: Engine, jobs: Jobs, is_async: bool, examples: int
