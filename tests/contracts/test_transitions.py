@@ -81,7 +81,8 @@ def test_the_job_transition_view_lists_the_legal_transitions(engine: Engine) -> 
 BROKEN: dict[str, dict[str, Any]] = {
     "ck_job_lease": {"leased_by": "somebody"},
     "ck_job_ended": {"completed_at": func.now()},
-    "ck_job_blocked": {"status": JobStatus.BLOCKED},
+    "ck_job_blocked": {"open_blockers": -1},
+    "its blockers were not written": {"status": JobStatus.BLOCKED},
     "ck_job_priority": {"priority": 10},
     "ck_job_attempts": {"attempt": -1},
     "ck_job_timeout": {"timeout": text("'0'::interval")},

@@ -506,6 +506,11 @@ BEGIN
     RAISE EXCEPTION 'input: must be at most 4194304 bytes of JSON text, got %', octet_length(NEW.input::text)
       USING ERRCODE = 'SJ002', TABLE = TG_TABLE_NAME, COLUMN = 'input',
         HINT = 'store the data elsewhere and enqueue a reference to it';
+  ELSIF TG_OP = 'INSERT' AND NEW.status = 'blocked' AND NEW.open_blockers = 0 THEN
+    RAISE EXCEPTION 'job %: is blocked, and its blockers were not written', NEW.id
+      USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'open_blockers',
+        HINT = 'use session.add or enqueue_many: bulk_save_objects and bulk_insert_mappings leave blockers out; '
+          'in SQL, insert the job with as many open_blockers, and all of its blockers in one statement';
   ELSIF TG_OP = 'INSERT' AND NEW.status IN ('pending', 'blocked') THEN
     RAISE EXCEPTION 'job %: role % cannot continue chain %: it has no right to update the status of jobs',
       NEW.id, current_user, NEW.chain_id USING ERRCODE = '42501', TABLE = TG_TABLE_NAME, COLUMN = 'chain_id',
@@ -545,7 +550,7 @@ CREATE TRIGGER ${p}tr_job_declared BEFORE INSERT ON ${q}job FOR EACH ROW
   WHEN (NEW.queue IS NULL OR NEW.priority IS NULL OR NEW.max_attempts IS NULL) EXECUTE FUNCTION ${q}job_declared()
 --;
 CREATE TRIGGER ${p}tr_job_insert BEFORE INSERT ON ${q}job FOR EACH ROW
-  WHEN (NEW.status NOT IN ('pending', 'blocked')
+  WHEN (NEW.status NOT IN ('pending', 'blocked') OR NEW.status = 'blocked' AND NEW.open_blockers = 0
     OR pg_column_size(NEW.input) > 250 AND octet_length(NEW.input::text) > 4194304
     OR NEW.chain_index > 0 AND NOT has_column_privilege('${q}job'::regclass, 'status', 'UPDATE'))
   EXECUTE FUNCTION ${q}job_refuse()
