@@ -10,12 +10,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import ARRAY, JSON, Engine, ForeignKey, Numeric, Text, event, func, select, text
+from sqlalchemy import JSON, Engine, ForeignKey, Numeric, event, func, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
 
 from sa_jobqueue import JobMixin, JobStatus, cancel_jobs, enqueue_many, get_job, list_jobs
-from sa_jobqueue.errors import InvalidJobError
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.notifications import Notifications
 
@@ -50,7 +49,6 @@ class TenantJob(JobMixin[str], Base, queue_schema="app", queue_prefix="t_", queu
     noted_at: Mapped[str] = mapped_column(default=func.lower("NOW"))
     null_note: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
     json_note: Mapped[Any | None] = mapped_column("note", JSON)
-    tags: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
 
 
 class TextJob(JobMixin[str], Base, queue_prefix="text_"):
@@ -116,14 +114,6 @@ def test_jobs_with_equal_columns_share_one_statement(session: Session, engine: E
     assert len([sql for sql in seen if sql.startswith("INSERT")]) == 1
     enqueue_many(session, [TenantJob("send", region="us" if n % 2 else "eu") for n in range(3)] + [TenantJob("send")])
     assert len([sql for sql in seen if sql.startswith("INSERT")]) == 3
-
-
-def test_enqueue_many_refuses_an_array_before_writing(session: Session) -> None:
-    with pytest.raises(InvalidJobError, match=r"new\[1\]\.tags: is an array, .*; use session.add_all"):
-        enqueue_many(session, [TenantJob("send"), TenantJob("send", tags=["a"])])
-    session.add_all([TenantJob("send", tags=["a", "b"])])
-    session.commit()
-    assert session.scalars(select(TenantJob.tags)).all() == [["a", "b"]]
 
 
 def test_operations_work_on_the_given_job_class(session: Session) -> None:
