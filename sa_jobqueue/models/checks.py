@@ -125,7 +125,7 @@ def check_subclass(cls: type) -> None:
     if "__tablename__" in cls.__dict__ or "__table__" in cls.__dict__:
         raise InvalidOptionError(
             cls.__name__,
-            "has a table of its own, and a job is one row: joined-table and concrete inheritance are not supported. Use "
+            "has a separate table, and a job is one row: joined-table and concrete inheritance are not supported. Use "
             "single-table inheritance (no __tablename__, nullable columns), or another class with a foreign key to the job",
         )
 

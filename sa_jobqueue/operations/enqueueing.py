@@ -374,8 +374,8 @@ def _equal(names: Mapping[str, str], group: Sequence[Any]) -> dict[str, Any]:
 def uncarried(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> dict[Any, str]:
     """Return the jobs with a value that no array of a set-based statement can carry, each with its attribute.
 
-    Sets defaults in Python. Such values are arrays, what a column type wraps into an SQL expression or a TypeDecorator into
-    JSON, and SQL expressions.
+    Sets defaults in Python. Such values are arrays, SQL expressions, and values that a column type wraps into an SQL
+    expression or a TypeDecorator into JSON.
     """
     _set_defaults(kind, listed)
     never, expressible = _uncarried_columns(kind)
@@ -470,7 +470,7 @@ def _default_of(column: ColumnElement[Any]) -> Default | None:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What a context-sensitive default asks for the other values of its row, in place of SQLAlchemy's own context."""
+    """Answers a context-sensitive default that asks for the other values of its row, as SQLAlchemy's own context does."""
 
     job: JobMixin[Any]
 
