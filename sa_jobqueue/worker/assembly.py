@@ -227,17 +227,20 @@ class Assembly:
         for part in self._background:
             self._begin(part)
         claiming = self._begin(self._claimer)
-        while not (stopping.done() or claiming.done()):
-            done, _ = await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
-            # Cancelled by code of the application: without this part the worker would go on as if it did its work.
-            for task in [task for task in done if task in self._tasks and task.cancelled() and not stopping.done()]:
-                part = self._tasks[task]
-                self._events.emit(ComponentFailed(part.name, RuntimeError("its task was cancelled"), timedelta(0)))
-                again = self._begin(part)
-                claiming = again if part is self._claimer else claiming
-            for task in done:
-                self._tasks.pop(task, None)
-        return claiming.done()
+        try:
+            while not (stopping.done() or claiming.done()):
+                done, _ = await asyncio.wait({stopping, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
+                # Cancelled by code of the application: without this part the worker would go on as if it did its work.
+                for task in [task for task in done if task in self._tasks and task.cancelled() and not stopping.done()]:
+                    part = self._tasks[task]
+                    self._events.emit(ComponentFailed(part.name, RuntimeError("its task was cancelled"), timedelta(0)))
+                    again = self._begin(part)
+                    claiming = again if part is self._claimer else claiming
+                for task in done:
+                    self._tasks.pop(task, None)
+            return claiming.done()
+        finally:
+            await cancelled(claiming)  # first of all, so that nothing more is claimed
 
     def _begin(self, part: Component) -> asyncio.Task[Any]:
         task = asyncio.create_task(supervise(part, self._events), name=part.name)
@@ -245,9 +248,8 @@ class Assembly:
         return task
 
     async def wind_down(self, *, at_once: bool) -> None:
-        """Claim no more, finish or release what runs, write all results, and close everything."""
+        """Finish or release what runs, write all results, and close everything. Nothing is claimed any more."""
         options = self._options
-        await cancelled(*(task for task, part in self._tasks.items() if part is self._claimer))
         self._signs.phase = Phase.DRAINING
         self._heartbeat.announce(WorkerState.DRAINING)
         if not at_once:

@@ -56,6 +56,8 @@ _MOST: Final = 500
 """Maximum number of jobs of one claim."""
 _ORPHANS_EVERY: Final = 60.0
 """Seconds between two checks for jobs that this worker has leased but does not know of."""
+_QUIET: Final = 10.0
+"""Seconds without a job after which a worker closes the connections that it needs only under load."""
 _SELECT_AGAIN: Final = 0.5
 """Seconds until a selector that rejected candidates is called again: its reasons may have changed."""
 
@@ -182,6 +184,7 @@ class Claimer(Component):
         self._has_run = False
         self._connected_at = float("-inf")
         self._claim_began = float("-inf")
+        self._started_at = self._loop.time()
 
     def notified(self, queues: Hints) -> None:
         """Poll now: a notification said that these queues (None or `ANY_QUEUE`: any queue) may have due jobs."""
@@ -244,6 +247,7 @@ class Claimer(Component):
                             return
                         continue
                     await self._sleep()
+                    await self._let_go()
                 elif 0 < self._executor.free < self._executor.concurrency // 2:
                     await asyncio.sleep(_DEBOUNCE)
                 elif self._loop.time() < self._spin_until and not self._lanes.backlog.open:
@@ -577,10 +581,19 @@ class Claimer(Component):
         return await selection.choose(limit, self._loop.time())
 
     async def _start(self, jobs: Sequence[ClaimedJob]) -> None:
+        if jobs:
+            self._started_at = self._loop.time()
         for job in jobs:
             self._ordered = self._ordered or job.ordering_key is not None
             self._executor.start(job)
         await self._quarantine.written(RefusedWrite.START, [job.id for job in jobs])
+
+    async def _let_go(self) -> None:
+        """After a quiet time, close the unused connections except one, which an idle worker's components take in turn."""
+        pool: Any = self._engine.pool
+        is_quiet = self._executor.running == 0 and self._loop.time() - self._started_at > _QUIET
+        if is_quiet and pool.checkedin() > 1:
+            await self._engine.dispose()
 
     async def _wait_for_slot(self) -> None:
         self._executor.changed.clear()
