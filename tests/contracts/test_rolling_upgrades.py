@@ -121,7 +121,9 @@ class OldRelease:
         none: dict[str, Any] = {f"ended_{name}": [] for name in ("queues", "fairness_keys", "priorities", "types")}
         none |= {f"known_{name}": [] for name in ("queues", "fairness_keys", "priorities", "types", "at", "id")}
         types = {"types": ["test"], "shared_types": ["test"], "queues": ["default"]}
-        rows = self.run("catch_up", **none, **types, xmax="0", xip=[], most=1000, read_to=None)
+        rows = self.run(
+            "catch_up", **none, **types, xmax="0", xip=[], most=1000, read_to=None, most_read=1000, paused_keys=[]
+        )
         return {row["id"]: row["changed_xid"] for row in rows if row["id"] is not None}
 
     def finish(self, job: dict[str, Any], *, dead: bool = False) -> list[dict[str, Any]]:

@@ -90,7 +90,7 @@ async def test_an_idle_worker_keeps_five_connections(engine: Engine, monkeypatch
     async with asyncio.timeout(PATIENCE):
         await rounds.acquire()
 
-    mine = (
+    mine = text(
         "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue%' AND datname = current_database()"
     )
 
