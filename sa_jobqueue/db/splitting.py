@@ -77,7 +77,7 @@ def is_of_a_row(error: BaseException) -> bool:
 def _is_of_the_application(error: BaseException) -> bool:
     """Return whether code of the application raised it that SQLAlchemy called: of a column type, a default, an event.
 
-    It may have a connection of its own, such as to read a key that a type encrypts with. Not what an event raised while
+    It may use a separate connection, such as to read a key that a type encrypts with. Not what an event raised while
     a connection was opened: no row is the cause.
     """
     is_called = False
