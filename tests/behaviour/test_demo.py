@@ -26,8 +26,6 @@ from tests.fixtures.workers import PATIENCE, is_running, wait_until
 FILES = 150
 FINE = Counts(lines=1, functions=0, classes=0, imports=0)
 
-pytestmark = pytest.mark.timeout(300)
-
 
 def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a reduced demo to its end."""

@@ -37,15 +37,11 @@ from sa_jobqueue.waiting.listeners import ChainListener
 from sa_jobqueue.waiting.steps import Ask, Listen, Rest, Wait
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.waits import BACKENDS, NEVER, SOON, end, listening
 from tests.fixtures.workers import PATIENCE, Start, until
 
 pytestmark = both_servers
 
-NEVER = timedelta(hours=1)
-"""A poll interval longer than any test: the end must be notified."""
-SOON = timedelta(milliseconds=50)
-BACKENDS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-LISTENING = f"SELECT pid {BACKENDS} AND application_name = 'sa_jobqueue waiting'"
 
 Waiting = Callable[..., Coroutine[Any, Any, ChainResult[Any]]]
 
@@ -68,27 +64,6 @@ def wait(request: pytest.FixtureRequest, engine: Engine, async_engine: AsyncEngi
             return await asyncio.to_thread(lambda: wait_chain(engine, chain, **given))
 
     return call
-
-
-def end(
-    engine: Engine, chain_id: Any, status: JobStatus = JobStatus.COMPLETED, *, notify: bool = True, **columns: Any
-) -> None:
-    """End a chain of one job as the library does: callers that wait for it are notified when this commits."""
-    job = Job.__table__.c
-    ended = {"status": status, "completed_at": text("now()"), "chain_completed_at": text("now()"), "leased_by": None}
-    with engine.begin() as connection:
-        held = text("SELECT has_waiters FROM job WHERE id = :id FOR NO KEY UPDATE")
-        has_waiters = connection.execute(held, {"id": chain_id}).scalar_one()
-        if status is JobStatus.DEAD:
-            connection.execute(update(Job).where(job.id == chain_id).values(status=JobStatus.RUNNING, leased_by="w"))
-        connection.execute(update(Job).where(job.id == chain_id).values(ended | columns | {"has_waiters": False}))
-        if has_waiters and notify:
-            connection.execute(text("SELECT pg_notify('.job:ended', :id)"), {"id": str(chain_id)})
-
-
-def listening(engine: Engine) -> list[int]:
-    with engine.connect() as connection:
-        return list(connection.execute(text(LISTENING)).scalars())
 
 
 async def rests(jobs: Jobs, chain_id: Any) -> None:

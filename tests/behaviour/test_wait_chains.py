@@ -25,8 +25,8 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.integrations.embedding import running
 from sa_jobqueue.types import ChainResult
-from tests.behaviour.test_wait_chain import NEVER, SOON, end, listening
 from tests.fixtures.jobs import Jobs
+from tests.fixtures.waits import NEVER, SOON, end, listening
 from tests.fixtures.workers import PATIENCE, until
 
 Waiting = Callable[..., AsyncGenerator[ChainResult[Any]]]

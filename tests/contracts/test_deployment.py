@@ -357,7 +357,6 @@ class Services:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_the_services_of_compose_work_together(empty_database_url: str, pooler: MakePooler, tmp_path: Path) -> None:
     settings = services()["pgbouncer"]["environment"]
     prepared = int(settings["MAX_PREPARED_STATEMENTS"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import grimp
 import pytest
@@ -49,6 +51,13 @@ def test_an_import_cycle_of_folders_is_detected(graph: grimp.ImportGraph) -> Non
     graph.add_import(importer="sa_jobqueue.db.timeouts", imported="sa_jobqueue.statements.jobs")
     assert module_cycle(graph) == []
     assert {"sa_jobqueue.db", "sa_jobqueue.statements"} <= set(folder_cycle(graph))
+
+
+def test_no_test_imports_what_another_test_file_defines() -> None:
+    """What several files need is in a module of its own, which stays when one of them is split or renamed."""
+    imports = re.compile(r"^\s*(from tests\.[\w.]*\btest_\w+ import|import tests\.[\w.]*\btest_\w+).*", re.MULTILINE)
+    tests = Path(__file__).parents[1]
+    assert {str(path): found for path in tests.rglob("*.py") if (found := imports.findall(path.read_text()))} == {}
 
 
 def _cycle(imported: dict[str, set[str]]) -> list[str]:

@@ -131,7 +131,6 @@ def test_three_workers_match_the_lease_model_in_every_order(explorer: Explorer) 
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_a_late_completion_a_rescue_and_a_claim_serialize_and_one_wins(explorer: Explorer) -> None:
     report = explorer.explore(locks())
     assert report.is_complete
@@ -141,7 +140,6 @@ def test_a_late_completion_a_rescue_and_a_claim_serialize_and_one_wins(explorer:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
 def test_a_job_that_died_with_its_worker_is_redriven_and_completed_once(explorer: Explorer) -> None:
     report = explorer.explore(redriven())
     assert report.is_complete

@@ -19,7 +19,6 @@ from tests.fixtures.parts import needs
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = pytest.mark.timeout(300)  # the first test to ask for Spark starts it
 SECRET = "hunter2-and-more"
 
 
