@@ -23,22 +23,22 @@ class ScheduleMixin(Companion, Generic[IdT]):
     """Name of the schedule."""
     type_name: Mapped[str] = mapped_column(Text, nullable=False)
     """Type of its jobs."""
-    queue: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'default'"))
-    """Queue of its jobs."""
+    queue: Mapped[str | None] = mapped_column(Text)
+    """Queue of its jobs; null for that of their type, as recorded when they are enqueued."""
     fairness_key: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("''"))
     """Fairness key of its jobs; empty for none."""
-    priority: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("0"))
-    """Priority of its jobs."""
+    priority: Mapped[int | None] = mapped_column(SmallInteger)
+    """Priority of its jobs; null for that of their type."""
     input: Mapped[Any] = mapped_column(JSONB, nullable=True)
     """Input of its jobs, as JSON."""
     input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"))
     """Version of the input's schema."""
     fire_time_field: Mapped[str | None] = mapped_column(Text)
     """Field of the input that receives the scheduled time, in ISO 8601 and UTC; null for none."""
-    max_attempts: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("20"))
-    """Maximum number of attempts of its jobs."""
+    max_attempts: Mapped[int | None] = mapped_column(Integer)
+    """Maximum number of attempts of its jobs; null for that of their type."""
     timeout: Mapped[timedelta | None] = mapped_column(INTERVAL)
-    """Timeout of its jobs; null for none."""
+    """Timeout of its jobs; null for none, or that of their type where queue, priority or attempts are null."""
     rate_cost: Mapped[int | None] = mapped_column(Integer)
     """Rate cost of its jobs; null means 1."""
     cron: Mapped[str] = mapped_column(Text, nullable=False)

@@ -32,10 +32,10 @@ class ScheduleStatus:
     cron: str
     time_zone: str
     type_name: str
-    queue: str
+    queue: str | None
     fairness_key: str
-    priority: int
-    max_attempts: int
+    priority: int | None
+    max_attempts: int | None
     timeout: timedelta | None
     rate_cost: int | None
     input: Json

@@ -32,8 +32,9 @@ class Schedule:
     """The definition of a schedule, as in its row. `JobQueue.schedule` creates one for a handler and checks its payload.
 
     `name`: 1 to 100 characters, unique in the queue's tables. `cron`, `time_zone`: as in `Cron`.
-    `type_name`, `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`:
-    those of its jobs.
+    `type_name`, `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: those
+    of its jobs. For queue, priority and attempts None means what is recorded for their type, and with one of them for the
+    timeout as well.
     `fire_time_field`: field of `input`, which must be an object, that receives the scheduled time in ISO 8601.
     `misfire_policy`, `catch_up`, `grace`, `overlap`: as in `JobQueue.schedule`.
     Raises: InvalidOptionError naming the field.
@@ -43,10 +44,10 @@ class Schedule:
     cron: str
     type_name: str
     time_zone: str = "UTC"
-    queue: str = "default"
+    queue: str | None = None
     fairness_key: str = ""
-    priority: int = 0
-    max_attempts: int = 20
+    priority: int | None = None
+    max_attempts: int | None = None
     timeout: timedelta | None = None
     rate_cost: int | None = None
     input: Json = None

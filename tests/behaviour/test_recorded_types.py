@@ -9,16 +9,18 @@ import pytest
 from sqlalchemy import Engine, func, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Session, sessionmaker
 
-from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Worker, enqueue, enqueue_many
+from sa_jobqueue import Deduplicate, JobMixin, JobQueue, Schedule, Worker, enqueue, enqueue_many
 from sa_jobqueue.models import Job
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.operations import (
     delete_job_types,
     enqueue_many_unique,
     explain_job,
+    fire_schedules,
     list_job_types,
     list_workers,
     record_job_types,
+    upsert_schedule,
 )
 from sa_jobqueue.operations.enqueueing import enqueue_one
 from tests.fixtures.workers import quick, until, working
@@ -224,3 +226,26 @@ def test_columns_of_another_layout_are_filled_in_as_well(engine: Engine) -> None
         record_job_types(session, jobs.registry, model=Task)
         session.execute(text("INSERT INTO elsewhere.x_job_queue (id, type_name) VALUES ('a', 'mail')"))
         assert session.scalars(select(Task.queue)).all() == ["mails"]
+
+
+def by_a_schedule_in_sql(session: Session) -> None:
+    columns = "name, type_name, cron, input, next_fire_at"
+    session.execute(text(f"INSERT INTO schedule ({columns}) VALUES ('s', 'mail', '0 0 1 1 *', '1', now())"))
+
+
+def by_a_schedule_of_another_service(session: Session) -> None:
+    upsert_schedule(session, Schedule(name="s", type_name="mail", cron="0 0 1 1 *", input=1))
+    session.execute(text("UPDATE schedule SET next_fire_at = now()"))
+
+
+@pytest.mark.usefixtures("recorded")
+@pytest.mark.parametrize("write", [by_a_schedule_in_sql, by_a_schedule_of_another_service])
+def test_the_jobs_of_a_schedule_have_what_is_recorded_when_they_are_enqueued(session: Session, write: Any) -> None:
+    write(session)
+    fire_schedules(session)
+    assert facts(session) == [DECLARED]
+    session.execute(text("UPDATE schedule SET queue = 'own', priority = 0, max_attempts = 1, next_fire_at = now()"))
+    session.execute(text("DELETE FROM job"))
+    session.execute(text("UPDATE schedule SET fired = '{}'"))
+    fire_schedules(session)
+    assert facts(session) == [("own", 0, 1, None)]

@@ -12,7 +12,7 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "9518367f0934f85491093d94517b7cfe29712b9eab8159e245c4c411e161e77f",
+    1: "975005c7a5ce222f73da4ea4be6f02b91ded8e8865114d850d721b28ba2bcfed",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

@@ -130,7 +130,8 @@ def _preview_run(context: Context, session: Session) -> Preview:
         one = get_schedule(session, name, model=context.model)
         ids = run_schedule(session, name, since=since, until=until, dry_run=True, model=context.model)
         count += len(ids)
-        jobs = f"{len(ids):,} {'job' if len(ids) == 1 else 'jobs'} of type {one.type_name} in queue {one.queue}"
+        where = f"queue {one.queue}" if one.queue else "the queue of the type"
+        jobs = f"{len(ids):,} {'job' if len(ids) == 1 else 'jobs'} of type {one.type_name} in {where}"
         times = [time for time in map(time_in, ids) if time is not None] if since else []
         lines.append(f"{name}: {jobs}" + (f", for times from {_utc(times[0])} to {_utc(times[-1])}" if times else ""))
     what = "Jobs are enqueued now. The next regular times do not change."
