@@ -19,6 +19,8 @@ from sa_jobqueue.ids import uuid7
 JOB_TYPE: Final = "no_op"
 LOWEST_ID: Final = UUID(int=0)
 GRACE: Final = timedelta(seconds=15)
+DECLARED: Final = {"queue": "default", "priority": 0, "max_attempts": 20}
+"""What a handler declares: the job table has no defaults of these, and scenarios drop the trigger that fills them in."""
 COLUMNS: Final = ("id", "type_name", "chain_id", "chain_type_name", "input")
 """What COPY is given; the other columns have the defaults that `session.add(Job)` writes out."""
 
@@ -38,9 +40,10 @@ def tuples(jobs: int) -> Iterator[tuple[UUID, str, UUID, str, str]]:
 def copy(connection: Connection, jobs: int) -> None:
     """COPY so many due jobs into the queue, in the caller's transaction."""
     driver: Any = connection.connection.driver_connection
-    with driver.cursor() as cursor, cursor.copy(f"COPY job ({', '.join(COLUMNS)}) FROM STDIN") as into:
+    columns, declared = ", ".join((*COLUMNS, *DECLARED)), tuple(DECLARED.values())
+    with driver.cursor() as cursor, cursor.copy(f"COPY job ({columns}) FROM STDIN") as into:
         for row in tuples(jobs):
-            into.write_row(row)
+            into.write_row(row + declared)
 
 
 def copy_timed(place: Place, watch: Stopwatch, jobs: int) -> None:
@@ -93,7 +96,7 @@ _VALUES: Final[dict[str, Any]] = {
     name: _MADE.status.value if name == "status" else value
     for name, value in _MADE.__dict__.items()
     if name in PlainRow.__table__.c
-} | {"queue": "default", "priority": 0, "max_attempts": 20}  # which a job leaves to a trigger
+} | DECLARED
 
 
 def plain_row(number: int) -> PlainRow:
