@@ -17,7 +17,7 @@ from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.ids import uuid7, uuid7_hex
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.checks import check_text
-from sa_jobqueue.operations.enqueueing import defaults_of, notify_workers, written_columns
+from sa_jobqueue.operations.enqueueing import defaults_of, is_expressed, notify_workers, written_columns
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.operations.transactions import queue_connection
@@ -114,9 +114,6 @@ def _shared_values(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, 
             continue
         if key in job.__dict__:
             values[column.name] = job.__dict__[key]
-            if column.type._has_bind_expression and values[column.name] is not None:
-                reason = "is of a type that wraps its values into an SQL expression, which COPY cannot; use enqueue_many"
-                raise InvalidJobError(key, reason)
             if isinstance(values[column.name], ClauseElement):
                 raise InvalidJobError(key, "is an SQL expression, which COPY does not take; use enqueue_many")
         elif column is version:
@@ -125,6 +122,9 @@ def _shared_values(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, 
             values[column.name] = column.default.arg
         elif column.default is not None:
             raise InvalidJobError(key, "has a default that is made for each row; use enqueue_many, or give a value")
+        if values.get(column.name) is not None and is_expressed(column.type):
+            reason = "is of a type that wraps its values into an SQL expression, which COPY cannot; use enqueue_many"
+            raise InvalidJobError(key, reason)
     return values
 
 

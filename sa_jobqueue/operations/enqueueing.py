@@ -401,11 +401,22 @@ def _uncarried_columns(kind: type[JobMixin[Any]]) -> tuple[tuple[str, ...], tupl
 
 def is_carried(given: TypeEngine[Any]) -> bool:
     """Return whether values of a column type can be elements of an array parameter."""
-    inner: TypeEngine[Any] = given
+    inner = of_postgresql(given)
     while isinstance(inner, TypeDecorator):
-        inner = inner.impl_instance
-    wrapped = inner is not given and isinstance(inner, JSON)
-    return not (wrapped or isinstance(inner, ARRAY) or given._has_bind_expression or inner._has_bind_expression)
+        inner = of_postgresql(inner.impl_instance)
+    wrapped = isinstance(inner, JSON) and not isinstance(given, JSON)
+    return not (wrapped or isinstance(inner, ARRAY) or is_expressed(given))
+
+
+def is_expressed(given: TypeEngine[Any]) -> bool:
+    """Return whether a column type wraps its values into an SQL expression, which neither arrays nor COPY can."""
+    own = of_postgresql(given)
+    return own._has_bind_expression or (isinstance(own, TypeDecorator) and is_expressed(own.impl_instance))
+
+
+def of_postgresql(given: TypeEngine[Any]) -> TypeEngine[Any]:
+    """Return a type's variant for PostgreSQL, or the type itself."""
+    return given._variant_mapping.get("postgresql", given)
 
 
 def _set_defaults(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> None:
