@@ -41,12 +41,6 @@ def running(*options: str, stop: signal.Signals = signal.SIGTERM) -> Iterator[st
     assert "Ctrl-C stops it" in said
 
 
-def open_to_all(directory: Path) -> None:
-    """Let other accounts reach a test's directory: run by root, the server runs as nobody."""
-    for step in (directory, *directory.parents[:2]):
-        step.chmod(0o755)
-
-
 def ask(url: str, *statements: str) -> object:
     engine = create_engine(url)
     with engine.begin() as connection:
@@ -96,19 +90,18 @@ def test_without_options_the_data_is_temporary_and_the_url_needs_no_escapes() ->
     assert not socket_dir.exists()
 
 
-def test_a_directory_that_cannot_be_used_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    older, full, shut = tmp_path / "older", tmp_path / "full", tmp_path / "shut"
+def test_a_directory_that_cannot_be_used_is_refused_with_the_way_out(place: Path) -> None:
+    older, full, shut = place / "older", place / "full", place / "shut"
     for directory in (older, full, shut):
         directory.mkdir(0o700 if directory is shut else 0o755)
-    open_to_all(tmp_path)
     (older / "PG_VERSION").write_text("9.6\n")
     (full / "notes.txt").touch()
     refuse(older, f"{older} is of PostgreSQL 9.6, installed is", "install PostgreSQL 9.6")
     refuse(full, f"{full} is not empty, and has no data of PostgreSQL", "use an empty directory")
     if os.geteuid() == 0:
         refuse(shut / "data", "PostgreSQL refuses root", "use a directory that all accounts can reach")
-    with running("--data-dir", str(tmp_path / "new" / "data")):
-        refuse(tmp_path / "new" / "data", "a server runs on", "use its URL, or stop it")
+    with running("--data-dir", str(place / "new" / "data")):
+        refuse(place / "new" / "data", "a server runs on", "use its URL, or stop it")
 
 
 def refuse(data_dir: Path, reason: str, remedy: str) -> None:
