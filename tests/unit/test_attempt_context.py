@@ -49,7 +49,7 @@ def test_wait_cancelled_returns_true_after_the_stop() -> None:
     assert context.wait_cancelled(timedelta(0))
 
 
-@pytest.mark.parametrize("given", [Job("of no handler"), "send", lambda: None])
+@pytest.mark.parametrize("given", [Job("of_no_handler"), "send", lambda: None])
 def test_only_a_handler_can_continue_a_chain(given: Any) -> None:
     expected = rf"handler: must be a handler, got a {type(given).__name__}: ctx\.continue_with\(handler, payload\)"
     with pytest.raises(InvalidOptionError, match=expected):
