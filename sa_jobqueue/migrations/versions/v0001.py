@@ -495,6 +495,7 @@ CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)"""
 # transition table would hold a copy of each, and made the deletion of jobs without a key take a fifth longer.
 # A row that leaves out queue, priority or attempts has what a worker has recorded for its type. One that gives all three is
 # complete: no function runs for it, and a timeout that it leaves out is no timeout.
+# job_refuse is also for deletions from the view, whose rows have no open_blockers: it sees to these before it reads that.
 # A worker that completes a job unblocks the jobs that wait for it. Any other end of a job, by an operation or by SQL,
 # notifies the workers if a job can be waiting for its chain, which a continuation cannot know, or for its ordering key.
 # So if two transactions end two chains at once, and one skips the waiting job that the other holds, the later commit
@@ -506,6 +507,9 @@ BEGIN
     RAISE EXCEPTION 'input: must be at most 4194304 bytes of JSON text, got %', octet_length(NEW.input::text)
       USING ERRCODE = 'SJ002', TABLE = TG_TABLE_NAME, COLUMN = 'input',
         HINT = 'store the data elsewhere and enqueue a reference to it';
+  ELSIF TG_OP = 'DELETE' THEN
+    RAISE EXCEPTION 'job %: cannot be deleted through this view, only cancelled', OLD.id
+      USING ERRCODE = 'SJ003', HINT = 'set its status to cancelled';
   ELSIF TG_OP = 'INSERT' AND NEW.status = 'blocked' AND NEW.open_blockers = 0 THEN
     RAISE EXCEPTION 'job %: is blocked, and its blockers were not written', NEW.id
       USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'open_blockers',
@@ -518,9 +522,6 @@ BEGIN
   ELSIF TG_OP = 'INSERT' THEN
     RAISE EXCEPTION 'a job cannot be inserted as %, only as pending or blocked', NEW.status
       USING ERRCODE = 'SJ001', TABLE = TG_TABLE_NAME, COLUMN = 'status';
-  ELSIF TG_OP = 'DELETE' THEN
-    RAISE EXCEPTION 'job %: cannot be deleted through this view, only cancelled', OLD.id
-      USING ERRCODE = 'SJ003', HINT = 'set its status to cancelled';
   ELSIF NEW.attempt < OLD.attempt THEN
     RAISE EXCEPTION 'job %: attempt cannot be lowered from % to %', OLD.id, OLD.attempt, NEW.attempt
       USING ERRCODE = 'SJ003', TABLE = TG_TABLE_NAME, COLUMN = 'attempt',
