@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Select, Update, any_, bindparam, select, true, update
+from sqlalchemy import Select, Update, any_, select, true, update
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
@@ -14,53 +14,6 @@ _COLUMNS = (
     *("id", "type_name", "status", "output", "error", "created_at", "completed_at", "length"),
     *("last_job_id", "last_type_name"),
 )
-
-
-@once_a_model
-def chain_state(model: type[JobMixin[Any]]) -> Select[Any]:
-    """Return the state of a job's chain.
-
-    Parameters: `job_id`, any job of the chain.
-    Shape: `(id, type_name, status, output, error, created_at, completed_at, length, last_job_id, last_type_name,
-    has_waiters)` of the chain, all of one moment; `completed_at` is null while it is open; no row when there is no such
-    job. Locks: none. Index: the primary key, and `uq_job_chain` for the chain's last job.
-    """
-    job, chain = table(model), table(model.Chain)
-    root = job.alias("root")
-    asked = job.alias("asked")
-    chain_id = select(asked.c.chain_id).where(asked.c.id == _parameter(model, "job_id")).scalar_subquery()
-    return (
-        select(*(chain.c[name] for name in _COLUMNS), root.c.has_waiters)
-        .select_from(chain.join(root, root.c.id == chain.c.id))
-        .where(chain.c.id == chain_id)
-    )
-
-
-@once_a_model
-def mark_awaited(model: type[JobMixin[Any]]) -> Update:
-    """Mark an open chain as having waiters, so that the transaction that ends it sends a notification.
-
-    Parameters: `awaited_id`. Shape: `(id,)` if it was marked now; no row when it was already, when the chain has ended or
-    is gone, and when another transaction holds the root: try again then. Changes: the root's `has_waiters`.
-    Locks: the root, until the transaction ends; skipped when it is held, so that this never waits.
-    Obliges: run it alone and commit immediately, then `chain_state`: an end that preceded the mark sends no notification.
-    Index: the primary key.
-    """
-    job = table(model)
-    root = job.alias("root")
-    free = (
-        select(root.c.id)
-        .where(
-            root.c.id == _parameter(model, "awaited_id"),
-            root.c.chain_index == 0,
-            root.c.chain_completed_at.is_(None),
-            ~root.c.has_waiters,
-        )
-        .with_for_update(key_share=True, skip_locked=True)
-        # A CTE, which runs once: as a subquery it might lock again for each row it is compared with.
-        .cte("free")
-    )
-    return update(job).where(job.c.id == select(free.c.id).scalar_subquery()).values(has_waiters=true()).returning(job.c.id)
 
 
 @once_a_model
@@ -80,7 +33,8 @@ def chain_ends(model: type[JobMixin[Any]]) -> Select[Any]:
 def chain_results(model: type[JobMixin[Any]]) -> Select[Any]:
     """Return the results of chains that have ended.
 
-    Parameters: `chain_ids`. Shape: as `chain_state`, of those that there are, in the order of their ends. Locks: none.
+    Parameters: `chain_ids`. Shape: `(id, type_name, status, output, error, created_at, completed_at, length, last_job_id,
+    last_type_name, has_waiters)` of those that there are, in the order of their ends. Locks: none.
     Index: the primary key, and `uq_job_chain` for each chain's last job.
     """
     job, chain = table(model), table(model.Chain)
@@ -94,8 +48,15 @@ def chain_results(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def mark_all_awaited(model: type[JobMixin[Any]]) -> Update:
-    """Mark open chains as `mark_awaited` marks one. Parameters: `awaited_ids`. Index: the primary key."""
+def mark_awaited(model: type[JobMixin[Any]]) -> Update:
+    """Mark open chains as having waiters, so that the transaction that ends one sends a notification.
+
+    Parameters: `awaited_ids`. Shape: `(id,)` of each that was marked now, not of those that were already, have ended, are
+    gone, or whose root another transaction holds: try these again. Changes: the roots' `has_waiters`.
+    Locks: the roots, until the transaction ends; held ones are skipped, so that this never waits.
+    Obliges: run it alone and commit immediately, then `chain_ends`: an end that preceded the mark sends no notification.
+    Index: the primary key.
+    """
     job = table(model)
     root = job.alias("root")
     free = (
@@ -110,7 +71,3 @@ def mark_all_awaited(model: type[JobMixin[Any]]) -> Update:
         .cte("free")
     )
     return update(job).where(job.c.id == free.c.id).values(has_waiters=true()).returning(job.c.id)
-
-
-def _parameter(model: type[JobMixin[Any]], name: str) -> Any:
-    return bindparam(name, type_=id_parameter(model.__jobqueue__))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, closing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, aclosing, closing, suppress
 from datetime import timedelta
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,7 +17,7 @@ from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.chains import POLL_INTERVAL
 from sa_jobqueue.waiting.listeners import listening_for
-from sa_jobqueue.waiting.steps import Answer, Answers, Ask, AskAll, ChainOrId, Listen, Rest, Wait, WaitMany
+from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait, completed
 
 OutT = TypeVar("OutT")
 
@@ -64,31 +64,17 @@ async def wait_chain(
     """
     _check_engine(engine, "wait_chain")
     wait = Wait(
-        chain,
+        [chain],
         timeout=timeout,
         poll_interval=poll_interval,
         listen=listen,
         output=output,
         model=model,
+        field="chain",
         on_progress=on_progress,
     )
-    async with AsyncExitStack() as stack:
-        steps = stack.enter_context(closing(wait.steps()))
-        notified = asyncio.Event()  # never set unless something listens
-        answer: Answer = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                return cast("ChainResult[Any]", end.value)
-            answer = None
-            match step:
-                case Ask():
-                    answer = await _ask_async(engine, step)
-                case Listen():
-                    notified = await stack.enter_async_context(listening_for(engine.url, wait.channel, step.payloads))
-                case Rest():
-                    await _rest(step, notified)
+    async with aclosing(_results(engine, wait)) as results:
+        return completed(await anext(results))
 
 
 @overload
@@ -128,15 +114,15 @@ def wait_chains(
     `engine`: an `AsyncEngine`. The other parameters, results and errors: as in `sa_jobqueue.wait_chains`.
     """
     _check_engine(engine, "wait_chains")
-    wait = WaitMany(chains, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
+    wait = Wait(chains, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
     return _results(engine, wait)
 
 
-async def _results(engine: AsyncEngine, wait: WaitMany) -> AsyncIterator[ChainResult[Any]]:
+async def _results(engine: AsyncEngine, wait: Wait) -> AsyncGenerator[ChainResult[Any], None]:
     async with AsyncExitStack() as stack:
         steps = stack.enter_context(closing(wait.steps()))
         notified = asyncio.Event()
-        answer: Answers = None
+        answer: Answer = None
         while True:
             try:
                 step = steps.send(answer)
@@ -144,8 +130,8 @@ async def _results(engine: AsyncEngine, wait: WaitMany) -> AsyncIterator[ChainRe
                 return
             answer = None
             match step:
-                case AskAll():
-                    answer = await _ask_all_async(engine, step)
+                case Ask():
+                    answer = await _ask_async(engine, step)
                 case Listen():
                     notified = await stack.enter_async_context(listening_for(engine.url, wait.channel, step.payloads))
                 case Rest():
@@ -170,15 +156,6 @@ async def _rest(rest: Rest, notified: asyncio.Event) -> None:
 
 
 async def _ask_async(engine: AsyncEngine, ask: Ask) -> Answer:
-    try:
-        async with engine.connect() as connection:
-            await connection.execution_options(isolation_level="AUTOCOMMIT")
-            return (await connection.execute(ask.statement, ask.parameters)).one_or_none()
-    except (DBAPIError, OSError) as error:
-        return error
-
-
-async def _ask_all_async(engine: AsyncEngine, ask: AskAll) -> Answers:
     try:
         async with engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from datetime import timedelta
-from typing import Any, Final, TypeVar, cast, overload
+from typing import Any, Final, TypeVar, overload
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
@@ -16,7 +16,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.types import ChainResult, Progress
 from sa_jobqueue.waiting.listeners import ChainListener
-from sa_jobqueue.waiting.steps import Answer, Answers, Ask, AskAll, ChainOrId, Listen, Rest, Wait, WaitMany
+from sa_jobqueue.waiting.steps import Answer, Ask, ChainOrId, Listen, Rest, Wait, completed
 
 OutT = TypeVar("OutT")
 
@@ -79,30 +79,17 @@ def wait_chain(
     """
     _check_engine(engine, "wait_chain")
     wait = Wait(
-        chain,
+        [chain],
         timeout=timeout,
         poll_interval=poll_interval,
         listen=listen,
         output=output,
         model=model,
+        field="chain",
         on_progress=on_progress,
     )
-    with closing(ChainListener(engine.url, wait.channel)) as listener, closing(wait.steps()) as steps:
-        answer: Answer = None
-        while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                return cast("ChainResult[Any]", end.value)
-            answer = None
-            match step:
-                case Ask():
-                    answer = _ask(engine, step)
-                case Listen():
-                    listener.listen(step.payloads)
-                case Rest():
-                    time.sleep(step.least)
-                    listener.rest(step.seconds - step.least)
+    with closing(_results(engine, wait)) as results:
+        return completed(next(results))
 
 
 @overload
@@ -151,13 +138,13 @@ def wait_chains(
     for the first such chain. Outages of the database are waited through.
     """
     _check_engine(engine, "wait_chains")
-    wait = WaitMany(chains, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
+    wait = Wait(chains, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)
     return _results(engine, wait)
 
 
-def _results(engine: Engine, wait: WaitMany) -> Iterator[ChainResult[Any]]:
+def _results(engine: Engine, wait: Wait) -> Generator[ChainResult[Any], None, None]:
     with closing(ChainListener(engine.url, wait.channel)) as listener, closing(wait.steps()) as steps:
-        answer: Answers = None
+        answer: Answer = None
         while True:
             try:
                 step = steps.send(answer)
@@ -165,8 +152,8 @@ def _results(engine: Engine, wait: WaitMany) -> Iterator[ChainResult[Any]]:
                 return
             answer = None
             match step:
-                case AskAll():
-                    answer = _ask_all(engine, step)
+                case Ask():
+                    answer = _ask(engine, step)
                 case Listen():
                     listener.listen(step.payloads)
                 case Rest():
@@ -184,15 +171,6 @@ def _check_engine(engine: object, function: str) -> None:
 
 
 def _ask(engine: Engine, ask: Ask) -> Answer:
-    try:
-        with engine.connect() as connection:
-            connection.execution_options(isolation_level="AUTOCOMMIT")
-            return connection.execute(ask.statement, ask.parameters).one_or_none()
-    except (DBAPIError, OSError) as error:
-        return error
-
-
-def _ask_all(engine: Engine, ask: AskAll) -> Answers:
     try:
         with engine.connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")

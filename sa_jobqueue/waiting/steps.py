@@ -49,15 +49,7 @@ ChainOrId: TypeAlias = JobId | JobMixin[Any] | ChainMixin[Any]
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Run a statement in its own transaction. The result is its row, or the error."""
-
-    statement: Executable
-    parameters: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class AskAll:
-    """Run a statement in its own transaction. The result is all its rows, or the error."""
+    """Run a statement in its own transaction. The answer is its rows, or the error."""
 
     statement: Executable
     parameters: dict[str, Any]
@@ -78,100 +70,14 @@ class Rest:
     least: float = 0.0
 
 
-Answer: TypeAlias = Row[Any] | DBAPIError | OSError | None
-Answers: TypeAlias = Sequence[Row[Any]] | DBAPIError | OSError | None
+Answer: TypeAlias = Sequence[Row[Any]] | DBAPIError | OSError | None
 
 
 class Wait:
-    """One wait and its steps."""
+    """One wait for chains and its steps, between which it yields results.
 
-    def __init__(
-        self,
-        chain: Any,
-        *,
-        timeout: timedelta,
-        poll_interval: timedelta,
-        listen: bool,
-        output: Any,
-        model: type[JobMixin[Any]] | None,
-        on_progress: Callable[[Progress], object] | None = None,
-    ) -> None:
-        _check_times(timeout, poll_interval)
-        self._model = model or _model_of(chain)
-        self._job_id, self._is_chain_id = _identity(chain, self._model)
-        self._timeout, self._poll_seconds, self._listen = timeout, poll_interval.total_seconds(), listen
-        self._output = _Output(output)
-        self._on_progress = on_progress
-        self._reported: tuple[Any, Progress] | None = None
-        self.channel = self._model.__jobqueue__.channel("ended")
-
-    def steps(self) -> Generator[Ask | Listen | Rest, Answer, ChainResult[Any]]:
-        """Yield the next step and receive its result; return the result of the wait, or raise as `wait_chain`."""
-        deadline = time.monotonic() + self._timeout.total_seconds()
-        seen = yield self._ask_state(self._job_id)
-        if isinstance(seen, Exception):
-            raise seen
-        if seen is None:
-            raise ChainNotFoundError([self._job_id], field="chain", reason=_NOT_THERE)
-        if self._is_chain_id and seen.id != self._job_id:
-            raise NotAChainError({self._job_id: seen.id}, field="chain")
-        chain = seen
-        if chain.completed_at is None and self._listen:
-            yield Listen(frozenset([str(chain.id)]))
-        held_seconds, least = _HELD_SECONDS, 0.0
-        while chain.completed_at is None:
-            noted: Answer = None
-            if not chain.has_waiters:
-                noted = yield Ask(waiting.mark_awaited(self._model), {"awaited_id": chain.id})
-            seen = yield self._ask_state(chain.id)
-            if seen is None:
-                raise ChainNotFoundError([chain.id], field="chain", reason="it was deleted while it was waited for")
-            failure = next((answer for answer in (noted, seen) if isinstance(answer, Exception)), None)
-            if not isinstance(seen, Exception):
-                chain = seen
-            if failure is not None:
-                _pass_over(failure)
-            left = deadline - time.monotonic()
-            if chain.completed_at is None:
-                if left <= 0:
-                    raise ChainTimeoutError(chain.id, self._timeout) from failure
-                if self._on_progress is not None and failure is None:
-                    self._report(chain.last_job_id, (yield self._ask_progress(chain.last_job_id)))
-                pause = self._poll_seconds
-                if not chain.has_waiters and failure is None:
-                    pause = min(pause, held_seconds)
-                    held_seconds *= 2
-                yield Rest(min(left, pause), min(left, least))
-                least = _LEAST_SECONDS
-        return self._result(chain)
-
-    def _ask_state(self, job_id: JobId) -> Ask:
-        return Ask(waiting.chain_state(self._model), {"job_id": job_id})
-
-    def _ask_progress(self, job_id: JobId) -> Ask:
-        return Ask(progress.of_job(self._model), {"job_id": job_id})
-
-    def _report(self, job_id: JobId, seen: Answer) -> None:
-        """Call `on_progress` if the chain's running job has reported progress. Outages are logged elsewhere."""
-        if self._on_progress is None or seen is None or isinstance(seen, Exception):
-            return
-        found = progress.read(seen)
-        if found is None:
-            return
-        # Each heartbeat writes the same report again.
-        if self._reported is None or (job_id, replace(found, as_of=self._reported[1].as_of)) != self._reported:
-            self._reported = job_id, found
-            self._on_progress(found)
-
-    def _result(self, row: Row[Any]) -> ChainResult[Any]:
-        result = self._output.of(row)
-        if result.status is not JobStatus.COMPLETED:
-            raise ChainFailedError(result)
-        return result
-
-
-class WaitMany:
-    """One wait for many chains and its steps, between which it yields results."""
+    `field`: what errors call the chains. `on_progress`: called with the progress of the chain, if there is only one.
+    """
 
     def __init__(
         self,
@@ -182,23 +88,27 @@ class WaitMany:
         listen: bool,
         output: Any,
         model: type[JobMixin[Any]] | None,
+        field: str = "chains",
+        on_progress: Callable[[Progress], object] | None = None,
     ) -> None:
         _check_times(timeout, poll_interval)
         given = list(chains)
+        self._field, self._on_progress = field, on_progress
+        self._reported: tuple[Any, Progress] | None = None
         self._model = model or (_model_of(given[0]) if given else Job)
         self._asked = dict(_identity(chain, self._model) for chain in given)
         self._timeout, self._poll_seconds, self._listen = timeout, poll_interval.total_seconds(), listen
         self._output = _Output(output)
         self.channel = self._model.__jobqueue__.channel("ended")
 
-    def steps(self) -> Generator[AskAll | Listen | Rest | ChainResult[Any], Answers, None]:
+    def steps(self) -> Generator[Ask | Listen | Rest | ChainResult[Any], Answer, None]:
         """Yield the next step and receive its answer, or yield a result; raise as `wait_chains`."""
         deadline = time.monotonic() + self._timeout.total_seconds()
-        still_open = yield from self._chain_ids()
+        still_open, to_mark = yield from self._chain_ids()
         errors: list[Exception] = []
-        if still_open and self._listen:
-            yield Listen(frozenset(map(str, still_open)))
-        held_seconds, least, to_mark = _HELD_SECONDS, 0.0, still_open
+        if to_mark and self._listen:
+            yield Listen(frozenset(map(str, to_mark)))
+        held_seconds, least = _HELD_SECONDS, 0.0
         while still_open:
             began, failure = time.monotonic(), None
             is_held = False
@@ -206,10 +116,10 @@ class WaitMany:
             found: set[JobId] = set()
             for ids in _batches(still_open):
                 marking = [chain_id for chain_id in ids if chain_id in to_mark]
-                noted: Answers = None
+                noted: Answer = None
                 if marking:
-                    noted = yield AskAll(waiting.mark_all_awaited(self._model), {"awaited_ids": marking})
-                seen = yield AskAll(waiting.chain_ends(self._model), {"job_ids": ids})
+                    noted = yield Ask(waiting.mark_awaited(self._model), {"awaited_ids": marking})
+                seen = yield Ask(waiting.chain_ends(self._model), {"job_ids": ids})
                 for answer in (noted, seen):
                     if isinstance(answer, Exception):
                         _pass_over(answer)
@@ -226,10 +136,12 @@ class WaitMany:
                     else:
                         is_held = True
             if lost := still_open - found:
-                errors.append(ChainNotFoundError(sorted(lost, key=str), field="chains", reason="deleted while waited for"))
+                errors.append(
+                    ChainNotFoundError(sorted(lost, key=str), field=self._field, reason="deleted while waited for")
+                )
                 still_open = still_open - lost
             for ids in _batches(ended):
-                rows = yield AskAll(waiting.chain_results(self._model), {"chain_ids": ids})
+                rows = yield Ask(waiting.chain_results(self._model), {"chain_ids": ids})
                 if isinstance(rows, Exception):
                     _pass_over(rows)
                     failure = rows
@@ -246,6 +158,8 @@ class WaitMany:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise ChainTimeoutError(min(still_open, key=str), self._timeout, others=len(still_open) - 1) from failure
+                if self._on_progress is not None and failure is None:
+                    yield from self._report(still_open)
                 pause = self._poll_seconds
                 if is_held and failure is None:
                     pause = min(pause, held_seconds)
@@ -256,22 +170,50 @@ class WaitMany:
         if errors:
             raise errors[0]
 
-    def _chain_ids(self) -> Generator[AskAll, Answers, frozenset[JobId]]:
-        """Return the ids of the chains. Raises: ChainNotFoundError and NotAChainError that name all that are wrong."""
+    def _report(self, chain_ids: Iterable[JobId]) -> Generator[Ask, Answer, None]:
+        """Call `on_progress` if the running job of a chain has reported progress. Outages are logged elsewhere."""
+        chains = yield Ask(waiting.chain_results(self._model), {"chain_ids": list(chain_ids)})
+        if not chains or isinstance(chains, Exception):
+            return
+        job_id = chains[0].last_job_id
+        rows = yield Ask(progress.of_job(self._model), {"job_id": job_id})
+        found = None if not rows or isinstance(rows, Exception) else progress.read(rows[0])
+        if found is None or self._on_progress is None:
+            return
+        # Each heartbeat writes the same report again.
+        if self._reported is None or (job_id, replace(found, as_of=self._reported[1].as_of)) != self._reported:
+            self._reported = job_id, found
+            self._on_progress(found)
+
+    def _chain_ids(self) -> Generator[Ask, Answer, tuple[frozenset[JobId], frozenset[JobId]]]:
+        """Return the ids of the chains, and of those that may be open.
+
+        Raises: ChainNotFoundError and NotAChainError that name all that are wrong.
+        """
         chain_of: dict[JobId, JobId] = {}
+        ended: set[JobId] = set()
         for ids in _batches(self._asked):
-            seen = yield AskAll(waiting.chain_ends(self._model), {"job_ids": ids})
+            seen = yield Ask(waiting.chain_ends(self._model), {"job_ids": ids})
             if isinstance(seen, Exception):
                 raise seen
             chain_of |= {row.id: row.chain_id for row in seen or ()}
+            ended |= {row.id for row in seen or () if row.chain_completed_at is not None}
         if missing := [job_id for job_id in self._asked if job_id not in chain_of]:
-            raise ChainNotFoundError(missing, field="chains", reason=_NOT_THERE)
+            raise ChainNotFoundError(missing, field=self._field, reason=_NOT_THERE)
         wrong = {
             job_id: chain_of[job_id] for job_id, is_chain in self._asked.items() if is_chain and chain_of[job_id] != job_id
         }
         if wrong:
-            raise NotAChainError(wrong, field="chains")
-        return frozenset(chain_of.values())
+            raise NotAChainError(wrong, field=self._field)
+        chain_ids = frozenset(chain_of.values())
+        return chain_ids, chain_ids - ended
+
+
+def completed(result: ChainResult[Any]) -> ChainResult[Any]:
+    """Return a result. Raises: ChainFailedError if the chain has not completed."""
+    if result.status is not JobStatus.COMPLETED:
+        raise ChainFailedError(result)
+    return result
 
 
 class _Output:

@@ -105,10 +105,9 @@ def play(wait: Wait, engine: Engine, before: Callable[[int], None]) -> tuple[int
     steps, answer, done = wait.steps(), None, 0
     with closing(ChainListener(engine.url, wait.channel)) as listener:
         while True:
-            try:
-                step = steps.send(answer)
-            except StopIteration as end:
-                return done, end.value
+            step = steps.send(answer)
+            if isinstance(step, ChainResult):
+                return done, step
             before(done)
             done, answer = done + 1, None
             match step:
@@ -122,12 +121,12 @@ def play(wait: Wait, engine: Engine, before: Callable[[int], None]) -> tuple[int
                     assert time.monotonic() - started < PATIENCE, "nobody told"
 
 
-# The steps: poll, listen, mark, poll, sleep, poll; as many as are needed.
-@pytest.mark.parametrize(("moment", "needed"), [(0, 1), (1, 4), (2, 4), (3, 4), (4, 6)])
+# The steps: poll, listen, mark, poll, sleep, poll, read the result; as many as are needed.
+@pytest.mark.parametrize(("moment", "needed"), [(0, 3), (1, 5), (2, 5), (3, 5), (4, 7)])
 def test_a_chain_ending_at_any_step_of_the_wait_is_noticed(engine: Engine, jobs: Jobs, moment: int, needed: int) -> None:
     chain_id = jobs.add()
     options: Any = {"timeout": timedelta(minutes=5), "poll_interval": NEVER, "listen": True, "output": None, "model": None}
-    done, result = play(Wait(chain_id, **options), engine, lambda step: end(engine, chain_id) if step == moment else None)
+    done, result = play(Wait([chain_id], **options), engine, lambda step: end(engine, chain_id) if step == moment else None)
     assert (done, result.id) == (needed, chain_id)
 
 
@@ -227,7 +226,7 @@ async def test_wait_chain_raises_when_the_chain_is_deleted(wait: Waiting, engine
     await rests(jobs, chain_id)
     with engine.begin() as connection:
         connection.execute(delete(Job))
-    with pytest.raises(ChainNotFoundError, match="deleted while it was waited for"):
+    with pytest.raises(ChainNotFoundError, match="deleted while waited for"):
         await result
 
 
@@ -244,7 +243,7 @@ async def test_a_timeout_of_wait_chain_does_not_affect_the_chain(wait: Waiting, 
 async def test_wait_chain_checks_once_more_at_its_timeout(jobs: Jobs, engine: Engine) -> None:
     chain_id = jobs.add()
     given: Any = {"timeout": timedelta(microseconds=1), "poll_interval": NEVER, "listen": False, "output": None}
-    steps = Wait(chain_id, **given, model=None).steps()
+    steps = Wait([chain_id], **given, model=None).steps()
     first_poll = next(steps)
     assert isinstance(first_poll, Ask)
     mark = steps.send(_ask(engine, first_poll))
@@ -252,8 +251,9 @@ async def test_wait_chain_checks_once_more_at_its_timeout(jobs: Jobs, engine: En
     last_poll = steps.send(_ask(engine, mark))
     assert isinstance(last_poll, Ask)
     end(engine, chain_id)
-    with pytest.raises(StopIteration):  # although the time is over long since
-        steps.send(_ask(engine, last_poll))
+    reading = steps.send(_ask(engine, last_poll))  # although the time is over long since
+    assert isinstance(reading, Ask)
+    assert isinstance(steps.send(_ask(engine, reading)), ChainResult)
 
 
 @pytest.mark.parametrize("listen", [True, False], ids=["lost", "not listened for"])
@@ -292,7 +292,7 @@ async def test_a_chain_that_ended_while_not_listening_is_noticed_on_reconnection
     polls: list[str] = []
 
     def count(*given: Any) -> None:
-        polls.extend([given[2]] if "job_chain" in given[2] else [])
+        polls.extend([given[2]] if "chain_completed_at" in given[2] and given[2].startswith("SELECT") else [])
 
     event.listen(Engine, "after_cursor_execute", count)
     try:

@@ -169,7 +169,7 @@ async def test_thousands_of_chains_are_read_in_batches(results: Waiting, engine:
     for target in (engine, async_engine.sync_engine):
         event.listen(target, "before_cursor_execute", count)
     assert {result.id for result in await every(results(chains))} == {job.id for job in chains}
-    assert len(statements) == 3 * 4  # for each batch its ids, the marks, the ends and the results
+    assert len(statements) == 3 * 3  # for each batch its ids, the ends and the results; nothing is to be marked
 
 
 def test_wrong_options_are_refused_before_the_first_result(engine: Engine, async_engine: AsyncEngine) -> None:

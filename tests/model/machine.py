@@ -363,7 +363,7 @@ class QueueMachine(RuleBasedStateMachine):
         n = data.draw(st.sampled_from([*one.model.jobs, 0]), "awaited")
         statement = waiting.mark_awaited(Job)
         one.both(
-            lambda session: bool(session.execute(statement, {"awaited_id": self.system.id(n)}).all()),
+            lambda session: bool(session.execute(statement, {"awaited_ids": [self.system.id(n)]}).all()),
             lambda model: model.await_end(n),
         )
 

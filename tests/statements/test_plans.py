@@ -21,7 +21,7 @@ AT_ALL = 400
 """Buffers a statement may touch: so many a row returned, a row looked at where that is its purpose, and besides."""
 
 LISTINGS = {"list_jobs", "list_chains", "list_chain_jobs", "list_blockers", "list_blocked_jobs", "count_continuations"}
-HOT = [case for case in CASES if case.guarded or case.name in {"complete_one", "chain_state", "mark_awaited"} | LISTINGS]
+HOT = [case for case in CASES if case.guarded or case.name in {"complete_one", "mark_awaited"} | LISTINGS]
 BY_INDEX = [case for case in HOT if case.indexes]
 
 
