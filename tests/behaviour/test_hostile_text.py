@@ -33,7 +33,7 @@ ELSEWHERE = {
     "demo": "it runs its own jobs",
     "postgres": "it reads no database",
     "import pgqueuer": "it prints as the next: the same code",
-    "import procrastinate": "tests/behaviour/test_cli_import.py",
+    "import procrastinate": "tests/cli/test_import.py",
     "dashboards": "it writes files that are ours",
     "grants": "it prints SQL and names of roles, checked by their own pattern",
     "migrate downgrade": "it deletes all of this",

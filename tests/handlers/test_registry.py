@@ -58,7 +58,7 @@ def test_payload_output_and_location_are_read_from_the_function() -> None:
     kind = described(send)
     assert kind.input.declared is Order
     assert kind.output.declared == list[int]
-    assert kind.place.startswith("tests.unit.test_registry:")
+    assert kind.place.startswith("tests.handlers.test_registry:")
     assert kind.place.endswith("send")
     assert (kind.takes_input, kind.is_async, kind.session_argument, kind.context_argument) == (True, False, None, None)
 
@@ -223,7 +223,7 @@ async def generates_async(order: Order) -> AsyncIterator[int]:
 def test_a_signature_that_cannot_be_called_is_refused(func: Callable[..., Any], reason: str) -> None:
     with pytest.raises(InvalidHandlerError, match=reason) as caught:
         described(func)
-    assert str(caught.value).startswith(f"tests.unit.test_registry:{func.__name__}: ")
+    assert str(caught.value).startswith(f"tests.handlers.test_registry:{func.__name__}: ")
 
 
 @pytest.mark.parametrize("func", [functools.partial(two_payloads, other=1), Order, print, 7])
