@@ -228,7 +228,7 @@ class Checker:
         if self._rules.registry is not None:
             self._check_types(checked, inputs, self._rules.registry)
             return
-        checked.columns["input"] = inputs
+        checked.columns["input"] = inputs = _without_codecs(inputs)
         checked.check_each("input", inputs, _suspect(inputs), _check_input)
 
     def _check_types(self, checked: Checked, inputs: pa.Array, registry: Registry) -> None:
@@ -273,6 +273,25 @@ class Checker:
                 own = of_kind(read, like)
                 here = checked.columns.get(name)
                 checked.columns[name] = own if here is None else pc.coalesce(here.cast(like), own)
+
+
+def _without_codecs(inputs: pa.Array) -> pa.Array:
+    """Return the inputs so that none chooses the codec that decodes it, as `payloads.escaped` does."""
+    marked = pc.fill_null(pc.match_substring(inputs, payloads.CODEC_MARK), False)
+    if not pc.any(marked).as_py():
+        return inputs
+    return pa.array(map(_without_codec, inputs.to_pylist(), marked.to_pylist()), pa.string())
+
+
+def _without_codec(text: str | None, is_marked: bool) -> str | None:
+    if not is_marked or text is None:
+        return text
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return text  # refused later
+    stored = payloads.escaped(document)
+    return text if stored is document else json.dumps(stored)
 
 
 def check_inputs(inputs: pa.Array) -> dict[int, Fault]:

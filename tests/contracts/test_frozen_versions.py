@@ -12,7 +12,7 @@ from sa_jobqueue.migrations import versions
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "a28996e0ead79d9f062ed43e3922e3e813112147bae90a589e693c6b3e92183c",
+    1: "0feb1ba59d7d78e92703dc1a754bf09df3e87c8fe38ade7ee28a9a2f82046f9a",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.registry.codecs import Codecs, opened
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.notifications import Notifications
@@ -41,6 +43,16 @@ def refused(sql: Any, statement: str, *values: Any) -> tuple[str, str]:
 
 
 # INSERT.
+
+
+@pytest.mark.parametrize(
+    "given", [{"sa_jobqueue.codec": "zlib", "data": "x"}, {"sa_jobqueue.codec": "zlib", "data": 1, "n": 2}, [], 7, {}]
+)
+def test_no_data_chooses_the_codec_that_decodes_it(sql: Any, session: Session, given: Any) -> None:
+    """The view stores what looks encoded with a mark that names no codec, as the writers in Python do."""
+    sql.execute("INSERT INTO job_queue (type_name, input) VALUES ('send', %s)", [json.dumps(given)])
+    stored = session.scalars(select(Job.input)).one()
+    assert opened("input", stored, Codecs()) == given
 
 
 def test_an_insert_into_the_view_enqueues(sql: Any, jobs: Jobs, session: Session, notifications: Notifications) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pydantic import BaseModel
 from pyspark.sql import DataFrame, SparkSession
@@ -17,8 +19,10 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import enqueue as enqueue_job
 from sa_jobqueue.operations import list_rejected_rows
+from sa_jobqueue.registry.codecs import Codecs, opened
 from sa_jobqueue.spark import enqueue
 from sa_jobqueue.spark.columns import InvalidColumnError
+from sa_jobqueue.spark.validation import Checker, Rules
 from sa_jobqueue.spark.writing import WriteError
 from sa_jobqueue.testing import drain
 from tests.spark import parity_app
@@ -128,3 +132,12 @@ def test_a_row_with_a_number_that_json_lacks_is_refused(spark: SparkSession, dat
 def test_the_payload_type_of_the_parity_test_has_a_field_for_each_column() -> None:
     assert issubclass(Everything, BaseModel)
     assert {name.replace("a_b", "a.b") for name in Everything.model_fields} == set(ROW)
+
+
+def test_rows_of_spark_without_handlers_choose_no_codec() -> None:
+    given = [{"sa_jobqueue.codec": "encrypted", "data": "x"}, {"n": 1}, {"sa_jobqueue.codec": "encrypted"}]
+    texts = pa.array([*map(json.dumps, given), None, "sa_jobqueue.codec {"])
+    batch = pa.RecordBatch.from_arrays([texts, pa.array(["send"] * len(texts))], ["input", "type_name"])
+    *stored, none, wrong = Checker(Rules()).check(batch).columns["input"].to_pylist()
+    assert [opened("input", json.loads(one), Codecs()) for one in stored] == given
+    assert (none, wrong) == (None, "sa_jobqueue.codec {")

@@ -808,6 +808,11 @@ BEGIN
       USING ERRCODE = 'SJ002', COLUMN = 'fairness_key';
   END IF;
   NEW.input := COALESCE(NEW.input, 'null'::jsonb);
+  IF (CASE WHEN jsonb_typeof(NEW.input) = 'object' THEN NEW.input ? 'sa_jobqueue.codec'
+    AND NEW.input - 'data' - 'sa_jobqueue.codec' = '{}' ELSE false END) THEN
+    -- Data that looks encoded names no codec: who writes through the view does not choose how it is decoded.
+    NEW.input := jsonb_build_object('sa_jobqueue.codec', NULL, 'data', NEW.input);
+  END IF;
   NEW.status := 'pending';
   NEW.scheduled_at := GREATEST(NEW.scheduled_at, now());
   INSERT INTO ${q}job (id, queue, fairness_key, type_name, chain_id, chain_type_name, input, scheduled_at)
