@@ -1,9 +1,9 @@
 """The sessions that handlers are given: opened by the application's own factories, committed by the worker alone.
 
 A handler's transaction begins with its first statement and ends with the worker's commit, which holds the completion as
-well. `Guard` refuses what else would end it, as far as SQLAlchemy or the driver show it. The rest, such as a `COMMIT` sent
-with the driver's own cursor, is found by the completing statement, which returns the name that the first statement gave to
-the transaction. A connection that comes back in another state than it was given in is closed.
+well. `Guard` refuses what else would end it, through SQLAlchemy as through a connection or cursor of psycopg. The rest, such
+as a `COMMIT` sent with the cursor of another driver, is found by the completing statement, which returns the name that the
+first statement gave to the transaction. A connection that comes back in another state than it was given in is closed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from types import TracebackType
 from typing import Any, Final
 from weakref import WeakSet
 
 import psycopg
+import psycopg.sql
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, QueuePool, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker, create_async_engine
@@ -41,6 +43,8 @@ _ENDING: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """Statements that end the transaction. Only the first word counts: functions are written with `END` as well."""
+_GUARDED: Final = "_sa_jobqueue_guard"
+"""Attribute of psycopg's connection: the guard of the last handler that had it."""
 _SETTINGS: Final = "sa_jobqueue.settings"
 """In the `info` of a pooled connection: the settings of the driver with which it was checked out."""
 
@@ -97,6 +101,12 @@ class Guard:
         if not self.may_commit:
             raise HandlerCommitError
 
+    def send(self, statement: str, *, is_autocommit: bool) -> None:
+        """Refuse what the driver would send, as `execute`, and everything in autocommit mode. Raises: HandlerCommitError."""
+        if self._runs and is_autocommit:
+            self._refuse("it put the driver's connection into autocommit mode: leave that as it is")
+        self.execute(statement)
+
     def execute(self, statement: str) -> None:
         """Refuse a statement that ends the transaction. Raises: HandlerCommitError."""
         if self._runs and _ENDING.match(statement):
@@ -116,10 +126,37 @@ class Guard:
             return commit(driver)
 
         driver.commit = guarded_commit  # type: ignore[method-assign]
+        made: Any = driver
+        made.cursor_factory = _refusing(made.cursor_factory)
+        setattr(driver, _GUARDED, self)
 
     def _refuse(self, reason: str) -> None:
         self._fault = HandlerCommitError(f"the handler's writes and its completion are one commit, but {reason}")
         raise self._fault
+
+
+@cache
+def _refusing(base: Any) -> Any:
+    """Return a class of psycopg's cursors that sends no statement which would end a handler's transaction."""
+    if issubclass(base, _Refusing):
+        return base
+    return type(base.__name__, (_Refusing, base), {})
+
+
+class _Refusing:
+    connection: Any
+
+    def execute(self, query: Any, *args: Any, **options: Any) -> Any:
+        found: Guard | None = getattr(self.connection, _GUARDED, None)
+        if found is not None:
+            found.send(_text_of(query), is_autocommit=self.connection.autocommit)
+        return super().execute(query, *args, **options)  # type: ignore[misc]
+
+
+def _text_of(query: Any) -> str:
+    if isinstance(query, bytes):
+        return query.decode(errors="replace")
+    return query.as_string(None) if isinstance(query, psycopg.sql.Composable) else str(query)
 
 
 def guard(session: Session, job_id: JobId) -> Guard:
