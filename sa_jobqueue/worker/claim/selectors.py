@@ -34,8 +34,6 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.selectors import Candidate, Selector
 from sa_jobqueue.statements import claims
 
-AGAIN: Final = 0.5
-"""Seconds until a function that left jobs out is asked again without an event: its data may have changed."""
 _REST: Final = 1.0
 """Seconds for which a function that failed is left alone, then twice as many each time."""
 _LONGEST_REST: Final = 60.0
