@@ -83,7 +83,7 @@ class ServerUnavailableError(JobQueueError):
 
 
 class ProviderUnavailableError(JobQueueError):
-    """This provider has no server to give. `remedy`: what to do; None for that of the provider."""
+    """This provider has no server to give. `reason`: why. `remedy`: what to do; None for that of the provider."""
 
     def __init__(self, reason: str, remedy: str | None = None) -> None:
         self.remedy = remedy
