@@ -307,7 +307,10 @@ def test_flask_jobs_worker_reloads(
         return rows.get(job_id)["output"]
 
     command = [sys.executable, "-m", "flask", *options, "jobs", "worker", "--reload", "--poll-interval", "100ms"]
+    # Not ignored, as it is in what a shell runs in the background; processes inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        signal.signal(signal.SIGINT, before)
         try:
             assert output() == "VERSION"
             file.write_text(RELOADED.replace("VERSION", "another"))
