@@ -204,9 +204,8 @@ def work(engine: Engine, workers: Workers, total: int, lines: ProgressLines) -> 
         workers.check()
         if not killed and ended >= total // 10 and (victim := _kill_one(engine, workers)):
             killed, held = {victim[0]: victim[1]}, victim[2]
-            lines.begin(
-                f"killed worker {victim[0]} (SIGKILL) while it ran {held} jobs; started {workers.start()}", total=total
-            )
+            lines.begin(f"killed worker {victim[0]} (SIGKILL) while it ran {held} jobs; started worker {workers.start()}")
+            lines.begin("running jobs, and waiting for the killed worker's rescue", total=total)
         # A short run takes only a few hundred milliseconds.
         time.sleep(0.1 if killed else 0.005)
 
