@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,11 +12,12 @@ import pytest
 from sqlalchemy import Engine, Row, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobStatus, cancel_jobs
+from sa_jobqueue import AttemptContext, JobQueue, JobStatus, cancel_jobs
+from sa_jobqueue.events import JobCompleted
 from sa_jobqueue.statements import completions
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
-from tests.fixtures.workers import PATIENCE, ManualWorker, wait_until
+from tests.fixtures.workers import PATIENCE, ManualWorker, Start, wait_until
 
 pytestmark = both_servers
 MakeWorker = Callable[..., ManualWorker]
@@ -140,3 +142,31 @@ def test_the_last_lost_attempt_is_a_dead_letter_that_names_the_worker(jobs: Jobs
     assert (dead_letter["reason"], dead_letter["error"]["worker"], dead_letter["attempts"]) == ("lost", "gone:1", 1)
     (attempt,) = jobs.attempts(job_id)
     assert (attempt["outcome"], attempt["worker_id"]) == ("lost", "gone:1")
+
+
+async def test_an_earlier_attempt_is_stopped_before_its_own_worker_begins_the_next(
+    engine: Engine, jobs: Jobs, start: Start
+) -> None:
+    """As after a rescue that the worker has not been told of."""
+    queue: JobQueue[Any] = JobQueue()
+    steps: list[str] = []
+    began = asyncio.Event()
+
+    @queue.handler("test")
+    async def test(payload: Any, ctx: AttemptContext) -> None:
+        steps.append(f"{ctx.attempt} begins")
+        began.set()
+        try:
+            if ctx.attempt == 1:
+                await asyncio.Event().wait()
+        finally:
+            steps.append(f"{ctx.attempt} ends")
+
+    job_id = jobs.add()
+    async with start(queue, listen=False) as log:
+        await asyncio.wait_for(began.wait(), PATIENCE)
+        with engine.begin() as connection:
+            rescued = "UPDATE job SET status = 'pending', leased_by = NULL, leased_until = NULL WHERE id = :id"
+            connection.execute(text(rescued), {"id": job_id})
+        await log.until(JobCompleted)
+    assert steps == ["1 begins", "1 ends", "2 begins", "2 ends"]

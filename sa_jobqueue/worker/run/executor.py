@@ -181,6 +181,9 @@ class Executor:
 
     def start(self, job: ClaimedJob) -> None:
         """Run a claimed job in a new task."""
+        if job.attempt > 1:
+            for earlier in [one for one in self._running if one.job.id == job.id]:
+                self.stop(earlier, CancelReason.LEASE_LOST)  # rescued by another worker, and due here again
         running = Running(job)
         running.context = AttemptContext(job, self._worker_id, self._request_extension, steps=self._open_steps)
         if self._is_shutting_down:  # by an attempt of the same claim, which has begun already
