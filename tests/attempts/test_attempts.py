@@ -211,8 +211,14 @@ async def test_a_stuck_thread_is_abandoned_and_its_writes_are_rolled_back(engine
         assert connection.execute(text("SELECT count(*) FROM effect")).scalar_one() == 0
         # The worker has stopped: what its thread does then opens no connection that would stay open.
         sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
-        assert connection.execute(text(f"{sessions} AND application_name LIKE 'sa_jobqueue %'")).scalar_one() == 0
         assert connection.execute(text(f"{sessions} AND state LIKE 'idle in%'")).scalar_one() == 0
+
+    def are_gone() -> bool:
+        with engine.connect() as connection:
+            own = text(f"{sessions} AND application_name LIKE 'sa_jobqueue %'")
+            return int(connection.execute(own).scalar_one()) == 0
+
+    await until(are_gone, what="the server has ended the worker's sessions")
     assert jobs.status(job_id) is JobStatus.DEAD
 
 
