@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import click
-from sqlalchemy import select
 
 from sa_jobqueue.cli._options import (
     APP_VARIABLE,
@@ -23,6 +22,7 @@ from sa_jobqueue.cli._options import (
 from sa_jobqueue.cli._output import echo, print_json
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, UnknownJobTypeError
 from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations import get_job
 from sa_jobqueue.operations.enqueueing import enqueue_one
 from sa_jobqueue.registry.job_queue import JobQueue
 
@@ -83,7 +83,7 @@ def enqueue(
         raise click.UsageError(str(error)) from None
     with Database(parse_url(url), type(job)).session() as session:
         job_id = enqueue_one(session, job)
-        queue = job.queue or session.scalars(select(type(job).queue).where(type(job).id == job_id)).one()
+        queue = job.queue or get_job(session, job_id, model=type(job)).queue
         session.commit()
     if as_json:
         print_json({"id": job_id, "type_name": type_name, "queue": queue})

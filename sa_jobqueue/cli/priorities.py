@@ -10,7 +10,7 @@ from sqlalchemy import type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 
 from sa_jobqueue.cli._options import Database, by_option, json_option, with_database
-from sa_jobqueue.cli._output import counted, echo, print_json, progress_bar
+from sa_jobqueue.cli._output import console, counted, echo, print_json, progress_bar
 from sa_jobqueue.operations import JobFilter, set_priority
 from sa_jobqueue.statements import storage
 from sa_jobqueue.types import INITIAL, MAX_PRIORITY, MIN_PRIORITY
@@ -67,14 +67,16 @@ def priority(
     changed, after = 0, None
     with database.session() as session, progress_bar("changing") as show:
         name = model.__jobqueue__.name("job")
-        total = next((row.live for row in session.execute(storage.tables(model)) if row.name == name), None)
-        session.rollback()
+        total = None
+        if console(stderr=True).is_terminal:
+            total = next((row.live for row in session.execute(storage.tables(model)) if row.name == name), None)
+            session.rollback()
         while True:
             options: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": model}
             page = set_priority(session, to, where=where, matching=matching, after=after, **options)
             session.commit()
             changed, after = changed + page.changed, page.next
-            show(f"{counted(changed, 'job')}", changed, total)
+            show(counted(changed, "job"), changed, total)
             if after is None:
                 break
     if as_json:

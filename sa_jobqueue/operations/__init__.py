@@ -214,7 +214,7 @@ def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
 
     default = getattr(inspect.signature(operation).parameters.get("model"), "default", None)
 
-    def model_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def model_of(kwargs: dict[str, Any]) -> Any:
         """Return the class of the queue that a call is about; None if the operation finds out by its jobs."""
         handler = kwargs.get("handler")
         return handler.model if isinstance(handler, Handler) else kwargs.get("model", default)
@@ -226,7 +226,7 @@ def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:
             raise InvalidOptionError("session", f"is an AsyncSession: await sa_jobqueue.aio.{name}(...)")
         given = session() if isinstance(session, scoped_session) else session
         try:
-            model = model_of(args, kwargs)
+            model = model_of(kwargs)
             if model is None or not isinstance(given, Session):
                 return operation(given, *args, **kwargs)
             with on_queue(given, model):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Generic, TypeVar
 
-from sqlalchemy import Select, func, inspect, select
+from sqlalchemy import Select, inspect
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
@@ -19,8 +19,8 @@ from sa_jobqueue.types import JobStatus
 T = TypeVar("T")
 
 MAX_PAGE: Final = 1000
-ENDED_WELL: Final = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
-"""States that no index is kept for: most jobs of a table are in them."""
+_UNINDEXED: Final = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
+"""States without an index: most jobs of a table have them."""
 SCAN_LIMIT: Final = 10_000
 """Maximum number of index entries that one call of a listing reads: some tens of milliseconds."""
 MAX_SCAN: Final = 1_000_000
@@ -69,13 +69,11 @@ def few_unfinished(
     fairness_keys: Sequence[str] = (),
     most: int,
 ) -> Select[Any] | None:
-    """Return what selects the jobs in these states by an index; None if they are many, or in states that have none."""
-    if not statuses or any(JobStatus(one) in ENDED_WELL for one in statuses):
+    """Return a selection of the jobs in these states by an index; None if there are more than `most`, or no index."""
+    if not statuses or _UNINDEXED.intersection(statuses):
         return None
-    given: dict[str, Any] = {"queues": queues, "fairness_keys": fairness_keys, "limit": most + 1}
-    found = listings.unfinished(model, [JobStatus(one) for one in dict.fromkeys(statuses)], **given)
-    count = session.scalar(select(func.count()).select_from(found.limit(most + 1).subquery()))
-    return found if count is not None and count <= most else None
+    found = listings.unfinished(model, statuses, queues=queues, fairness_keys=fairness_keys, limit=most + 1)
+    return found if session.scalars(listings.count(found, limit=most + 1)).one() <= most else None
 
 
 def every_item(list_page: Callable[[Any], Page[T]]) -> Iterator[T]:

@@ -181,7 +181,7 @@ def unfinished(
     """
     job = table(model)
     parts = []
-    for one in statuses:
+    for one in dict.fromkeys(map(JobStatus, statuses)):
         found = select(job.c.id, job.c.root_id).where(job.c.status == status(one))
         if one is JobStatus.PENDING:
             found = found.where(job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
@@ -189,6 +189,11 @@ def unfinished(
         parts.append(select(found.limit(limit).subquery()))
     every = union_all(*parts).subquery("unfinished")
     return select(every.c.id, every.c.root_id)
+
+
+def count(rows: Select[Any], *, limit: int) -> Select[Any]:
+    """Count the rows of a statement, up to `limit`. Shape: `(count,)`."""
+    return select(func.count()).select_from(rows.limit(limit).subquery("counted"))
 
 
 def jobs_like(

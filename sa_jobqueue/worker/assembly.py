@@ -44,8 +44,8 @@ _CLOSING = timedelta(seconds=10)
 class Assembly:
     """Everything that one run of a worker consists of: started, run, and wound down together.
 
-    `on_drain`: called in another thread when `drain_workers` named this worker. `on_outgrown`: called with the memory that
-    is used, when it is too much.
+    `on_drain`: called in another thread when `drain_workers` named this worker. `on_outgrown`: called with the used memory
+    when it exceeds `max_memory`.
     """
 
     def __init__(

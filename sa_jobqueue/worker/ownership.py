@@ -1,4 +1,4 @@
-"""Answers whether attempts are still this worker's, by what is committed."""
+"""Answers whether attempts are still this worker's, by the committed rows."""
 
 from __future__ import annotations
 
@@ -33,8 +33,12 @@ class Ownership:
         jobs = list(jobs)
         rows = await self._rows(jobs, None)
         reasons = {job.id: self._reason(job, rows.get(job.id)) for job in jobs}
-        own = {row_id for row_id, row in rows.items() if row[4] == self._worker_id}
-        return {job_id: reason for job_id, reason in reasons.items() if reason is not None and job_id not in own}
+        for job in jobs:
+            if job.id in rows:
+                _, _, attempt, _, completed_by = rows[job.id]
+                if (attempt, completed_by) == (job.attempt, self._worker_id):
+                    reasons[job.id] = None
+        return {job_id: reason for job_id, reason in reasons.items() if reason is not None}
 
     async def _rows(self, jobs: list[ClaimedJob], connection: AsyncConnection | None) -> dict[JobId, Any]:
         if connection is None:

@@ -24,7 +24,7 @@ class Signal(Generic[P]):
         self._receivers += receivers
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Tell all receivers."""
+        """Call all receivers."""
         for receive in self._receivers:
             receive(*args, **kwargs)
 

@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, Row, text
+from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, JobQueue, JobStatus, cancel_jobs
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, cancel_jobs
+from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.events import JobCompleted
 from sa_jobqueue.statements import completions
+from sa_jobqueue.types import CancelReason
+from sa_jobqueue.worker.ownership import Ownership
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, ManualWorker, Start, wait_until
@@ -170,3 +174,19 @@ async def test_an_earlier_attempt_is_stopped_before_its_own_worker_begins_the_ne
             connection.execute(text(rescued), {"id": job_id})
         await log.until(JobCompleted)
     assert steps == ["1 begins", "1 ends", "2 begins", "2 ends"]
+
+
+async def test_an_earlier_attempt_is_lost_although_the_same_worker_completed_a_later_one(
+    jobs: Jobs, manual_worker: MakeWorker, async_engine: AsyncEngine
+) -> None:
+    jobs.add_worker("old:1", silent_for=60)
+    jobs.add_worker("new:1")
+    job_id = jobs.add()
+    worker = manual_worker("old:1")
+    (first,) = worker.claim()
+    assert len(manual_worker("new:1").rescue()) == 1
+    second = _claim_again(worker)
+    assert worker.complete(second) == {job_id}
+    attempts = [ClaimedJob._make(getattr(row, name, None) for name in ClaimedJob._fields) for row in (first, second)]
+    ownership = Ownership(async_engine, Job, "old:1")
+    assert [await ownership.lost([one]) for one in attempts] == [{job_id: CancelReason.COMPLETED}, {}]

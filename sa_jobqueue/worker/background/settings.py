@@ -169,7 +169,7 @@ class ControlReader(Component):
         self._quarantine = quarantine
         self._worker_id = worker_id
         self._types = {one.name: one for one in types}
-        self._is_declared = self._is_recorded = False
+        self._written: set[RefusedWrite] = set()
         self._denied: set[RefusedWrite] = set()
         self._differences: Differences = {}
         self._statement = compiled(controls.of_worker, model)
@@ -190,7 +190,7 @@ class ControlReader(Component):
 
     def declare_again(self) -> None:
         """Insert the declared settings again where they are missing, and read: this may be a different database."""
-        self._is_declared = self._is_recorded = False
+        self._written.clear()
         self._woken.set()
 
     async def run(self) -> None:
@@ -208,10 +208,10 @@ class ControlReader(Component):
 
     async def read(self) -> None:
         """Read once; call `on_change` if anything changed. The first time, insert the declared settings that are missing."""
-        if not self._is_declared or self._quarantine.lapsed(RefusedWrite.DECLARE_QUEUE):
+        if self._is_to_write(RefusedWrite.DECLARE_QUEUE):
             await self._declare()
-        if not self._is_recorded or self._quarantine.lapsed(RefusedWrite.RECORD_TYPE):
-            await self._record_types()
+        if self._is_to_write(RefusedWrite.RECORD_TYPE):
+            await self._write(RefusedWrite.RECORD_TYPE, self._types, record_job_types)
         async with self._engine.connect() as connection:
             rows = await self._statement.execute(connection, self._parameters)
         found: dict[str, dict[str, Control]] = {"queue": {}, "type": {}}
@@ -222,8 +222,8 @@ class ControlReader(Component):
                 continue
             found[kind][queue_key_of(name, fairness_key)] = Control(**dict(zip(_COLUMNS, setting, strict=True)))
         missing = self._types.keys() - found["type"].keys() - set(self._quarantine.quarantined(RefusedWrite.RECORD_TYPE))
-        if missing and self._is_recorded and RefusedWrite.RECORD_TYPE not in self._denied:
-            self._is_recorded = False  # an operator has deleted the row
+        if missing and RefusedWrite.RECORD_TYPE in self._written and RefusedWrite.RECORD_TYPE not in self._denied:
+            self._written.discard(RefusedWrite.RECORD_TYPE)  # an operator has deleted the row
             self._woken.set()
         found["type"] = {name: one for name, one in found["type"].items() if one != DEFAULTS}
         before = self.current
@@ -234,31 +234,18 @@ class ControlReader(Component):
 
     async def _declare(self) -> None:
         declared = {label_of(part): one for part, one in self._declared.items()}
-        self._is_declared = True  # before it is: `declare_again` may be called meanwhile
-        try:
-            parts = await self._write(RefusedWrite.DECLARE_QUEUE, declared, add_declared_queues)
-        except BaseException:
-            self._is_declared = False
-            raise
-        if parts is None:
-            self._is_declared = False
-        differences = {name: of for part in parts or () for name, of in part.items()}
+        parts = await self._write(RefusedWrite.DECLARE_QUEUE, declared, add_declared_queues)
+        differences = {name: of for part in parts for name, of in part.items()}
         if differences and differences != self._differences:
             self._events.emit(SettingsDiffer(self._worker_id, differences))
         self._differences = differences
 
-    async def _record_types(self) -> None:
-        self._is_recorded = True
-        try:
-            parts = await self._write(RefusedWrite.RECORD_TYPE, self._types, record_job_types)
-        except BaseException:
-            self._is_recorded = False
-            raise
-        if parts is None:
-            self._is_recorded = False
+    def _is_to_write(self, write: RefusedWrite) -> bool:
+        return write not in self._written or bool(self._quarantine.lapsed(write))
 
-    async def _write(self, write: RefusedWrite, declared: Mapping[str, Any], operation: Callable[..., R]) -> list[R] | None:
-        """Write what is declared and not quarantined; return None if it is to be tried again at the next reading."""
+    async def _write(self, write: RefusedWrite, declared: Mapping[str, Any], operation: Callable[..., R]) -> list[R]:
+        """Write declarations that are not quarantined; after a failure, the next reading tries again."""
+        self._written.add(write)  # before it is: `declare_again` may be called meanwhile
         quarantined = self._quarantine.quarantined(write)
         declared = {name: one for name, one in declared.items() if name not in quarantined}
         if not declared:
@@ -276,14 +263,15 @@ class ControlReader(Component):
 
         try:
             parts = await self._quarantine.select(write, some, candidates)
-        except DBAPIError as error:
-            state = sqlstate(error)
+        except BaseException as error:
+            state = sqlstate(error) if isinstance(error, DBAPIError) else None
+            if state == NO_RIGHT:
+                self._denied.add(write)  # another try would have no right either
+            else:
+                self._written.discard(write)
             if state not in {NO_RIGHT, _LOCKED}:
                 raise
             self._events.emit(ComponentFailed(self.name, error, timedelta(seconds=READ_EVERY)))
-            if state == _LOCKED:
-                return None
-            self._denied.add(write)  # another try would have no right either
             return []
         await self._quarantine.written(write, [name for names, _ in parts for name in names])
         return [part for _, part in parts]

@@ -176,7 +176,7 @@ class Calls:
         """Call a handler; return each attempt's result, or None where the commit of its session has completed it.
 
         A sync handler that does not stop in time when this is cancelled is left behind in its thread.
-        Raises: what the handler raised for all of them; LostAttemptsError.
+        Raises: an exception of the handler that fails all of them; LostAttemptsError.
         """
         payloads = [payload for running in attempts for payload in running.arguments]
         call = Call(job_type, [running.context for running in attempts], payloads, attempts[0].blockers)
@@ -228,7 +228,7 @@ class Calls:
 
     def _came_back(self, call: asyncio.Future[Any]) -> None:
         self.stuck_threads -= 1
-        call.exception()  # whatever it is, the attempt has ended without it
+        call.exception()  # retrieved, and ignored: the attempt has ended
         self._changed.set()
 
     def _run(self, call: Call, attempts: Sequence[Running]) -> list[Result | Failed | None]:
@@ -277,7 +277,7 @@ class Calls:
     ) -> _Completed:
         """Complete the attempts that did not fail, in the handler's own transaction.
 
-        `still_held`: returns which of some jobs are this worker's, by what is committed.
+        `still_held`: returns the jobs that are this worker's, by the committed rows.
         Raises: LostAttemptsError.
         """
         results = self._encoded(call, outcomes)
@@ -294,7 +294,7 @@ class Calls:
         if lost:
             others = [job for job in jobs if (job.id, job.attempt) in lost]
             mine = still_held(others)
-            # What no other transaction has changed the handler did, in this one: its change stands.
+            # No other transaction changed these, so the handler did, in this one: its change stands.
             statuses = ended_by_handler(session, sorted(mine), **given) if mine else {}
             if any(statuses.get(job.id) not in ENDED for job in others):
                 raise LostAttemptsError({(job.id, job.attempt) for job in others if statuses.get(job.id) not in ENDED})
