@@ -548,6 +548,7 @@ _CAPACITY: Final = """\
 WITH active AS (
   SELECT datname, usename FROM pg_stat_activity
   WHERE datid IS NOT NULL AND usesysid IS NOT NULL AND pid <> pg_backend_pid()
+    AND application_name <> 'sa_jobqueue doctor' -- of an earlier check, which the server may still be closing
 )
 SELECT 'max_connections' AS setting,
   current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
