@@ -10,7 +10,7 @@ from operator import add
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Boolean, Dialect, Double, Integer, Text, Uuid
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -81,13 +81,13 @@ _FLAGS: Final = {True: "t", False: "f"}
 _ALL: Final[Mapping[Write, WriteAll]] = {_uuid: _uuids, _text: _texts, _number: _numbers, _instant: _instants}
 """Functions that write all values of an array in one call, for arrays without nulls."""
 _WRITERS: Final[tuple[tuple[type[TypeEngine[Any]], Write], ...]] = (
-    (Uuid, _uuid),
-    (Text, _text),
-    (Integer, _number),
-    (Double, _number),
+    (sa.Uuid, _uuid),
+    (sa.Text, _text),
+    (sa.Integer, _number),
+    (sa.Double, _number),
     (TIMESTAMP, _instant),
     (INTERVAL, _interval),
-    (Boolean, _flag),
+    (sa.Boolean, _flag),
 )
 
 
@@ -105,7 +105,7 @@ class ArrayParameter(TypeDecorator[Sequence[Any]]):
         super().__init__(item_type)
         self.element = item_type
 
-    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any] | None:
+    def bind_processor(self, dialect: sa.Dialect) -> Callable[[Any], Any] | None:
         """Return what makes the driver's parameter of a list."""
         write = next((write for kind, write in _WRITERS if isinstance(self.element, kind)), None)
         if dialect.driver != "psycopg" or write is None:

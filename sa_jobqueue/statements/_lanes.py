@@ -4,27 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    Integer,
-    Select,
-    SmallInteger,
-    Table,
-    Text,
-    all_,
-    and_,
-    any_,
-    bindparam,
-    cast,
-    column,
-    false,
-    func,
-    literal_column,
-    select,
-    true,
-    tuple_,
-    type_coerce,
-    union_all,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement, Grouping
 from sqlalchemy.sql.selectable import TableValuedAlias
@@ -35,29 +15,29 @@ from sa_jobqueue.statements._parts import LAST_ATTEMPT, array, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 
-def is_eligible(job: Table, types: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+def is_eligible(job: sa.Table, types: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     """Return what must be true of a pending job that may start now, if its type is one of `types`."""
     return [
-        job.c.scheduled_at <= func.now(),
-        job.c.type_name == any_(types),
+        job.c.scheduled_at <= sa.func.now(),
+        job.c.type_name == sa.any_(types),
         job.c.attempt < LAST_ATTEMPT,
-        job.c.expires_at.is_(None) | (job.c.expires_at > func.now()),
+        job.c.expires_at.is_(None) | (job.c.expires_at > sa.func.now()),
         job.c.ordering_key.is_(None) | _is_next(job),
     ]
 
 
 def is_aside(job: Any) -> ColumnElement[bool]:
     """Return whether a job is retrying and lets others of its ordering key start until it is due again."""
-    skips = func.coalesce(job.c.skip_while_retrying, false())
-    return and_(
+    skips = sa.func.coalesce(job.c.skip_while_retrying, sa.false())
+    return sa.and_(
         skips,
         job.c.status == status(JobStatus.PENDING),
-        job.c.attempt > literal_column("0"),
-        job.c.scheduled_at > func.now(),
+        job.c.attempt > sa.literal_column("0"),
+        job.c.scheduled_at > sa.func.now(),
     )
 
 
-def _is_next(job: Table) -> ColumnElement[bool]:
+def _is_next(job: sa.Table) -> ColumnElement[bool]:
     """Return whether a job is the first of its ordering key that waits, and none of the key is running.
 
     A claim that skips it for that reason does not lose it: `freed` returns it when the key is released.
@@ -65,13 +45,13 @@ def _is_next(job: Table) -> ColumnElement[bool]:
     # Scalar subqueries: an EXISTS may be planned as a hash of all keys. The running job is read first: it has fewer entries.
     earliest = first_waiting(job.alias("first"), job.c.ordering_key).correlate(job)
     running = running_of(job.alias("other"), job.c.ordering_key).correlate(job)
-    return and_(running.scalar_subquery().is_(None), job.c.id == earliest.scalar_subquery())
+    return sa.and_(running.scalar_subquery().is_(None), job.c.id == earliest.scalar_subquery())
 
 
-def first_waiting(job: Any, key: ColumnElement[str]) -> Select[Any]:
+def first_waiting(job: Any, key: ColumnElement[str]) -> sa.Select[Any]:
     """Select the id of the first waiting job of an ordering key that is not skipped while it retries (`ix_job_ordering`)."""
     return (
-        select(job.c.id)
+        sa.select(job.c.id)
         .where(
             job.c.ordering_key == key,
             job.c.ordering_key.is_not(None),
@@ -79,16 +59,16 @@ def first_waiting(job: Any, key: ColumnElement[str]) -> Select[Any]:
             ~is_aside(job),
         )
         .order_by(job.c.ordering_key, job.c.created_at, job.c.id)
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
     )
 
 
-def running_of(job: Any, key: ColumnElement[str]) -> Select[Any]:
+def running_of(job: Any, key: ColumnElement[str]) -> sa.Select[Any]:
     """Select the id of the running job of an ordering key, by `uq_job_ordering`."""
     return (
-        select(job.c.id)
+        sa.select(job.c.id)
         .where(job.c.ordering_key == key, job.c.ordering_key.is_not(None), job.c.leased_by.is_not(None))
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
     )
 
 
@@ -96,16 +76,22 @@ def lanes(model: type[JobMixin[Any]], block: tuple[Any, Any] | None = None, name
     """Return the lanes given as parameters, or those from the first to the last position of `block`, as a relation."""
     key = id_parameter(model.__jobqueue__)
     stamp = TIMESTAMP(timezone=True)
-    types = {"queues": Text(), "fairness_keys": Text(), "priorities": SmallInteger(), "cursor_at": stamp, "cursor_id": key}
+    types = {
+        "queues": sa.Text(),
+        "fairness_keys": sa.Text(),
+        "priorities": sa.SmallInteger(),
+        "cursor_at": stamp,
+        "cursor_id": key,
+    }
     values = [_slice(array(parameter, type_), block) for parameter, type_ in types.items()]
     columns: list[ColumnElement[Any]] = [
-        column("queue", Text),
-        column("fairness_key", Text),
-        column("priority", SmallInteger),
-        column("cursor_at", stamp),
-        column("cursor_id", key),
+        sa.column("queue", sa.Text),
+        sa.column("fairness_key", sa.Text),
+        sa.column("priority", sa.SmallInteger),
+        sa.column("cursor_at", stamp),
+        sa.column("cursor_id", key),
     ]
-    return func.unnest(*values).table_valued(*columns).render_derived(name)
+    return sa.func.unnest(*values).table_valued(*columns).render_derived(name)
 
 
 def in_lane(job: Any, lane: Any) -> list[ColumnElement[bool]]:
@@ -113,27 +99,27 @@ def in_lane(job: Any, lane: Any) -> list[ColumnElement[bool]]:
     return [
         job.c.status == status(JobStatus.PENDING),
         # Always true: it ties a statement to ix_job_claim, which repeats it.
-        job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
+        job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"),
         job.c.queue == lane.c.queue,
         job.c.fairness_key == lane.c.fairness_key,
         job.c.priority == lane.c.priority,
     ]
 
 
-def ahead(job: Table, lane: TableValuedAlias, types: ColumnElement[Any]) -> Select[Any]:
+def ahead(job: sa.Table, lane: TableValuedAlias, types: ColumnElement[Any]) -> sa.Select[Any]:
     """Select the ids of eligible jobs of a lane after its cursor, in the lane's order."""
     return (
-        select(job.c.id)
+        sa.select(job.c.id)
         .where(
             *in_lane(job, lane),
             *is_eligible(job, types),
-            tuple_(job.c.scheduled_at, job.c.id) > tuple_(lane.c.cursor_at, lane.c.cursor_id),
+            sa.tuple_(job.c.scheduled_at, job.c.id) > sa.tuple_(lane.c.cursor_at, lane.c.cursor_id),
         )
         .order_by(job.c.scheduled_at, job.c.id)
     )
 
 
-def scan(model: type[JobMixin[Any]], *, locks: bool) -> Select[Any]:
+def scan(model: type[JobMixin[Any]], *, locks: bool) -> sa.Select[Any]:
     """Select the ids of eligible jobs of a plan: partition after partition, each segment by segment, each lane by lane.
 
     Parameters: of the lanes `queues`, `fairness_keys`, `priorities`, `cursor_at`, `cursor_id`; of the segments where their
@@ -145,33 +131,39 @@ def scan(model: type[JobMixin[Any]], *, locks: bool) -> Select[Any]:
     job = table(model)
     numbers = ("quota", "first", "last", "first_type", "last_type")
     row = (
-        func.unnest(*(array(f"partition_{name}", Integer()) for name in numbers))
-        .table_valued(*(column(name, Integer) for name in numbers))
+        sa.func.unnest(*(array(f"partition_{name}", sa.Integer()) for name in numbers))
+        .table_valued(*(sa.column(name, sa.Integer) for name in numbers))
         .render_derived("row")
     )
-    types = type_coerce(_slice(array("types", Text()), (row.c.first_type, row.c.last_type)), ARRAY(Text))
+    types = sa.type_coerce(_slice(array("types", sa.Text()), (row.c.first_type, row.c.last_type)), ARRAY(sa.Text))
     # The OFFSET has a partition's types sliced once, not for every row that is compared with them.
-    partition = select(*row.c, types.label("types")).offset(literal_column("0")).subquery("partition")
+    partition = sa.select(*row.c, types.label("types")).offset(sa.literal_column("0")).subquery("partition")
     # By name: SQLAlchemy does not correlate what lies within a lateral of a lateral.
-    of = {one.name: literal_column(f"partition.{one.name}", one.type) for one in partition.c}
+    of = {one.name: sa.literal_column(f"partition.{one.name}", one.type) for one in partition.c}
     segment = (
-        func.unnest(
-            *(_slice(array(f"segment_{name}", Integer()), (of["first"], of["last"])) for name in ("first", "last", "quota"))
+        sa.func.unnest(
+            *(
+                _slice(array(f"segment_{name}", sa.Integer()), (of["first"], of["last"]))
+                for name in ("first", "last", "quota")
+            )
         )
-        .table_valued(column("first", Integer), column("last", Integer), column("quota", Integer))
+        .table_valued(sa.column("first", sa.Integer), sa.column("last", sa.Integer), sa.column("quota", sa.Integer))
         .render_derived("segment")
     )
     lane = lanes(model, (segment.c.first, segment.c.last))
-    found = ahead(job, lane, of["types"]).where(job.c.id != all_(array("apart", id_parameter(model.__jobqueue__))))
+    found = ahead(job, lane, of["types"]).where(job.c.id != sa.all_(array("apart", id_parameter(model.__jobqueue__))))
     probe = locked(found.limit(of["quota"]), locks).lateral("probe")
-    in_segment = select(probe.c.id).select_from(lane.join(probe, true())).limit(segment.c.quota).lateral("in_segment")
+    in_segment = sa.select(probe.c.id).select_from(lane.join(probe, sa.true())).limit(segment.c.quota).lateral("in_segment")
     in_partition = (
-        select(in_segment.c.id).select_from(segment.join(in_segment, true())).limit(of["quota"]).lateral("in_partition")
+        sa.select(in_segment.c.id)
+        .select_from(segment.join(in_segment, sa.true()))
+        .limit(of["quota"])
+        .lateral("in_partition")
     )
-    return select(in_partition.c.id).select_from(partition.join(in_partition, true()))
+    return sa.select(in_partition.c.id).select_from(partition.join(in_partition, sa.true()))
 
 
-def late(model: type[JobMixin[Any]], *, locks: bool) -> Select[Any]:
+def late(model: type[JobMixin[Any]], *, locks: bool) -> sa.Select[Any]:
     """Select the ids, of those in `late_ids`, of eligible jobs that `late_xids` still names as changed last; in that order.
 
     A job that was changed since is not taken: it may be in another lane now, and the next catch-up returns it.
@@ -179,26 +171,26 @@ def late(model: type[JobMixin[Any]], *, locks: bool) -> Select[Any]:
     job = table(model)
     key = id_parameter(model.__jobqueue__)
     given = (
-        func.unnest(array("late_ids", key), cast(array("late_xids", Text()), ARRAY(Xid8())))
-        .table_valued(column("id", key), column("xid", Xid8()))
+        sa.func.unnest(array("late_ids", key), sa.cast(array("late_xids", sa.Text()), ARRAY(Xid8())))
+        .table_valued(sa.column("id", key), sa.column("xid", Xid8()))
         .render_derived("late")
     )
     unchanged = (
-        select(job.c.id)
+        sa.select(job.c.id)
         .where(
             job.c.id == given.c.id,
             job.c.changed_xid == given.c.xid,
             # By the text of its status, which no partial index can serve: the primary key stays the only way to the row.
-            cast(job.c.status, Text) == literal_column("'pending'"),
-            *is_eligible(job, array("types", Text())),
+            sa.cast(job.c.status, sa.Text) == sa.literal_column("'pending'"),
+            *is_eligible(job, array("types", sa.Text())),
         )
         .correlate(given)
     )
     taken = locked(unchanged, locks).lateral("taken")
-    return select(taken.c.id).select_from(given.join(taken, true()))
+    return sa.select(taken.c.id).select_from(given.join(taken, sa.true()))
 
 
-def locked(rows: Select[Any], locks: bool = True) -> Select[Any]:
+def locked(rows: sa.Select[Any], locks: bool = True) -> sa.Select[Any]:
     """Lock rows without their keys as they are read, and skip rows that other transactions have locked."""
     return rows.with_for_update(key_share=True, skip_locked=True) if locks else rows
 
@@ -207,7 +199,7 @@ def _slice(values: ColumnElement[Any], block: tuple[Any, Any] | None) -> ColumnE
     return values if block is None else Grouping(values)[block[0] : block[1]]
 
 
-def freed(job: Table) -> Select[Any]:
+def freed(job: sa.Table) -> sa.Select[Any]:
     """Select the first waiting job of each ordering key that was released since a snapshot, if it is pending.
 
     Parameters: `xmax`, `xip` of the snapshot: the key was released by a transaction that was not visible to it. A key is
@@ -216,7 +208,7 @@ def freed(job: Table) -> Select[Any]:
     Index: `ix_job_ordering_freed`, and `ix_job_ordering`, one probe a key.
     """
     left = job.alias("left_key")
-    by = select(left.c.ordering_key).where(
+    by = sa.select(left.c.ordering_key).where(
         left.c.ordering_key.is_not(None),
         left.c.leased_by.is_(None),
         left.c.completed_at.is_not(None) | left.c.started_at.is_not(None),
@@ -225,18 +217,24 @@ def freed(job: Table) -> Select[Any]:
     of_then = by.where(left.c.changed_xid >= then.c.xid, left.c.changed_xid <= then.c.xid).lateral("of_then")
     # No transaction above the upper bound is visible anyway. The bound is for the planner, which takes a range for
     # selective.
-    end: ColumnElement[Any] = literal_column("pg_snapshot_xmax(pg_current_snapshot())")
-    of_since = by.where(left.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()), left.c.changed_xid < end)
-    keys = union_all(select(of_then.c.ordering_key).select_from(then.join(of_then, true())), of_since).subquery("keys")
-    key = select(keys.c.ordering_key).distinct().subquery("key")
+    end: ColumnElement[Any] = sa.literal_column("pg_snapshot_xmax(pg_current_snapshot())")
+    of_since = by.where(left.c.changed_xid >= sa.cast(sa.bindparam("xmax", type_=sa.Text), Xid8()), left.c.changed_xid < end)
+    keys = sa.union_all(sa.select(of_then.c.ordering_key).select_from(then.join(of_then, sa.true())), of_since).subquery(
+        "keys"
+    )
+    key = sa.select(keys.c.ordering_key).distinct().subquery("key")
     first = job.alias("first")
     names = ("id", "queue", "fairness_key", "priority", "type_name", "scheduled_at", "changed_xid", "status")
     columns = (first.c[name] for name in names)
     waiting = first_waiting(first, key.c.ordering_key).with_only_columns(*columns).lateral("first")
-    found = select(*waiting.c).select_from(key.join(waiting, true()))
+    found = sa.select(*waiting.c).select_from(key.join(waiting, sa.true()))
     return found.where(waiting.c.status == status(JobStatus.PENDING))
 
 
 def in_progress() -> TableValuedAlias:
     """Return the transactions in `xip`, which were in progress in a snapshot, as a relation."""
-    return func.unnest(cast(array("xip", Text()), ARRAY(Xid8()))).table_valued(column("xid", Xid8())).render_derived("then")
+    return (
+        sa.func.unnest(sa.cast(array("xip", sa.Text()), ARRAY(Xid8())))
+        .table_valued(sa.column("xid", Xid8()))
+        .render_derived("then")
+    )

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
 
-from sqlalchemy import Integer, Table, Text, all_, bindparam, func, literal_column
-from sqlalchemy import case as sql_case
-from sqlalchemy import cast as sql_cast
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL
 from sqlalchemy.sql.elements import BindParameter, ColumnElement, Grouping
 
@@ -26,19 +24,19 @@ def once_a_model(build: Callable[P, R]) -> Callable[P, R]:
     return cast("Callable[P, R]", lru_cache(maxsize=256)(build))
 
 
-def table(model: type[JobMixin[Any]] | type[Companion]) -> Table:
+def table(model: type[JobMixin[Any]] | type[Companion]) -> sa.Table:
     """Return the table of a mapped class."""
-    return cast("Table", model.__table__)
+    return cast("sa.Table", model.__table__)
 
 
 def array(name: str, like: Any) -> BindParameter[Any]:
     """Return an array parameter whose elements have the type `like`."""
-    return bindparam(name, type_=ArrayParameter(like))
+    return sa.bindparam(name, type_=ArrayParameter(like))
 
 
 def excluded(of: ColumnElement[Any], like: Any) -> ColumnElement[bool]:
     """Return that a row is not in the array parameter `excluded` (rows in quarantine), which is empty by default."""
-    return of != all_(bindparam("excluded", [], type_=ArrayParameter(like)))
+    return of != sa.all_(sa.bindparam("excluded", [], type_=ArrayParameter(like)))
 
 
 def element(values: BindParameter[Any], position: ColumnElement[int]) -> ColumnElement[Any]:
@@ -53,20 +51,20 @@ def position(ids: BindParameter[Any], of: ColumnElement[Any]) -> ColumnElement[i
     Values of many rows travel as parallel arrays that are looked up by it. It is quadratic in the array's length, so
     a statement takes at most `BATCH` rows; joining `unnest` instead is open to plans that scan the table once a row.
     """
-    return func.array_position(ids, of, type_=Integer)
+    return sa.func.array_position(ids, of, type_=sa.Integer)
 
 
-def is_running(job: Table) -> ColumnElement[bool]:
+def is_running(job: sa.Table) -> ColumnElement[bool]:
     """Return the fence's condition on status: by its text, which no partial index can serve.
 
     The primary key stays the only way to the row, whatever indexes an application adds.
     """
-    return sql_cast(job.c.status, Text) == literal_column("'running'")
+    return sa.cast(job.c.status, sa.Text) == sa.literal_column("'running'")
 
 
 def status(value: JobStatus) -> ColumnElement[JobStatus]:
     """Return a status as a literal: a parameter never matches a partial index in a generic plan."""
-    return literal_column(f"'{value}'")
+    return sa.literal_column(f"'{value}'")
 
 
 def clamped(value: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -75,19 +73,19 @@ def clamped(value: ColumnElement[Any]) -> ColumnElement[Any]:
     The tables refuse others. What an earlier version let in must not fail the rows that are read beside it.
     """
     low, high = _PERIODS if isinstance(value.type, INTERVAL) else _INSTANTS
-    return sql_case((value < low, low), (value > high, high), else_=value)
+    return sa.case((value < low, low), (value > high, high), else_=value)
 
 
 _INSTANTS: tuple[ColumnElement[Any], ColumnElement[Any]] = (
-    literal_column("'1900-01-01 00:00:00+00'::timestamptz"),
-    literal_column("'9000-01-01 00:00:00+00'::timestamptz"),
+    sa.literal_column("'1900-01-01 00:00:00+00'::timestamptz"),
+    sa.literal_column("'9000-01-01 00:00:00+00'::timestamptz"),
 )
 _PERIODS: tuple[ColumnElement[Any], ColumnElement[Any]] = (
-    literal_column("'-36500 days'::interval"),
-    literal_column("'36500 days'::interval"),
+    sa.literal_column("'-36500 days'::interval"),
+    sa.literal_column("'36500 days'::interval"),
 )
-LAST_ATTEMPT: ColumnElement[int] = literal_column("2147483647", Integer)
+LAST_ATTEMPT: ColumnElement[int] = sa.literal_column("2147483647", sa.Integer)
 """An attempt after which there is no number for another; by hand alone a job gets there, and then it is passed over."""
-XID = func.pg_current_xact_id()
+XID = sa.func.pg_current_xact_id()
 BATCH = 200
 """Most rows of one set-based write."""

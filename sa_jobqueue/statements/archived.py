@@ -5,27 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 from typing import cast as typed
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    ColumnElement,
-    Delete,
-    Integer,
-    Select,
-    Text,
-    Uuid,
-    all_,
-    any_,
-    bindparam,
-    cast,
-    delete,
-    extract,
-    func,
-    literal_column,
-    null,
-    select,
-    union_all,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import BIT, TIMESTAMP
 
 from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset
@@ -43,7 +23,7 @@ _OWN_A_CALL: Final = 40
 """Columns of the application in one call: a function takes a hundred arguments."""
 
 
-def read(model: type[JobMixin[Any]], dataset: Dataset, run_id: Any, part: int) -> Select[Any]:
+def read(model: type[JobMixin[Any]], dataset: Dataset, run_id: Any, part: int) -> sa.Select[Any]:
     """Return the rows of one part of a run, as COPY writes them for the archive's files.
 
     Shape: `completed_on`, the dataset's published columns, of jobs `application` (the application's own columns as one JSON
@@ -52,22 +32,22 @@ def read(model: type[JobMixin[Any]], dataset: Dataset, run_id: Any, part: int) -
     `pk_job_blocker`.
     """
     job, chain = table(model), table(model.ArchiveChain)
-    wanted = (chain.c.run_id == bindparam("run_id", run_id, type_=Uuid()), chain.c.part == bindparam("part", part))
-    root = select(chain.c.completed_on, chain.c.chain_id, chain.c.chain_id.label("id")).where(*wanted)
-    others = select(chain.c.completed_on, chain.c.chain_id, job.c.id)
+    wanted = (chain.c.run_id == sa.bindparam("run_id", run_id, type_=sa.Uuid()), chain.c.part == sa.bindparam("part", part))
+    root = sa.select(chain.c.completed_on, chain.c.chain_id, chain.c.chain_id.label("id")).where(*wanted)
+    others = sa.select(chain.c.completed_on, chain.c.chain_id, job.c.id)
     others = others.select_from(chain.join(job, job.c.root_id == chain.c.chain_id)).where(*wanted)
-    member = union_all(root, others).subquery("member")
+    member = sa.union_all(root, others).subquery("member")
     of = history.source(model, dataset)
     columns = _columns(model, dataset)
     return (
-        select(member.c.completed_on, *columns, _checksum(model, dataset).label("checksum"))
+        sa.select(member.c.completed_on, *columns, _checksum(model, dataset).label("checksum"))
         .select_from(member.join(of, of.c[dataset.key[0] if dataset is not DEAD_LETTERS else "job_id"] == member.c.id))
         .order_by(member.c.completed_on, member.c.chain_id, of.c[_ORDER[dataset.name]])
     )
 
 
 @once_a_model
-def lock_ended_roots(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock_ended_roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Lock the chains that have ended and have no waiters; skip those that another transaction holds.
 
     Parameters: `ids`. Shape: `(id,)`. Locks: the roots, in the order of their ids, also against foreign keys to them, so
@@ -75,9 +55,9 @@ def lock_ended_roots(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job = table(model)
     return (
-        select(job.c.id)
+        sa.select(job.c.id)
         .where(
-            job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
+            job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
             job.c.root_id.is_(None),
             job.c.chain_completed_at.is_not(None),
             ~job.c.has_waiters,
@@ -88,7 +68,7 @@ def lock_ended_roots(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def lock_others(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock_others(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Lock the continuations of chains; skip those that another transaction holds.
 
     Parameters: `ids`, of roots. Shape: `(id, chain_id)`. Locks: the rows, in the order of their ids; held ones are skipped.
@@ -97,15 +77,15 @@ def lock_others(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job = table(model)
     return (
-        select(job.c.id, job.c.chain_id)
-        .where(job.c.root_id == any_(array("ids", id_parameter(model.__jobqueue__))))
+        sa.select(job.c.id, job.c.chain_id)
+        .where(job.c.root_id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
         .order_by(job.c.id)
         .with_for_update(skip_locked=True)
     )
 
 
 @once_a_model
-def referred_to(model: type[JobMixin[Any]]) -> Select[Any]:
+def referred_to(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Name those of some chains that a job of any other chain waits for, or waited.
 
     Parameters: `ids`. Shape: `(chain_id,)`, each once. Locks: none. Obliges: the roots were locked by an earlier statement,
@@ -114,28 +94,28 @@ def referred_to(model: type[JobMixin[Any]]) -> Select[Any]:
     job, edge = table(model), table(model.Blocker)
     ids = array("ids", id_parameter(model.__jobqueue__))
     return (
-        select(edge.c.blocked_by_chain_id)
+        sa.select(edge.c.blocked_by_chain_id)
         .select_from(edge.join(job, job.c.id == edge.c.job_id))
         # Looked up by hash where the plan knows the array; a join would compare each with each.
-        .where(edge.c.blocked_by_chain_id == any_(ids), job.c.chain_id != all_(ids))
+        .where(edge.c.blocked_by_chain_id == sa.any_(ids), job.c.chain_id != sa.all_(ids))
         .distinct()
     )
 
 
 @once_a_model
-def lock_dead_letters(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock_dead_letters(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Lock the dead letters of jobs. Parameters: `job_ids`. Shape: `(id,)`.
 
     Locks: the dead letters, in the order of their ids; waits for held ones. Obliges: the jobs are locked: a transaction that
     changes a dead letter and its job locks the job first. Index: `ix_dead_letter_job`.
     """
     dead_letter = table(model.DeadLetter)
-    of_jobs = dead_letter.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__)))
-    return select(dead_letter.c.id).where(of_jobs).order_by(dead_letter.c.id).with_for_update()
+    of_jobs = dead_letter.c.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__)))
+    return sa.select(dead_letter.c.id).where(of_jobs).order_by(dead_letter.c.id).with_for_update()
 
 
 @once_a_model
-def fingerprints(model: type[JobMixin[Any]]) -> Select[Any]:
+def fingerprints(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Compute a checksum per chain over every published column of every row that belongs to it.
 
     Parameters: `ids`, of roots. Shape: `(chain_id, rows, checksum)`, unordered; rows are jobs, attempts, dead letters,
@@ -145,30 +125,30 @@ def fingerprints(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job = table(model)
     ids = array("ids", id_parameter(model.__jobqueue__))
-    root = select(job.c.id.label("chain_id"), job.c.id).where(job.c.id == any_(ids))
-    others = select(job.c.root_id.label("chain_id"), job.c.id).where(job.c.root_id == any_(ids))
-    member = union_all(root, others).cte("member")
+    root = sa.select(job.c.id.label("chain_id"), job.c.id).where(job.c.id == sa.any_(ids))
+    others = sa.select(job.c.root_id.label("chain_id"), job.c.id).where(job.c.root_id == sa.any_(ids))
+    member = sa.union_all(root, others).cte("member")
     each = []
     for dataset in DATASETS.values():
         of = history.source(model, dataset)
         key = of.c.job_id if dataset is not JOBS else of.c.id
-        summed = select(member.c.chain_id, _checksum(model, dataset).label("checksum"))
+        summed = sa.select(member.c.chain_id, _checksum(model, dataset).label("checksum"))
         each.append(summed.select_from(member.join(of, key == member.c.id)))
-    rows = union_all(*each).subquery("rows")
-    return select(rows.c.chain_id, func.count().label("rows"), func.sum(rows.c.checksum).label("checksum")).group_by(
-        rows.c.chain_id
-    )
+    rows = sa.union_all(*each).subquery("rows")
+    return sa.select(
+        rows.c.chain_id, sa.func.count().label("rows"), sa.func.sum(rows.c.checksum).label("checksum")
+    ).group_by(rows.c.chain_id)
 
 
 @once_a_model
-def delete_dead_letters(model: type[JobMixin[Any]]) -> Delete:
+def delete_dead_letters(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete the dead letters of jobs. Parameters: `job_ids`. Obliges: they are locked. Index: `ix_dead_letter_job`."""
     dead_letter = table(model.DeadLetter)
-    return delete(dead_letter).where(dead_letter.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    return sa.delete(dead_letter).where(dead_letter.c.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))))
 
 
 @once_a_model
-def delete_jobs(model: type[JobMixin[Any]]) -> Delete:
+def delete_jobs(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete all jobs of chains in one statement: a continuation and its root hold each other up.
 
     Parameters: `job_ids`. Obliges: the jobs are locked, their edges deleted, and no other job refers to them.
@@ -176,29 +156,29 @@ def delete_jobs(model: type[JobMixin[Any]]) -> Delete:
     `ix_job_blocker_chain`.
     """
     job = table(model)
-    return delete(job).where(job.c.id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    return sa.delete(job).where(job.c.id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))))
 
 
 @once_a_model
-def forget(model: type[JobMixin[Any]]) -> Delete:
+def forget(model: type[JobMixin[Any]]) -> sa.Delete:
     """Record that chains of a run were deleted from the tables. Parameters: `run_id`, `ids`. Index: `pk_archive_chain`."""
     chain = table(model.ArchiveChain)
-    return delete(chain).where(
-        chain.c.run_id == bindparam("run_id", type_=Uuid()),
-        chain.c.chain_id == any_(array("ids", id_parameter(model.__jobqueue__))),
+    return sa.delete(chain).where(
+        chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid()),
+        chain.c.chain_id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
     )
 
 
 @once_a_model
-def remaining(model: type[JobMixin[Any]]) -> Select[Any]:
+def remaining(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Name the chains of a run that are still in the tables, or were when it was last looked.
 
     Parameters: `run_id`. Shape: `(chain_id, completed_on)`, the last first: what waits for a chain is mostly younger.
     Index: `pk_archive_chain`.
     """
     chain = table(model.ArchiveChain)
-    of_run = chain.c.run_id == bindparam("run_id", type_=Uuid())
-    return select(chain.c.chain_id, chain.c.completed_on).where(of_run).order_by(chain.c.chain_id.desc())
+    of_run = chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid())
+    return sa.select(chain.c.chain_id, chain.c.completed_on).where(of_run).order_by(chain.c.chain_id.desc())
 
 
 def own_columns(model: type[JobMixin[Any]]) -> list[str]:
@@ -207,49 +187,55 @@ def own_columns(model: type[JobMixin[Any]]) -> list[str]:
     return [column.name for column in table(model).columns if column.name not in ours]
 
 
-def _columns(model: type[JobMixin[Any]], dataset: Dataset) -> list[ColumnElement[Any]]:
+def _columns(model: type[JobMixin[Any]], dataset: Dataset) -> list[sa.ColumnElement[Any]]:
     shown: list[Any] = list(history.rows(model, dataset).inner_columns)
     return [*shown, _application(model).label("application")] if dataset is JOBS else shown
 
 
-def _application(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
+def _application(model: type[JobMixin[Any]]) -> sa.ColumnElement[Any]:
     job, own = table(model), own_columns(model)
-    objects: list[ColumnElement[Any]] = []
+    objects: list[sa.ColumnElement[Any]] = []
     for start in range(0, len(own), _OWN_A_CALL):
-        pairs = ((literal_column(_quoted(name), Text), job.c[name]) for name in own[start : start + _OWN_A_CALL])
-        objects.append(func.jsonb_build_object(*(one for pair in pairs for one in pair)))
+        pairs = ((sa.literal_column(_quoted(name), sa.Text), job.c[name]) for name in own[start : start + _OWN_A_CALL])
+        objects.append(sa.func.jsonb_build_object(*(one for pair in pairs for one in pair)))
     if not objects:
-        return cast(null(), Text)
+        return sa.cast(sa.null(), sa.Text)
     merged = objects[0]
     for one in objects[1:]:
         merged = merged.op("||")(one)
-    return cast(merged, Text)
+    return sa.cast(merged, sa.Text)
 
 
-def _checksum(model: type[JobMixin[Any]], dataset: Dataset) -> ColumnElement[int]:
+def _checksum(model: type[JobMixin[Any]], dataset: Dataset) -> sa.ColumnElement[int]:
     """Return the first 64 bits of the SHA-256 of a row's columns as text, as a signed number.
 
     Not MD5: it is refused where the server's cryptography is FIPS 140's, and the database's own hashes differ from
     release to release.
     """
-    separator, nothing = (literal_column(f"chr({ord(sign)})", Text) for sign in (SEPARATOR, NULL))
-    texts = [func.coalesce(_summed(shown), nothing) for shown in _columns(model, dataset)]
-    digest = func.sha256(func.convert_to(func.concat_ws(separator, *texts), literal_column("'UTF8'")))
-    first = func.encode(func.substr(digest, literal_column("1"), literal_column("8")), literal_column("'hex'"))
-    return typed("ColumnElement[int]", cast(cast(literal_column("'x'", Text).concat(first), BIT(64)), BigInteger))
+    separator, nothing = (sa.literal_column(f"chr({ord(sign)})", sa.Text) for sign in (SEPARATOR, NULL))
+    texts = [sa.func.coalesce(_summed(shown), nothing) for shown in _columns(model, dataset)]
+    digest = sa.func.sha256(sa.func.convert_to(sa.func.concat_ws(separator, *texts), sa.literal_column("'UTF8'")))
+    first = sa.func.encode(
+        sa.func.substr(digest, sa.literal_column("1"), sa.literal_column("8")), sa.literal_column("'hex'")
+    )
+    return typed(
+        "sa.ColumnElement[int]", sa.cast(sa.cast(sa.literal_column("'x'", sa.Text).concat(first), BIT(64)), sa.BigInteger)
+    )
 
 
-def _summed(shown: Any) -> ColumnElement[str]:
+def _summed(shown: Any) -> sa.ColumnElement[str]:
     """Return a column as the text that is summed: instants and durations in microseconds."""
     column = shown.element
     if isinstance(column.type, TIMESTAMP):
-        return cast(cast(extract("epoch", column) * literal_column("1000000", Integer), BigInteger), Text)
+        return sa.cast(
+            sa.cast(sa.extract("epoch", column) * sa.literal_column("1000000", sa.Integer), sa.BigInteger), sa.Text
+        )
     if shown.name == "timeout_seconds":
         # Of the exact number, not of the double that readers get.
-        return cast(cast(column.clause * literal_column("1000000", Integer), BigInteger), Text)
-    if isinstance(column.type, Boolean):
-        return cast(column, Text)
-    return column if isinstance(column.type, Text) else cast(column, Text)
+        return sa.cast(sa.cast(column.clause * sa.literal_column("1000000", sa.Integer), sa.BigInteger), sa.Text)
+    if isinstance(column.type, sa.Boolean):
+        return sa.cast(column, sa.Text)
+    return column if isinstance(column.type, sa.Text) else sa.cast(column, sa.Text)
 
 
 def _quoted(name: str) -> str:

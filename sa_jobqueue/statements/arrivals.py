@@ -7,31 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    CTE,
-    Double,
-    Integer,
-    Select,
-    SmallInteger,
-    Table,
-    Text,
-    all_,
-    and_,
-    any_,
-    bindparam,
-    case,
-    cast,
-    column,
-    exists,
-    func,
-    literal_column,
-    null,
-    or_,
-    select,
-    true,
-    tuple_,
-    union_all,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, TIMESTAMP
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.selectable import TableValuedAlias
@@ -47,11 +23,11 @@ from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, JobStatus
 def is_keyed(row: Any) -> ColumnElement[bool]:
     """Return whether a job has a fairness key."""
     key: ColumnElement[str] = row.fairness_key
-    return key != literal_column("''")
+    return key != sa.literal_column("''")
 
 
 @once_a_model
-def catch_up(model: type[JobMixin[Any]]) -> Select[Any]:
+def catch_up(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return pending jobs that became visible since a snapshot, and the next job of lanes that were read to their end.
 
     Parameters: `queues` and `types` of the worker, without those that are paused, and `paused_keys`, each as `queue_key_of`
@@ -69,61 +45,61 @@ def catch_up(model: type[JobMixin[Any]]) -> Select[Any]:
     Index: `ix_job_changed`, `ix_job_ordering_freed`; `ix_job_claim`, one probe an ended lane.
     """
     job = table(model)
-    read = union_all(*_written_since(job)).limit(bindparam("most_read", type_=Integer)).cte("read")
+    read = sa.union_all(*_written_since(job)).limit(sa.bindparam("most_read", type_=sa.Integer)).cte("read")
     key = id_parameter(model.__jobqueue__)
     known = _lanes("known", at=TIMESTAMP(timezone=True), id=key)
-    found_by_scan: Select[Any] = (
-        select(literal_column("1"))
+    found_by_scan: sa.Select[Any] = (
+        sa.select(sa.literal_column("1"))
         .select_from(known)
         .where(
             known.c.queue == read.c.queue,
             known.c.fairness_key == read.c.fairness_key,
             known.c.priority == read.c.priority,
             _is_of_lane(read.c.type_name, known.c.type_name),
-            tuple_(read.c.scheduled_at, read.c.id) > tuple_(known.c.at, known.c.id),
+            sa.tuple_(read.c.scheduled_at, read.c.id) > sa.tuple_(known.c.at, known.c.id),
         )
     )
-    queue_key = read.c.queue + literal_column(f"'{SEPARATOR}'") + read.c.fairness_key
+    queue_key = read.c.queue + sa.literal_column(f"'{SEPARATOR}'") + read.c.fairness_key
     seen = (
-        select(*read.c)
+        sa.select(*read.c)
         .where(
-            read.c.queue == any_(array("queues", Text())),
-            read.c.type_name == any_(array("types", Text())),
-            queue_key != all_(array("paused_keys", Text())),
-            ~exists(found_by_scan),
+            read.c.queue == sa.any_(array("queues", sa.Text())),
+            read.c.type_name == sa.any_(array("types", sa.Text())),
+            queue_key != sa.all_(array("paused_keys", sa.Text())),
+            ~sa.exists(found_by_scan),
         )
-        .limit(bindparam("most", type_=Integer))
+        .limit(sa.bindparam("most", type_=sa.Integer))
         .cte("seen")
     )
-    written = select(*seen.c)
+    written = sa.select(*seen.c)
     ended = _lanes("ended")
     following = (
-        select(job.c.scheduled_at)
+        sa.select(job.c.scheduled_at)
         .where(
             *in_lane(job, ended),
             # One instant for all: a key of each would be most of what is sent, and save only what came due between them.
-            job.c.scheduled_at >= bindparam("read_to", type_=TIMESTAMP(timezone=True)),
+            job.c.scheduled_at >= sa.bindparam("read_to", type_=TIMESTAMP(timezone=True)),
             _is_of_lane(job.c.type_name, ended.c.type_name),
         )
         .order_by(job.c.scheduled_at, job.c.id)
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
         .lateral("following")
     )
-    none_id, none_xid = cast(null(), job.c.id.type), cast(null(), Xid8())
-    left = select(none_id, *ended.c, following.c.scheduled_at, none_xid).select_from(ended.join(following, true()))
-    found = union_all(written, left).subquery("found")
-    is_cut = or_(
-        select(func.count() >= bindparam("most", type_=Integer)).select_from(seen).scalar_subquery(),
-        select(func.count() >= bindparam("most_read", type_=Integer)).select_from(read).scalar_subquery(),
+    none_id, none_xid = sa.cast(sa.null(), job.c.id.type), sa.cast(sa.null(), Xid8())
+    left = sa.select(none_id, *ended.c, following.c.scheduled_at, none_xid).select_from(ended.join(following, sa.true()))
+    found = sa.union_all(written, left).subquery("found")
+    is_cut = sa.or_(
+        sa.select(sa.func.count() >= sa.bindparam("most", type_=sa.Integer)).select_from(seen).scalar_subquery(),
+        sa.select(sa.func.count() >= sa.bindparam("most_read", type_=sa.Integer)).select_from(read).scalar_subquery(),
     ).label("is_cut")
-    columns = [cast(one, Text).label(one.name) if one.name == "changed_xid" else one for one in found.c]
-    return select(*snapshot(), is_cut, *columns, _seconds_to(found.c.scheduled_at)).select_from(
-        here().outerjoin(found, true())
+    columns = [sa.cast(one, sa.Text).label(one.name) if one.name == "changed_xid" else one for one in found.c]
+    return sa.select(*snapshot(), is_cut, *columns, _seconds_to(found.c.scheduled_at)).select_from(
+        here().outerjoin(found, sa.true())
     )
 
 
 @once_a_model
-def full_scan(model: type[JobMixin[Any]]) -> Select[Any]:
+def full_scan(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the lanes that have pending jobs, each with its first job, a page at a time.
 
     Parameters: `served_queues`: of each other queue, only one lane is read; `after_queue`, `after_fairness_key`,
@@ -132,23 +108,25 @@ def full_scan(model: type[JobMixin[Any]]) -> Select[Any]:
     negative of what is due, in the order of the index; fewer rows than `most` are the last page; a single row with a null
     queue for none. Locks: none. Index: `ix_job_claim`, one probe a lane.
     """
-    start = tuple_(
-        bindparam("after_queue", type_=Text),
-        bindparam("after_fairness_key", type_=Text),
-        bindparam("after_priority", type_=SmallInteger),
+    start = sa.tuple_(
+        sa.bindparam("after_queue", type_=sa.Text),
+        sa.bindparam("after_fairness_key", type_=sa.Text),
+        sa.bindparam("after_priority", type_=sa.SmallInteger),
     )
-    lane = _first_of_lanes(model, start=start, served=array("served_queues", Text()))
-    found = select(*lane.c, _seconds_to(lane.c.scheduled_at)).limit(bindparam("most", type_=Integer)).subquery("found")
-    return select(*snapshot(), *found.c).select_from(here().outerjoin(found, true()))
+    lane = _first_of_lanes(model, start=start, served=array("served_queues", sa.Text()))
+    found = (
+        sa.select(*lane.c, _seconds_to(lane.c.scheduled_at)).limit(sa.bindparam("most", type_=sa.Integer)).subquery("found")
+    )
+    return sa.select(*snapshot(), *found.c).select_from(here().outerjoin(found, sa.true()))
 
 
-def heads(model: type[JobMixin[Any]], *columns: ColumnElement[Any]) -> Select[Any]:
+def heads(model: type[JobMixin[Any]], *columns: ColumnElement[Any]) -> sa.Select[Any]:
     """Return the first pending job of each fairness key and priority, 1,000 at most, and one of each queue without a key.
 
     `columns`: of the jobs, beside `queue`, `fairness_key`, `priority` and `scheduled_at`.
     """
     lane = _first_of_lanes(model, *columns, keyed=True)
-    return select(*lane.c).limit(literal_column("1000"))
+    return sa.select(*lane.c).limit(sa.literal_column("1000"))
 
 
 def _first_of_lanes(
@@ -157,47 +135,47 @@ def _first_of_lanes(
     start: Any = None,
     served: Any = None,
     keyed: bool = False,
-) -> CTE:
+) -> sa.CTE:
     job = table(model)
     pending = (
-        select(job.c.queue, job.c.fairness_key, job.c.priority, job.c.scheduled_at, *columns)
-        .where(job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
+        sa.select(job.c.queue, job.c.fairness_key, job.c.priority, job.c.scheduled_at, *columns)
+        .where(job.c.status == status(JobStatus.PENDING), job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
         .order_by(job.c.queue, job.c.fairness_key, job.c.priority, job.c.scheduled_at, job.c.id)
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
     )
-    key = tuple_(job.c.queue, job.c.fairness_key, job.c.priority)
+    key = sa.tuple_(job.c.queue, job.c.fairness_key, job.c.priority)
     first = pending if start is None else pending.where(key > start)
-    lane = select(first.subquery("first")).cte("lane", recursive=True)
+    lane = sa.select(first.subquery("first")).cte("lane", recursive=True)
     # Of a queue's jobs without a key, one row is enough for `keyed`.
-    behind = case((is_keyed(lane.c), lane.c.priority), else_=literal_column(str(MAX_PRIORITY), SmallInteger))
-    rest = pending.where(key > tuple_(lane.c.queue, lane.c.fairness_key, behind if keyed else lane.c.priority))
+    behind = sa.case((is_keyed(lane.c), lane.c.priority), else_=sa.literal_column(str(MAX_PRIORITY), sa.SmallInteger))
+    rest = pending.where(key > sa.tuple_(lane.c.queue, lane.c.fairness_key, behind if keyed else lane.c.priority))
     if served is not None:
         # Two statements, each with a bound that the index has; the condition on the lane decides which of them is run.
-        skipped = pending.where(job.c.queue > lane.c.queue, lane.c.queue != all_(served))
-        branches = (rest.where(lane.c.queue == any_(served)), skipped)
-        rest = select(union_all(*(select(one.correlate(lane).subquery()) for one in branches)).subquery("either"))
+        skipped = pending.where(job.c.queue > lane.c.queue, lane.c.queue != sa.all_(served))
+        branches = (rest.where(lane.c.queue == sa.any_(served)), skipped)
+        rest = sa.select(sa.union_all(*(sa.select(one.correlate(lane).subquery()) for one in branches)).subquery("either"))
     following = rest.correlate(lane).lateral("following")
-    return lane.union_all(select(*following.c).select_from(lane.join(following, true())))
+    return lane.union_all(sa.select(*following.c).select_from(lane.join(following, sa.true())))
 
 
 def _lanes(name: str, **more: Any) -> TableValuedAlias:
     columns: dict[str, tuple[str, Any]] = {
-        "queue": (f"{name}_queues", Text()),
-        "fairness_key": (f"{name}_fairness_keys", Text()),
-        "priority": (f"{name}_priorities", SmallInteger()),
-        "type_name": (f"{name}_types", Text()),
+        "queue": (f"{name}_queues", sa.Text()),
+        "fairness_key": (f"{name}_fairness_keys", sa.Text()),
+        "priority": (f"{name}_priorities", sa.SmallInteger()),
+        "type_name": (f"{name}_types", sa.Text()),
     }
     columns |= {column: (f"{name}_{column}", type_) for column, type_ in more.items()}
-    given = func.unnest(*(array(parameter, type_) for parameter, type_ in columns.values()))
-    return given.table_valued(*(column(one, type_) for one, (_, type_) in columns.items())).render_derived(name)
+    given = sa.func.unnest(*(array(parameter, type_) for parameter, type_ in columns.values()))
+    return given.table_valued(*(sa.column(one, type_) for one, (_, type_) in columns.items())).render_derived(name)
 
 
 def _is_of_lane(type_name: ColumnElement[str], of_lane: ColumnElement[str]) -> ColumnElement[bool]:
-    shared = and_(of_lane == literal_column("''"), type_name == any_(array("shared_types", Text())))
-    return or_(type_name == of_lane, shared)
+    shared = sa.and_(of_lane == sa.literal_column("''"), type_name == sa.any_(array("shared_types", sa.Text())))
+    return sa.or_(type_name == of_lane, shared)
 
 
-def _written_since(job: Table) -> list[Select[Any]]:
+def _written_since(job: sa.Table) -> list[sa.Select[Any]]:
     """Select pending jobs written, or made first of their ordering key, by transactions that a snapshot did not see.
 
     Three sources: transactions that were in progress (`xip`), transactions that began since (from `xmax` on), and the first
@@ -206,34 +184,38 @@ def _written_since(job: Table) -> list[Select[Any]]:
     names = ("id", "queue", "fairness_key", "priority", "type_name", "scheduled_at", "changed_xid")
     columns = [job.c[name] for name in names]
     # Always true: it ties the statement to ix_job_changed. No other statement may name it.
-    written = select(*columns).where(job.c.status == status(JobStatus.PENDING), job.c.changed_xid > literal_column("'0'"))
+    written = sa.select(*columns).where(
+        job.c.status == status(JobStatus.PENDING), job.c.changed_xid > sa.literal_column("'0'")
+    )
     then = in_progress()
     # A pair of bounds, not an equality: it keeps the order by xid, and with it the plan, the same in both sources.
     of_then = written.where(job.c.changed_xid >= then.c.xid, job.c.changed_xid <= then.c.xid)
     in_flight = of_then.order_by(job.c.changed_xid).lateral("in_flight")
-    since = written.where(job.c.changed_xid >= cast(bindparam("xmax", type_=Text), Xid8()))
+    since = written.where(job.c.changed_xid >= sa.cast(sa.bindparam("xmax", type_=sa.Text), Xid8()))
     since_then = since.order_by(job.c.changed_xid).subquery("since")
     of_keys = freed(job).subquery("freed")
     return [
-        select(*in_flight.c).select_from(then.join(in_flight, true())),
-        select(*since_then.c),
-        select(*(of_keys.c[name] for name in names)),
+        sa.select(*in_flight.c).select_from(then.join(in_flight, sa.true())),
+        sa.select(*since_then.c),
+        sa.select(*(of_keys.c[name] for name in names)),
     ]
 
 
 def here() -> Any:
     """Return a relation of one row, so that a statement that finds nothing still returns its snapshot."""
-    return select(literal_column("1").label("one")).subquery("here")
+    return sa.select(sa.literal_column("1").label("one")).subquery("here")
 
 
 def snapshot() -> list[ColumnElement[Any]]:
     """Return `now, xmax, xip` of the statement's snapshot."""
     return [
-        func.now().label("now"),
-        literal_column("pg_snapshot_xmax(pg_current_snapshot())::text", Text).label("xmax"),
-        literal_column("ARRAY(SELECT x::text FROM pg_snapshot_xip(pg_current_snapshot()) AS x)", ARRAY(Text)).label("xip"),
+        sa.func.now().label("now"),
+        sa.literal_column("pg_snapshot_xmax(pg_current_snapshot())::text", sa.Text).label("xmax"),
+        sa.literal_column("ARRAY(SELECT x::text FROM pg_snapshot_xip(pg_current_snapshot()) AS x)", ARRAY(sa.Text)).label(
+            "xip"
+        ),
     ]
 
 
 def _seconds_to(instant: ColumnElement[Any]) -> ColumnElement[float]:
-    return cast(func.extract("epoch", instant - func.now()), Double).label("wait")
+    return sa.cast(sa.func.extract("epoch", instant - sa.func.now()), sa.Double).label("wait")

@@ -7,20 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    ColumnElement,
-    Insert,
-    Integer,
-    Interval,
-    Select,
-    and_,
-    bindparam,
-    delete,
-    func,
-    insert,
-    select,
-    true,
-)
+import sqlalchemy as sa
 from sqlalchemy.sql.dml import ReturningDelete
 
 from sa_jobqueue.models import JobMixin
@@ -28,10 +15,12 @@ from sa_jobqueue.statements._parts import once_a_model, table
 
 
 @once_a_model
-def put(model: type[JobMixin[Any]]) -> Insert:
+def put(model: type[JobMixin[Any]]) -> sa.Insert:
     """Write one row. Parameters: the columns but `done_at`, which is the database's clock. Locks: none of others."""
     row = table(model.Audit)
-    return insert(row).values({one.name: bindparam(one.name, type_=one.type) for one in row.c if one.name != "done_at"})
+    return sa.insert(row).values(
+        {one.name: sa.bindparam(one.name, type_=one.type) for one in row.c if one.name != "done_at"}
+    )
 
 
 def matching(
@@ -41,10 +30,10 @@ def matching(
     done_by: Sequence[str] = (),
     done_after: datetime | None = None,
     done_before: datetime | None = None,
-) -> list[ColumnElement[bool]]:
+) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a filter. An empty one means any."""
     row = table(model.Audit)
-    found: list[ColumnElement[bool]] = []
+    found: list[sa.ColumnElement[bool]] = []
     for column, values in ((row.c.operation, operations), (row.c.done_by, done_by)):
         if values:
             found.append(column.in_(list(values)))
@@ -57,30 +46,30 @@ def matching(
 
 def page(
     model: type[JobMixin[Any]],
-    *conditions: ColumnElement[bool],
+    *conditions: sa.ColumnElement[bool],
     after: UUID | None,
     limit: int,
     scan_limit: int,
     newest_first: bool,
-) -> Select[Any]:
+) -> sa.Select[Any]:
     """Return one page of the audit by id, the order of the acts.
 
     Shape: `(id, place, fits, Audit)`, as `listings.jobs`. Index: the primary key, at most `scan_limit` entries of it.
     """
     row = table(model.Audit)
     order = row.c.id.desc() if newest_first else row.c.id.asc()
-    fits: ColumnElement[bool] = and_(true(), *conditions)
-    scanned = select(row.c.id, func.row_number().over(order_by=order).label("place"), fits.label("fits"))
+    fits: sa.ColumnElement[bool] = sa.and_(sa.true(), *conditions)
+    scanned = sa.select(row.c.id, sa.func.row_number().over(order_by=order).label("place"), fits.label("fits"))
     if after is not None:
         scanned = scanned.where(row.c.id < after if newest_first else row.c.id > after)
     walked = scanned.order_by(order).limit(scan_limit).subquery("walked")
     wanted = walked.c.fits | (walked.c.place == scan_limit)
     order = walked.c.id.desc() if newest_first else walked.c.id.asc()
-    found = select(walked).where(wanted).order_by(order).limit(limit + 1).subquery("found")
+    found = sa.select(walked).where(wanted).order_by(order).limit(limit + 1).subquery("found")
     order = found.c.id.desc() if newest_first else found.c.id.asc()
     read: Any = model.Audit
     return (
-        select(found.c.id, found.c.place, found.c.fits, read)
+        sa.select(found.c.id, found.c.place, found.c.fits, read)
         .select_from(found)
         .join(read, read.id == found.c.id)
         .order_by(order)
@@ -94,7 +83,7 @@ def prune(model: type[JobMixin[Any]]) -> ReturningDelete[Any]:
     Parameters: `age`, `limit`. Clock: the database's. Index: the primary key, `limit` entries.
     """
     row = table(model.Audit)
-    limit = bindparam("limit", type_=Integer)
-    oldest = select(row.c.id, row.c.done_at).order_by(row.c.id).limit(limit).cte("oldest")
-    too_old = select(oldest.c.id).where(oldest.c.done_at < func.now() - bindparam("age", type_=Interval))
-    return delete(row).where(row.c.id.in_(too_old)).returning(row.c.id)
+    limit = sa.bindparam("limit", type_=sa.Integer)
+    oldest = sa.select(row.c.id, row.c.done_at).order_by(row.c.id).limit(limit).cte("oldest")
+    too_old = sa.select(oldest.c.id).where(oldest.c.done_at < sa.func.now() - sa.bindparam("age", type_=sa.Interval))
+    return sa.delete(row).where(row.c.id.in_(too_old)).returning(row.c.id)

@@ -8,30 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    CTE,
-    Boolean,
-    ColumnElement,
-    Insert,
-    Integer,
-    Select,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    case,
-    cast,
-    column,
-    func,
-    insert,
-    literal,
-    literal_column,
-    null,
-    select,
-    true,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.sql.elements import Grouping
 
@@ -43,7 +20,7 @@ from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
 
 
 @once_a_model
-def await_chains(model: type[JobMixin[Any]]) -> Update:
+def await_chains(model: type[JobMixin[Any]]) -> sa.Update:
     """Mark roots as having waiters: another job waits for the end of their chains.
 
     Parameters: `ids`. Changes: `has_waiters`. Obliges: the roots are locked by this transaction, by `chains.lock`.
@@ -51,14 +28,14 @@ def await_chains(model: type[JobMixin[Any]]) -> Update:
     """
     job = table(model)
     return (
-        update(job)
-        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), ~job.c.has_waiters)
+        sa.update(job)
+        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))), ~job.c.has_waiters)
         .values(has_waiters=True)
     )
 
 
 @once_a_model
-def add_edges(model: type[JobMixin[Any]]) -> Insert:
+def add_edges(model: type[JobMixin[Any]]) -> sa.Insert:
     """Insert edges from new jobs to the chains they wait for.
 
     Parameters: parallel arrays `job_ids`, `chain_ids`, `indexes`, `resolved`, `policies`, `traces`.
@@ -67,33 +44,33 @@ def add_edges(model: type[JobMixin[Any]]) -> Insert:
     edge = table(model.Blocker)
     key = id_parameter(model.__jobqueue__)
     given = (
-        func.unnest(
+        sa.func.unnest(
             array("job_ids", key),
             array("chain_ids", key),
-            array("indexes", Integer()),
-            array("resolved", Boolean()),
-            array("policies", Text()),
-            array("traces", Text()),
+            array("indexes", sa.Integer()),
+            array("resolved", sa.Boolean()),
+            array("policies", sa.Text()),
+            array("traces", sa.Text()),
         )
         .table_valued(
-            column("job_id", key),
-            column("chain_id", key),
-            column("place", Integer),
-            column("is_resolved", Boolean),
-            column("policy", Text),
-            column("trace", Text),
+            sa.column("job_id", key),
+            sa.column("chain_id", key),
+            sa.column("place", sa.Integer),
+            sa.column("is_resolved", sa.Boolean),
+            sa.column("policy", sa.Text),
+            sa.column("trace", sa.Text),
         )
         .render_derived("given")
     )
     names = ["job_id", "blocked_by_chain_id", "index", "is_resolved", "on_failure", "trace_context"]
-    return insert(edge).from_select(
+    return sa.insert(edge).from_select(
         names,
-        select(given.c.job_id, given.c.chain_id, given.c.place, given.c.is_resolved, given.c.policy, given.c.trace),
+        sa.select(given.c.job_id, given.c.chain_id, given.c.place, given.c.is_resolved, given.c.policy, given.c.trace),
     )
 
 
 @once_a_model
-def outcomes(model: type[JobMixin[Any]]) -> Select[Any]:
+def outcomes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return how the chains ended that a job waited for.
 
     Parameters: `job_id`. Shape: `(chain_id, type_name, status, output, error)`, in the order of the edges.
@@ -102,64 +79,64 @@ def outcomes(model: type[JobMixin[Any]]) -> Select[Any]:
     job, edge = table(model), table(model.Blocker)
     root, last, later = job.alias("root"), job.alias("last"), job.alias("later")
     last_id = (
-        select(later.c.id)
+        sa.select(later.c.id)
         .where(later.c.root_id == root.c.id)
         .order_by(later.c.chain_index.desc())
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
         .correlate(root)
         .scalar_subquery()
     )
     return (
-        select(
+        sa.select(
             root.c.id,
             root.c.type_name,
             last.c.status,
-            case((last.c.status == status(JobStatus.COMPLETED), last.c.output)),
-            case((last.c.status != status(JobStatus.COMPLETED), last.c.last_error)),
+            sa.case((last.c.status == status(JobStatus.COMPLETED), last.c.output)),
+            sa.case((last.c.status != status(JobStatus.COMPLETED), last.c.last_error)),
         )
         .select_from(
             edge.join(root, root.c.id == edge.c.blocked_by_chain_id).join(
-                last, last.c.id == func.coalesce(last_id, root.c.id)
+                last, last.c.id == sa.func.coalesce(last_id, root.c.id)
             )
         )
-        .where(edge.c.job_id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .where(edge.c.job_id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
         .order_by(edge.c.index)
     )
 
 
 @once_a_model
-def chains_to_unblock(model: type[JobMixin[Any]]) -> Select[Any]:
+def chains_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Name chains that have ended and whose end was not passed on.
 
     Parameters: `limit`; `after`, an id: only greater ones, all unless given. Shape: `(id,)`, in their order.
     Index: `ix_job_has_waiters`, usually empty.
     """
     job = table(model)
-    after = bindparam("after", lowest_id(model.__jobqueue__), type_=id_parameter(model.__jobqueue__))
+    after = sa.bindparam("after", lowest_id(model.__jobqueue__), type_=id_parameter(model.__jobqueue__))
     return (
-        select(job.c.id)
+        sa.select(job.c.id)
         .where(job.c.has_waiters, job.c.chain_completed_at.is_not(None), job.c.id > after)
         .order_by(job.c.id)
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
 @once_a_model
-def still_to_unblock(model: type[JobMixin[Any]]) -> Select[Any]:
+def still_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return which of the given chains have ended and still have waiters.
 
     Parameters: `ids`. Shape: `(id,)`. Locks: none. Index: `ix_job_has_waiters`, which is by id, or the primary key.
     """
     job = table(model)
-    return select(job.c.id).where(
-        job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
+    return sa.select(job.c.id).where(
+        job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
         job.c.has_waiters,
         job.c.chain_completed_at.is_not(None),
     )
 
 
 @once_a_model
-def lock_ended(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock_ended(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Lock those of the given chains that have ended and still have waiters, so that none of them is reopened meanwhile.
 
     Parameters: `ids`. Shape: `(id, outcome)`, by id; no rows in a transaction that is not READ COMMITTED: its one snapshot
@@ -168,11 +145,11 @@ def lock_ended(model: type[JobMixin[Any]]) -> Select[Any]:
     Index: `ix_job_has_waiters`, which is by id, or the primary key.
     """
     job = table(model)
-    sees_all = func.current_setting(literal_column("'transaction_isolation'")) == literal_column("'read committed'")
+    sees_all = sa.func.current_setting(sa.literal_column("'transaction_isolation'")) == sa.literal_column("'read committed'")
     return (
-        select(job.c.id, func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type))
+        sa.select(job.c.id, sa.func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type))
         .where(
-            job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
+            job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
             job.c.has_waiters,
             job.c.chain_completed_at.is_not(None),
             sees_all,
@@ -183,7 +160,7 @@ def lock_ended(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
+def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> sa.Select[Any]:
     """Pass the end of chains on to jobs that wait for them, up to `limit` edges.
 
     Parameters: parallel arrays `chains`, `outcomes`, `afters` (of each chain only edges of jobs with a greater id);
@@ -206,123 +183,123 @@ def unblock(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     examined = _examined(model, only=only)
     locked = _lock_waiting(model, examined)
     held_ids = _array(locked.c.id, key)
-    ready = _array(locked.c.id, key, locked.c.root_id.is_(None) | (locked.c.root_id == any_(held_ids)))
-    usable = select(examined).where(examined.c.job_id == any_(ready)).cte("usable")
-    place: ColumnElement[Any] = literal_column(f"{edge.name}.ctid")
+    ready = _array(locked.c.id, key, locked.c.root_id.is_(None) | (locked.c.root_id == sa.any_(held_ids)))
+    usable = sa.select(examined).where(examined.c.job_id == sa.any_(ready)).cte("usable")
+    place: sa.ColumnElement[Any] = sa.literal_column(f"{edge.name}.ctid")
     closed = (
-        update(edge)
-        .where(place == any_(func.array(select(usable.c.place).where(~usable.c.fails).scalar_subquery())))
+        sa.update(edge)
+        .where(place == sa.any_(sa.func.array(sa.select(usable.c.place).where(~usable.c.fails).scalar_subquery())))
         .values(is_resolved=True)
         .returning(edge.c.job_id)
         .cte("closed")
     )
     counted = (
-        select(
+        sa.select(
             usable.c.job_id,
-            cast(func.count().filter(~usable.c.fails), Integer).label("closing"),
-            func.bool_or(usable.c.fails).label("fails"),
+            sa.cast(sa.func.count().filter(~usable.c.fails), sa.Integer).label("closing"),
+            sa.func.bool_or(usable.c.fails).label("fails"),
         )
         .group_by(usable.c.job_id)
         .cte("counted")
     )
     changed = _changed(model, counted, locked)
-    was_blocked = changed.c.id == any_(_array(locked.c.id, key, locked.c.was_blocked))
-    over = cast(changed.c.status, Text) != JobStatus.BLOCKED.value
-    moved = select(changed, func.row_number().over().label("n")).where(was_blocked, over).cte("moved")
-    died = cast(moved.c.status, Text) == JobStatus.DEAD.value
+    was_blocked = changed.c.id == sa.any_(_array(locked.c.id, key, locked.c.was_blocked))
+    over = sa.cast(changed.c.status, sa.Text) != JobStatus.BLOCKED.value
+    moved = sa.select(changed, sa.func.row_number().over().label("n")).where(was_blocked, over).cte("moved")
+    died = sa.cast(moved.c.status, sa.Text) == JobStatus.DEAD.value
     dead_letters = buried(
         model,
         moved,
-        reason=literal(DeadReason.BLOCKER_FAILED.value),
+        reason=sa.literal(DeadReason.BLOCKER_FAILED.value),
         error=moved.c.last_error,
-        fingerprint=literal(DeadReason.BLOCKER_FAILED.value),
-        dead_letter_id=element(bindparam("dead_letter_ids", type_=ARRAY(key)), moved.c.n),
+        fingerprint=sa.literal(DeadReason.BLOCKER_FAILED.value),
+        dead_letter_id=element(sa.bindparam("dead_letter_ids", type_=ARRAY(key)), moved.c.n),
         died=died,
     )
-    seen = select(
+    seen = sa.select(
         examined.c.chain_id,
         examined.c.job_id,
-        (~(examined.c.job_id == any_(ready))).label("held"),
-        *(cast(null(), kind) for kind in (Text, Text, Text, Text, Integer, Boolean)),
+        (~(examined.c.job_id == sa.any_(ready))).label("held"),
+        *(sa.cast(sa.null(), kind) for kind in (sa.Text, sa.Text, sa.Text, sa.Text, sa.Integer, sa.Boolean)),
     )
-    updated = select(
+    updated = sa.select(
         moved.c.chain_id,
         moved.c.id.label("job_id"),
-        literal_column("false", Boolean).label("held"),
-        cast(moved.c.status, Text).label("status"),
+        sa.literal_column("false", sa.Boolean).label("held"),
+        sa.cast(moved.c.status, sa.Text).label("status"),
         moved.c.queue,
         moved.c.fairness_key,
         moved.c.type_name,
         moved.c.attempt,
         awaited(moved, changed),
     )
-    both = union_all(updated, seen).subquery("both")
-    return select(both).add_cte(closed, dead_letters)
+    both = sa.union_all(updated, seen).subquery("both")
+    return sa.select(both).add_cte(closed, dead_letters)
 
 
 @once_a_model
-def waiting(model: type[JobMixin[Any]]) -> Select[Any]:
+def waiting(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the jobs that wait for some chains. Parameters: `chains`; `after`, an id: only greater ones; `limit`.
 
     Shape: `(chain_id, job_id)` an unresolved edge, by chain and job. Locks: none. Index: `ix_job_blocker_chain`.
     """
     edge, key = table(model.Blocker), id_parameter(model.__jobqueue__)
     return (
-        select(edge.c.blocked_by_chain_id.label("chain_id"), edge.c.job_id)
+        sa.select(edge.c.blocked_by_chain_id.label("chain_id"), edge.c.job_id)
         .where(
-            edge.c.blocked_by_chain_id == any_(array("chains", key)),
-            edge.c.job_id > bindparam("after", type_=key),
+            edge.c.blocked_by_chain_id == sa.any_(array("chains", key)),
+            edge.c.job_id > sa.bindparam("after", type_=key),
             ~edge.c.is_resolved,
         )
         .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
 @once_a_model
-def waiting_among(model: type[JobMixin[Any]]) -> Select[Any]:
+def waiting_among(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return which of some chains any of some jobs waits for. Parameters: `chains`, `jobs`.
 
     Shape: `(chain_id,)`, each once. Locks: none. Index: `pk_job_blocker`.
     """
     edge, key = table(model.Blocker), id_parameter(model.__jobqueue__)
     return (
-        select(edge.c.blocked_by_chain_id)
+        sa.select(edge.c.blocked_by_chain_id)
         .where(
-            edge.c.job_id == any_(array("jobs", key)),
+            edge.c.job_id == sa.any_(array("jobs", key)),
             # No equality, so that the index of the chains cannot serve: a chain may have very many waiting jobs.
-            func.array_position(array("chains", key), edge.c.blocked_by_chain_id).is_not(None),
+            sa.func.array_position(array("chains", key), edge.c.blocked_by_chain_id).is_not(None),
             ~edge.c.is_resolved,
         )
         .distinct()
     )
 
 
-def _array(of: ColumnElement[Any], kind: Any, *conditions: ColumnElement[bool]) -> ColumnElement[Any]:
+def _array(of: sa.ColumnElement[Any], kind: Any, *conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
     """Return an array of a CTE's column. PostgreSQL computes it once, whatever becomes of the rows it is used on."""
-    return func.array(select(of).where(*conditions).scalar_subquery(), type_=ARRAY(kind))
+    return sa.func.array(sa.select(of).where(*conditions).scalar_subquery(), type_=ARRAY(kind))
 
 
-def _examined(model: type[JobMixin[Any]], *, only: bool) -> CTE:
+def _examined(model: type[JobMixin[Any]], *, only: bool) -> sa.CTE:
     """Select the unresolved edges that the end of their chain decides, each with its place in the table."""
     edge = table(model.Blocker).alias("edge")
     key = id_parameter(model.__jobqueue__)
-    limit = bindparam("limit", type_=Integer)
+    limit = sa.bindparam("limit", type_=sa.Integer)
     chain = (
-        func.unnest(array("chains", key), array("outcomes", Text()), array("afters", key))
-        .table_valued(column("id", key), column("outcome", Text), column("after", key))
+        sa.func.unnest(array("chains", key), array("outcomes", sa.Text()), array("afters", key))
+        .table_valued(sa.column("id", key), sa.column("outcome", sa.Text), sa.column("after", key))
         .render_derived("chain")
     )
     succeeded = chain.c.outcome == JobStatus.COMPLETED.value
     reached = (
         # Only the holder of the chain's root changes a blocker, so its ctid is as safe as its key, and faster.
-        select(literal_column("edge.ctid").label("place"), edge.c.job_id, edge.c.on_failure)
+        sa.select(sa.literal_column("edge.ctid").label("place"), edge.c.job_id, edge.c.on_failure)
         .where(
             edge.c.blocked_by_chain_id == chain.c.id,
             edge.c.job_id > chain.c.after,
             ~edge.c.is_resolved,
             excluded(edge.c.job_id, key),
-            *([edge.c.job_id == any_(array("ids", key))] if only else []),
+            *([edge.c.job_id == sa.any_(array("ids", key))] if only else []),
             succeeded | (edge.c.on_failure != OnFailure.WAIT.value),
         )
         .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
@@ -331,32 +308,32 @@ def _examined(model: type[JobMixin[Any]], *, only: bool) -> CTE:
     )
     fails = (~succeeded & (reached.c.on_failure == OnFailure.FAIL.value)).label("fails")
     return (
-        select(chain.c.id.label("chain_id"), reached.c.place, reached.c.job_id, fails)
-        .select_from(chain.join(reached, true()))
+        sa.select(chain.c.id.label("chain_id"), reached.c.place, reached.c.job_id, fails)
+        .select_from(chain.join(reached, sa.true()))
         .limit(limit)
         .cte("examined")
     )
 
 
-def _lock_waiting(model: type[JobMixin[Any]], examined: CTE) -> CTE:
+def _lock_waiting(model: type[JobMixin[Any]], examined: sa.CTE) -> sa.CTE:
     """Lock the waiting jobs, and the roots of those that are continuations; skip held rows."""
     job = table(model)
     key = id_parameter(model.__jobqueue__)
-    waiting = select(job.c.id, job.c.root_id).where(job.c.id == any_(_array(examined.c.job_id, key))).cte("waiting")
+    waiting = sa.select(job.c.id, job.c.root_id).where(job.c.id == sa.any_(_array(examined.c.job_id, key))).cte("waiting")
     row = job.alias("row")
-    wanted = func.array_cat(
+    wanted = sa.func.array_cat(
         _array(waiting.c.id, key), _array(waiting.c.root_id, key, waiting.c.root_id.is_not(None)), type_=ARRAY(key)
     )
     return (
-        select(row.c.id, row.c.root_id, (row.c.status == status(JobStatus.BLOCKED)).label("was_blocked"))
-        .where(row.c.id == any_(wanted))
+        sa.select(row.c.id, row.c.root_id, (row.c.status == status(JobStatus.BLOCKED)).label("was_blocked"))
+        .where(row.c.id == sa.any_(wanted))
         .order_by(row.c.id)
         .with_for_update(key_share=True, skip_locked=True)
         .cte("locked")
     )
 
 
-def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
+def _changed(model: type[JobMixin[Any]], counted: sa.CTE, locked: sa.CTE) -> sa.CTE:
     """Count closed edges off the jobs that waited for them, start or end those that this decides, and end their chains.
 
     One update covers them and the roots of continuations that die: a root may itself have been waiting, until it was
@@ -366,31 +343,33 @@ def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
     key = id_parameter(model.__jobqueue__)
     ids = _array(counted.c.job_id, key)
     failing = _array(counted.c.job_id, key, counted.c.fails)
-    dying = locked.c.was_blocked & locked.c.root_id.is_not(None) & (locked.c.id == any_(failing))
+    dying = locked.c.was_blocked & locked.c.root_id.is_not(None) & (locked.c.id == sa.any_(failing))
     roots = _array(locked.c.root_id, key, dying)
-    place = func.array_position(ids, job.c.id, type_=Integer)
-    closes = func.coalesce(Grouping(_array(counted.c.closing, Integer()))[place], literal_column("0"), type_=Integer)
+    place = sa.func.array_position(ids, job.c.id, type_=sa.Integer)
+    closes = sa.func.coalesce(
+        Grouping(_array(counted.c.closing, sa.Integer()))[place], sa.literal_column("0"), type_=sa.Integer
+    )
     is_blocked = job.c.status == status(JobStatus.BLOCKED)
-    dies = is_blocked & (job.c.id == any_(failing))
+    dies = is_blocked & (job.c.id == sa.any_(failing))
     # A counter that was written by hand may be too low: the last edges closed decide then, and it stops at zero.
     starts = is_blocked & ~dies & (job.c.open_blockers <= closes)
-    ends_on_another = job.c.id == any_(roots)
-    error = func.jsonb_build_object(
+    ends_on_another = job.c.id == sa.any_(roots)
+    error = sa.func.jsonb_build_object(
         "type", "BlockerFailed", "message", "a chain it waited for failed, and it must not run without", type_=JSONB
     )
     ended = (dies & (job.c.chain_index == 0)) | ends_on_another
     return (
-        update(job)
-        .where(job.c.id == any_(func.array_cat(ids, roots, type_=ARRAY(key))))
+        sa.update(job)
+        .where(job.c.id == sa.any_(sa.func.array_cat(ids, roots, type_=ARRAY(key))))
         .values(
-            open_blockers=func.greatest(job.c.open_blockers - closes, literal_column("0"), type_=Integer),
-            status=case((dies, status(JobStatus.DEAD)), (starts, status(JobStatus.PENDING)), else_=job.c.status),
-            scheduled_at=case((starts, func.greatest(job.c.scheduled_at, func.now())), else_=job.c.scheduled_at),
-            completed_at=case((dies, func.now()), else_=job.c.completed_at),
-            chain_completed_at=case((ended, func.now()), else_=job.c.chain_completed_at),
-            chain_status=case((ends_on_another, status(JobStatus.DEAD)), else_=job.c.chain_status),
-            last_error=case((dies, error), else_=job.c.last_error),
-            changed_xid=case((dies | starts, XID), else_=job.c.changed_xid),
+            open_blockers=sa.func.greatest(job.c.open_blockers - closes, sa.literal_column("0"), type_=sa.Integer),
+            status=sa.case((dies, status(JobStatus.DEAD)), (starts, status(JobStatus.PENDING)), else_=job.c.status),
+            scheduled_at=sa.case((starts, sa.func.greatest(job.c.scheduled_at, sa.func.now())), else_=job.c.scheduled_at),
+            completed_at=sa.case((dies, sa.func.now()), else_=job.c.completed_at),
+            chain_completed_at=sa.case((ended, sa.func.now()), else_=job.c.chain_completed_at),
+            chain_status=sa.case((ends_on_another, status(JobStatus.DEAD)), else_=job.c.chain_status),
+            last_error=sa.case((dies, error), else_=job.c.last_error),
+            changed_xid=sa.case((dies | starts, XID), else_=job.c.changed_xid),
         )
         .returning(*remembered(job), job.c.last_error, job.c.has_waiters)
         .cte("changed")
@@ -398,7 +377,7 @@ def _changed(model: type[JobMixin[Any]], counted: CTE, locked: CTE) -> CTE:
 
 
 @once_a_model
-def clear_waiters(model: type[JobMixin[Any]]) -> Update:
+def clear_waiters(model: type[JobMixin[Any]]) -> sa.Update:
     """Clear the mark of chains whose waiting jobs were all unblocked, and notify waiting callers if this commits.
 
     Parameters: `ids`. Changes: `has_waiters`; not `changed_xid`, for the jobs are unchanged. Obliges: the roots are
@@ -407,32 +386,34 @@ def clear_waiters(model: type[JobMixin[Any]]) -> Update:
     """
     job = table(model)
     return (
-        update(job)
-        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
+        sa.update(job)
+        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
         .values(has_waiters=False)
-        .returning(func.pg_notify(model.__jobqueue__.channel("ended"), cast(job.c.id, Text)))
+        .returning(sa.func.pg_notify(model.__jobqueue__.channel("ended"), sa.cast(job.c.id, sa.Text)))
     )
 
 
 @once_a_model
-def counts(model: type[JobMixin[Any]]) -> Select[Any]:
+def counts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count the chains that a job waits for, or did, by how they stand.
 
     Parameters: `job_id`. Shape: one row `(is_there, open, completed, dead, cancelled)`, whether there is such a job first.
     Locks: none. Index: the primary keys.
     """
     job, root, edge = table(model), table(model).alias("root"), table(model.Blocker)
-    job_id = bindparam("job_id", type_=job.c.id.type)
+    job_id = sa.bindparam("job_id", type_=job.c.id.type)
     ended = root.c.chain_completed_at.is_not(None)
-    outcome = func.coalesce(root.c.chain_status, root.c.status)
+    outcome = sa.func.coalesce(root.c.chain_status, root.c.status)
 
-    def counted(*conditions: ColumnElement[bool]) -> ColumnElement[Any]:
-        return func.count().filter(*conditions)
+    def counted(*conditions: sa.ColumnElement[bool]) -> sa.ColumnElement[Any]:
+        return sa.func.count().filter(*conditions)
 
-    is_there: ColumnElement[Any] = select(job.c.id).where(job.c.id == job_id).exists()
+    is_there: sa.ColumnElement[Any] = sa.select(job.c.id).where(job.c.id == job_id).exists()
     ends = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
     columns = [is_there.label("is_there"), counted(~ended).label("open")]
     columns += [counted(ended, outcome == status(one)).label(one.value) for one in ends]
     return (
-        select(*columns).select_from(edge.join(root, root.c.id == edge.c.blocked_by_chain_id)).where(edge.c.job_id == job_id)
+        sa.select(*columns)
+        .select_from(edge.join(root, root.c.id == edge.c.blocked_by_chain_id))
+        .where(edge.c.job_id == job_id)
     )

@@ -10,34 +10,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import (
-    CTE,
-    BigInteger,
-    Boolean,
-    ColumnElement,
-    Delete,
-    FromClause,
-    Insert,
-    Integer,
-    Interval,
-    Select,
-    SmallInteger,
-    Table,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    case,
-    cast,
-    collate,
-    column,
-    delete,
-    func,
-    insert,
-    literal_column,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.dialects.postgresql import insert as upsert
 
@@ -88,18 +61,18 @@ def copy_staged(model: type[JobMixin[Any]]) -> str:
     return f"COPY {model.__jobqueue__.qualified('job_bulk_staging')} ({', '.join(STAGED)}) FROM STDIN (FORMAT csv)"
 
 
-def guard() -> Select[Any]:
+def guard() -> sa.Select[Any]:
     """Set, until the transaction ends, what these statements need.
 
     Joins by hash, whatever an empty table's statistics say: nested loops over the staging table are quadratic. No
     compilation of expressions, which takes longer than it saves here; room to sort keys in.
     """
     settings = {"enable_nestloop": "off", "enable_mergejoin": "off", "jit": "off", "work_mem": "64MB"}
-    return select(*(func.set_config(name, value, literal_column("true")) for name, value in settings.items()))
+    return sa.select(*(sa.func.set_config(name, value, sa.literal_column("true")) for name, value in settings.items()))
 
 
 @once_a_model
-def take_write(model: type[JobMixin[Any]]) -> Insert:
+def take_write(model: type[JobMixin[Any]]) -> sa.Insert:
     """Enter a write into the ledger, unless it is there.
 
     Parameters: `write_id`, `sequence`, `written_by`. Shape: `(sequence,)`, or nothing when it has been written before.
@@ -108,18 +81,18 @@ def take_write(model: type[JobMixin[Any]]) -> Insert:
     `pk_job_bulk_write`.
     """
     write = table(model.Write)
-    zero: ColumnElement[int] = literal_column("0")
+    zero: sa.ColumnElement[int] = sa.literal_column("0")
     return (
         upsert(write)
         .values(
-            write_id=bindparam("write_id", type_=Text),
-            sequence=bindparam("sequence", type_=BigInteger),
+            write_id=sa.bindparam("write_id", type_=sa.Text),
+            sequence=sa.bindparam("sequence", type_=sa.BigInteger),
             staged=zero,
             enqueued=zero,
             duplicates=zero,
             rejected=zero,
             fingerprint=zero,
-            written_by=bindparam("written_by", type_=Text),
+            written_by=sa.bindparam("written_by", type_=sa.Text),
         )
         .on_conflict_do_nothing(index_elements=[write.c.write_id, write.c.sequence])
         .returning(write.c.sequence)
@@ -127,38 +100,38 @@ def take_write(model: type[JobMixin[Any]]) -> Insert:
 
 
 @once_a_model
-def account(model: type[JobMixin[Any]]) -> Update:
+def account(model: type[JobMixin[Any]]) -> sa.Update:
     """Record the result of a write. Parameters: `of_write`, `of_sequence`, the numbers and `fingerprint` by their names.
 
     Obliges: `take_write` in the same transaction. Index: `pk_job_bulk_write`.
     """
     write = table(model.Write)
     return (
-        update(write)
+        sa.update(write)
         .where(
-            write.c.write_id == bindparam("of_write", type_=Text),
-            write.c.sequence == bindparam("of_sequence", type_=BigInteger),
+            write.c.write_id == sa.bindparam("of_write", type_=sa.Text),
+            write.c.sequence == sa.bindparam("of_sequence", type_=sa.BigInteger),
         )
-        .values({name: bindparam(name, type_=BigInteger) for name in (*COUNTED, "fingerprint")})
+        .values({name: sa.bindparam(name, type_=sa.BigInteger) for name in (*COUNTED, "fingerprint")})
     )
 
 
 @once_a_model
-def find_write(model: type[JobMixin[Any]]) -> Select[Any]:
+def find_write(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the ledger's entry of a write, if it has committed.
 
     Parameters: `write_id`, `sequence`. Shape: `(staged, enqueued, duplicates, rejected, fingerprint)`, or no row.
     Locks: none. Index: `pk_job_bulk_write`.
     """
     write = table(model.Write)
-    return select(*(write.c[name] for name in COUNTED), write.c.fingerprint).where(
-        write.c.write_id == bindparam("write_id", type_=Text),
-        write.c.sequence == bindparam("sequence", type_=BigInteger),
+    return sa.select(*(write.c[name] for name in COUNTED), write.c.fingerprint).where(
+        write.c.write_id == sa.bindparam("write_id", type_=sa.Text),
+        write.c.sequence == sa.bindparam("sequence", type_=sa.BigInteger),
     )
 
 
 @once_a_model
-def count_staged(model: type[JobMixin[Any]]) -> Select[Any]:
+def count_staged(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count the rows that a write's tasks have staged, by queue.
 
     Parameters: `write_id`, `sequence`, `task_ids`.
@@ -168,13 +141,13 @@ def count_staged(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     stage = table(model.Stage)
     return (
-        select(
+        sa.select(
             stage.c.queue,
-            func.count(),
-            func.count(stage.c.rejected_reason),
-            func.count(stage.c.deduplication_key),
-            func.count(stage.c.blockers),
-            func.max(stage.c.fairness_key).label("fairness_key"),
+            sa.func.count(),
+            sa.func.count(stage.c.rejected_reason),
+            sa.func.count(stage.c.deduplication_key),
+            sa.func.count(stage.c.blockers),
+            sa.func.max(stage.c.fairness_key).label("fairness_key"),
         )
         .where(*_of_write(stage))
         .group_by(stage.c.queue)
@@ -182,7 +155,7 @@ def count_staged(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> Insert:
+def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> sa.Insert:
     """Insert jobs from the rows that a write's tasks have staged, none of which has blockers.
 
     `keyed`: whether any row has a deduplication key. The rows are then inserted in the order of type and key, so that two
@@ -197,15 +170,15 @@ def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> In
     job, stage = table(model), table(model.Stage)
     pending = {
         "status": status(JobStatus.PENDING),
-        "open_blockers": literal_column("0"),
-        "has_waiters": literal_column("false"),
+        "open_blockers": sa.literal_column("0"),
+        "has_waiters": sa.literal_column("false"),
     }
-    statement: Insert = _insert(job, stage, stage, pending, keyed=keyed, skip=skip)
+    statement: sa.Insert = _insert(job, stage, stage, pending, keyed=keyed, skip=skip)
     return statement
 
 
 @once_a_model
-def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> Select[Any]:
+def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> sa.Select[Any]:
     """Make jobs of what is staged, and the edges to the chains they wait for, new ones and those that were there.
 
     Parameters: as `enqueue_staged`, and parallel arrays `ended_ids`, `completed`: the chains that were there and have
@@ -218,14 +191,16 @@ def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> S
     job, stage, edge_table = table(model), table(model.Stage), table(model.Blocker)
     edge = _once(_edges(model, decided=True))
     waits = (
-        select(edge.c.job_id, func.count().filter(~edge.c.is_resolved).label("open")).group_by(edge.c.job_id).cte("waits")
+        sa.select(edge.c.job_id, sa.func.count().filter(~edge.c.is_resolved).label("open"))
+        .group_by(edge.c.job_id)
+        .cte("waits")
     )
-    awaited = select(edge.c.chain_id).distinct().cte("awaited")
+    awaited = sa.select(edge.c.chain_id).distinct().cte("awaited")
     source = stage.outerjoin(waits, waits.c.job_id == stage.c.id).outerjoin(awaited, awaited.c.chain_id == stage.c.id)
-    still_open = func.coalesce(waits.c.open, literal_column("0"), type_=Integer)
+    still_open = sa.func.coalesce(waits.c.open, sa.literal_column("0"), type_=sa.Integer)
     values = {
-        "status": cast(
-            case((still_open > literal_column("0"), status(JobStatus.BLOCKED)), else_=status(JobStatus.PENDING)),
+        "status": sa.cast(
+            sa.case((still_open > sa.literal_column("0"), status(JobStatus.BLOCKED)), else_=status(JobStatus.PENDING)),
             job.c.status.type,
         ),
         "open_blockers": still_open,
@@ -234,21 +209,21 @@ def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> S
     inserted = _insert(job, stage, source, values, keyed=keyed, skip=skip).returning(job.c.id).cte("inserted")
     names = ["job_id", "blocked_by_chain_id", "index", "is_resolved", "on_failure", "trace_context"]
     written = (
-        insert(edge_table)
+        sa.insert(edge_table)
         .from_select(
             names,
-            select(
+            sa.select(
                 edge.c.job_id, edge.c.chain_id, edge.c.place, edge.c.is_resolved, edge.c.on_failure, edge.c.trace_context
             ).select_from(edge.join(inserted, inserted.c.id == edge.c.job_id)),
         )
-        .returning(literal_column("1"))
+        .returning(sa.literal_column("1"))
         .cte("written")
     )
-    return select(func.count()).select_from(inserted).add_cte(written)
+    return sa.select(sa.func.count()).select_from(inserted).add_cte(written)
 
 
 @once_a_model
-def chains_waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
+def chains_waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Name the chains that staged jobs wait for and that are not staged themselves.
 
     Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(chain_id,)`, distinct, no order. Index:
@@ -256,12 +231,12 @@ def chains_waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     edge = _once(_edges(model))
     new = table(model.Stage).alias("new")
-    own = select(new.c.id).where(*_of_write(new), new.c.rejected_reason.is_(None), new.c.id == edge.c.chain_id)
-    return select(edge.c.chain_id).where(~own.exists()).distinct()
+    own = sa.select(new.c.id).where(*_of_write(new), new.c.rejected_reason.is_(None), new.c.id == edge.c.chain_id)
+    return sa.select(edge.c.chain_id).where(~own.exists()).distinct()
 
 
 @once_a_model
-def circular_edges(model: type[JobMixin[Any]]) -> Select[Any]:
+def circular_edges(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the edges that a cycle could contain: from the blocking chains to the jobs that wait for them.
 
     Parameters: `write_id`, `sequence`, `task_ids`. Shape: `(job_id, chain_id)`, unordered. Index:
@@ -269,22 +244,22 @@ def circular_edges(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     edge = _once(_edges(model))
     waiting, awaited = edge.alias("waiting"), edge.alias("awaited")
-    return select(edge.c.job_id, edge.c.chain_id).where(
-        edge.c.chain_id.in_(select(waiting.c.job_id)), edge.c.job_id.in_(select(awaited.c.chain_id))
+    return sa.select(edge.c.job_id, edge.c.chain_id).where(
+        edge.c.chain_id.in_(sa.select(waiting.c.job_id)), edge.c.job_id.in_(sa.select(awaited.c.chain_id))
     )
 
 
 @once_a_model
-def reject_staged(model: type[JobMixin[Any]]) -> Insert:
+def reject_staged(model: type[JobMixin[Any]]) -> sa.Insert:
     """Keep the rows of a write that could not be jobs. Parameters: `write_id`, `sequence`, `task_ids`.
 
     Index: `ix_job_bulk_staging_write`.
     """
     stage, reject = table(model.Stage), table(model.Reject)
     names = ["write_id", "sequence", "task_id", "row", "field", "reason", "record"]
-    return insert(reject).from_select(
+    return sa.insert(reject).from_select(
         names,
-        select(
+        sa.select(
             stage.c.write_id,
             stage.c.sequence,
             stage.c.task_id,
@@ -297,155 +272,166 @@ def reject_staged(model: type[JobMixin[Any]]) -> Insert:
 
 
 @once_a_model
-def reject_taken_ids(model: type[JobMixin[Any]]) -> Update:
+def reject_taken_ids(model: type[JobMixin[Any]]) -> sa.Update:
     """Mark staged rows as rejected whose id a job has, and all but one of those that share an id.
 
     Parameters: `of_write_id`, `of_sequence`, `of_task_ids`. Shape: none; the count of rows is that of rows marked.
     Locks: the staged rows. Index: `ix_job_bulk_staging_write`; it reads the whole queue, after a conflict only.
     """
     job, stage, each = table(model), table(model.Stage), table(model.Stage).alias("each")
-    place = func.row_number().over(partition_by=each.c.id, order_by=(each.c.task_id, each.c.row))
+    place = sa.func.row_number().over(partition_by=each.c.id, order_by=(each.c.task_id, each.c.row))
     found = (
-        select(each.c.task_id, each.c.row, place.label("place"), job.c.id.label("job_id"))
+        sa.select(each.c.task_id, each.c.row, place.label("place"), job.c.id.label("job_id"))
         .select_from(each.outerjoin(job, job.c.id == each.c.id))
         .where(*_of_write(each, "of_"), each.c.rejected_reason.is_(None))
         .subquery("found")
     )
     names = [name for name in STAGED[STAGED.index("id") : STAGED.index("rejected_field")] if name != "input"]
-    pairs = chain.from_iterable((literal_column(f"'{name}'"), stage.c[name]) for name in names)
+    pairs = chain.from_iterable((sa.literal_column(f"'{name}'"), stage.c[name]) for name in names)
     # Nulls are left out of the row, but not of its input.
-    record = func.jsonb_strip_nulls(func.jsonb_build_object(*pairs)).op("||")(
-        func.jsonb_build_object(literal_column("'input'"), stage.c.input)
+    record = sa.func.jsonb_strip_nulls(sa.func.jsonb_build_object(*pairs)).op("||")(
+        sa.func.jsonb_build_object(sa.literal_column("'input'"), stage.c.input)
     )
     return (
-        update(stage)
+        sa.update(stage)
         .where(*_of_write(stage, "of_"), stage.c.task_id == found.c.task_id, stage.c.row == found.c.row)
-        .where((found.c.place > literal_column("1")) | found.c.job_id.is_not(None))
+        .where((found.c.place > sa.literal_column("1")) | found.c.job_id.is_not(None))
         .values(
-            rejected_field=literal_column("'id'"),
-            rejected_reason=literal_column("'is that of another job, in the queue or in this write'"),
-            record=cast(record, Text),
+            rejected_field=sa.literal_column("'id'"),
+            rejected_reason=sa.literal_column("'is that of another job, in the queue or in this write'"),
+            record=sa.cast(record, sa.Text),
         )
     )
 
 
 @once_a_model
-def clear_stage(model: type[JobMixin[Any]]) -> Delete:
+def clear_stage(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete the rows that a write has staged, in this part of it and in those before, by whatever task.
 
     Parameters: `write_id`, `sequence`. Index: `ix_job_bulk_staging_write`.
     """
     stage = table(model.Stage)
-    return delete(stage).where(
-        stage.c.write_id == bindparam("write_id", type_=Text), stage.c.sequence <= bindparam("sequence", type_=BigInteger)
+    return sa.delete(stage).where(
+        stage.c.write_id == sa.bindparam("write_id", type_=sa.Text),
+        stage.c.sequence <= sa.bindparam("sequence", type_=sa.BigInteger),
     )
 
 
 @once_a_model
-def clear_tasks(model: type[JobMixin[Any]]) -> Delete:
+def clear_tasks(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete the rows that the tasks of one writer have staged. Another writer of the same write keeps its rows.
 
     Parameters: `write_id`, `sequence`, `first_task_id`, `last_task_id`. Index: `ix_job_bulk_staging_write`.
     """
     stage = table(model.Stage)
-    return delete(stage).where(
-        stage.c.write_id == bindparam("write_id", type_=Text),
-        stage.c.sequence == bindparam("sequence", type_=BigInteger),
-        stage.c.task_id.between(bindparam("first_task_id", type_=BigInteger), bindparam("last_task_id", type_=BigInteger)),
+    return sa.delete(stage).where(
+        stage.c.write_id == sa.bindparam("write_id", type_=sa.Text),
+        stage.c.sequence == sa.bindparam("sequence", type_=sa.BigInteger),
+        stage.c.task_id.between(
+            sa.bindparam("first_task_id", type_=sa.BigInteger), sa.bindparam("last_task_id", type_=sa.BigInteger)
+        ),
     )
 
 
 @once_a_model
-def clear_left_over(model: type[JobMixin[Any]]) -> Delete:
+def clear_left_over(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete staged rows of writes that died. Parameters: `age`, an interval. Index: none, it reads the staging table."""
     stage = table(model.Stage)
-    return delete(stage).where(stage.c.staged_at < func.now() - bindparam("age", type_=Interval))
+    return sa.delete(stage).where(stage.c.staged_at < sa.func.now() - sa.bindparam("age", type_=sa.Interval))
 
 
-def _of_write(stage: FromClause, prefix: str = "") -> list[ColumnElement[bool]]:
+def _of_write(stage: sa.FromClause, prefix: str = "") -> list[sa.ColumnElement[bool]]:
     # An UPDATE sets each column that a parameter is named as.
     return [
-        stage.c.write_id == bindparam(f"{prefix}write_id", type_=Text),
-        stage.c.sequence == bindparam(f"{prefix}sequence", type_=BigInteger),
-        stage.c.task_id == any_(array(f"{prefix}task_ids", BigInteger())),
+        stage.c.write_id == sa.bindparam(f"{prefix}write_id", type_=sa.Text),
+        stage.c.sequence == sa.bindparam(f"{prefix}sequence", type_=sa.BigInteger),
+        stage.c.task_id == sa.any_(array(f"{prefix}task_ids", sa.BigInteger())),
     ]
 
 
-def _once(edges: Select[Any]) -> CTE:
+def _once(edges: sa.Select[Any]) -> sa.CTE:
     """Return a materialized CTE of blockers. Joined directly, they may be computed again for every staged row."""
     return edges.cte("edge").prefix_with("MATERIALIZED")
 
 
-def _edges(model: type[JobMixin[Any]], *, decided: bool = False) -> Select[Any]:
+def _edges(model: type[JobMixin[Any]], *, decided: bool = False) -> sa.Select[Any]:
     """Return the staged blockers; with `decided`, also whether each of them is resolved."""
     stage = table(model.Stage)
     key = id_parameter(model.__jobqueue__)
     each = (
-        func.unnest(stage.c.blockers)
-        .table_valued(column("chain_id", key), with_ordinality="ordinal", joins_implicitly=True)
+        sa.func.unnest(stage.c.blockers)
+        .table_valued(sa.column("chain_id", key), with_ordinality="ordinal", joins_implicitly=True)
         .render_derived("each")
     )
-    on_failure = func.coalesce(stage.c.on_failure, literal_column(f"'{OnFailure.WAIT}'"), type_=Text)
+    on_failure = sa.func.coalesce(stage.c.on_failure, sa.literal_column(f"'{OnFailure.WAIT}'"), type_=sa.Text)
     columns: list[Any] = [stage.c.id.label("job_id"), each.c.chain_id]
-    chosen: Select[Any]
+    chosen: sa.Select[Any]
     if not decided:
-        chosen = select(*columns).select_from(stage, each)
+        chosen = sa.select(*columns).select_from(stage, each)
     else:
         ended = (
-            func.unnest(array("ended_ids", key), array("completed", Boolean()))
-            .table_valued(column("chain_id", key), column("completed", Boolean))
+            sa.func.unnest(array("ended_ids", key), array("completed", sa.Boolean()))
+            .table_valued(sa.column("chain_id", key), sa.column("completed", sa.Boolean))
             .render_derived("ended")
         )
-        fails = ~ended.c.completed & (on_failure != literal_column(f"'{OnFailure.CONTINUE}'"))
+        fails = ~ended.c.completed & (on_failure != sa.literal_column(f"'{OnFailure.CONTINUE}'"))
         columns += [
-            cast(each.c.ordinal - literal_column("1"), Integer).label("place"),
+            sa.cast(each.c.ordinal - sa.literal_column("1"), sa.Integer).label("place"),
             (ended.c.chain_id.is_not(None) & ~fails).label("is_resolved"),
             on_failure.label("on_failure"),
-            func.coalesce(stage.c.trace_context, bindparam("trace_context", type_=Text), type_=Text).label("trace_context"),
+            sa.func.coalesce(stage.c.trace_context, sa.bindparam("trace_context", type_=sa.Text), type_=sa.Text).label(
+                "trace_context"
+            ),
         ]
-        reached = stage.join(each, literal_column("true")).outerjoin(ended, ended.c.chain_id == each.c.chain_id)
-        chosen = select(*columns).select_from(reached)
+        reached = stage.join(each, sa.literal_column("true")).outerjoin(ended, ended.c.chain_id == each.c.chain_id)
+        chosen = sa.select(*columns).select_from(reached)
     return chosen.where(*_of_write(stage), stage.c.rejected_reason.is_(None), stage.c.blockers.is_not(None))
 
 
-def _insert(job: Table, stage: Table, source: FromClause, decided: dict[str, Any], *, keyed: bool, skip: bool) -> Any:
-    def given(name: str, kind: Any) -> ColumnElement[Any]:
-        return func.coalesce(stage.c[name], bindparam(name, type_=kind), type_=kind)
+def _insert(
+    job: sa.Table, stage: sa.Table, source: sa.FromClause, decided: dict[str, Any], *, keyed: bool, skip: bool
+) -> Any:
+    def given(name: str, kind: Any) -> sa.ColumnElement[Any]:
+        return sa.func.coalesce(stage.c[name], sa.bindparam(name, type_=kind), type_=kind)
 
-    type_name = given("type_name", Text())
-    trace = given("trace_context", Text())
-    due = func.greatest(stage.c.scheduled_at, func.now() + func.coalesce(stage.c.delay, literal_column("interval '0'")))
+    type_name = given("type_name", sa.Text())
+    trace = given("trace_context", sa.Text())
+    due = sa.func.greatest(
+        stage.c.scheduled_at, sa.func.now() + sa.func.coalesce(stage.c.delay, sa.literal_column("interval '0'"))
+    )
     values: dict[str, Any] = {
         "id": stage.c.id,
-        "queue": given("queue", Text()),
-        "fairness_key": func.coalesce(stage.c.fairness_key, literal_column("''"), type_=Text),
+        "queue": given("queue", sa.Text()),
+        "fairness_key": sa.func.coalesce(stage.c.fairness_key, sa.literal_column("''"), type_=sa.Text),
         "type_name": type_name,
-        "priority": given("priority", SmallInteger()),
+        "priority": given("priority", sa.SmallInteger()),
         "chain_id": stage.c.id,
         "chain_type_name": type_name,
-        "input": func.coalesce(stage.c.input, cast(literal_column("'null'"), JSONB), type_=JSONB),
-        "input_version": given("input_version", Integer()),
+        "input": sa.func.coalesce(stage.c.input, sa.cast(sa.literal_column("'null'"), JSONB), type_=JSONB),
+        "input_version": given("input_version", sa.Integer()),
         "scheduled_at": due,
-        "max_attempts": given("max_attempts", Integer()),
+        "max_attempts": given("max_attempts", sa.Integer()),
         "timeout": stage.c.timeout,
         "deduplication_key": stage.c.deduplication_key,
         "trace_context": trace,
         "chain_trace_context": trace,
-        "rate_cost": given("rate_cost", Integer()),
+        "rate_cost": given("rate_cost", sa.Integer()),
         "expires_at": stage.c.expires_at,
         "ordering_key": stage.c.ordering_key,
         "skip_while_retrying": stage.c.skip_while_retrying,
     } | decided
-    chosen = select(*values.values()).select_from(source).where(*_of_write(stage), stage.c.rejected_reason.is_(None))
+    chosen = sa.select(*values.values()).select_from(source).where(*_of_write(stage), stage.c.rejected_reason.is_(None))
     if keyed:
         # By code point: any order will do that all writes share. The first of equal keys is the one that stays.
         chosen = chosen.order_by(
-            collate(type_name, "C"), collate(stage.c.deduplication_key, "C"), stage.c.task_id, stage.c.row
+            sa.collate(type_name, "C"), sa.collate(stage.c.deduplication_key, "C"), stage.c.task_id, stage.c.row
         )
     statement = upsert(job).from_select(list(values), chosen)
     if keyed and skip:
         statement = statement.on_conflict_do_nothing(
             index_elements=[job.c.chain_type_name, job.c.deduplication_key],
-            index_where=literal_column("deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"),
+            index_where=sa.literal_column(
+                "deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"
+            ),
         )
     return statement

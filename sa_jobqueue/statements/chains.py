@@ -10,26 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    CompoundSelect,
-    Integer,
-    Select,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    case,
-    cast,
-    column,
-    func,
-    insert,
-    literal_column,
-    null,
-    select,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
 
 from sa_jobqueue.models import JobMixin
@@ -40,7 +21,7 @@ from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> Select[Any]:
+def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> sa.Select[Any]:
     """Complete many attempts of one worker in chains of several jobs, and insert the continuations of those that go on.
 
     Parameters: parallel arrays `ids`, `attempts`, `outputs` (JSON texts; null for one that goes on), at most
@@ -58,35 +39,37 @@ def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> Select[
     key = id_parameter(model.__jobqueue__)
     ids = array("ids", key)
     place = position(ids, job.c.id)
-    worker = bindparam("worker_id", type_=Text)
+    worker = sa.bindparam("worker_id", type_=sa.Text)
     locked = free(job, array("locks", key))
-    continues = func.coalesce(job.c.id == any_(array("parents", key)), False) if columns else literal_column("false")
+    continues = (
+        sa.func.coalesce(job.c.id == sa.any_(array("parents", key)), False) if columns else sa.literal_column("false")
+    )
     ended = (
-        update(job)
+        sa.update(job)
         .where(
-            job.c.id == any_(locked),
-            job.c.chain_id == any_(locked),
-            job.c.attempt == element(array("attempts", Integer()), place),
+            job.c.id == sa.any_(locked),
+            job.c.chain_id == sa.any_(locked),
+            job.c.attempt == element(array("attempts", sa.Integer()), place),
             job.c.leased_by == worker,
             is_running(job),
         )
         .values(
             status=status(JobStatus.COMPLETED),
-            output=cast(element(array("outputs", Text()), place), JSONB),
-            completed_at=func.now(),
+            output=sa.cast(element(array("outputs", sa.Text()), place), JSONB),
+            completed_at=sa.func.now(),
             completed_by=worker,
-            leased_by=null(),
-            leased_until=null(),
-            last_error=null(),
-            chain_completed_at=case(((job.c.chain_index == 0) & ~continues, func.now())),
+            leased_by=sa.null(),
+            leased_until=sa.null(),
+            last_error=sa.null(),
+            chain_completed_at=sa.case(((job.c.chain_index == 0) & ~continues, sa.func.now())),
             changed_xid=XID,
         )
         .returning(job.c.id, job.c.chain_id, job.c.status, job.c.has_waiters, continues.label("continues"))
         .cte("ended")
     )
     roots = end_chains(job, ended, ~ended.c.continues)
-    outcome = case((~ended.c.continues, ended.c.status)).label("status")
-    chosen = select(ended.c.id, outcome, ended.c.chain_id, awaited(ended, roots))
+    outcome = sa.case((~ended.c.continues, ended.c.status)).label("status")
+    chosen = sa.select(ended.c.id, outcome, ended.c.chain_id, awaited(ended, roots))
     if columns:
         chosen = chosen.add_cte(_inserted(model, columns, ended).cte("inserted"))
     return chosen
@@ -96,28 +79,29 @@ def _inserted(model: type[JobMixin[Any]], columns: Sequence[str], ended: Any) ->
     job = table(model)
     key = id_parameter(model.__jobqueue__)
     arrays: list[Any] = [array("parents", key)]
-    read: list[Any] = [column("parent", key)]
+    read: list[Any] = [sa.column("parent", key)]
     for name in columns:
-        kind: Any = Text() if isinstance(job.c[name].type, JSON) else job.c[name].type
+        kind: Any = sa.Text() if isinstance(job.c[name].type, sa.JSON) else job.c[name].type
         arrays.append(array(f"next_{name}", kind))
-        read.append(column(name, kind))
+        read.append(sa.column(name, kind))
     arrays += [array("delays", INTERVAL()), array("ats", TIMESTAMP(timezone=True))]
-    read += [column("delay", INTERVAL()), column("at", TIMESTAMP(timezone=True))]
-    given = func.unnest(*arrays).table_valued(*read).render_derived("given")
+    read += [sa.column("delay", INTERVAL()), sa.column("at", TIMESTAMP(timezone=True))]
+    given = sa.func.unnest(*arrays).table_valued(*read).render_derived("given")
     values = [
-        cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, JSON) else given.c[name] for name in columns
+        sa.cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, sa.JSON) else given.c[name]
+        for name in columns
     ]
-    due = func.greatest(given.c["at"], func.now() + func.coalesce(given.c.delay, literal_column("interval '0'")))
-    written = any_(func.array(select(ended.c.id).scalar_subquery()))
+    due = sa.func.greatest(given.c["at"], sa.func.now() + sa.func.coalesce(given.c.delay, sa.literal_column("interval '0'")))
+    written = sa.any_(sa.func.array(sa.select(ended.c.id).scalar_subquery()))
     return (
-        insert(job)
-        .from_select([*columns, "scheduled_at"], select(*values, due).select_from(given).where(given.c.parent == written))
+        sa.insert(job)
+        .from_select([*columns, "scheduled_at"], sa.select(*values, due).select_from(given).where(given.c.parent == written))
         .returning(job.c.id)
     )
 
 
 @once_a_model
-def lock(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Lock jobs in the order that everybody who waits takes them: roots by id, then continuations by id.
 
     Parameters: `ids`.
@@ -127,23 +111,23 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job = table(model)
     return (
-        select(
+        sa.select(
             job.c.id,
             job.c.chain_id,
             job.c.type_name,
             job.c.status,
             job.c.has_waiters,
             job.c.chain_completed_at.is_not(None).label("ended"),
-            func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type).label("outcome"),
+            sa.func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type).label("outcome"),
         )
-        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
+        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
         .order_by(job.c.root_id.is_not(None), job.c.id)
         .with_for_update(key_share=True)
     )
 
 
 @once_a_model
-def end(model: type[JobMixin[Any]]) -> Update:
+def end(model: type[JobMixin[Any]]) -> sa.Update:
     """End a chain whose last job, a continuation, has just completed.
 
     Parameters: `root`, its id. Shape: `(has_waiters,)`. Changes: the root's `chain_completed_at`, `chain_status`.
@@ -151,22 +135,22 @@ def end(model: type[JobMixin[Any]]) -> Update:
     """
     job = table(model)
     return (
-        update(job)
-        .where(job.c.id == bindparam("root", type_=id_parameter(model.__jobqueue__)))
-        .values(chain_completed_at=func.now(), chain_status=status(JobStatus.COMPLETED))
+        sa.update(job)
+        .where(job.c.id == sa.bindparam("root", type_=id_parameter(model.__jobqueue__)))
+        .values(chain_completed_at=sa.func.now(), chain_status=status(JobStatus.COMPLETED))
         .returning(job.c.has_waiters)
     )
 
 
 @once_a_model
-def chain_of(model: type[JobMixin[Any]]) -> Select[Any]:
+def chain_of(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Tell the chains of jobs, which never change. Parameters: `ids`. Shape: `(id, chain_id)`. Index: the primary key."""
     job = table(model)
-    return select(job.c.id, job.c.chain_id).where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
+    return sa.select(job.c.id, job.c.chain_id).where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
 
 
 @once_a_model
-def last_job(model: type[JobMixin[Any]]) -> Select[Any]:
+def last_job(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return a chain's last job as an ORM object, locked.
 
     Parameters: `chain_id`. Shape: `(Job,)`. Locks: the row, awaited, after the root's.
@@ -174,24 +158,24 @@ def last_job(model: type[JobMixin[Any]]) -> Select[Any]:
     Index: `uq_job_chain`, and the primary key for a root alone.
     """
     job: Any = model
-    chain_id = bindparam("chain_id", type_=id_parameter(model.__jobqueue__))
+    chain_id = sa.bindparam("chain_id", type_=id_parameter(model.__jobqueue__))
     last = (
-        select(job.id)
+        sa.select(job.id)
         .where(job.root_id == chain_id)
         .order_by(job.chain_index.desc())
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
         .scalar_subquery()
     )
     return (
-        select(model)
-        .where(job.id == func.coalesce(last, chain_id))
+        sa.select(model)
+        .where(job.id == sa.func.coalesce(last, chain_id))
         .with_for_update(key_share=True, of=model)
         .execution_options(populate_existing=True)
     )
 
 
 @once_a_model
-def complete_unclaimed(model: type[JobMixin[Any]], *, continues: bool) -> Update:
+def complete_unclaimed(model: type[JobMixin[Any]], *, continues: bool) -> sa.Update:
     """Complete a job that no worker completes: blocked, pending or running, from its application's own transaction.
 
     Parameters: `job_id`, `job_output` (JSON text; null when it goes on).
@@ -199,18 +183,18 @@ def complete_unclaimed(model: type[JobMixin[Any]], *, continues: bool) -> Update
     unless it goes on. Obliges: the job and its root are locked by this transaction. Index: the primary key.
     """
     job = table(model)
-    chain_end: dict[str, Any] = {} if continues else {"chain_completed_at": case((job.c.chain_index == 0, func.now()))}
+    chain_end: dict[str, Any] = {} if continues else {"chain_completed_at": sa.case((job.c.chain_index == 0, sa.func.now()))}
     return (
-        update(job)
-        .where(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        sa.update(job)
+        .where(job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
         .values(
             status=status(JobStatus.COMPLETED),
-            output=cast(bindparam("job_output", type_=Text), JSONB),
-            completed_at=func.now(),
-            completed_by=null(),
-            leased_by=null(),
-            leased_until=null(),
-            last_error=null(),
+            output=sa.cast(sa.bindparam("job_output", type_=sa.Text), JSONB),
+            completed_at=sa.func.now(),
+            completed_by=sa.null(),
+            leased_by=sa.null(),
+            leased_until=sa.null(),
+            last_error=sa.null(),
             changed_xid=XID,
             **chain_end,
         )
@@ -219,7 +203,7 @@ def complete_unclaimed(model: type[JobMixin[Any]], *, continues: bool) -> Update
 
 
 @once_a_model
-def edges_of(model: type[JobMixin[Any]]) -> CompoundSelect[Any]:
+def edges_of(model: type[JobMixin[Any]]) -> sa.CompoundSelect[Any]:
     """Return the edges between chains and others: what their jobs wait or waited for, and what waits or waited for them.
 
     Parameters: `ids`, of roots; `limit`, of edges of each of three kinds.
@@ -228,12 +212,12 @@ def edges_of(model: type[JobMixin[Any]]) -> CompoundSelect[Any]:
     Index: `pk_job_blocker` for roots, `uq_job_chain` for continuations, `ix_job_blocker_chain` for those that wait.
     """
     job, edge = table(model), table(model.Blocker)
-    given = any_(array("ids", id_parameter(model.__jobqueue__)))
-    limit = bindparam("limit", type_=Integer)
+    given = sa.any_(array("ids", id_parameter(model.__jobqueue__)))
+    limit = sa.bindparam("limit", type_=sa.Integer)
     shown = (edge.c.blocked_by_chain_id, job.c.chain_id, edge.c.is_resolved)
     joined = edge.join(job, job.c.id == edge.c.job_id)
-    return union_all(
-        select(*shown).select_from(joined).where(edge.c.job_id == given).limit(limit),
-        select(*shown).select_from(joined).where(job.c.root_id == given).limit(limit),
-        select(*shown).select_from(joined).where(edge.c.blocked_by_chain_id == given).limit(limit),
+    return sa.union_all(
+        sa.select(*shown).select_from(joined).where(edge.c.job_id == given).limit(limit),
+        sa.select(*shown).select_from(joined).where(job.c.root_id == given).limit(limit),
+        sa.select(*shown).select_from(joined).where(edge.c.blocked_by_chain_id == given).limit(limit),
     )

@@ -10,25 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import (
-    CTE,
-    Integer,
-    Interval,
-    Select,
-    Text,
-    and_,
-    any_,
-    bindparam,
-    case,
-    cast,
-    func,
-    literal_column,
-    null,
-    select,
-    true,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
@@ -89,7 +71,7 @@ CANDIDATE: Final = (
 
 
 @once_a_model
-def claim(model: type[JobMixin[Any]]) -> Select[Any]:
+def claim(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Start an attempt on up to `limit` due jobs: late arrivals first, by id, then those of the lanes of a plan.
 
     Parameters: `late_ids`, `late_xids` (the transaction that changed each last, as text); the plan, `types`, `apart` and
@@ -105,13 +87,13 @@ def claim(model: type[JobMixin[Any]]) -> Select[Any]:
     Index: `ix_job_claim`, one probe a lane; the primary key for late arrivals. For a job with an ordering key also
     `ix_job_ordering` and `uq_job_ordering`, whose violation means that another claim has just started one.
     """
-    found = union_all(late(model, locks=True), scan(model, locks=True))
+    found = sa.union_all(late(model, locks=True), scan(model, locks=True))
     # The LIMIT stops the scans as soon as enough rows are locked.
-    return _started(model, found.limit(bindparam("limit", type_=Integer)).cte("picked"))
+    return _started(model, found.limit(sa.bindparam("limit", type_=sa.Integer)).cte("picked"))
 
 
 @once_a_model
-def candidates(model: type[JobMixin[Any]], *, inputs: bool) -> Select[Any]:
+def candidates(model: type[JobMixin[Any]], *, inputs: bool) -> sa.Select[Any]:
     """Read the jobs that a claim with these parameters would start, without locks: for a selector, or to find a refused job.
 
     Parameters: as `claim`, without its worker. With `inputs` payloads are read as well.
@@ -121,22 +103,24 @@ def candidates(model: type[JobMixin[Any]], *, inputs: bool) -> Select[Any]:
     `uq_job_ordering`.
     """
     job = table(model)
-    found = union_all(late(model, locks=False), scan(model, locks=False)).limit(bindparam("limit", type_=Integer))
+    found = sa.union_all(late(model, locks=False), scan(model, locks=False)).limit(sa.bindparam("limit", type_=sa.Integer))
     picked = found.cte("picked")
     columns: dict[str, ColumnElement[Any]] = {name: job.c[name] for name in CANDIDATE}
     columns["created_at"] = _bounded(job.c.created_at)
     if not inputs:
-        columns["input"] = cast(null(), job.c.input.type)
+        columns["input"] = sa.cast(sa.null(), job.c.input.type)
     read = (
-        select(cast(job.c.changed_xid, Text).label("changed_xid"), *(columns[name].label(name) for name in CANDIDATE))
-        .where(job.c.id == any_(func.array(select(picked.c.id).scalar_subquery())))
+        sa.select(
+            sa.cast(job.c.changed_xid, sa.Text).label("changed_xid"), *(columns[name].label(name) for name in CANDIDATE)
+        )
+        .where(job.c.id == sa.any_(sa.func.array(sa.select(picked.c.id).scalar_subquery())))
         .subquery("read")
     )
-    return select(func.now().label("now"), *read.c).select_from(here().outerjoin(read, true()))
+    return sa.select(sa.func.now().label("now"), *read.c).select_from(here().outerjoin(read, sa.true()))
 
 
 @once_a_model
-def remaining(model: type[JobMixin[Any]]) -> Select[Any]:
+def remaining(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return whether work is left in lanes: a job that a claim would start, or an ended chain that still blocks jobs.
 
     Parameters: the lanes as of `_lanes.scan`, and `types`. Shape: one row `(is_due, has_chains_to_unblock)`.
@@ -145,38 +129,38 @@ def remaining(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job, root = table(model), table(model).alias("root")
     lane = lanes(model)
-    probe = locked(ahead(job, lane, array("types", Text())).limit(literal_column("1"))).lateral("probe")
-    startable = select(probe.c.id).select_from(lane.join(probe, true())).limit(literal_column("1")).cte("startable")
+    probe = locked(ahead(job, lane, array("types", sa.Text())).limit(sa.literal_column("1"))).lateral("probe")
+    startable = sa.select(probe.c.id).select_from(lane.join(probe, sa.true())).limit(sa.literal_column("1")).cte("startable")
     chains_to_unblock = (
-        select(root.c.id).where(root.c.has_waiters, root.c.chain_completed_at.is_not(None)).order_by(root.c.id)
-    ).limit(literal_column("1"))
+        sa.select(root.c.id).where(root.c.has_waiters, root.c.chain_completed_at.is_not(None)).order_by(root.c.id)
+    ).limit(sa.literal_column("1"))
     columns: list[ColumnElement[Any]] = [
-        select(startable.c.id).scalar_subquery().is_not(None).label("is_due"),
+        sa.select(startable.c.id).scalar_subquery().is_not(None).label("is_due"),
         chains_to_unblock.scalar_subquery().is_not(None).label("has_chains_to_unblock"),
     ]
-    return select(*columns)
+    return sa.select(*columns)
 
 
-def _started(model: type[JobMixin[Any]], picked: CTE) -> Select[Any]:
+def _started(model: type[JobMixin[Any]], picked: sa.CTE) -> sa.Select[Any]:
     """Start an attempt on each of the rows picked; the shape of `claim`, and its duties."""
     job = table(model)
     claimed = (
-        update(job)
+        sa.update(job)
         # ARRAY(SELECT ...) runs once; a join with the CTE has plans that rescan the table for every row of it.
-        .where(job.c.id == any_(func.array(select(picked.c.id).scalar_subquery())))
+        .where(job.c.id == sa.any_(sa.func.array(sa.select(picked.c.id).scalar_subquery())))
         .values(
             status=status(JobStatus.RUNNING),
             attempt=job.c.attempt + 1,
-            started_at=func.now(),
-            leased_by=bindparam("worker_id", type_=Text),
-            leased_until=func.now() + job.c.timeout + bindparam("grace", type_=Interval),
+            started_at=sa.func.now(),
+            leased_by=sa.bindparam("worker_id", type_=sa.Text),
+            leased_until=sa.func.now() + job.c.timeout + sa.bindparam("grace", type_=sa.Interval),
             changed_xid=XID,
         )
         .returning(*claimed_columns(model))
         .cte("claimed")
     )
     columns = (claimed.c[name] for name in (*CLAIMED, *BEFORE))
-    return select(func.now().label("now"), *columns).select_from(here().outerjoin(claimed, true()))
+    return sa.select(sa.func.now().label("now"), *columns).select_from(here().outerjoin(claimed, sa.true()))
 
 
 def claimed_columns(model: type[JobMixin[Any]]) -> list[ColumnElement[Any]]:
@@ -187,22 +171,22 @@ def claimed_columns(model: type[JobMixin[Any]]) -> list[ColumnElement[Any]]:
     """
     job, attempt = table(model), table(model.Attempt)
     ended_at = (
-        select(_bounded(attempt.c.ended_at))
-        .where(attempt.c.job_id == job.c.id, attempt.c.attempt == job.c.attempt - literal_column("1"))
+        sa.select(_bounded(attempt.c.ended_at))
+        .where(attempt.c.job_id == job.c.id, attempt.c.attempt == job.c.attempt - sa.literal_column("1"))
         .correlate(job)
         .scalar_subquery()
     )
-    was_tried = job.c.attempt > literal_column("1")
-    is_small = func.pg_column_size(job.c.last_error) <= literal_column(str(MOST_ERROR_BYTES))
+    was_tried = job.c.attempt > sa.literal_column("1")
+    is_small = sa.func.pg_column_size(job.c.last_error) <= sa.literal_column(str(MOST_ERROR_BYTES))
     return [
         *(_bounded(job.c[name]).label(name) if name == "created_at" else job.c[name] for name in CLAIMED),
-        case((and_(was_tried, is_small), job.c.last_error)).label("last_error"),
-        case((was_tried, ended_at)).label("last_attempt_ended_at"),
+        sa.case((sa.and_(was_tried, is_small), job.c.last_error)).label("last_error"),
+        sa.case((was_tried, ended_at)).label("last_attempt_ended_at"),
     ]
 
 
 def _bounded(instant: ColumnElement[Any]) -> ColumnElement[Any]:
     """Return an instant within what Python can hold."""
-    first: ColumnElement[Any] = literal_column("'0001-01-02 00:00:00+00'")
-    last: ColumnElement[Any] = literal_column("'9999-12-30 00:00:00+00'")
-    return func.least(func.greatest(instant, first), last, type_=instant.type)
+    first: ColumnElement[Any] = sa.literal_column("'0001-01-02 00:00:00+00'")
+    last: ColumnElement[Any] = sa.literal_column("'9999-12-30 00:00:00+00'")
+    return sa.func.least(sa.func.greatest(instant, first), last, type_=instant.type)

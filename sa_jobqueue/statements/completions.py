@@ -5,25 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import (
-    CTE,
-    Boolean,
-    Double,
-    Integer,
-    Interval,
-    Select,
-    Table,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    case,
-    cast,
-    func,
-    null,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP, insert
 from sqlalchemy.sql.elements import ColumnElement, Grouping
 
@@ -45,7 +27,7 @@ from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def complete(model: type[JobMixin[Any]], *, in_session: bool = False) -> Update:
+def complete(model: type[JobMixin[Any]], *, in_session: bool = False) -> sa.Update:
     """Complete many attempts of one worker, each with its own output, where the job is its whole chain.
 
     A continuation, and a job that goes on in one, is `chains.complete`'s.
@@ -63,15 +45,15 @@ def complete(model: type[JobMixin[Any]], *, in_session: bool = False) -> Update:
     place = position(ids, job.c.id)
     return _completed(
         job,
-        fence=(job.c.id == any_(free(job, ids))) & (job.c.attempt == element(array("attempts", Integer()), place)),
-        output=cast(element(array("outputs", Text()), place), JSONB),
+        fence=(job.c.id == sa.any_(free(job, ids))) & (job.c.attempt == element(array("attempts", sa.Integer()), place)),
+        output=sa.cast(element(array("outputs", sa.Text()), place), JSONB),
         ends_chain=job.c.chain_index == 0,
         in_session=in_session,
     )
 
 
 @once_a_model
-def complete_one(model: type[JobMixin[Any]], *, continues: bool = False) -> Update:
+def complete_one(model: type[JobMixin[Any]], *, continues: bool = False) -> sa.Update:
     """Complete one attempt in the transaction that holds its handler's own writes; otherwise as `complete`.
 
     With `continues` the chain does not end here. A continuation's root must be locked by `chains.lock` before, and ended
@@ -85,48 +67,48 @@ def complete_one(model: type[JobMixin[Any]], *, continues: bool = False) -> Upda
     job = table(model)
     return _completed(
         job,
-        fence=(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
-        & (job.c.attempt == bindparam("job_attempt", type_=Integer)),
-        output=cast(bindparam("job_output", type_=Text), JSONB),
+        fence=(job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        & (job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer)),
+        output=sa.cast(sa.bindparam("job_output", type_=sa.Text), JSONB),
         ends_chain=None if continues else job.c.chain_index == 0,
         in_session=True,
     )
 
 
-def free(job: Table, ids: ColumnElement[Any]) -> ColumnElement[Any]:
+def free(job: sa.Table, ids: ColumnElement[Any]) -> ColumnElement[Any]:
     """Lock the rows that no other transaction holds, in the order of their ids, and return these ids as an array."""
     row = job.alias("row")
     found = (
-        select(row.c.id)
-        .where(row.c.id == any_(ids))
+        sa.select(row.c.id)
+        .where(row.c.id == sa.any_(ids))
         .order_by(row.c.id)
         .with_for_update(key_share=True, skip_locked=True)
         .cte("free")
     )
-    return func.array(select(found.c.id).scalar_subquery())
+    return sa.func.array(sa.select(found.c.id).scalar_subquery())
 
 
 def _completed(
-    job: Table,
+    job: sa.Table,
     *,
     fence: ColumnElement[bool],
     output: ColumnElement[Any],
     ends_chain: ColumnElement[bool] | None,
     in_session: bool,
-) -> Update:
-    worker = bindparam("worker_id", type_=Text)
-    chain_end = {} if ends_chain is None else {"chain_completed_at": case((ends_chain, func.now()))}
+) -> sa.Update:
+    worker = sa.bindparam("worker_id", type_=sa.Text)
+    chain_end = {} if ends_chain is None else {"chain_completed_at": sa.case((ends_chain, sa.func.now()))}
     return (
-        update(job)
+        sa.update(job)
         .where(fence, job.c.leased_by == worker, is_running(job))
         .values(
             status=status(JobStatus.COMPLETED),
             output=output,
-            completed_at=func.now(),
+            completed_at=sa.func.now(),
             completed_by=worker,
-            leased_by=null(),
-            leased_until=null(),
-            last_error=null(),
+            leased_by=sa.null(),
+            leased_until=sa.null(),
+            last_error=sa.null(),
             changed_xid=XID,
             **chain_end,
         )
@@ -135,7 +117,7 @@ def _completed(
 
 
 @once_a_model
-def finish(model: type[JobMixin[Any]]) -> Select[Any]:
+def finish(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """End many attempts of one worker without success: rescheduled, dead or cancelled, each with its history.
 
     Parameters: parallel arrays `ids`, `attempts`, `statuses`, `delays` (seconds until due again), `ats` (instants
@@ -154,84 +136,84 @@ def finish(model: type[JobMixin[Any]]) -> Select[Any]:
     key = id_parameter(model.__jobqueue__)
     ids = array("ids", key)
     place = position(ids, job.c.id)
-    worker = bindparam("worker_id", type_=Text)
-    to = element(array("statuses", Text()), place)
-    error = cast(element(array("errors", Text()), place), JSONB)
+    worker = sa.bindparam("worker_id", type_=sa.Text)
+    to = element(array("statuses", sa.Text()), place)
+    error = sa.cast(element(array("errors", sa.Text()), place), JSONB)
     instant = element(array("ats", TIMESTAMP(timezone=True)), place)
-    later = func.greatest(instant, func.now() + timedelta_of(element(array("delays", Double()), place)))
-    uncounted = element(array("uncounted", Integer()), place)
+    later = sa.func.greatest(instant, sa.func.now() + timedelta_of(element(array("delays", sa.Double()), place)))
+    uncounted = element(array("uncounted", sa.Integer()), place)
     locked = free(job, array("locks", key))
     ended = (
-        update(job)
+        sa.update(job)
         .where(
-            job.c.id == any_(locked),
-            job.c.chain_id == any_(locked),
-            job.c.attempt == element(array("attempts", Integer()), place),
+            job.c.id == sa.any_(locked),
+            job.c.chain_id == sa.any_(locked),
+            job.c.attempt == element(array("attempts", sa.Integer()), place),
             job.c.leased_by == worker,
             is_running(job),
         )
         .values(
-            status=cast(to, job.c.status.type),
-            scheduled_at=case((to == JobStatus.PENDING.value, later), else_=job.c.scheduled_at),
-            completed_at=case((to != JobStatus.PENDING.value, func.now())),
-            chain_completed_at=case(((to != JobStatus.PENDING.value) & (job.c.chain_index == 0), func.now())),
-            leased_by=null(),
-            leased_until=null(),
-            last_error=func.coalesce(error, job.c.last_error),
+            status=sa.cast(to, job.c.status.type),
+            scheduled_at=sa.case((to == JobStatus.PENDING.value, later), else_=job.c.scheduled_at),
+            completed_at=sa.case((to != JobStatus.PENDING.value, sa.func.now())),
+            chain_completed_at=sa.case(((to != JobStatus.PENDING.value) & (job.c.chain_index == 0), sa.func.now())),
+            leased_by=sa.null(),
+            leased_until=sa.null(),
+            last_error=sa.func.coalesce(error, job.c.last_error),
             # Without a limit on attempts there is no larger number.
-            max_attempts=func.least(job.c.max_attempts, LAST_ATTEMPT - uncounted) + uncounted,
+            max_attempts=sa.func.least(job.c.max_attempts, LAST_ATTEMPT - uncounted) + uncounted,
             changed_xid=XID,
         )
         .returning(*remembered(job), job.c.has_waiters)
         .cte("ended")
     )
     at = position(ids, ended.c.id)
-    over = cast(ended.c.status, Text) != JobStatus.PENDING.value
+    over = sa.cast(ended.c.status, sa.Text) != JobStatus.PENDING.value
     roots = end_chains(job, ended, over)
     return recorded(
         model,
         ended,
         worker=worker,
-        outcome=element(array("outcomes", Text()), at),
-        error=cast(element(array("errors", Text()), at), JSONB),
-        fingerprint=element(array("fingerprints", Text()), at),
-        reason=element(array("reasons", Text()), at),
+        outcome=element(array("outcomes", sa.Text()), at),
+        error=sa.cast(element(array("errors", sa.Text()), at), JSONB),
+        fingerprint=element(array("fingerprints", sa.Text()), at),
+        reason=element(array("reasons", sa.Text()), at),
         dead_letter_id=element(array("dead_letter_ids", key), at),
-        died=element(array("statuses", Text()), at) == JobStatus.DEAD.value,
+        died=element(array("statuses", sa.Text()), at) == JobStatus.DEAD.value,
     ).with_only_columns(ended.c.id, ended.c.status, ended.c.chain_id, awaited(ended, roots))
 
 
-def end_chains(job: Table, ended: Any, over: ColumnElement[bool]) -> CTE:
+def end_chains(job: sa.Table, ended: Any, over: ColumnElement[bool]) -> sa.CTE:
     """End the chains of those continuations among the rows of the CTE `ended` that are the last of their chain.
 
     Obliges: the roots are locked. Its values are arrays made of the CTE, which PostgreSQL computes once: a subquery for
     each row would be computed again where a root was changed meanwhile, which a CTE that writes does not survive.
     """
     last = (ended.c.chain_id != ended.c.id) & over
-    chains = func.array(select(ended.c.chain_id).where(last).scalar_subquery(), type_=ARRAY(job.c.id.type))
-    outcomes = func.array(select(ended.c.status).where(last).scalar_subquery(), type_=ARRAY(job.c.status.type))
-    outcome = Grouping(outcomes)[func.array_position(chains, job.c.id, type_=Integer)]
+    chains = sa.func.array(sa.select(ended.c.chain_id).where(last).scalar_subquery(), type_=ARRAY(job.c.id.type))
+    outcomes = sa.func.array(sa.select(ended.c.status).where(last).scalar_subquery(), type_=ARRAY(job.c.status.type))
+    outcome = Grouping(outcomes)[sa.func.array_position(chains, job.c.id, type_=sa.Integer)]
     return (
-        update(job)
-        .where(job.c.id == any_(chains))
-        .values(chain_completed_at=func.now(), chain_status=outcome)
+        sa.update(job)
+        .where(job.c.id == sa.any_(chains))
+        .values(chain_completed_at=sa.func.now(), chain_status=outcome)
         .returning(job.c.id, job.c.has_waiters)
         .cte("roots")
     )
 
 
-def awaited(ended: Any, roots: CTE) -> ColumnElement[bool]:
+def awaited(ended: Any, roots: sa.CTE) -> ColumnElement[bool]:
     """Return whether the chain of a row of `ended` has waiters, by its root's own row."""
-    of_root = select(roots.c.has_waiters).where(roots.c.id == ended.c.chain_id).scalar_subquery()
-    return func.coalesce(of_root, ended.c.has_waiters, type_=Boolean).label("has_waiters")
+    of_root = sa.select(roots.c.has_waiters).where(roots.c.id == ended.c.chain_id).scalar_subquery()
+    return sa.func.coalesce(of_root, ended.c.has_waiters, type_=sa.Boolean).label("has_waiters")
 
 
 def timedelta_of(seconds: ColumnElement[float]) -> ColumnElement[timedelta]:
     """Return an interval of this many seconds."""
-    return func.make_interval(0, 0, 0, 0, 0, 0, seconds, type_=Interval)
+    return sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds, type_=sa.Interval)
 
 
-def remembered(job: Table) -> list[ColumnElement[Any]]:
+def remembered(job: sa.Table) -> list[ColumnElement[Any]]:
     """Return the columns that history and dead letters need of a row just ended."""
     names = ["id", "status", "attempt", "started_at", "chain_id", "queue", "fairness_key", "type_name"]
     names += ["input", "input_version"]
@@ -249,7 +231,7 @@ def recorded(
     reason: ColumnElement[Any],
     dead_letter_id: ColumnElement[Any],
     died: ColumnElement[bool],
-) -> Select[Any]:
+) -> sa.Select[Any]:
     """Return a select over the CTE `ended` whose statement also writes its rows' history and dead letters.
 
     A row of `job_attempt` that already exists, because it was written by hand, is left as it is, so that it does not fail
@@ -260,7 +242,7 @@ def recorded(
         insert(attempts)
         .from_select(
             ["job_id", "attempt", "worker_id", "started_at", "outcome", "error", "error_fingerprint"],
-            select(ended.c.id, ended.c.attempt, worker, ended.c.started_at, outcome, error, fingerprint),
+            sa.select(ended.c.id, ended.c.attempt, worker, ended.c.started_at, outcome, error, fingerprint),
         )
         .on_conflict_do_nothing(index_elements=["job_id", "attempt"])
         .cte("history")
@@ -268,7 +250,7 @@ def recorded(
     dead_letters = buried(
         model, ended, reason=reason, error=error, fingerprint=fingerprint, dead_letter_id=dead_letter_id, died=died
     )
-    return select(ended).add_cte(history, dead_letters)
+    return sa.select(ended).add_cte(history, dead_letters)
 
 
 def buried(
@@ -280,7 +262,7 @@ def buried(
     fingerprint: ColumnElement[Any],
     dead_letter_id: ColumnElement[Any],
     died: ColumnElement[bool],
-) -> CTE:
+) -> sa.CTE:
     """Return the CTE that writes a dead letter for each row of the CTE `ended` that died.
 
     An unresolved dead letter that the job already has, because the job was revived by hand, is updated with this death.
@@ -292,7 +274,7 @@ def buried(
     return (
         statement.from_select(
             names,
-            select(
+            sa.select(
                 dead_letter_id,
                 ended.c.id,
                 ended.c.chain_id,
@@ -311,7 +293,7 @@ def buried(
             index_elements=["job_id"],
             index_where=dead_letter.c.resolution.is_(None),
             set_={name: statement.excluded[name] for name in names if name not in {"id", "job_id"}}
-            | {"died_at": func.now(), "changed_xid": XID},
+            | {"died_at": sa.func.now(), "changed_xid": XID},
         )
         .cte("buried")
     )

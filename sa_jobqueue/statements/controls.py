@@ -4,28 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    Double,
-    Integer,
-    Interval,
-    Select,
-    Text,
-    any_,
-    bindparam,
-    func,
-    literal_column,
-    null,
-    select,
-    union_all,
-)
-from sqlalchemy import cast as sql_cast
+import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
 
 
 @once_a_model
-def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
+def of_worker(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the settings of the queues and job types of one worker, of their fairness keys, and of the worker itself.
 
     Parameters: `queues`, `types`, `worker_id`.
@@ -37,17 +23,17 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)
 
-    def rows(what: str, of: Any, *columns: Any) -> Select[Any]:
-        return select(literal_column(f"'{what}'", Text).label("kind"), *columns).select_from(of)
+    def rows(what: str, of: Any, *columns: Any) -> sa.Select[Any]:
+        return sa.select(sa.literal_column(f"'{what}'", sa.Text).label("kind"), *columns).select_from(of)
 
     def limits(of: Any) -> list[Any]:
         period = clamped(of.c.rate_period).label("rate_period")
         return [of.c.global_concurrency, of.c.rate_limit, period, of.c.rate_burst, of.c.rate_algorithm]
 
-    no_key = literal_column("''", Text)
-    one, nothing = literal_column("1", Integer), sql_cast(null(), Integer)
-    no_retry = [sql_cast(null(), Interval), sql_cast(null(), Double), sql_cast(null(), Interval)]
-    settings = union_all(
+    no_key = sa.literal_column("''", sa.Text)
+    one, nothing = sa.literal_column("1", sa.Integer), sa.cast(sa.null(), sa.Integer)
+    no_retry = [sa.cast(sa.null(), sa.Interval), sa.cast(sa.null(), sa.Double), sa.cast(sa.null(), sa.Interval)]
+    settings = sa.union_all(
         rows(
             "queue",
             queue,
@@ -60,7 +46,7 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             queue.c.retry_base,
             queue.c.retry_factor,
             queue.c.retry_cap,
-        ).where(queue.c.name == any_(array("queues", Text()))),
+        ).where(queue.c.name == sa.any_(array("queues", sa.Text()))),
         rows(
             "type",
             kind,
@@ -71,30 +57,30 @@ def of_worker(model: type[JobMixin[Any]]) -> Select[Any]:
             *limits(kind),
             nothing,
             *no_retry,
-        ).where(kind.c.type_name == any_(array("types", Text()))),
+        ).where(kind.c.type_name == sa.any_(array("types", sa.Text()))),
         rows(
             "worker",
             worker,
             worker.c.id,
             no_key,
-            literal_column("false"),
+            sa.literal_column("false"),
             one,
             worker.c.concurrency_requested,
             nothing,
-            sql_cast(null(), Interval),
+            sa.cast(sa.null(), sa.Interval),
             nothing,
-            sql_cast(null(), Text),
+            sa.cast(sa.null(), sa.Text),
             nothing,
             *no_retry,
-        ).where(worker.c.id == bindparam("worker_id", type_=Text)),
+        ).where(worker.c.id == sa.bindparam("worker_id", type_=sa.Text)),
     ).subquery("setting")
-    return select(*settings.c)
+    return sa.select(*settings.c)
 
 
 @once_a_model
-def notify_rules(model: type[JobMixin[Any]]) -> Select[Any]:
+def notify_rules(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Notify running workers, if this transaction commits, that their settings have changed.
 
     Locks: a commit that carries a notification takes one lock a database for a moment.
     """
-    return select(func.pg_notify(model.__jobqueue__.channel("rules"), literal_column("''")))
+    return sa.select(sa.func.pg_notify(model.__jobqueue__.channel("rules"), sa.literal_column("''")))

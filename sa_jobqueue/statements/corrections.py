@@ -10,20 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import (
-    TIMESTAMP,
-    Integer,
-    Interval,
-    Select,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    func,
-    literal_column,
-    select,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
@@ -32,7 +19,7 @@ from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def correct_heartbeats(model: type[JobMixin[Any]]) -> Update:
+def correct_heartbeats(model: type[JobMixin[Any]]) -> sa.Update:
     """Give workers whose last heartbeat lies in the future one of now, so that a dead one becomes silent.
 
     Parameters: `after`, how far in the future; a living worker sends its next one long before it counts as dead.
@@ -40,13 +27,13 @@ def correct_heartbeats(model: type[JobMixin[Any]]) -> Update:
     Index: none, the table is small.
     """
     worker = table(model.Worker)
-    ahead = worker.c.heartbeat_at > func.now() + bindparam("after", type_=Interval)
-    chosen = select(worker.c.id).where(ahead).with_for_update(skip_locked=True).cte("ahead")
-    return update(worker).where(worker.c.id == chosen.c.id).values(heartbeat_at=func.now()).returning(worker.c.id)
+    ahead = worker.c.heartbeat_at > sa.func.now() + sa.bindparam("after", type_=sa.Interval)
+    chosen = sa.select(worker.c.id).where(ahead).with_for_update(skip_locked=True).cte("ahead")
+    return sa.update(worker).where(worker.c.id == chosen.c.id).values(heartbeat_at=sa.func.now()).returning(worker.c.id)
 
 
 @once_a_model
-def correct_leases(model: type[JobMixin[Any]]) -> Update:
+def correct_leases(model: type[JobMixin[Any]]) -> sa.Update:
     """Have leases that begin in the future begin now, as long as they were.
 
     Parameters: `after`, how far in the future; `limit`.
@@ -54,17 +41,21 @@ def correct_leases(model: type[JobMixin[Any]]) -> Update:
     Locks: those rows, until the transaction ends; held ones are skipped. Index: `ix_job_running`, every running job.
     """
     job = table(model)
-    after = bindparam("after", type_=Interval)
+    after = sa.bindparam("after", type_=sa.Interval)
     chosen = _chosen(
-        model, lambda ahead: (ahead.c.status == status(JobStatus.RUNNING), ahead.c.started_at > func.now() + after)
+        model, lambda ahead: (ahead.c.status == status(JobStatus.RUNNING), ahead.c.started_at > sa.func.now() + after)
     )
     lasts = job.c.leased_until - job.c.started_at
-    changed = update(job).where(job.c.id == any_(chosen)).values(started_at=func.now(), leased_until=func.now() + lasts)
+    changed = (
+        sa.update(job)
+        .where(job.c.id == sa.any_(chosen))
+        .values(started_at=sa.func.now(), leased_until=sa.func.now() + lasts)
+    )
     return changed.returning(job.c.id)
 
 
 @once_a_model
-def correct_transactions(model: type[JobMixin[Any]]) -> Update:
+def correct_transactions(model: type[JobMixin[Any]]) -> sa.Update:
     """Stamp pending jobs that carry a transaction of the future with this one.
 
     Until then every look for what was written since the last one returns them all, until the counter has passed them.
@@ -73,20 +64,20 @@ def correct_transactions(model: type[JobMixin[Any]]) -> Update:
     Index: `ix_job_changed`, from the end of the snapshot on.
     """
     job = table(model)
-    end: ColumnElement[Any] = literal_column("pg_snapshot_xmax(pg_current_snapshot())")
+    end: ColumnElement[Any] = sa.literal_column("pg_snapshot_xmax(pg_current_snapshot())")
     chosen = _chosen(
         model,
         lambda ahead: (
             ahead.c.status == status(JobStatus.PENDING),
-            ahead.c.changed_xid > literal_column("'0'"),  # the tag of ix_job_changed
+            ahead.c.changed_xid > sa.literal_column("'0'"),  # the tag of ix_job_changed
             ahead.c.changed_xid >= end,
         ),
     )
-    return update(job).where(job.c.id == any_(chosen)).values(changed_xid=XID).returning(job.c.id)
+    return sa.update(job).where(job.c.id == sa.any_(chosen)).values(changed_xid=XID).returning(job.c.id)
 
 
 @once_a_model
-def schedules_ahead(model: type[JobMixin[Any]]) -> Select[Any]:
+def schedules_ahead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the schedules that fire in the future.
 
     Shape: `(name, cron, time_zone, next_fire_at, now)`. Clock: the database's. Locks: none. Index: none, the table is small.
@@ -94,22 +85,22 @@ def schedules_ahead(model: type[JobMixin[Any]]) -> Select[Any]:
     schedule = table(model.Schedule)
     columns = (*(schedule.c[name] for name in ("name", "cron", "time_zone")), _fires_at(schedule))
     firing = (schedule.c.paused_at.is_(None), schedule.c.error.is_(None))
-    return select(*columns, func.now().label("now")).where(*firing, schedule.c.next_fire_at > func.now())
+    return sa.select(*columns, sa.func.now().label("now")).where(*firing, schedule.c.next_fire_at > sa.func.now())
 
 
 @once_a_model
-def correct_schedule(model: type[JobMixin[Any]]) -> Update:
+def correct_schedule(model: type[JobMixin[Any]]) -> sa.Update:
     """Let a schedule fire at an earlier time, unless its next time was changed meanwhile.
 
     Parameters: `schedule`, `was`, `next`. Takes many. Changes: `next_fire_at`. Locks: its row. Index: the primary key.
     """
     schedule = table(model.Schedule)
-    stamp = TIMESTAMP(timezone=True)
-    is_same = _fires_at(schedule) == bindparam("was", type_=stamp)
+    stamp = sa.TIMESTAMP(timezone=True)
+    is_same = _fires_at(schedule) == sa.bindparam("was", type_=stamp)
     return (
-        update(schedule)
-        .where(schedule.c.name == bindparam("schedule", type_=Text), is_same)
-        .values(next_fire_at=bindparam("next", type_=stamp))
+        sa.update(schedule)
+        .where(schedule.c.name == sa.bindparam("schedule", type_=sa.Text), is_same)
+        .values(next_fire_at=sa.bindparam("next", type_=stamp))
     )
 
 
@@ -120,6 +111,6 @@ def _fires_at(schedule: Any) -> ColumnElement[Any]:
 def _chosen(model: type[JobMixin[Any]], conditions: Callable[[Any], tuple[ColumnElement[bool], ...]]) -> Any:
     """Return the ids of some jobs as an array, so that what is updated is read by its primary key."""
     ahead = table(model).alias("ahead")
-    limit = bindparam("limit", type_=Integer)
-    chosen = select(ahead.c.id).where(*conditions(ahead)).limit(limit).with_for_update(skip_locked=True, key_share=True)
-    return func.array(chosen.scalar_subquery())
+    limit = sa.bindparam("limit", type_=sa.Integer)
+    chosen = sa.select(ahead.c.id).where(*conditions(ahead)).limit(limit).with_for_update(skip_locked=True, key_share=True)
+    return sa.func.array(chosen.scalar_subquery())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Update, any_, exists, func, literal, select, update
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
@@ -16,18 +16,18 @@ from sa_jobqueue.types import DeadReason, JobId, JobStatus, Resolution
 
 def page(
     model: type[JobMixin[Any]],
-    *conditions: ColumnElement[bool],
+    *conditions: sa.ColumnElement[bool],
     after: JobId | None,
     limit: int,
     newest_first: bool,
-) -> Select[Any]:
+) -> sa.Select[Any]:
     """Return one page of dead letters as ORM objects, by id.
 
     Shape: up to `limit` `(DeadLetter,)`, those after the id `after`. Index: the primary key.
     """
     dead_letter = model.DeadLetter
     key: Any = dead_letter.id
-    chosen = select(dead_letter).where(*conditions).order_by(key.desc() if newest_first else key.asc()).limit(limit)
+    chosen = sa.select(dead_letter).where(*conditions).order_by(key.desc() if newest_first else key.asc()).limit(limit)
     return chosen if after is None else chosen.where(key < after if newest_first else key > after)
 
 
@@ -44,15 +44,15 @@ def matching(
     died_after: datetime | None = None,
     died_before: datetime | None = None,
     resolved: bool | None = False,
-) -> list[ColumnElement[bool]]:
+) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a filter. An empty one means any; `resolved` None means both."""
     dead_letter = model.DeadLetter
     key = ARRAY(id_parameter(model.__jobqueue__))
-    found: list[ColumnElement[bool]] = []
+    found: list[sa.ColumnElement[bool]] = []
     if ids:
-        found.append(dead_letter.id == any_(literal(list(ids), key)))
+        found.append(dead_letter.id == sa.any_(sa.literal(list(ids), key)))
     if job_ids:
-        found.append(dead_letter.job_id == any_(literal(list(job_ids), key)))
+        found.append(dead_letter.job_id == sa.any_(sa.literal(list(job_ids), key)))
     for attribute, values in (
         (dead_letter.type_name, types),
         (dead_letter.queue, queues),
@@ -71,24 +71,24 @@ def matching(
     return found
 
 
-def groups(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Select[Any]:
+def groups(model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """Count dead letters by type, reason and error.
 
     Shape: `(type_name, reason, fingerprint, error_type, count, first_died_at, last_died_at, example_job_id)`, most
     frequent first.
     """
     dead_letter = model.DeadLetter
-    count = func.count()
+    count = sa.func.count()
     return (
-        select(
+        sa.select(
             dead_letter.type_name,
             dead_letter.reason,
             dead_letter.error_fingerprint.label("fingerprint"),
-            func.min(dead_letter.error["type"].as_string()).label("error_type"),
+            sa.func.min(dead_letter.error["type"].as_string()).label("error_type"),
             count.label("count"),
-            func.min(dead_letter.died_at).label("first_died_at"),
-            func.max(dead_letter.died_at).label("last_died_at"),
-            func.array_agg(dead_letter.job_id)[1].label("example_job_id"),
+            sa.func.min(dead_letter.died_at).label("first_died_at"),
+            sa.func.max(dead_letter.died_at).label("last_died_at"),
+            sa.func.array_agg(dead_letter.job_id)[1].label("example_job_id"),
         )
         .where(*conditions)
         .group_by(dead_letter.type_name, dead_letter.reason, dead_letter.error_fingerprint)
@@ -97,45 +97,47 @@ def groups(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Sele
 
 
 def unresolved(
-    model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: JobId | None, limit: int, lock: bool
-) -> Select[Any]:
+    model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool], after: JobId | None, limit: int, lock: bool
+) -> sa.Select[Any]:
     """Return unresolved dead letters, by id.
 
     Shape: up to `limit` `(id,)`, ascending, those behind the id `after`. Index: the primary key.
     Locks: with `lock` these dead letters, in the order of their ids, until the transaction ends.
     """
     key: Any = model.DeadLetter.id
-    chosen = select(key).where(model.DeadLetter.resolution.is_(None), *conditions).order_by(key).limit(limit)
+    chosen = sa.select(key).where(model.DeadLetter.resolution.is_(None), *conditions).order_by(key).limit(limit)
     if after is not None:
         chosen = chosen.where(key > after)
     return chosen.with_for_update() if lock else chosen
 
 
-def dismiss(model: type[JobMixin[Any]], ids: Sequence[JobId], *, by: str) -> Update:
+def dismiss(model: type[JobMixin[Any]], ids: Sequence[JobId], *, by: str) -> sa.Update:
     """Resolve unresolved dead letters as dismissed; their jobs stay dead.
 
     Shape: `(id,)` per dead letter. Clock: the database's. Locks: the dead letters. Index: the primary key.
     """
     dead_letter = model.DeadLetter
     return (
-        update(dead_letter)
+        sa.update(dead_letter)
         .where(
             dead_letter.resolution.is_(None),
-            dead_letter.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))),
+            dead_letter.id == sa.any_(sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))),
         )
-        .values(resolution=Resolution.DISMISSED, resolved_at=func.now(), resolved_by=by, changed_xid=CURRENT_XID)
+        .values(resolution=Resolution.DISMISSED, resolved_at=sa.func.now(), resolved_by=by, changed_xid=CURRENT_XID)
         .returning(dead_letter.id)
         .execution_options(synchronize_session=False)
     )
 
 
-def jobs_of(model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: JobId | None, limit: int) -> Select[Any]:
+def jobs_of(
+    model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool], after: JobId | None, limit: int
+) -> sa.Select[Any]:
     """Return the dead jobs of dead letters, by job id; no row for a job that is gone or alive again.
 
     Shape: up to `limit` `(job_id,)`, ascending, each once, those behind the id `after`.
     Index: `ix_dead_letter_job`, and the job's primary key.
     """
     key: Any = model.DeadLetter.job_id
-    dead = exists().where(model.id == key, model.status == JobStatus.DEAD)
-    chosen = select(key).distinct().where(*conditions, dead).order_by(key).limit(limit)
+    dead = sa.exists().where(model.id == key, model.status == JobStatus.DEAD)
+    chosen = sa.select(key).distinct().where(*conditions, dead).order_by(key).limit(limit)
     return chosen if after is None else chosen.where(key > after)

@@ -6,32 +6,7 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import (
-    ColumnElement,
-    Insert,
-    Interval,
-    Select,
-    Table,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    cast,
-    collate,
-    column,
-    exists,
-    func,
-    literal,
-    literal_column,
-    null,
-    or_,
-    select,
-    true,
-    update,
-)
-from sqlalchemy import (
-    table as named_table,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, TableValuedAlias
@@ -49,13 +24,13 @@ REPLACEABLE: Final = {"input": ("input", "input_version"), "schedule": ("schedul
 _STAGED: Final = "job_copied"
 
 
-def lock_key(model: type[JobMixin[Any]], type_name: str, key: str) -> Select[Any]:
+def lock_key(model: type[JobMixin[Any]], type_name: str, key: str) -> sa.Select[Any]:
     """Wait until no other transaction is enqueueing with this key, and keep others waiting until ours ends.
 
     Locks: one advisory lock, by a 64-bit hash of queue, type and key; two keys that share a hash wait for each other
     for nothing. Obliges: several keys in one transaction are locked in the order of `(type_name, key)`.
     """
-    return select(func.pg_advisory_xact_lock(func.hashtextextended(lock_name(model, type_name, key), 0)))
+    return sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(lock_name(model, type_name, key), 0)))
 
 
 def lock_name(model: type[JobMixin[Any]], type_name: str, key: str) -> str:
@@ -63,13 +38,13 @@ def lock_name(model: type[JobMixin[Any]], type_name: str, key: str) -> str:
     return f"{model.__jobqueue__.channel('due')}\x1f{type_name}\x1f{key}"
 
 
-def lock_keys() -> Select[Any]:
+def lock_keys() -> sa.Select[Any]:
     """Lock many keys as `lock_key` does. Parameters: `names`, as `lock_name` makes them, in the order of `(type_name, key)`.
 
     Shape: a row a key. Locks: those, in the order given. Each takes a place in the server's lock table: hundreds, not more.
     """
-    named = func.unnest(array("names", Text())).table_valued(column("name", Text)).render_derived("named")
-    return select(func.pg_advisory_xact_lock(func.hashtextextended(named.c.name, 0))).select_from(named)
+    named = sa.func.unnest(array("names", sa.Text())).table_valued(sa.column("name", sa.Text)).render_derived("named")
+    return sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtextextended(named.c.name, 0))).select_from(named)
 
 
 def find(
@@ -89,43 +64,43 @@ def find(
     """
     job = table(model)
     has_key = (job.c.chain_type_name == type_name, job.c.deduplication_key == key, job.c.chain_index == 0)
-    chosen = select(job).where(*has_key).order_by(job.c.created_at.desc()).limit(1)
+    chosen = sa.select(job).where(*has_key).order_by(job.c.created_at.desc()).limit(1)
     if open_only:
         chosen = chosen.where(job.c.chain_completed_at.is_(None))
     if window is not None:
-        chosen = chosen.where(job.c.created_at >= func.now() - literal(window, INTERVAL))
+        chosen = chosen.where(job.c.created_at >= sa.func.now() - sa.literal(window, INTERVAL))
     if exclude:
-        chosen = chosen.where(~(job.c.id == any_(_ids(model, exclude))))
+        chosen = chosen.where(~(job.c.id == sa.any_(_ids(model, exclude))))
     return _entity(model, chosen)
 
 
 def again(model: type[JobMixin[Any]], job_id: JobId) -> ExecutableReturnsRows:
     """Read a job that the session has again, as an ORM object. Index: the primary key."""
     job = table(model)
-    return _entity(model, select(job).where(job.c.id == job_id))
+    return _entity(model, sa.select(job).where(job.c.id == job_id))
 
 
-def _entity(model: type[JobMixin[Any]], chosen: Select[Any]) -> ExecutableReturnsRows:
+def _entity(model: type[JobMixin[Any]], chosen: sa.Select[Any]) -> ExecutableReturnsRows:
     # Not an ORM select: criteria that the application adds to its own ones could hide who has a key.
-    return select(model).from_statement(chosen).execution_options(populate_existing=True)
+    return sa.select(model).from_statement(chosen).execution_options(populate_existing=True)
 
 
-def give_up_key(model: type[JobMixin[Any]], type_name: str, key: str, chains: Sequence[JobId]) -> Update:
+def give_up_key(model: type[JobMixin[Any]], type_name: str, key: str, chains: Sequence[JobId]) -> sa.Update:
     """Take the key from open chains that hand it over to a successor.
 
     Locks: their root jobs. Index: `uq_job_deduplication`.
     """
     job = table(model)
     return (
-        update(job)
+        sa.update(job)
         .where(
             job.c.chain_type_name == type_name,
             job.c.deduplication_key == key,
             job.c.chain_index == 0,
             job.c.chain_completed_at.is_(None),
-            job.c.id == any_(_ids(model, chains)),
+            job.c.id == sa.any_(_ids(model, chains)),
         )
-        .values(deduplication_key=null())
+        .values(deduplication_key=sa.null())
     )
 
 
@@ -137,7 +112,7 @@ def replace(
     new: JobMixin[Any],
     replaced: Collection[str],
     max_wait: timedelta | None,
-) -> Update:
+) -> sa.Update:
     """Give the first job of a chain what another says, unless it has begun meanwhile.
 
     `replaced`: of `REPLACEABLE`; none keeps it from beginning, and that is all. `max_wait`: it stays due so long after it
@@ -152,14 +127,16 @@ def replace(
         values |= {name: getattr(new, name) for name in REPLACEABLE[part] if name != "scheduled_at"}
     if "priority" in values and values["priority"] is None:  # decided by the database, as for a new row
         kind = table(model.JobType)
-        declared = select(kind.c.priority).where(kind.c.type_name == new.type_name).scalar_subquery()
-        values["priority"] = func.coalesce(declared, 0)
+        declared = sa.select(kind.c.priority).where(kind.c.type_name == new.type_name).scalar_subquery()
+        values["priority"] = sa.func.coalesce(declared, 0)
     if "schedule" in replaced:
         moved = due_at(delay=new._delay, at=new._at)
-        due: ColumnElement[Any] = func.now() if moved is None else moved
-        values["scheduled_at"] = due if max_wait is None else func.least(due, job.c.created_at + literal(max_wait, INTERVAL))
+        due: sa.ColumnElement[Any] = sa.func.now() if moved is None else moved
+        values["scheduled_at"] = (
+            due if max_wait is None else sa.func.least(due, job.c.created_at + sa.literal(max_wait, INTERVAL))
+        )
     return (
-        update(job)
+        sa.update(job)
         .where(job.c.id == job_id, job.c.deduplication_key == key, _waits(job))
         .values(**values)
         .returning(job.c.id)
@@ -167,16 +144,16 @@ def replace(
 
 
 @once_a_model
-def give_up_begun(model: type[JobMixin[Any]]) -> Update:
+def give_up_begun(model: type[JobMixin[Any]]) -> sa.Update:
     """Take the keys from open chains whose first job has begun. Parameters: `type_names` and `keys`, in one order.
 
     Locks: their root jobs. Index: `uq_job_deduplication`, a probe a key.
     """
     job, given = table(model), _keys()
     return (
-        update(job)
+        sa.update(job)
         .where(*_open(job, given), ~_waits(job))
-        .values(deduplication_key=null())
+        .values(deduplication_key=sa.null())
         .execution_options(synchronize_session=False)
     )
 
@@ -184,7 +161,7 @@ def give_up_begun(model: type[JobMixin[Any]]) -> Update:
 @once_a_model
 def put(
     model: type[JobMixin[Any]], columns: tuple[str, ...], replaced: tuple[str, ...], *, ended: bool, held: bool = False
-) -> Insert:
+) -> sa.Insert:
     """Insert many jobs, each unless an open chain has its key; replace those parts of one that has not begun.
 
     Parameters: as `jobs.enqueue_many`, of distinct keys; with `schedule` among `replaced` also `max_wait`, as of `replace`,
@@ -202,27 +179,27 @@ def put(
         past = job.alias("past")
         window = _duration("window")
         chosen = chosen.where(
-            ~exists(
-                select(literal_column("1")).where(
+            ~sa.exists(
+                sa.select(sa.literal_column("1")).where(
                     past.c.chain_type_name == given.c.chain_type_name,
                     past.c.deduplication_key == given.c.deduplication_key,
                     past.c.deduplication_key.is_not(None),
-                    past.c.chain_index == literal_column("0"),
+                    past.c.chain_index == sa.literal_column("0"),
                     past.c.chain_completed_at.is_not(None),  # an open one conflicts, and may be changed
-                    or_(window.is_(None), past.c.created_at >= func.now() - window),
+                    sa.or_(window.is_(None), past.c.created_at >= sa.func.now() - window),
                 )
             )
         )
     statement: Any = upsert(job).from_select(names, chosen)
     arbiter = _arbiter(job)
     if not replaced and not held:
-        skipping: Insert = statement.on_conflict_do_nothing(**arbiter).returning(job.c.id)
+        skipping: sa.Insert = statement.on_conflict_do_nothing(**arbiter).returning(job.c.id)
         return skipping
     new = statement.excluded
     values: dict[str, Any] = {name: new[name] for part in replaced for name in REPLACEABLE[part]} | {"changed_xid": XID}
     if "schedule" in replaced:  # LEAST passes over null
-        values["scheduled_at"] = func.least(new.scheduled_at, job.c.created_at + _duration("max_wait"))
-    merged: Insert = statement.on_conflict_do_update(**arbiter, set_=values, where=_waits(job)).returning(job.c.id)
+        values["scheduled_at"] = sa.func.least(new.scheduled_at, job.c.created_at + _duration("max_wait"))
+    merged: sa.Insert = statement.on_conflict_do_update(**arbiter, set_=values, where=_waits(job)).returning(job.c.id)
     return merged
 
 
@@ -241,7 +218,7 @@ def drop_staged() -> str:
     return f"DROP TABLE pg_temp.{_STAGED}"
 
 
-def put_staged(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
+def put_staged(model: type[JobMixin[Any]], columns: Sequence[str]) -> sa.Insert:
     """Insert what was copied by `stage`, each unless an open chain has its key; of equal keys the first.
 
     Shape: no rows returned, as many affected as were made. Changes: a row each.
@@ -249,17 +226,17 @@ def put_staged(model: type[JobMixin[Any]], columns: Sequence[str]) -> Insert:
     is awaited. Index: `uq_job_deduplication`.
     """
     job = table(model)
-    staged = named_table(_STAGED, *(column(name, job.c[name].type) for name in columns), schema="pg_temp")
-    in_order = select(*staged.c).order_by(
-        collate(staged.c.deduplication_key, "C"),
-        literal_column("ctid"),  # of equal ones in the order of the copy
+    staged = sa.table(_STAGED, *(sa.column(name, job.c[name].type) for name in columns), schema="pg_temp")
+    in_order = sa.select(*staged.c).order_by(
+        sa.collate(staged.c.deduplication_key, "C"),
+        sa.literal_column("ctid"),  # of equal ones in the order of the copy
     )
     statement = upsert(job).from_select(list(columns), in_order)
     return statement.on_conflict_do_nothing(**_arbiter(job)).execution_options(preserve_rowcount=True)
 
 
 @once_a_model
-def holders(model: type[JobMixin[Any]], *, ended: bool) -> Select[Any]:
+def holders(model: type[JobMixin[Any]], *, ended: bool) -> sa.Select[Any]:
     """Return the first job of the chain that has each key: of the open one, else with `ended` of the newest.
 
     Parameters: `type_names` and `keys`, in one order; with `ended`, `window` as of `put`.
@@ -269,59 +246,59 @@ def holders(model: type[JobMixin[Any]], *, ended: bool) -> Select[Any]:
     job, given = table(model), _keys()
     columns = ("id", "queue", "fairness_key")
     if not ended:
-        chosen = select(given.c.type_name, given.c.key, *(job.c[name] for name in columns)).select_from(
-            given.join(job, true())
+        chosen = sa.select(given.c.type_name, given.c.key, *(job.c[name] for name in columns)).select_from(
+            given.join(job, sa.true())
         )
         return chosen.where(*_open(job, given))
     window = _duration("window")
     newest = (
-        select(*(job.c[name] for name in columns))
+        sa.select(*(job.c[name] for name in columns))
         .where(
             job.c.chain_type_name == given.c.type_name,
             job.c.deduplication_key == given.c.key,
             job.c.deduplication_key.is_not(None),
-            job.c.chain_index == literal_column("0"),
-            or_(job.c.chain_completed_at.is_(None), window.is_(None), job.c.created_at >= func.now() - window),
+            job.c.chain_index == sa.literal_column("0"),
+            sa.or_(job.c.chain_completed_at.is_(None), window.is_(None), job.c.created_at >= sa.func.now() - window),
         )
         .order_by(job.c.chain_completed_at.is_not(None), job.c.created_at.desc())
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
         .lateral("newest")
     )
-    return select(given.c.type_name, given.c.key, *newest.c).select_from(given.join(newest, true()))
+    return sa.select(given.c.type_name, given.c.key, *newest.c).select_from(given.join(newest, sa.true()))
 
 
-def _arbiter(job: Table) -> dict[str, Any]:
+def _arbiter(job: sa.Table) -> dict[str, Any]:
     return {
         "index_elements": [job.c.chain_type_name, job.c.deduplication_key],
-        "index_where": literal_column("deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"),
+        "index_where": sa.literal_column("deduplication_key IS NOT NULL AND chain_index = 0 AND chain_completed_at IS NULL"),
     }
 
 
-def _duration(name: str) -> ColumnElement[Any]:
-    return cast(bindparam(name, type_=Interval), Interval)  # a null has no type unless it is cast
+def _duration(name: str) -> sa.ColumnElement[Any]:
+    return sa.cast(sa.bindparam(name, type_=sa.Interval), sa.Interval)  # a null has no type unless it is cast
 
 
 def _keys() -> TableValuedAlias:
     return (
-        func.unnest(array("type_names", Text()), array("keys", Text()))
-        .table_valued(column("type_name", Text), column("key", Text))
+        sa.func.unnest(array("type_names", sa.Text()), array("keys", sa.Text()))
+        .table_valued(sa.column("type_name", sa.Text), sa.column("key", sa.Text))
         .render_derived("given")
     )
 
 
-def _open(job: Table, given: TableValuedAlias) -> list[ColumnElement[bool]]:
+def _open(job: sa.Table, given: TableValuedAlias) -> list[sa.ColumnElement[bool]]:
     return [
         job.c.chain_type_name == given.c.type_name,
         job.c.deduplication_key == given.c.key,
         job.c.deduplication_key.is_not(None),
-        job.c.chain_index == literal_column("0"),
+        job.c.chain_index == sa.literal_column("0"),
         job.c.chain_completed_at.is_(None),
     ]
 
 
-def _waits(job: Table) -> ColumnElement[bool]:
+def _waits(job: sa.Table) -> sa.ColumnElement[bool]:
     return job.c.status.in_([status(JobStatus.PENDING), status(JobStatus.BLOCKED)])
 
 
-def _ids(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> ColumnElement[Any]:
-    return literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))
+def _ids(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> sa.ColumnElement[Any]:
+    return sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))

@@ -5,24 +5,7 @@ from __future__ import annotations
 from typing import Any
 from typing import cast as typed
 
-from sqlalchemy import (
-    Delete,
-    Integer,
-    Select,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    cast,
-    delete,
-    exists,
-    func,
-    literal_column,
-    select,
-    true,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import CURRENT_XID, id_parameter
@@ -31,7 +14,7 @@ from sa_jobqueue.types import Resolution
 
 
 @once_a_model
-def connected(model: type[JobMixin[Any]]) -> Select[Any]:
+def connected(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Name chains, and all that they wait for or waited for: roots and continuations, and theirs in turn.
 
     Parameters: `ids`, of roots. Shape: `(id,)`, each once, those given that exist included, unordered. Locks: none.
@@ -40,35 +23,35 @@ def connected(model: type[JobMixin[Any]]) -> Select[Any]:
     job, edge = table(model), table(model.Blocker)
     key = id_parameter(model.__jobqueue__)
     # From the table, not from the array: text ids have a collation of their own, and both terms must agree on it.
-    chain = select(job.c.id).where(job.c.id == any_(array("ids", key))).cte("chain", recursive=True)
+    chain = sa.select(job.c.id).where(job.c.id == sa.any_(array("ids", key))).cte("chain", recursive=True)
     # Each of its jobs by an index of its own: as one condition with OR the whole table is read for every chain.
-    of_root = select(edge.c.blocked_by_chain_id.label("id")).where(edge.c.job_id == chain.c.id)
+    of_root = sa.select(edge.c.blocked_by_chain_id.label("id")).where(edge.c.job_id == chain.c.id)
     of_others = (
-        select(edge.c.blocked_by_chain_id.label("id"))
+        sa.select(edge.c.blocked_by_chain_id.label("id"))
         .select_from(job.join(edge, edge.c.job_id == job.c.id))
         .where(job.c.root_id == chain.c.id)
     )
-    blocker = union_all(of_root.correlate(chain), of_others.correlate(chain)).lateral("blocker")
-    chain = chain.union(select(blocker.c.id).select_from(chain.join(blocker, true())))
-    return select(chain.c.id)
+    blocker = sa.union_all(of_root.correlate(chain), of_others.correlate(chain)).lateral("blocker")
+    chain = chain.union(sa.select(blocker.c.id).select_from(chain.join(blocker, sa.true())))
+    return sa.select(chain.c.id)
 
 
 @once_a_model
-def roots(model: type[JobMixin[Any]]) -> Select[Any]:
+def roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Name the chains that exist.
 
     Parameters: `ids`. Shape: `(id,)` of the roots that exist, by id. Locks: none. Index: the primary key.
     """
     job = table(model)
     return (
-        select(job.c.id)
-        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), job.c.root_id.is_(None))
+        sa.select(job.c.id)
+        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))), job.c.root_id.is_(None))
         .order_by(job.c.id)
     )
 
 
 @once_a_model
-def lock_roots(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock_roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Lock chains exclusively: a transaction that would extend one, end it, or start to wait for it has to wait.
 
     Parameters, Shape, Index: as `roots`. Locks: the roots, awaited, in the order of their ids, also against foreign keys to
@@ -78,21 +61,21 @@ def lock_roots(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def continuations(model: type[JobMixin[Any]]) -> Select[Any]:
+def continuations(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Name all other jobs of chains.
 
     Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by id. Locks: none. Index: `uq_job_chain`.
     """
     job = table(model)
     return (
-        select(job.c.id, job.c.chain_id)
-        .where(job.c.root_id == any_(array("ids", id_parameter(model.__jobqueue__))))
+        sa.select(job.c.id, job.c.chain_id)
+        .where(job.c.root_id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
         .order_by(job.c.id)
     )
 
 
 @once_a_model
-def lock_continuations(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock_continuations(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Lock all other jobs of chains.
 
     Parameters, Shape, Index: as `continuations`. Locks: the rows, awaited, in the order of their ids.
@@ -102,7 +85,7 @@ def lock_continuations(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def references(model: type[JobMixin[Any]]) -> Select[Any]:
+def references(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return jobs outside a set of jobs that wait, or waited, for these chains.
 
     Parameters: `ids`, of roots; `job_ids`, the set; `limit`. Shape: `(chain_id, job_id)`, in that order. Locks: none.
@@ -110,39 +93,39 @@ def references(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     edge = table(model.Blocker)
     key = id_parameter(model.__jobqueue__)
-    own = func.unnest(array("job_ids", key), type_=key).column_valued("own")
+    own = sa.func.unnest(array("job_ids", key), type_=key).column_valued("own")
     return (
-        select(edge.c.blocked_by_chain_id.label("chain_id"), edge.c.job_id)
+        sa.select(edge.c.blocked_by_chain_id.label("chain_id"), edge.c.job_id)
         .where(
-            edge.c.blocked_by_chain_id == any_(array("ids", key)),
-            ~exists(select(own).where(own == edge.c.job_id).correlate(edge)),
+            edge.c.blocked_by_chain_id == sa.any_(array("ids", key)),
+            ~sa.exists(sa.select(own).where(own == edge.c.job_id).correlate(edge)),
         )
         .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
 @once_a_model
-def delete_edges(model: type[JobMixin[Any]]) -> Delete:
+def delete_edges(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete what jobs wait for. Parameters: `job_ids`. Obliges: the jobs are locked. Index: `pk_job_blocker`."""
     edge: Any = model.Blocker
-    return delete(edge).where(edge.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    return sa.delete(edge).where(edge.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))))
 
 
 @once_a_model
-def delete_attempts(model: type[JobMixin[Any]]) -> Delete:
+def delete_attempts(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete the history of jobs, and their steps. Parameters: `job_ids`. Obliges: the jobs are locked.
     Index: `pk_job_attempt`, `pk_job_step`."""
     attempt: Any = model.Attempt
     job_ids = array("job_ids", id_parameter(model.__jobqueue__))
     # In one statement: jobs without steps, which are most, cost no round trip.
     step = table(model.Step)
-    steps = delete(step).where(step.c.job_id == any_(job_ids)).cte("steps")
-    return delete(attempt).where(attempt.job_id == any_(job_ids)).add_cte(steps)
+    steps = sa.delete(step).where(step.c.job_id == sa.any_(job_ids)).cte("steps")
+    return sa.delete(attempt).where(attempt.job_id == sa.any_(job_ids)).add_cte(steps)
 
 
 @once_a_model
-def dismiss_dead_letters(model: type[JobMixin[Any]]) -> Update:
+def dismiss_dead_letters(model: type[JobMixin[Any]]) -> sa.Update:
     """Resolve the open dead letters of jobs that are deleted: their jobs can no longer be redriven.
 
     Parameters: `job_ids`; `by`, empty for whom a redrive through the view would name: the setting `sa_jobqueue.actor`, or
@@ -151,23 +134,25 @@ def dismiss_dead_letters(model: type[JobMixin[Any]]) -> Update:
     or `ix_dead_letter_job`.
     """
     dead_letter: Any = model.DeadLetter
-    setting = func.current_setting(literal_column("'sa_jobqueue.actor'"), true())
-    none = literal_column("''", Text)
-    actor = func.coalesce(
-        func.nullif(bindparam("by", type_=Text), none), func.nullif(setting, none), cast(func.session_user(), Text)
+    setting = sa.func.current_setting(sa.literal_column("'sa_jobqueue.actor'"), sa.true())
+    none = sa.literal_column("''", sa.Text)
+    actor = sa.func.coalesce(
+        sa.func.nullif(sa.bindparam("by", type_=sa.Text), none),
+        sa.func.nullif(setting, none),
+        sa.cast(sa.func.session_user(), sa.Text),
     )
     return (
-        update(dead_letter)
+        sa.update(dead_letter)
         .where(
-            dead_letter.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__))),
+            dead_letter.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))),
             dead_letter.resolution.is_(None),
         )
-        .values(resolution=Resolution.DISMISSED, resolved_at=func.now(), resolved_by=actor, changed_xid=CURRENT_XID)
+        .values(resolution=Resolution.DISMISSED, resolved_at=sa.func.now(), resolved_by=actor, changed_xid=CURRENT_XID)
     )
 
 
 @once_a_model
-def delete_jobs(model: type[JobMixin[Any]]) -> Delete:
+def delete_jobs(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete all jobs of chains in one statement: a continuation and its root hold each other up.
 
     Parameters: `job_ids`. Shape: `(id, status, chain_id, has_waiters)` as they were, unordered.
@@ -175,13 +160,13 @@ def delete_jobs(model: type[JobMixin[Any]]) -> Delete:
     check that nothing refers to them `uq_job_chain`, `pk_job_blocker`, `ix_job_blocker_chain`.
     """
     job: Any = model
-    deletion = delete(model).where(job.id == any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    deletion = sa.delete(model).where(job.id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))))
     returned: Any = deletion.returning(job.id, job.status, job.chain_id, job.has_waiters)
-    return typed("Delete", returned)
+    return typed("sa.Delete", returned)
 
 
 @once_a_model
-def current_jobs(model: type[JobMixin[Any]]) -> Select[Any]:
+def current_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Name the last job of each chain that has not ended.
 
     Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by chain. Locks: none.
@@ -191,17 +176,17 @@ def current_jobs(model: type[JobMixin[Any]]) -> Select[Any]:
     job = table(model)
     root, later = job.alias("root"), job.alias("later")
     last = (
-        select(later.c.id)
+        sa.select(later.c.id)
         .where(later.c.root_id == root.c.id)
         .order_by(later.c.chain_index.desc())
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
         .correlate(root)
         .scalar_subquery()
     )
     return (
-        select(func.coalesce(last, root.c.id).label("id"), root.c.id.label("chain_id"))
+        sa.select(sa.func.coalesce(last, root.c.id).label("id"), root.c.id.label("chain_id"))
         .where(
-            root.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
+            root.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
             root.c.root_id.is_(None),
             root.c.chain_completed_at.is_(None),
         )

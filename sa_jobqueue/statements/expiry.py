@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Integer, Select, any_, bindparam, case, func, select, true, update
+import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
@@ -14,7 +14,7 @@ from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def expire(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
+def expire(model: type[JobMixin[Any]], *, only: bool = False) -> sa.Select[Any]:
     """Cancel pending jobs whose `expires_at` has passed. Claims skip them anyway: this only records the outcome.
 
     Parameters: `limit`; `excluded`, ids to leave out, none unless given; with `only` it takes none but those in `ids`.
@@ -26,32 +26,32 @@ def expire(model: type[JobMixin[Any]], *, only: bool = False) -> Select[Any]:
     """
     job = table(model)
     late = _late(model, only=only).with_for_update(key_share=True, skip_locked=True).cte("late")
-    roots_held = free(job, func.array(select(late.c.root_id).where(late.c.root_id.is_not(None)).scalar_subquery()))
-    error = func.jsonb_build_object(
-        "type", "Expired", "message", func.concat("was to start by ", job.c.expires_at, " and no worker was free by then")
+    roots_held = free(job, sa.func.array(sa.select(late.c.root_id).where(late.c.root_id.is_not(None)).scalar_subquery()))
+    error = sa.func.jsonb_build_object(
+        "type", "Expired", "message", sa.func.concat("was to start by ", job.c.expires_at, " and no worker was free by then")
     )
     expired = (
-        update(job)
+        sa.update(job)
         .where(
-            job.c.id == any_(func.array(select(late.c.id).scalar_subquery())),
-            job.c.root_id.is_(None) | (job.c.root_id == any_(roots_held)),
+            job.c.id == sa.any_(sa.func.array(sa.select(late.c.id).scalar_subquery())),
+            job.c.root_id.is_(None) | (job.c.root_id == sa.any_(roots_held)),
         )
         .values(
             status=status(JobStatus.CANCELLED),
-            completed_at=func.now(),
-            chain_completed_at=case((job.c.chain_index == 0, func.now())),
+            completed_at=sa.func.now(),
+            chain_completed_at=sa.case((job.c.chain_index == 0, sa.func.now())),
             last_error=error,
             changed_xid=XID,
         )
         .returning(job.c.id, job.c.type_name, job.c.attempt, job.c.chain_id, job.c.status, job.c.has_waiters)
         .cte("expired")
     )
-    roots = end_chains(job, expired, true())
-    return select(expired.c.id, expired.c.type_name, expired.c.attempt, expired.c.chain_id, awaited(expired, roots))
+    roots = end_chains(job, expired, sa.true())
+    return sa.select(expired.c.id, expired.c.type_name, expired.c.attempt, expired.c.chain_id, awaited(expired, roots))
 
 
 @once_a_model
-def late(model: type[JobMixin[Any]]) -> Select[Any]:
+def late(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the jobs that `expire` would cancel now.
 
     Parameters: `limit`, `excluded`, as there. Shape: `(id, root_id)`. Locks: none.
@@ -60,13 +60,13 @@ def late(model: type[JobMixin[Any]]) -> Select[Any]:
     return _late(model, only=False)
 
 
-def _late(model: type[JobMixin[Any]], *, only: bool) -> Select[Any]:
+def _late(model: type[JobMixin[Any]], *, only: bool) -> sa.Select[Any]:
     job, key = table(model), id_parameter(model.__jobqueue__)
-    found = select(job.c.id, job.c.root_id).where(
+    found = sa.select(job.c.id, job.c.root_id).where(
         job.c.status == status(JobStatus.PENDING),
         job.c.expires_at.is_not(None),
-        job.c.expires_at <= func.now(),
+        job.c.expires_at <= sa.func.now(),
         excluded(job.c.id, key),
-        *([job.c.id == any_(array("ids", key))] if only else []),
+        *([job.c.id == sa.any_(array("ids", key))] if only else []),
     )
-    return found.order_by(job.c.expires_at).limit(bindparam("limit", type_=Integer))
+    return found.order_by(job.c.expires_at).limit(sa.bindparam("limit", type_=sa.Integer))

@@ -4,27 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnClause,
-    Double,
-    Integer,
-    Interval,
-    Select,
-    Text,
-    any_,
-    bindparam,
-    case,
-    cast,
-    column,
-    func,
-    literal_column,
-    select,
-    true,
-    tuple_,
-    union_all,
-)
-from sqlalchemy import table as sql_table
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.sql.elements import Grouping
 
@@ -38,7 +18,7 @@ from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def rates(model: type[JobMixin[Any]]) -> Select[Any]:
+def rates(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the rates of a queue, of fairness keys of it and of a job type, and what was started under them.
 
     Parameters: `queue`, `fairness_keys` of it, empty for its own; `type_name`. Shape: `(what, name, fairness_key, now)`,
@@ -46,32 +26,32 @@ def rates(model: type[JobMixin[Any]]) -> Select[Any]:
     Index: the primary keys, from their ends in `rate_state`.
     """
     queue, kind = table(model.Queue), table(model.JobType)
-    of_key = queue.c.fairness_key == any_(array("fairness_keys", Text()))
-    of_queues = (queue.c.name == bindparam("queue", type_=Text)) & of_key
-    of_type = kind.c.type_name == bindparam("type_name", type_=Text)
+    of_key = queue.c.fairness_key == sa.any_(array("fairness_keys", sa.Text()))
+    of_queues = (queue.c.name == sa.bindparam("queue", type_=sa.Text)) & of_key
+    of_type = kind.c.type_name == sa.bindparam("type_name", type_=sa.Text)
     every = [
-        select(
-            literal_column(f"'{what}'", Text()).label("what"),
+        sa.select(
+            sa.literal_column(f"'{what}'", sa.Text()).label("what"),
             name.label("name"),
             fairness_key.label("fairness_key"),
-            func.now().label("now"),
+            sa.func.now().label("now"),
             *(of.c[column] for column in RATE),
             *(state.c[column] for column in STATE),
         )
-        .select_from(of.outerjoin(state, true()))
+        .select_from(of.outerjoin(state, sa.true()))
         .where(where, of.c.rate_limit.is_not(None))
         for what, of, name, fairness_key, where in (
             ("queue", queue, queue.c.name, queue.c.fairness_key, of_queues),
-            ("type", kind, kind.c.type_name, literal_column("''", Text()), of_type),
+            ("type", kind, kind.c.type_name, sa.literal_column("''", sa.Text()), of_type),
         )
         for state in (newest_state(model, of),)
     ]
-    found = union_all(*every).subquery("found")
-    return select(*found.c).order_by(found.c.what, found.c.name, found.c.fairness_key)
+    found = sa.union_all(*every).subquery("found")
+    return sa.select(*found.c).order_by(found.c.what, found.c.name, found.c.fairness_key)
 
 
 @once_a_model
-def holders(model: type[JobMixin[Any]]) -> Select[Any]:
+def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return which workers run jobs of a queue, of a fairness key or of a type, how many each, and its longest-running job.
 
     Parameters: `queue`, `fairness_key`, `type_name`, null for any. Shape: `(worker_id, n, job_id, started_at)` a worker, the
@@ -79,14 +59,14 @@ def holders(model: type[JobMixin[Any]]) -> Select[Any]:
     Locks: none. Index: `ix_job_running`, every running job.
     """
     job = table(model)
-    queue, fairness_key = bindparam("queue", type_=Text), bindparam("fairness_key", type_=Text)
-    type_name = bindparam("type_name", type_=Text)
+    queue, fairness_key = sa.bindparam("queue", type_=sa.Text), sa.bindparam("fairness_key", type_=sa.Text)
+    type_name = sa.bindparam("type_name", type_=sa.Text)
     return (
-        select(
+        sa.select(
             job.c.leased_by.label("worker_id"),
-            func.count().label("n"),
-            Grouping(func.array_agg(aggregate_order_by(job.c.id, job.c.started_at)))[1].label("job_id"),
-            func.min(job.c.started_at).label("started_at"),
+            sa.func.count().label("n"),
+            Grouping(sa.func.array_agg(aggregate_order_by(job.c.id, job.c.started_at)))[1].label("job_id"),
+            sa.func.min(job.c.started_at).label("started_at"),
         )
         .where(
             job.c.status == status(JobStatus.RUNNING),
@@ -95,12 +75,12 @@ def holders(model: type[JobMixin[Any]]) -> Select[Any]:
             type_name.is_(None) | (job.c.type_name == type_name),
         )
         .group_by(job.c.leased_by)
-        .order_by(func.min(job.c.started_at))
+        .order_by(sa.func.min(job.c.started_at))
     )
 
 
 @once_a_model
-def waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
+def waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return chains that a job still waits for, those that have ended first: they failed, or are about to be passed on.
 
     Parameters: `job_id`, `limit`. Shape: `(chain_id, outcome, last_job_id)`; `outcome` is null for a chain that is open.
@@ -109,25 +89,27 @@ def waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
     edge, job = table(model.Blocker), table(model)
     root, later = job.alias("root"), job.alias("later")
     last = (
-        select(later.c.id)
+        sa.select(later.c.id)
         .where(later.c.root_id == root.c.id)
         .order_by(later.c.chain_index.desc())
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
         .correlate(root)
         .scalar_subquery()
     )
-    outcome = case((root.c.chain_completed_at.is_not(None), func.coalesce(root.c.chain_status, root.c.status)))
+    outcome = sa.case((root.c.chain_completed_at.is_not(None), sa.func.coalesce(root.c.chain_status, root.c.status)))
     return (
-        select(root.c.id.label("chain_id"), outcome.label("outcome"), func.coalesce(last, root.c.id).label("last_job_id"))
+        sa.select(
+            root.c.id.label("chain_id"), outcome.label("outcome"), sa.func.coalesce(last, root.c.id).label("last_job_id")
+        )
         .select_from(edge.join(root, root.c.id == edge.c.blocked_by_chain_id))
-        .where(edge.c.job_id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)), ~edge.c.is_resolved)
+        .where(edge.c.job_id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)), ~edge.c.is_resolved)
         .order_by(root.c.chain_completed_at.is_(None), edge.c.index)
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
 @once_a_model
-def locked_by(model: type[JobMixin[Any]]) -> Select[Any]:
+def locked_by(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the transaction in progress that locked a job's row last; the row's `xmax` names it.
 
     Parameters: `job_id`. Shape: `(pid, name, user, state, query, locked_for)`, all null for a prepared transaction, and of
@@ -135,56 +117,57 @@ def locked_by(model: type[JobMixin[Any]]) -> Select[Any]:
     Locks: none. Index: the primary key.
     """
     job = table(model).alias("job")
-    lock = sql_table("pg_locks", *map(column, ("locktype", "transactionid", "pid", "granted")), schema="pg_catalog")
+    lock = sa.table("pg_locks", *map(sa.column, ("locktype", "transactionid", "pid", "granted")), schema="pg_catalog")
     columns = ("pid", "application_name", "usename", "state", "query", "xact_start")
-    session = sql_table("pg_stat_activity", *map(column, columns), schema="pg_catalog")
-    xmax: ColumnClause[Any] = literal_column("job.xmax")
-    held = (lock.c.locktype == literal_column("'transactionid'")) & lock.c.granted & (lock.c.transactionid == xmax)
+    session = sa.table("pg_stat_activity", *map(sa.column, columns), schema="pg_catalog")
+    xmax: sa.ColumnClause[Any] = sa.literal_column("job.xmax")
+    held = (lock.c.locktype == sa.literal_column("'transactionid'")) & lock.c.granted & (lock.c.transactionid == xmax)
     return (
-        select(
+        sa.select(
             lock.c.pid,
             session.c.application_name.label("name"),
             session.c.usename.label("user"),
             session.c.state,
             session.c.query,
-            cast(func.clock_timestamp() - session.c.xact_start, Interval).label("locked_for"),
+            sa.cast(sa.func.clock_timestamp() - session.c.xact_start, sa.Interval).label("locked_for"),
         )
         .select_from(job.join(lock, held).outerjoin(session, session.c.pid == lock.c.pid))
-        .where(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
-        .limit(literal_column("1"))
+        .where(job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .limit(sa.literal_column("1"))
     )
 
 
 @once_a_model
-def ahead(model: type[JobMixin[Any]]) -> Select[Any]:
+def ahead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count the due jobs of a fairness key in a queue that go before one of it: of a higher priority, or due before it.
 
     Parameters: `queue`, `fairness_key`, `priority`, `scheduled_at`, `id` of that one; `limit`: it counts no further.
     Shape: `(n,)`. Locks: none. Index: `ix_job_claim`, at most `limit` entries and those that have ended since a vacuum.
     """
     job = table(model)
-    priority = bindparam("priority", type_=Integer)
-    place = tuple_(job.c.scheduled_at, job.c.id) < tuple_(
-        bindparam("scheduled_at", type_=job.c.scheduled_at.type), bindparam("id", type_=id_parameter(model.__jobqueue__))
+    priority = sa.bindparam("priority", type_=sa.Integer)
+    place = sa.tuple_(job.c.scheduled_at, job.c.id) < sa.tuple_(
+        sa.bindparam("scheduled_at", type_=job.c.scheduled_at.type),
+        sa.bindparam("id", type_=id_parameter(model.__jobqueue__)),
     )
     before = (
-        select(literal_column("1"))
+        sa.select(sa.literal_column("1"))
         .where(
             job.c.status == status(JobStatus.PENDING),
-            job.c.priority >= literal_column("'-9'"),
-            job.c.queue == bindparam("queue", type_=Text),
-            job.c.fairness_key == bindparam("fairness_key", type_=Text),
-            job.c.scheduled_at <= func.now(),
+            job.c.priority >= sa.literal_column("'-9'"),
+            job.c.queue == sa.bindparam("queue", type_=sa.Text),
+            job.c.fairness_key == sa.bindparam("fairness_key", type_=sa.Text),
+            job.c.scheduled_at <= sa.func.now(),
             (job.c.priority > priority) | ((job.c.priority == priority) & place),
         )
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
         .subquery("before")
     )
-    return select(func.count()).select_from(before)
+    return sa.select(sa.func.count()).select_from(before)
 
 
 @once_a_model
-def recently_ended(model: type[JobMixin[Any]]) -> Select[int, Any]:
+def recently_ended(model: type[JobMixin[Any]]) -> sa.Select[int, Any]:
     """Count the jobs of a fairness key in a queue that completed within the last while.
 
     Parameters: `queue`, `fairness_key`, `window` (an interval), `transactions` (how far back to look in those), `limit`.
@@ -192,31 +175,31 @@ def recently_ended(model: type[JobMixin[Any]]) -> Select[int, Any]:
     Locks: none. Index: `ix_job_history`: only the pages that changed in the last `transactions` transactions.
     """
     job = table(model)
-    newest = cast(cast(func.pg_snapshot_xmax(func.pg_current_snapshot()), Text), BigInteger)
+    newest = sa.cast(sa.cast(sa.func.pg_snapshot_xmax(sa.func.pg_current_snapshot()), sa.Text), sa.BigInteger)
     lately = (
-        select(job.c.completed_at)
+        sa.select(job.c.completed_at)
         .where(
-            block(number(job)) >= block(newest - bindparam("transactions", type_=BigInteger)),
+            block(number(job)) >= block(newest - sa.bindparam("transactions", type_=sa.BigInteger)),
             job.c.status == status(JobStatus.COMPLETED),
-            job.c.queue == bindparam("queue", type_=Text),
-            job.c.fairness_key == bindparam("fairness_key", type_=Text),
-            job.c.completed_at > func.now() - bindparam("window", type_=Interval),
+            job.c.queue == sa.bindparam("queue", type_=sa.Text),
+            job.c.fairness_key == sa.bindparam("fairness_key", type_=sa.Text),
+            job.c.completed_at > sa.func.now() - sa.bindparam("window", type_=sa.Interval),
         )
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
         .subquery("lately")
     )
-    since = cast(func.extract("epoch", func.now() - func.min(lately.c.completed_at)), Double)
-    return select(func.count(), since).select_from(lately)
+    since = sa.cast(sa.func.extract("epoch", sa.func.now() - sa.func.min(lately.c.completed_at)), sa.Double)
+    return sa.select(sa.func.count(), since).select_from(lately)
 
 
 @once_a_model
-def before_in_order(model: type[JobMixin[Any]]) -> Select[Any]:
+def before_in_order(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the job of an ordering key that holds another one of it up: one that runs, else the first in order.
 
     Parameters: `ordering_key`. Shape: `(id, status)`, no row where none is open. Locks: none.
     Index: `uq_job_ordering`; `ix_job_ordering`, up to the first; the primary key.
     """
-    job, key = table(model), bindparam("ordering_key", type_=Text)
+    job, key = table(model), sa.bindparam("ordering_key", type_=sa.Text)
     # Scalar subqueries: the second is asked for only where the first has none.
     of_key = [one(job.alias(name), key).scalar_subquery() for one, name in ((running_of, "other"), (first_waiting, "first"))]
-    return select(job.c.id, job.c.status).where(job.c.id == func.coalesce(*of_key))
+    return sa.select(job.c.id, job.c.status).where(job.c.id == sa.func.coalesce(*of_key))

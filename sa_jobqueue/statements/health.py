@@ -4,25 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    CTE,
-    BigInteger,
-    ColumnElement,
-    Integer,
-    Interval,
-    Select,
-    Table,
-    Text,
-    any_,
-    bindparam,
-    cast,
-    exists,
-    func,
-    literal_column,
-    select,
-    true,
-    tuple_,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from sa_jobqueue.models import JobMixin
@@ -31,15 +13,15 @@ from sa_jobqueue.statements._parts import once_a_model, status, table
 from sa_jobqueue.statements.history import block, number
 from sa_jobqueue.types import MIN_PRIORITY, AttemptOutcome, JobStatus, Resolution
 
-_LIMIT = bindparam("limit", type_=Integer)
-_ONE: ColumnElement[Any] = literal_column("1")
-_WINDOW = bindparam("window", type_=Interval)
+_LIMIT = sa.bindparam("limit", type_=sa.Integer)
+_ONE: sa.ColumnElement[Any] = sa.literal_column("1")
+_WINDOW = sa.bindparam("window", type_=sa.Interval)
 UNSUCCESSFUL = (AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT, AttemptOutcome.LOST)
 """Outcomes that count as unsuccessful attempts in a retry rate."""
 
 
 @once_a_model
-def depths(model: type[JobMixin[Any]]) -> Select[Any]:
+def depths(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count the due and the scheduled jobs of each queue, and return the time of the oldest and of the next one.
 
     Parameters: `limit`: maximum number of jobs of each kind that are counted in one lane.
@@ -52,42 +34,42 @@ def depths(model: type[JobMixin[Any]]) -> Select[Any]:
     job = table(model)
     tag, key, lane = _lanes(job)
 
-    def counted(name: str, when: ColumnElement[bool]) -> Any:
+    def counted(name: str, when: sa.ColumnElement[bool]) -> Any:
         found = (
-            select(job.c.scheduled_at)
+            sa.select(job.c.scheduled_at)
             .where(*tag, *(one == lane.c[one.name] for one in key), when)
             .order_by(job.c.scheduled_at, job.c.id)
             .limit(_LIMIT)
             .correlate(lane)
             .subquery(f"{name}_jobs")
         )
-        return select(func.count().label("n"), func.min(found.c.scheduled_at).label("first_at")).select_from(found)
+        return sa.select(sa.func.count().label("n"), sa.func.min(found.c.scheduled_at).label("first_at")).select_from(found)
 
     queue = table(model.Queue)
-    is_paused = (queue.c.paused_at.is_not(None), queue.c.fairness_key != literal_column("''"))
-    paused = select(queue.c.name, queue.c.fairness_key).where(*is_paused).subquery("paused")
-    due = counted("due", job.c.scheduled_at <= func.now()).lateral("due")
-    later = counted("later", job.c.scheduled_at > func.now()).lateral("later")
-    fairness_key = func.coalesce(paused.c.fairness_key, literal_column("''"), type_=Text).label("fairness_key")
+    is_paused = (queue.c.paused_at.is_not(None), queue.c.fairness_key != sa.literal_column("''"))
+    paused = sa.select(queue.c.name, queue.c.fairness_key).where(*is_paused).subquery("paused")
+    due = counted("due", job.c.scheduled_at <= sa.func.now()).lateral("due")
+    later = counted("later", job.c.scheduled_at > sa.func.now()).lateral("later")
+    fairness_key = sa.func.coalesce(paused.c.fairness_key, sa.literal_column("''"), type_=sa.Text).label("fairness_key")
     of_key = (paused.c.name == lane.c.queue) & (paused.c.fairness_key == lane.c.fairness_key)
     return (
-        select(
+        sa.select(
             lane.c.queue,
             fairness_key,
-            cast(func.sum(due.c.n), BigInteger).label("due"),
-            func.min(due.c.first_at).label("oldest_at"),
-            cast(func.sum(later.c.n), BigInteger).label("later"),
-            func.min(later.c.first_at).label("next_at"),
-            func.bool_or(func.greatest(due.c.n, later.c.n) >= _LIMIT).label("is_capped"),
+            sa.cast(sa.func.sum(due.c.n), sa.BigInteger).label("due"),
+            sa.func.min(due.c.first_at).label("oldest_at"),
+            sa.cast(sa.func.sum(later.c.n), sa.BigInteger).label("later"),
+            sa.func.min(later.c.first_at).label("next_at"),
+            sa.func.bool_or(sa.func.greatest(due.c.n, later.c.n) >= _LIMIT).label("is_capped"),
         )
-        .select_from(lane.join(due, true()).join(later, true()).outerjoin(paused, of_key))
+        .select_from(lane.join(due, sa.true()).join(later, sa.true()).outerjoin(paused, of_key))
         .group_by(lane.c.queue, fairness_key)
         .order_by(lane.c.queue, fairness_key)
     )
 
 
 @once_a_model
-def due_groups(model: type[JobMixin[Any]]) -> Select[Any]:
+def due_groups(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Group the due jobs of a queue by job type and fairness key, the largest groups first.
 
     Parameters: `queue`; `scan`, how many due jobs are read; `limit`, how many groups.
@@ -96,25 +78,25 @@ def due_groups(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job = table(model)
     due = (
-        select(job.c.id, job.c.type_name, job.c.fairness_key, job.c.scheduled_at)
+        sa.select(job.c.id, job.c.type_name, job.c.fairness_key, job.c.scheduled_at)
         .where(
             job.c.status == status(JobStatus.PENDING),
-            job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"),
-            job.c.queue == bindparam("queue", type_=Text),
-            job.c.scheduled_at <= func.now(),
+            job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"),
+            job.c.queue == sa.bindparam("queue", type_=sa.Text),
+            job.c.scheduled_at <= sa.func.now(),
         )
-        .limit(bindparam("scan", type_=Integer))
+        .limit(sa.bindparam("scan", type_=sa.Integer))
         .subquery("due")
     )
-    oldest = func.array_agg(aggregate_order_by(due.c.id, due.c.scheduled_at, due.c.id), type_=ARRAY(due.c.id.type))
-    count = func.count().label("n")
+    oldest = sa.func.array_agg(aggregate_order_by(due.c.id, due.c.scheduled_at, due.c.id), type_=ARRAY(due.c.id.type))
+    count = sa.func.count().label("n")
     return (
-        select(
+        sa.select(
             due.c.type_name,
             due.c.fairness_key,
             count,
             oldest[1].label("job_id"),
-            func.min(due.c.scheduled_at).label("oldest_at"),
+            sa.func.min(due.c.scheduled_at).label("oldest_at"),
         )
         .group_by(due.c.type_name, due.c.fairness_key)
         .order_by(count.desc(), due.c.type_name, due.c.fairness_key)
@@ -123,7 +105,7 @@ def due_groups(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def lately(model: type[JobMixin[Any]]) -> Select[Any]:
+def lately(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count recent events of jobs by queue.
 
     Parameters: `window`; `transactions`, how many transactions to look back; `limit`, the maximum number of jobs to read.
@@ -132,25 +114,25 @@ def lately(model: type[JobMixin[Any]]) -> Select[Any]:
     Index: `ix_job_history`: only the pages that changed in the last `transactions` transactions.
     """
     job = table(model)
-    since = func.now() - _WINDOW
+    since = sa.func.now() - _WINDOW
     seen = (
-        select(job.c.queue, job.c.status, job.c.created_at, job.c.completed_at)
+        sa.select(job.c.queue, job.c.status, job.c.created_at, job.c.completed_at)
         .where(
-            block(number(job)) >= block(_newest() - bindparam("transactions", type_=BigInteger)),
+            block(number(job)) >= block(_newest() - sa.bindparam("transactions", type_=sa.BigInteger)),
             (job.c.created_at > since) | (job.c.completed_at > since),
         )
         .limit(_LIMIT)
         .subquery("seen")
     )
 
-    def ended(how: JobStatus) -> ColumnElement[int]:
-        return func.count().filter(seen.c.status == status(how), seen.c.completed_at > since).label(how.value)
+    def ended(how: JobStatus) -> sa.ColumnElement[int]:
+        return sa.func.count().filter(seen.c.status == status(how), seen.c.completed_at > since).label(how.value)
 
     return (
-        select(
+        sa.select(
             seen.c.queue,
-            func.count().label("examined"),
-            func.count().filter(seen.c.created_at > since).label("arrived"),
+            sa.func.count().label("examined"),
+            sa.func.count().filter(seen.c.created_at > since).label("arrived"),
             ended(JobStatus.COMPLETED),
             ended(JobStatus.DEAD),
             ended(JobStatus.CANCELLED),
@@ -161,7 +143,7 @@ def lately(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def recently_started(model: type[JobMixin[Any]]) -> Select[Any]:
+def recently_started(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count the jobs that were started within the last while, by queue and fairness key.
 
     Parameters: as `lately`. Shape: `(queue, fairness_key, started)`; where the sum of `started` reaches the limit, the
@@ -170,20 +152,20 @@ def recently_started(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job = table(model)
     seen = (
-        select(job.c.queue, job.c.fairness_key)
+        sa.select(job.c.queue, job.c.fairness_key)
         .where(
-            block(number(job)) >= block(_newest() - bindparam("transactions", type_=BigInteger)),
-            job.c.started_at > func.now() - _WINDOW,
+            block(number(job)) >= block(_newest() - sa.bindparam("transactions", type_=sa.BigInteger)),
+            job.c.started_at > sa.func.now() - _WINDOW,
         )
         .limit(_LIMIT)
         .subquery("seen")
     )
     key = (seen.c.queue, seen.c.fairness_key)
-    return select(*key, func.count().label("started")).group_by(*key)
+    return sa.select(*key, sa.func.count().label("started")).group_by(*key)
 
 
 @once_a_model
-def due_lanes(model: type[JobMixin[Any]]) -> Select[Any]:
+def due_lanes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the queues and fairness keys with due jobs, each with how long its oldest has been due.
 
     Parameters: `limit` of the lanes that are read. Shape: `(queue, fairness_key, waiting_for)`, unordered.
@@ -191,41 +173,43 @@ def due_lanes(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job = table(model)
     tag, key, lane = _lanes(job)
-    lanes = select(lane).limit(_LIMIT).subquery("lanes")
+    lanes = sa.select(lane).limit(_LIMIT).subquery("lanes")
     oldest = (
-        select(job.c.scheduled_at)
-        .where(*tag, *(one == lanes.c[one.name] for one in key), job.c.scheduled_at <= func.now())
+        sa.select(job.c.scheduled_at)
+        .where(*tag, *(one == lanes.c[one.name] for one in key), job.c.scheduled_at <= sa.func.now())
         .order_by(job.c.scheduled_at, job.c.id)
         .limit(_ONE)
         .lateral("oldest")
     )
-    waiting_for = cast(func.now() - func.min(oldest.c.scheduled_at), Interval).label("waiting_for")
+    waiting_for = sa.cast(sa.func.now() - sa.func.min(oldest.c.scheduled_at), sa.Interval).label("waiting_for")
     return (
-        select(lanes.c.queue, lanes.c.fairness_key, waiting_for)
-        .select_from(lanes.join(oldest, true()))
+        sa.select(lanes.c.queue, lanes.c.fairness_key, waiting_for)
+        .select_from(lanes.join(oldest, sa.true()))
         .group_by(lanes.c.queue, lanes.c.fairness_key)
     )
 
 
 @once_a_model
-def recent_attempts(model: type[JobMixin[Any]]) -> Select[Any]:
+def recent_attempts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count the attempts that ended without success within the last while, by outcome.
 
     Parameters: as `lately`. Shape: `(outcome, n)`, by outcome. Locks: none. Index: `ix_job_attempt_changed`.
     """
     attempt = table(model.Attempt)
-    oldest = func.greatest(_newest() - bindparam("transactions", type_=BigInteger), literal_column("0"))
+    oldest = sa.func.greatest(_newest() - sa.bindparam("transactions", type_=sa.BigInteger), sa.literal_column("0"))
     seen = (
-        select(attempt.c.outcome)
-        .where(attempt.c.changed_xid >= cast(cast(oldest, Text), Xid8()), attempt.c.ended_at > func.now() - _WINDOW)
+        sa.select(attempt.c.outcome)
+        .where(
+            attempt.c.changed_xid >= sa.cast(sa.cast(oldest, sa.Text), Xid8()), attempt.c.ended_at > sa.func.now() - _WINDOW
+        )
         .limit(_LIMIT)
         .subquery("seen")
     )
-    return select(seen.c.outcome, func.count().label("n")).group_by(seen.c.outcome).order_by(seen.c.outcome)
+    return sa.select(seen.c.outcome, sa.func.count().label("n")).group_by(seen.c.outcome).order_by(seen.c.outcome)
 
 
 @once_a_model
-def running(model: type[JobMixin[Any]]) -> Select[Any]:
+def running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count the running jobs, those without a live worker and those past their timeout, and return the longest running.
 
     Parameters: `ttl` of a worker's heartbeat. Shape: one row `(running, orphaned, overdue, job_id, type_name, leased_by,
@@ -233,56 +217,56 @@ def running(model: type[JobMixin[Any]]) -> Select[Any]:
     Index: `ix_job_running`, every running job: as many as workers have slots.
     """
     job, worker = table(model), table(model.Worker)
-    live = exists(_ONE).where(
-        worker.c.id == job.c.leased_by, worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval)
+    live = sa.exists(_ONE).where(
+        worker.c.id == job.c.leased_by, worker.c.heartbeat_at > sa.func.now() - sa.bindparam("ttl", type_=sa.Interval)
     )
     held = (
-        select(
+        sa.select(
             *(job.c[name] for name in ("id", "type_name", "leased_by", "leased_until", "started_at")),
             live.label("is_held"),
         )
         .where(job.c.status == status(JobStatus.RUNNING))
         .cte("held")
     )
-    counted = select(
-        func.count().label("running"),
-        func.count().filter(~held.c.is_held).label("orphaned"),
-        func.count().filter(held.c.leased_until < func.now()).label("overdue"),
+    counted = sa.select(
+        sa.func.count().label("running"),
+        sa.func.count().filter(~held.c.is_held).label("orphaned"),
+        sa.func.count().filter(held.c.leased_until < sa.func.now()).label("overdue"),
     ).subquery("counted")
     longest = (
-        select(held.c.id.label("job_id"), held.c.type_name, held.c.leased_by, held.c.started_at)
+        sa.select(held.c.id.label("job_id"), held.c.type_name, held.c.leased_by, held.c.started_at)
         .order_by(held.c.started_at, held.c.id)
         .limit(_ONE)
         .subquery("longest")
     )
-    return select(counted, longest).select_from(counted.outerjoin(longest, true()))
+    return sa.select(counted, longest).select_from(counted.outerjoin(longest, sa.true()))
 
 
 @once_a_model
-def unresolved(model: type[JobMixin[Any]]) -> Select[int, int, int, int, int, Any]:
+def unresolved(model: type[JobMixin[Any]]) -> sa.Select[int, int, int, int, int, Any]:
     """Count the unresolved dead letters by age, and return when the oldest was written.
 
     Parameters: `limit`: it counts no further. Shape: one row `(unresolved, last_hour, last_day, last_week, last_month,
     oldest_at)`; a month has 30 days. Clock: the database's. Locks: none. Index: `uq_dead_letter_open`.
     """
     dead_letter = table(model.DeadLetter)
-    found = select(dead_letter.c.died_at).where(dead_letter.c.resolution.is_(None)).limit(_LIMIT).subquery("found")
+    found = sa.select(dead_letter.c.died_at).where(dead_letter.c.resolution.is_(None)).limit(_LIMIT).subquery("found")
 
-    def within(hours: str) -> ColumnElement[int]:
-        return func.count().filter(found.c.died_at > func.now() - literal_column(f"interval '{hours} hours'"))
+    def within(hours: str) -> sa.ColumnElement[int]:
+        return sa.func.count().filter(found.c.died_at > sa.func.now() - sa.literal_column(f"interval '{hours} hours'"))
 
-    return select(
-        func.count().label("unresolved"),
+    return sa.select(
+        sa.func.count().label("unresolved"),
         within("1").label("last_hour"),
         within("24").label("last_day"),
         within("168").label("last_week"),
         within("720").label("last_month"),
-        func.min(found.c.died_at).label("oldest_at"),
+        sa.func.min(found.c.died_at).label("oldest_at"),
     ).select_from(found)
 
 
 @once_a_model
-def behind_dead(model: type[JobMixin[Any]]) -> Select[Any]:
+def behind_dead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count the jobs that wait for chains that are dead, and name one such chain.
 
     Reads the newest `limit` dead letters that were not redriven; dismissed ones count, since jobs may still wait for them.
@@ -292,30 +276,30 @@ def behind_dead(model: type[JobMixin[Any]]) -> Select[Any]:
     dead_letter, edge, job = table(model.DeadLetter), table(model.Blocker), table(model)
     key = id_parameter(model.__jobqueue__)
     dead_letters = (
-        select(dead_letter.c.job_id)
-        .where(dead_letter.c.resolution.is_distinct_from(literal_column(f"'{Resolution.REDRIVEN}'")))
+        sa.select(dead_letter.c.job_id)
+        .where(dead_letter.c.resolution.is_distinct_from(sa.literal_column(f"'{Resolution.REDRIVEN}'")))
         .order_by(dead_letter.c.id.desc())
         .limit(_LIMIT)
     )
     # Arrays, not joins: a plan from the statistics of empty tables would read all blockers once per dead letter.
-    dead = select(job.c.chain_id).where(
-        job.c.id == any_(_array_of(dead_letters, key)), cast(job.c.status, Text) == literal_column("'dead'")
+    dead = sa.select(job.c.chain_id).where(
+        job.c.id == sa.any_(_array_of(dead_letters, key)), sa.cast(job.c.status, sa.Text) == sa.literal_column("'dead'")
     )
     waiting = (
-        select(edge.c.job_id, edge.c.blocked_by_chain_id)
-        .where(edge.c.blocked_by_chain_id == any_(_array_of(dead, key)), ~edge.c.is_resolved)
+        sa.select(edge.c.job_id, edge.c.blocked_by_chain_id)
+        .where(edge.c.blocked_by_chain_id == sa.any_(_array_of(dead, key)), ~edge.c.is_resolved)
         .limit(_LIMIT)
         .subquery("waiting")
     )
-    return select(
-        func.count(waiting.c.job_id.distinct()).label("waiting"),
-        func.count(waiting.c.blocked_by_chain_id.distinct()).label("chains"),
-        func.array_agg(waiting.c.blocked_by_chain_id)[1].label("chain_id"),
+    return sa.select(
+        sa.func.count(waiting.c.job_id.distinct()).label("waiting"),
+        sa.func.count(waiting.c.blocked_by_chain_id.distinct()).label("chains"),
+        sa.func.array_agg(waiting.c.blocked_by_chain_id)[1].label("chain_id"),
     ).select_from(waiting)
 
 
 @once_a_model
-def chains_to_unblock(model: type[JobMixin[Any]]) -> Select[int, Any]:
+def chains_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[int, Any]:
     """Count the chains that have ended and whose end was not passed on, and tell since when the oldest waits.
 
     Parameters: `limit`: it counts no further. Shape: one row `(chains_to_unblock, oldest_at)`. Locks: none.
@@ -323,18 +307,18 @@ def chains_to_unblock(model: type[JobMixin[Any]]) -> Select[int, Any]:
     """
     job = table(model)
     found = (
-        select(job.c.chain_completed_at)
+        sa.select(job.c.chain_completed_at)
         .where(job.c.has_waiters, job.c.chain_completed_at.is_not(None))
         .limit(_LIMIT)
         .subquery("found")
     )
-    return select(
-        func.count().label("chains_to_unblock"), func.min(found.c.chain_completed_at).label("oldest_at")
+    return sa.select(
+        sa.func.count().label("chains_to_unblock"), sa.func.min(found.c.chain_completed_at).label("oldest_at")
     ).select_from(found)
 
 
 @once_a_model
-def unfinished_writes(model: type[JobMixin[Any]]) -> Select[Any]:
+def unfinished_writes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count the bulk writes that have staged rows and have not committed, and return the oldest.
 
     Parameters: `limit`: it counts no further. Shape: one row `(unfinished, write_id, sequence, staged_at)`, or none;
@@ -343,19 +327,19 @@ def unfinished_writes(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     stage, write = table(model.Stage), table(model.Write)
     key = (stage.c.write_id, stage.c.sequence)
-    first = select(*key, stage.c.staged_at).order_by(*key).limit(_ONE)
-    staged = select(first.subquery("first")).cte("staged", recursive=True)
-    behind = tuple_(*key) > tuple_(staged.c.write_id, staged.c.sequence)
+    first = sa.select(*key, stage.c.staged_at).order_by(*key).limit(_ONE)
+    staged = sa.select(first.subquery("first")).cte("staged", recursive=True)
+    behind = sa.tuple_(*key) > sa.tuple_(staged.c.write_id, staged.c.sequence)
     following = first.where(behind).correlate(staged).lateral("following")
-    staged = staged.union_all(select(*following.c).select_from(staged.join(following, true())))
+    staged = staged.union_all(sa.select(*following.c).select_from(staged.join(following, sa.true())))
     # A task that ends after the commit, such as a speculative copy, leaves rows of a write that is finished.
-    committed = exists(_ONE).where(write.c.write_id == staged.c.write_id, write.c.sequence == staged.c.sequence)
-    found = select(staged).where(~committed).limit(_LIMIT).subquery("found")
-    return select(func.count().over().label("unfinished"), *found.c).order_by(found.c.staged_at).limit(_ONE)
+    committed = sa.exists(_ONE).where(write.c.write_id == staged.c.write_id, write.c.sequence == staged.c.sequence)
+    found = sa.select(staged).where(~committed).limit(_LIMIT).subquery("found")
+    return sa.select(sa.func.count().over().label("unfinished"), *found.c).order_by(found.c.staged_at).limit(_ONE)
 
 
 @once_a_model
-def rejected_rows(model: type[JobMixin[Any]]) -> Select[int, int]:
+def rejected_rows(model: type[JobMixin[Any]]) -> sa.Select[int, int]:
     """Count the rejected rows of bulk writes that are kept, and those of writes of the last day.
 
     Parameters: `limit`: it counts no further. Shape: one row `(rejected, last_day)`. Clock: the database's. Locks: none.
@@ -363,33 +347,33 @@ def rejected_rows(model: type[JobMixin[Any]]) -> Select[int, int]:
     """
     reject, write = table(model.Reject), table(model.Write)
     lately = (
-        write.c.written_at > func.now() - literal_column("interval '24 hours'"),
-        write.c.rejected > literal_column("0"),
+        write.c.written_at > sa.func.now() - sa.literal_column("interval '24 hours'"),
+        write.c.rejected > sa.literal_column("0"),
     )
     of_write = (reject.c.write_id == write.c.write_id) & (reject.c.sequence == write.c.sequence)
-    kept = select(reject.c.write_id).limit(_LIMIT).subquery("kept")
-    new = select(reject.c.write_id).select_from(write.join(reject, of_write)).where(*lately).limit(_LIMIT).subquery("new")
-    return select(
-        select(func.count()).select_from(kept).scalar_subquery().label("rejected"),
-        select(func.count()).select_from(new).scalar_subquery().label("last_day"),
+    kept = sa.select(reject.c.write_id).limit(_LIMIT).subquery("kept")
+    new = sa.select(reject.c.write_id).select_from(write.join(reject, of_write)).where(*lately).limit(_LIMIT).subquery("new")
+    return sa.select(
+        sa.select(sa.func.count()).select_from(kept).scalar_subquery().label("rejected"),
+        sa.select(sa.func.count()).select_from(new).scalar_subquery().label("last_day"),
     )
 
 
-def _lanes(job: Table) -> tuple[tuple[ColumnElement[bool], ...], tuple[ColumnElement[Any], ...], CTE]:
+def _lanes(job: sa.Table) -> tuple[tuple[sa.ColumnElement[bool], ...], tuple[sa.ColumnElement[Any], ...], sa.CTE]:
     """Return the condition and the key of the entries of lanes in `ix_job_claim`, and every lane, one probe each."""
-    tag = (job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
+    tag = (job.c.status == status(JobStatus.PENDING), job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
     key = (job.c.queue, job.c.fairness_key, job.c.priority)
-    first = select(*key).where(*tag).order_by(*key).limit(_ONE)
-    lane = select(first.subquery("first")).cte("lane", recursive=True)
-    behind = tuple_(*key) > tuple_(lane.c.queue, lane.c.fairness_key, lane.c.priority)
+    first = sa.select(*key).where(*tag).order_by(*key).limit(_ONE)
+    lane = sa.select(first.subquery("first")).cte("lane", recursive=True)
+    behind = sa.tuple_(*key) > sa.tuple_(lane.c.queue, lane.c.fairness_key, lane.c.priority)
     following = first.where(behind).correlate(lane).lateral("following")
-    return tag, key, lane.union_all(select(*following.c).select_from(lane.join(following, true())))
+    return tag, key, lane.union_all(sa.select(*following.c).select_from(lane.join(following, sa.true())))
 
 
-def _array_of(chosen: Select[Any], of: Any) -> ColumnElement[Any]:
-    return func.array(chosen.scalar_subquery(), type_=ARRAY(of))
+def _array_of(chosen: sa.Select[Any], of: Any) -> sa.ColumnElement[Any]:
+    return sa.func.array(chosen.scalar_subquery(), type_=ARRAY(of))
 
 
-def _newest() -> ColumnElement[int]:
+def _newest() -> sa.ColumnElement[int]:
     """Return the number of the transaction that comes next, without taking it."""
-    return cast(cast(func.pg_snapshot_xmax(func.pg_current_snapshot()), Text), BigInteger)
+    return sa.cast(sa.cast(sa.func.pg_snapshot_xmax(sa.func.pg_current_snapshot()), sa.Text), sa.BigInteger)

@@ -7,25 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Double,
-    Integer,
-    Select,
-    Table,
-    Text,
-    and_,
-    any_,
-    case,
-    cast,
-    exists,
-    extract,
-    func,
-    literal,
-    literal_column,
-    select,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REGCLASS, TIMESTAMP
 
 from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS, Dataset
@@ -69,7 +51,7 @@ class Filters:
     key_before: JobId | None = None
 
 
-def source(model: type[JobMixin[Any]], dataset: Dataset) -> Table:
+def source(model: type[JobMixin[Any]], dataset: Dataset) -> sa.Table:
     """Return the table that a dataset shows."""
     mapped: Any = {JOBS.name: model, ATTEMPTS.name: model.Attempt, DEAD_LETTERS.name: model.DeadLetter}
     return table(mapped.get(dataset.name, model.Blocker))
@@ -82,7 +64,7 @@ def rows(
     filters: Filters | None = None,
     *,
     redact: Sequence[str] = (),
-) -> Select[Any]:
+) -> sa.Select[Any]:
     """Return rows of a dataset, each column as COPY writes it for a reader: ids, states and JSON as text.
 
     `redact`: names of job types, with the wildcards `*` and `?`: their payloads are replaced by `"(redacted)"`, and their
@@ -95,28 +77,28 @@ def rows(
     of = source(model, dataset)
     hidden = _hidden(model, of, redact) if redact else None
     shown = [_shown(of, name, hidden).label(name) for name in columns or dataset.names]
-    return select(*shown).where(*_conditions(model, dataset, filters or Filters()))
+    return sa.select(*shown).where(*_conditions(model, dataset, filters or Filters()))
 
 
-def count(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters | None = None) -> Select[Any]:
+def count(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters | None = None) -> sa.Select[Any]:
     """Return the number of rows of a dataset. Shape: `(n,)`. Index: see `rows`."""
     of = source(model, dataset)
-    return select(func.count()).select_from(of).where(*_conditions(model, dataset, filters or Filters()))
+    return sa.select(sa.func.count()).select_from(of).where(*_conditions(model, dataset, filters or Filters()))
 
 
-def size(model: type[JobMixin[Any]], dataset: Dataset) -> Select[int, int]:
+def size(model: type[JobMixin[Any]], dataset: Dataset) -> sa.Select[int, int]:
     """Return how large the table of a dataset is.
 
     Shape: one row `(bytes, pages)`: with what is stored out of line, and of the table alone. Locks: none.
     """
     layout = model.__jobqueue__
     name = layout.qualified(source(model, dataset).name.removeprefix(layout.prefix))
-    regclass = cast(literal(name, Text), REGCLASS)
-    pages = func.pg_relation_size(regclass) / cast(func.current_setting("block_size"), BigInteger)
-    return select(func.pg_table_size(regclass).label("bytes"), cast(pages, BigInteger).label("pages"))
+    regclass = sa.cast(sa.literal(name, sa.Text), REGCLASS)
+    pages = sa.func.pg_relation_size(regclass) / sa.cast(sa.func.current_setting("block_size"), sa.BigInteger)
+    return sa.select(sa.func.pg_table_size(regclass).label("bytes"), sa.cast(pages, sa.BigInteger).label("pages"))
 
 
-def sample(model: type[JobMixin[Any]], dataset: Dataset, *, percent: float) -> Select[Any]:
+def sample(model: type[JobMixin[Any]], dataset: Dataset, *, percent: float) -> sa.Select[Any]:
     """Return keys of some of a dataset's rows, to cut it into about equal parts at.
 
     Shape: the first column of the key, in its order, of all rows on about `percent` of the table's pages. Locks: none.
@@ -124,66 +106,71 @@ def sample(model: type[JobMixin[Any]], dataset: Dataset, *, percent: float) -> S
     the table has been analyzed.
     """
     of = source(model, dataset)
-    taken = of.tablesample(func.system(literal(percent, Double)))
+    taken = of.tablesample(sa.func.system(sa.literal(percent, sa.Double)))
     key = taken.c[dataset.key[0]]
-    return select(key).order_by(key)
+    return sa.select(key).order_by(key)
 
 
-def watermark() -> Select[int, str]:
+def watermark() -> sa.Select[int, str]:
     """Return below which transaction nothing is in flight any more, and of which cluster.
 
     Shape: one row `(xid, system)`: all rows below `xid` are visible and none will ever be added below it, except by a
     restored backup; `system` is the cluster's identifier. Works on a physical replica.
     Source: the visibility horizon of a snapshot, as PgQ batches events by it.
     """
-    snapshot = func.pg_snapshot_xmin(func.pg_current_snapshot())
-    system = func.pg_control_system().table_valued("system_identifier")
-    return select(
-        cast(cast(snapshot, Text), BigInteger).label("xid"), cast(system.c.system_identifier, Text).label("system")
+    snapshot = sa.func.pg_snapshot_xmin(sa.func.pg_current_snapshot())
+    system = sa.func.pg_control_system().table_valued("system_identifier")
+    return sa.select(
+        sa.cast(sa.cast(snapshot, sa.Text), sa.BigInteger).label("xid"),
+        sa.cast(system.c.system_identifier, sa.Text).label("system"),
     )
 
 
-def _hidden(model: type[JobMixin[Any]], of: Table, patterns: Sequence[str]) -> ColumnElement[bool]:
+def _hidden(model: type[JobMixin[Any]], of: sa.Table, patterns: Sequence[str]) -> sa.ColumnElement[bool]:
     """Return whether a row's payloads are not to be shown."""
-    likes = literal([pattern.translate(_LIKE) for pattern in patterns], ARRAY(Text))
+    likes = sa.literal([pattern.translate(_LIKE) for pattern in patterns], ARRAY(sa.Text))
     if "type_name" in of.c:
-        return of.c.type_name.like(any_(likes))
+        return of.c.type_name.like(sa.any_(likes))
     job = table(model)
-    return ~exists(select(literal_column("1")).where(job.c.id == of.c.job_id, ~job.c.type_name.like(any_(likes))))
+    return ~sa.exists(
+        sa.select(sa.literal_column("1")).where(job.c.id == of.c.job_id, ~job.c.type_name.like(sa.any_(likes)))
+    )
 
 
-def _shown(of: Table, name: str, hidden: ColumnElement[bool] | None = None) -> ColumnElement[Any]:
+def _shown(of: sa.Table, name: str, hidden: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[Any]:
     if hidden is not None and name in PAYLOADS | ERRORS and name in of.c:
-        stands: ColumnElement[Any] = literal(f'"{REDACTED}"', Text)
+        stands: sa.ColumnElement[Any] = sa.literal(f'"{REDACTED}"', sa.Text)
         if name in ERRORS:
-            kind = cast(of.c[name], JSONB).op("->")(literal_column("'type'"))
-            stands = cast(func.jsonb_strip_nulls(func.jsonb_build_object("type", kind, "message", REDACTED)), Text)
-        return case((and_(of.c[name].is_not(None), hidden), stands), else_=_shown(of, name))
+            kind = sa.cast(of.c[name], JSONB).op("->")(sa.literal_column("'type'"))
+            stands = sa.cast(
+                sa.func.jsonb_strip_nulls(sa.func.jsonb_build_object("type", kind, "message", REDACTED)), sa.Text
+            )
+        return sa.case((sa.and_(of.c[name].is_not(None), hidden), stands), else_=_shown(of, name))
     if name == "xid":
         return number(of)
     if name == "timeout_seconds":
-        return cast(extract("epoch", of.c.timeout), Double)
+        return sa.cast(sa.extract("epoch", of.c.timeout), sa.Double)
     column = of.c[name]
     plain = isinstance(column.type, TIMESTAMP) or column.type.python_type in {int, bool}
-    return column if plain else cast(column, Text)
+    return column if plain else sa.cast(column, sa.Text)
 
 
-def number(of: Table) -> ColumnElement[int]:
+def number(of: sa.Table) -> sa.ColumnElement[int]:
     """Return a row's `changed_xid` as a number."""
-    return cast(cast(of.c.changed_xid, Text), BigInteger)
+    return sa.cast(sa.cast(of.c.changed_xid, sa.Text), sa.BigInteger)
 
 
-def block(number: ColumnElement[int]) -> ColumnElement[int]:
+def block(number: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
     """Return which block of 64 transactions one is in; of a job's `number`, what `ix_job_history` indexes.
 
     Source: `docs/engineering/decisions.md`.
     """
-    return number.bitwise_rshift(literal_column("6", Integer))
+    return number.bitwise_rshift(sa.literal_column("6", sa.Integer))
 
 
-def _conditions(model: type[JobMixin[Any]], dataset: Dataset, given: Filters) -> list[ColumnElement[bool]]:
+def _conditions(model: type[JobMixin[Any]], dataset: Dataset, given: Filters) -> list[sa.ColumnElement[bool]]:
     of = source(model, dataset)
-    found: list[ColumnElement[bool]] = []
+    found: list[sa.ColumnElement[bool]] = []
     for name, wanted in (
         ("queue", given.queues),
         ("fairness_key", given.fairness_keys),
@@ -191,7 +178,7 @@ def _conditions(model: type[JobMixin[Any]], dataset: Dataset, given: Filters) ->
         ("status", given.statuses),
     ):
         if wanted:
-            found.append(cast(of.c[name], Text) == any_(literal(list(wanted), ARRAY(Text))))
+            found.append(sa.cast(of.c[name], sa.Text) == sa.any_(sa.literal(list(wanted), ARRAY(sa.Text))))
     for names, low, high in (
         (_BEGINS, given.created_from, given.created_before),
         (_ENDS, given.completed_from, given.completed_before),
@@ -201,16 +188,16 @@ def _conditions(model: type[JobMixin[Any]], dataset: Dataset, given: Filters) ->
         found += _between(of.c.changed_xid, given.xid_from, given.xid_before, Xid8())
         if dataset is JOBS:  # its index leads to the pages; the transactions themselves are compared above
             if given.xid_from is not None:
-                found.append(block(number(of)) >= block(cast(literal(given.xid_from, BigInteger), BigInteger)))
+                found.append(block(number(of)) >= block(sa.cast(sa.literal(given.xid_from, sa.BigInteger), sa.BigInteger)))
             if given.xid_before is not None:
-                found.append(block(number(of)) <= block(cast(literal(given.xid_before, BigInteger), BigInteger)))
+                found.append(block(number(of)) <= block(sa.cast(sa.literal(given.xid_before, sa.BigInteger), sa.BigInteger)))
     return found + _between(of.c[dataset.key[0]], given.key_from, given.key_before, id_parameter(model.__jobqueue__))
 
 
-def _between(column: Any, low: Any, high: Any, kind: Any) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
+def _between(column: Any, low: Any, high: Any, kind: Any) -> list[sa.ColumnElement[bool]]:
+    found: list[sa.ColumnElement[bool]] = []
     if low is not None:
-        found.append(column >= cast(literal(low, kind), kind))
+        found.append(column >= sa.cast(sa.literal(low, kind), kind))
     if high is not None:
-        found.append(column < cast(literal(high, kind), kind))
+        found.append(column < sa.cast(sa.literal(high, kind), kind))
     return found

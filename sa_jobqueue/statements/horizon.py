@@ -4,24 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Double,
-    Integer,
-    Select,
-    Text,
-    bindparam,
-    case,
-    cast,
-    column,
-    exists,
-    func,
-    literal_column,
-    null,
-    select,
-    union_all,
-)
-from sqlalchemy import table as named
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 
 from sa_jobqueue.models import JobMixin
@@ -35,7 +18,7 @@ _ACTIVITY = (
 )
 
 
-def holders() -> Select[Any]:
+def holders() -> sa.Select[Any]:
     """Return everything that keeps vacuum from removing dead rows of this database's tables, the oldest first.
 
     Parameters: `limit`. Shape: `(kind, xmin, age, seconds, pid, name, user, state, query)`: `xmin` as text, `age` in
@@ -46,8 +29,12 @@ def holders() -> Select[Any]:
     Clock: the database's `clock_timestamp()`. Locks: none; it reads shared memory.
     Source: `ComputeXidHorizons` of PostgreSQL's procarray.c; a VACUUM (VERBOSE) tells the same number, as its cutoff.
     """
-    parts = union_all(_sessions(), _prepared(), _slots()).subquery("holder")
-    return select(parts).order_by(parts.c.age.desc(), parts.c.xmin, parts.c.name).limit(bindparam("limit", type_=Integer))
+    parts = sa.union_all(_sessions(), _prepared(), _slots()).subquery("holder")
+    return (
+        sa.select(parts)
+        .order_by(parts.c.age.desc(), parts.c.xmin, parts.c.name)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+    )
 
 
 def _sessions() -> Any:
@@ -55,63 +42,65 @@ def _sessions() -> Any:
     vacuum = _catalog("pg_stat_progress_vacuum", "pid").alias("vacuum")
     sender = _catalog("pg_stat_replication", "pid").alias("sender")
     # A session holds what it has written and what it reads; the older of the two counts.
-    by_xid, by_xmin = func.age(session.c.backend_xid), func.age(session.c.backend_xmin)
-    older = case(
-        (func.coalesce(by_xid, -1) > func.coalesce(by_xmin, -1), session.c.backend_xid), else_=session.c.backend_xmin
+    by_xid, by_xmin = sa.func.age(session.c.backend_xid), sa.func.age(session.c.backend_xmin)
+    older = sa.case(
+        (sa.func.coalesce(by_xid, -1) > sa.func.coalesce(by_xmin, -1), session.c.backend_xid), else_=session.c.backend_xmin
     )
-    is_sender = exists(literal_column("1")).where(sender.c.pid == session.c.pid)
-    return select(
-        case((is_sender, literal_column("'standby_feedback'")), else_=literal_column("'session'")).label("kind"),
-        cast(older, Text).label("xmin"),
-        func.greatest(by_xid, by_xmin, type_=Integer).label("age"),
-        case((~is_sender, _seconds(session.c.xact_start))).label("seconds"),
-        cast(session.c.pid, Integer).label("pid"),
-        cast(session.c.application_name, Text).label("name"),
-        cast(session.c.usename, Text).label("user"),
-        cast(session.c.state, Text).label("state"),
-        cast(case((~is_sender, func.left(session.c.query, literal_column("500")))), Text).label("query"),
+    is_sender = sa.exists(sa.literal_column("1")).where(sender.c.pid == session.c.pid)
+    return sa.select(
+        sa.case((is_sender, sa.literal_column("'standby_feedback'")), else_=sa.literal_column("'session'")).label("kind"),
+        sa.cast(older, sa.Text).label("xmin"),
+        sa.func.greatest(by_xid, by_xmin, type_=sa.Integer).label("age"),
+        sa.case((~is_sender, _seconds(session.c.xact_start))).label("seconds"),
+        sa.cast(session.c.pid, sa.Integer).label("pid"),
+        sa.cast(session.c.application_name, sa.Text).label("name"),
+        sa.cast(session.c.usename, sa.Text).label("user"),
+        sa.cast(session.c.state, sa.Text).label("state"),
+        sa.cast(sa.case((~is_sender, sa.func.left(session.c.query, sa.literal_column("500")))), sa.Text).label("query"),
     ).where(
-        func.coalesce(by_xid, by_xmin).is_not(None),
-        session.c.datid.is_(None) | (session.c.datname == func.current_database()),
+        sa.func.coalesce(by_xid, by_xmin).is_not(None),
+        session.c.datid.is_(None) | (session.c.datname == sa.func.current_database()),
         session.c.leader_pid.is_(None),
-        session.c.pid != func.pg_backend_pid(),
-        ~exists(literal_column("1")).where(vacuum.c.pid == session.c.pid),
+        session.c.pid != sa.func.pg_backend_pid(),
+        ~sa.exists(sa.literal_column("1")).where(vacuum.c.pid == session.c.pid),
     )
 
 
 def _prepared() -> Any:
     prepared = _catalog("pg_prepared_xacts", "transaction", "gid", "prepared", "owner", "database").alias("prepared")
-    return select(
-        literal_column("'prepared_transaction'").label("kind"),
-        cast(prepared.c.transaction, Text).label("xmin"),
-        func.age(prepared.c.transaction, type_=Integer).label("age"),
+    return sa.select(
+        sa.literal_column("'prepared_transaction'").label("kind"),
+        sa.cast(prepared.c.transaction, sa.Text).label("xmin"),
+        sa.func.age(prepared.c.transaction, type_=sa.Integer).label("age"),
         _seconds(prepared.c.prepared).label("seconds"),
-        cast(null(), Integer).label("pid"),
-        cast(prepared.c.gid, Text).label("name"),
-        cast(prepared.c.owner, Text).label("user"),
-        cast(null(), Text).label("state"),
-        cast(null(), Text).label("query"),
-    ).where(prepared.c.database == func.current_database())
+        sa.cast(sa.null(), sa.Integer).label("pid"),
+        sa.cast(prepared.c.gid, sa.Text).label("name"),
+        sa.cast(prepared.c.owner, sa.Text).label("user"),
+        sa.cast(sa.null(), sa.Text).label("state"),
+        sa.cast(sa.null(), sa.Text).label("query"),
+    ).where(prepared.c.database == sa.func.current_database())
 
 
 def _slots() -> Any:
     slot: Any = _catalog("pg_replication_slots", "slot_name", "xmin", "active", "active_pid").alias("slot")
-    return select(
-        literal_column("'replication_slot'").label("kind"),
-        cast(slot.c.xmin, Text).label("xmin"),
-        func.age(slot.c.xmin, type_=Integer).label("age"),
+    return sa.select(
+        sa.literal_column("'replication_slot'").label("kind"),
+        sa.cast(slot.c.xmin, sa.Text).label("xmin"),
+        sa.func.age(slot.c.xmin, type_=sa.Integer).label("age"),
         # PostgreSQL 17 and newer have the time since when the slot is inactive; older ones have no such column.
-        _seconds(cast(func.to_jsonb(literal_column("slot")).op("->>")(literal_column("'inactive_since'")), _INSTANT)),
-        cast(slot.c.active_pid, Integer).label("pid"),
-        cast(slot.c.slot_name, Text).label("name"),
-        cast(null(), Text).label("user"),
-        case((slot.c.active, literal_column("'active'")), else_=literal_column("'inactive'")).label("state"),
-        cast(null(), Text).label("query"),
+        _seconds(
+            sa.cast(sa.func.to_jsonb(sa.literal_column("slot")).op("->>")(sa.literal_column("'inactive_since'")), _INSTANT)
+        ),
+        sa.cast(slot.c.active_pid, sa.Integer).label("pid"),
+        sa.cast(slot.c.slot_name, sa.Text).label("name"),
+        sa.cast(sa.null(), sa.Text).label("user"),
+        sa.case((slot.c.active, sa.literal_column("'active'")), else_=sa.literal_column("'inactive'")).label("state"),
+        sa.cast(sa.null(), sa.Text).label("query"),
     ).where(slot.c.xmin.is_not(None))
 
 
 @once_a_model
-def jobs_held(model: type[JobMixin[Any]]) -> Select[Any]:
+def jobs_held(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the jobs whose handlers' sessions were found among the holders.
 
     Parameters: `ids`. Shape: `(id, type_name, status, attempt, leased_by)` a job that is there. Locks: none.
@@ -120,12 +109,12 @@ def jobs_held(model: type[JobMixin[Any]]) -> Select[Any]:
     job = table(model)
     names = ("id", "type_name", "status", "attempt", "leased_by")
     ids = array("ids", id_parameter(model.__jobqueue__))
-    return select(*(job.c[name] for name in names)).where(job.c.id == func.any(ids))
+    return sa.select(*(job.c[name] for name in names)).where(job.c.id == sa.func.any(ids))
 
 
-def _seconds(since: ColumnElement[Any]) -> ColumnElement[float | None]:
-    return cast(func.extract("epoch", func.clock_timestamp() - since), Double)
+def _seconds(since: sa.ColumnElement[Any]) -> sa.ColumnElement[float | None]:
+    return sa.cast(sa.func.extract("epoch", sa.func.clock_timestamp() - since), sa.Double)
 
 
 def _catalog(name: str, *columns: str) -> Any:
-    return named(name, *(column(each) for each in columns), schema="pg_catalog")
+    return sa.table(name, *(sa.column(each) for each in columns), schema="pg_catalog")

@@ -6,34 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    Boolean,
-    ColumnElement,
-    Insert,
-    Interval,
-    ScalarSelect,
-    Select,
-    TableClause,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    case,
-    cast,
-    column,
-    func,
-    insert,
-    literal,
-    literal_column,
-    null,
-    select,
-    union_all,
-    update,
-)
-from sqlalchemy import (
-    table as named_table,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.dialects.postgresql import array as array_of
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -51,7 +24,7 @@ from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 @once_a_model
 def enqueue_one(
     model: type[JobMixin[Any]], columns: tuple[str, ...], *, is_delayed: bool, is_at: bool, notifies: bool
-) -> Insert:
+) -> sa.Insert:
     """Insert one job, and with `notifies` tell idle workers of it when and if this transaction commits.
 
     Parameters: each name in `columns`; `due_delay` and `due_at`, where it is delayed or has an instant; `due_lane`, its
@@ -60,33 +33,33 @@ def enqueue_one(
     Shape: no rows returned. Locks: none but the new row's; a commit with a notification takes one lock a database.
     """
     job = table(model)
-    values: dict[str, Any] = {name: bindparam(name, type_=job.c[name].type) for name in columns}
+    values: dict[str, Any] = {name: sa.bindparam(name, type_=job.c[name].type) for name in columns}
     if is_delayed:
-        values["scheduled_at"] = func.now() + bindparam("due_delay", type_=INTERVAL())
+        values["scheduled_at"] = sa.func.now() + sa.bindparam("due_delay", type_=INTERVAL())
     if is_at:
-        values["scheduled_at"] = func.greatest(bindparam("due_at", type_=TIMESTAMP(timezone=True)), func.now())
+        values["scheduled_at"] = sa.func.greatest(sa.bindparam("due_at", type_=TIMESTAMP(timezone=True)), sa.func.now())
     if notifies:
-        values["changed_xid"] = _notifying(model, bindparam("due_lane", type_=Text))
-    return insert(job).values(values)
+        values["changed_xid"] = _notifying(model, sa.bindparam("due_lane", type_=sa.Text))
+    return sa.insert(job).values(values)
 
 
 @once_a_model
-def notifying_xid(model: type[JobMixin[Any]], lane: str) -> ScalarSelect[Any]:
+def notifying_xid(model: type[JobMixin[Any]], lane: str) -> sa.ScalarSelect[Any]:
     """Return a new job's `changed_xid` for an INSERT that is to tell idle workers of its lane as well.
 
     Locks: as `enqueue_one` with `notifies`.
     """
-    return _notifying(model, literal(lane, Text))
+    return _notifying(model, sa.literal(lane, sa.Text))
 
 
-def _notifying(model: type[JobMixin[Any]], lane: ColumnElement[str]) -> ScalarSelect[Any]:
+def _notifying(model: type[JobMixin[Any]], lane: sa.ColumnElement[str]) -> sa.ScalarSelect[Any]:
     # In the value of a column: a CTE that nothing reads would not be executed.
-    sent = func.pg_notify(model.__jobqueue__.channel("due"), lane)
-    return select(XID).select_from(sent.alias("notified")).scalar_subquery()
+    sent = sa.func.pg_notify(model.__jobqueue__.channel("due"), lane)
+    return sa.select(XID).select_from(sent.alias("notified")).scalar_subquery()
 
 
 @once_a_model
-def enqueue_many(model: type[JobMixin[Any]], columns: tuple[str, ...], equal: tuple[str, ...] = ()) -> Insert:
+def enqueue_many(model: type[JobMixin[Any]], columns: tuple[str, ...], equal: tuple[str, ...] = ()) -> sa.Insert:
     """Insert many jobs in one statement, from one array a column.
 
     Parameters: an array for each name in `columns`, of its column's type; those of JSON columns as texts; one value for each
@@ -97,28 +70,29 @@ def enqueue_many(model: type[JobMixin[Any]], columns: tuple[str, ...], equal: tu
     """
     job = table(model)
     names, chosen, _ = new_rows(model, columns)
-    once = [cast(bindparam(name, type_=job.c[name].type), job.c[name].type) for name in equal]
-    return insert(job).from_select([*names, *equal], chosen.add_columns(*once))
+    once = [sa.cast(sa.bindparam(name, type_=job.c[name].type), job.c[name].type) for name in equal]
+    return sa.insert(job).from_select([*names, *equal], chosen.add_columns(*once))
 
 
-def new_rows(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[list[str], Select[Any], TableValuedAlias]:
+def new_rows(model: type[JobMixin[Any]], columns: Sequence[str]) -> tuple[list[str], sa.Select[Any], TableValuedAlias]:
     """Return the columns of `enqueue_many`, the select that makes their values, and the relation of arrays it reads."""
     job = table(model)
     arrays: list[Any] = []
     read: list[Any] = []
     for name in columns:
         kind = job.c[name].type
-        as_text = isinstance(kind, JSON)
-        arrays.append(array(name, Text() if as_text else kind))
-        read.append(column(name, Text() if as_text else kind))
-    read += [column("delay", INTERVAL()), column("at", TIMESTAMP(timezone=True))]
+        as_text = isinstance(kind, sa.JSON)
+        arrays.append(array(name, sa.Text() if as_text else kind))
+        read.append(sa.column(name, sa.Text() if as_text else kind))
+    read += [sa.column("delay", INTERVAL()), sa.column("at", TIMESTAMP(timezone=True))]
     arrays += [array("delays", INTERVAL()), array("ats", TIMESTAMP(timezone=True))]
-    given = func.unnest(*arrays).table_valued(*read).render_derived("given")
+    given = sa.func.unnest(*arrays).table_valued(*read).render_derived("given")
     values = [
-        cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, JSON) else given.c[name] for name in columns
+        sa.cast(given.c[name], job.c[name].type) if isinstance(job.c[name].type, sa.JSON) else given.c[name]
+        for name in columns
     ]
-    due = func.greatest(given.c.at, func.now() + func.coalesce(given.c.delay, literal_column("interval '0'")))
-    return [*columns, "scheduled_at"], select(*values, due).select_from(given), given
+    due = sa.func.greatest(given.c.at, sa.func.now() + sa.func.coalesce(given.c.delay, sa.literal_column("interval '0'")))
+    return [*columns, "scheduled_at"], sa.select(*values, due).select_from(given), given
 
 
 def copy_new(model: type[JobMixin[Any]], columns: Sequence[str]) -> CopyTarget:
@@ -130,34 +104,34 @@ def copy_new(model: type[JobMixin[Any]], columns: Sequence[str]) -> CopyTarget:
     return CopyTarget(layout.schema, layout.name("job"), tuple(columns))
 
 
-def due_at(*, delay: timedelta | None, at: datetime | None) -> Select[Any]:
+def due_at(*, delay: timedelta | None, at: datetime | None) -> sa.Select[Any]:
     """Return when jobs that this transaction enqueues with a delay or an instant become due.
 
     Shape: `(due,)`. Clock: the database's `now()`, to which a delay is added and below which no `at` reaches.
     """
     moved = due(delay=delay, at=at)
-    return select(func.now() if moved is None else moved)
+    return sa.select(sa.func.now() if moved is None else moved)
 
 
-def job_queue(model: type[JobMixin[Any]]) -> TableClause:
+def job_queue(model: type[JobMixin[Any]]) -> sa.TableClause:
     """Return the updatable view, the one place where a job is cancelled, redriven or rescheduled."""
     layout = model.__jobqueue__
-    return named_table(
+    return sa.table(
         layout.name("job_queue"),
-        column("id", id_parameter(layout)),
-        column("queue", Text),
-        column("fairness_key", Text),
-        column("type_name", Text),
-        column("input", JSONB),
-        column("status", table(model).c.status.type),
-        column("scheduled_at", TIMESTAMP(timezone=True)),
+        sa.column("id", id_parameter(layout)),
+        sa.column("queue", sa.Text),
+        sa.column("fairness_key", sa.Text),
+        sa.column("type_name", sa.Text),
+        sa.column("input", JSONB),
+        sa.column("status", table(model).c.status.type),
+        sa.column("scheduled_at", TIMESTAMP(timezone=True)),
         schema=layout.schema,
     )
 
 
 def lock(
     model: type[JobMixin[Any]], ids: Sequence[JobId], *, blockers: bool = False, for_update: bool = True
-) -> Select[Any]:
+) -> sa.Select[Any]:
     """Lock jobs and the roots of their chains, and return their status; with `blockers` also the chains they wait for.
 
     `for_update`: False only reads them.
@@ -168,32 +142,34 @@ def lock(
     then continuations by id. What the view locks when it changes one of them is among them. Index: the primary key.
     """
     job, edge = table(model), table(model.Blocker)
-    given = any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__))))
+    given = sa.any_(sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__))))
     meant = job.alias("meant")
-    chosen: Any = select(func.unnest(array_of([meant.c.id, meant.c.chain_id]))).where(meant.c.id == given)
+    chosen: Any = sa.select(sa.func.unnest(array_of([meant.c.id, meant.c.chain_id]))).where(meant.c.id == given)
     if blockers:
-        chosen = chosen.union_all(select(edge.c.blocked_by_chain_id).where(edge.c.job_id == given, ~edge.c.is_resolved))
+        chosen = chosen.union_all(sa.select(edge.c.blocked_by_chain_id).where(edge.c.job_id == given, ~edge.c.is_resolved))
     found = (
-        select(job.c.id, job.c.status, job.c.chain_id, job.c.has_waiters)
-        .where(job.c.id == any_(func.array(chosen.scalar_subquery())))
+        sa.select(job.c.id, job.c.status, job.c.chain_id, job.c.has_waiters)
+        .where(job.c.id == sa.any_(sa.func.array(chosen.scalar_subquery())))
         .order_by(job.c.root_id.is_not(None), job.c.id)
     )
     return found.with_for_update(key_share=True) if for_update else found
 
 
-def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> Update:
+def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> sa.Update:
     """Change `status` or `scheduled_at` of jobs through the view, which does what that means or refuses.
 
     Obliges: `lock` them first, so that rows are taken in the one order. Index: the primary key.
     """
     view = job_queue(model)
     return (
-        update(view).where(view.c.id == any_(literal(list(ids), ARRAY(id_parameter(model.__jobqueue__))))).values(**values)
+        sa.update(view)
+        .where(view.c.id == sa.any_(sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))))
+        .values(**values)
     )
 
 
 @once_a_model
-def cancel(model: type[JobMixin[Any]]) -> Update:
+def cancel(model: type[JobMixin[Any]]) -> sa.Update:
     """Cancel jobs that have not ended. What the view does, without its function for each row.
 
     Parameters: `ids`. Changes: -> cancelled; a trigger ends their chains. Clock: the database's `now()`.
@@ -201,21 +177,21 @@ def cancel(model: type[JobMixin[Any]]) -> Update:
     """
     job = table(model)
     return (
-        update(job)
-        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))))
+        sa.update(job)
+        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
         .values(
             status=status(JobStatus.CANCELLED),
-            completed_at=func.now(),
-            leased_by=null(),
-            leased_until=null(),
-            changed_xid=literal_column("'0'"),  # the trigger on the table writes what follows from it
+            completed_at=sa.func.now(),
+            leased_by=sa.null(),
+            leased_until=sa.null(),
+            changed_xid=sa.literal_column("'0'"),  # the trigger on the table writes what follows from it
         )
         .execution_options(synchronize_session=False)
     )
 
 
 @once_a_model
-def touch(model: type[JobMixin[Any]]) -> Update | None:
+def touch(model: type[JobMixin[Any]]) -> sa.Update | None:
     """Have the `onupdate` of the application's columns applied after a change through the view; None if there is none.
 
     Parameters: `ids`. Obliges: `lock` them first. Index: the primary key.
@@ -223,35 +199,37 @@ def touch(model: type[JobMixin[Any]]) -> Update | None:
     job = table(model)
     if all(column.onupdate is None for column in job.c):
         return None
-    chosen = job.c.id == any_(array("ids", id_parameter(model.__jobqueue__)))
-    return update(job).where(chosen).values(has_waiters=job.c.has_waiters)
+    chosen = job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__)))
+    return sa.update(job).where(chosen).values(has_waiters=job.c.has_waiters)
 
 
 @once_a_model
-def interrupt(model: type[JobMixin[Any]]) -> Insert:
+def interrupt(model: type[JobMixin[Any]]) -> sa.Insert:
     """Record that the current attempts of running jobs were cancelled. Parameters: `ids`. Index: the primary keys."""
     job, attempt = table(model), table(model.Attempt)
-    chosen = select(
-        job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, literal_column(f"'{AttemptOutcome.CANCELLED}'")
-    ).where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), job.c.status == status(JobStatus.RUNNING))
+    chosen = sa.select(
+        job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, sa.literal_column(f"'{AttemptOutcome.CANCELLED}'")
+    ).where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))), job.c.status == status(JobStatus.RUNNING))
     names = ["job_id", "attempt", "worker_id", "started_at", "outcome"]
     return upsert(attempt).from_select(names, chosen).on_conflict_do_nothing()
 
 
-def attempts(model: type[JobMixin[Any]], job_id: JobId, *, after: int | None, limit: int, newest_first: bool) -> Select[Any]:
+def attempts(
+    model: type[JobMixin[Any]], job_id: JobId, *, after: int | None, limit: int, newest_first: bool
+) -> sa.Select[Any]:
     """Return one page of a job's unsuccessful attempts as ORM objects, by number.
 
     Shape: up to `limit` `(Attempt,)`, those behind the number `after`. Index: the primary key.
     """
     number = model.Attempt.attempt
-    chosen = select(model.Attempt).where(model.Attempt.job_id == job_id).limit(limit)
+    chosen = sa.select(model.Attempt).where(model.Attempt.job_id == job_id).limit(limit)
     if after is not None:
         chosen = chosen.where(number < after if newest_first else number > after)
     return chosen.order_by(number.desc() if newest_first else number)
 
 
 @once_a_model
-def unknown_types(model: type[JobMixin[Any]]) -> Select[Any]:
+def unknown_types(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return types of due jobs that no live worker has a handler for.
 
     Parameters: `queues`, `types` that the calling worker knows, `ttl` of a worker's heartbeat.
@@ -261,33 +239,38 @@ def unknown_types(model: type[JobMixin[Any]]) -> Select[Any]:
     Index: `ix_job_claim`.
     """
     job, worker = table(model), table(model.Worker)
-    queue = func.unnest(array("queues", Text())).table_valued(column("name", Text)).render_derived("queue")
+    queue = sa.func.unnest(array("queues", sa.Text())).table_valued(sa.column("name", sa.Text)).render_derived("queue")
     oldest = (
-        select(job.c.type_name)
+        sa.select(job.c.type_name)
         .where(
             job.c.status == status(JobStatus.PENDING),
-            job.c.priority >= literal_column("'-9'"),
+            job.c.priority >= sa.literal_column("'-9'"),
             job.c.queue == queue.c.name,
-            job.c.fairness_key == literal_column("''"),
-            job.c.scheduled_at <= func.now(),
+            job.c.fairness_key == sa.literal_column("''"),
+            job.c.scheduled_at <= sa.func.now(),
         )
-        .limit(literal_column("1000"))
+        .limit(sa.literal_column("1000"))
         .lateral("oldest")
     )
     lane = heads(model, job.c.type_name).subquery("head")
-    in_parts = select(lane.c.type_name).where(
-        is_keyed(lane.c), lane.c.queue == any_(array("queues", Text())), lane.c.scheduled_at <= func.now()
+    in_parts = sa.select(lane.c.type_name).where(
+        is_keyed(lane.c), lane.c.queue == sa.any_(array("queues", sa.Text())), lane.c.scheduled_at <= sa.func.now()
     )
-    in_queues = select(oldest.c.type_name).select_from(queue.join(oldest, literal_column("true")))
-    found = union_all(in_queues, in_parts).subquery("found")
-    served: Select[Any] = select(literal_column("1")).where(
-        worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval), found.c.type_name == any_(worker.c.job_types)
+    in_queues = sa.select(oldest.c.type_name).select_from(queue.join(oldest, sa.literal_column("true")))
+    found = sa.union_all(in_queues, in_parts).subquery("found")
+    served: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
+        worker.c.heartbeat_at > sa.func.now() - sa.bindparam("ttl", type_=sa.Interval),
+        found.c.type_name == sa.any_(worker.c.job_types),
     )
-    return select(found.c.type_name).where(~(found.c.type_name == any_(array("types", Text()))), ~served.exists()).distinct()
+    return (
+        sa.select(found.c.type_name)
+        .where(~(found.c.type_name == sa.any_(array("types", sa.Text()))), ~served.exists())
+        .distinct()
+    )
 
 
 @once_a_model
-def unserved_queues(model: type[JobMixin[Any]]) -> Select[Any]:
+def unserved_queues(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the queues with due jobs, including jobs with a fairness key, that no live worker serves.
 
     Parameters: `ttl` of a worker's heartbeat. Shape: `(name,)`, by name.
@@ -295,19 +278,23 @@ def unserved_queues(model: type[JobMixin[Any]]) -> Select[Any]:
     unserved queue.
     """
     job, worker = table(model), table(model.Worker)
-    pending = select(job.c.queue).where(job.c.status == status(JobStatus.PENDING), job.c.priority >= literal_column("'-9'"))
-    names = pending.order_by(job.c.queue).limit(literal_column("1")).cte("names", recursive=True)
-    following = pending.where(job.c.queue > names.c.queue).order_by(job.c.queue).limit(literal_column("1"))
+    pending = sa.select(job.c.queue).where(
+        job.c.status == status(JobStatus.PENDING), job.c.priority >= sa.literal_column("'-9'")
+    )
+    names = pending.order_by(job.c.queue).limit(sa.literal_column("1")).cte("names", recursive=True)
+    following = pending.where(job.c.queue > names.c.queue).order_by(job.c.queue).limit(sa.literal_column("1"))
     names = names.union_all(
-        select(following.correlate(names).scalar_subquery()).where(names.c.queue.is_not(None)),
+        sa.select(following.correlate(names).scalar_subquery()).where(names.c.queue.is_not(None)),
     )
     # A scalar subquery: an EXISTS may be planned as a join, which walks all due jobs for each queue.
-    first_due = pending.where(job.c.queue == names.c.queue, job.c.scheduled_at <= func.now()).limit(literal_column("1"))
+    first_due = pending.where(job.c.queue == names.c.queue, job.c.scheduled_at <= sa.func.now()).limit(
+        sa.literal_column("1")
+    )
     is_due = first_due.correlate(names).scalar_subquery().is_not(None)
     queue = names.c.queue
-    serving: Select[Any] = select(literal_column("1")).where(
-        worker.c.heartbeat_at > func.now() - bindparam("ttl", type_=Interval), queue == any_(worker.c.queues)
+    serving: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
+        worker.c.heartbeat_at > sa.func.now() - sa.bindparam("ttl", type_=sa.Interval), queue == sa.any_(worker.c.queues)
     )
     # Few are unserved, so few are probed.
-    is_left = case((serving.correlate(names).exists(), literal_column("false", Boolean)), else_=is_due)
-    return select(queue).where(names.c.queue.is_not(None), is_left).order_by(queue)
+    is_left = sa.case((serving.correlate(names).exists(), sa.literal_column("false", sa.Boolean)), else_=is_due)
+    return sa.select(queue).where(names.c.queue.is_not(None), is_left).order_by(queue)

@@ -4,30 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    Delete,
-    Double,
-    Insert,
-    Integer,
-    Interval,
-    Select,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    case,
-    cast,
-    delete,
-    exists,
-    func,
-    literal,
-    literal_column,
-    null,
-    select,
-    true,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -40,7 +17,7 @@ from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
 
 
 @once_a_model
-def heartbeat(model: type[JobMixin[Any]]) -> Insert:
+def heartbeat(model: type[JobMixin[Any]]) -> sa.Insert:
     """Write a worker's heartbeat; register the worker if its row does not exist (or was removed).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
@@ -51,14 +28,14 @@ def heartbeat(model: type[JobMixin[Any]]) -> Insert:
     """
     worker = table(model.Worker)
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
-    given = {name: bindparam(name, type_=worker.c[name].type) for name in names}
-    given |= {name: bindparam(name, None, type_=worker.c[name].type) for name in ("selectors", "type_slots", "progress")}
-    given["stuck_threads"] = bindparam("stuck_threads", 0, type_=worker.c.stuck_threads.type)
+    given = {name: sa.bindparam(name, type_=worker.c[name].type) for name in names}
+    given |= {name: sa.bindparam(name, None, type_=worker.c[name].type) for name in ("selectors", "type_slots", "progress")}
+    given["stuck_threads"] = sa.bindparam("stuck_threads", 0, type_=worker.c.stuck_threads.type)
     statement = insert(worker).values(given)
     return statement.on_conflict_do_update(
         index_elements=["id"],
         set_={
-            "heartbeat_at": func.clock_timestamp(),
+            "heartbeat_at": sa.func.clock_timestamp(),
             "state": statement.excluded.state,
             "concurrency": statement.excluded.concurrency,
             "progress": statement.excluded.progress,
@@ -68,15 +45,15 @@ def heartbeat(model: type[JobMixin[Any]]) -> Insert:
 
 
 @once_a_model
-def forget_worker(model: type[JobMixin[Any]]) -> Delete:
+def forget_worker(model: type[JobMixin[Any]]) -> sa.Delete:
     """Remove the row of a worker that has stopped, unless it still holds jobs. Parameters: `worker_id`. Changes: its row.
     Index: the primary key; `ix_job_running`."""
     worker = table(model.Worker)
-    return delete(worker).where(worker.c.id == bindparam("worker_id", type_=Text), ~_has_jobs(model))
+    return sa.delete(worker).where(worker.c.id == sa.bindparam("worker_id", type_=sa.Text), ~_has_jobs(model))
 
 
 @once_a_model
-def forget_dead_workers(model: type[JobMixin[Any]]) -> Delete:
+def forget_dead_workers(model: type[JobMixin[Any]]) -> sa.Delete:
     """Remove workers that have been silent for `after` and hold no job.
 
     Parameters: `after`, many times the heartbeat timeout: a process that resumes later registers itself again.
@@ -84,34 +61,34 @@ def forget_dead_workers(model: type[JobMixin[Any]]) -> Delete:
     them in another order. Index: `ix_job_running`, one probe per worker.
     """
     worker = table(model.Worker)
-    silent = worker.c.heartbeat_at < func.now() - bindparam("after", type_=Interval)
-    dead = select(worker.c.id).where(silent, ~_has_jobs(model)).with_for_update(skip_locked=True).cte("dead")
-    return delete(worker).where(worker.c.id == dead.c.id)
+    silent = worker.c.heartbeat_at < sa.func.now() - sa.bindparam("after", type_=sa.Interval)
+    dead = sa.select(worker.c.id).where(silent, ~_has_jobs(model)).with_for_update(skip_locked=True).cte("dead")
+    return sa.delete(worker).where(worker.c.id == dead.c.id)
 
 
 def _has_jobs(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
     job, worker = table(model), table(model.Worker)
-    held: Select[Any] = select(literal_column("1")).where(
+    held: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
         job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id
     )
     # OFFSET 0 keeps it one probe a worker; as a join it was planned to read every running job for each.
-    return exists(held.correlate(worker).offset(literal_column("0")))
+    return sa.exists(held.correlate(worker).offset(sa.literal_column("0")))
 
 
 @once_a_model
-def held(model: type[JobMixin[Any]]) -> Select[Any]:
+def held(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return every job that a worker holds, by the database's account.
 
     Parameters: `worker_id`. Shape: a row of `CLAIMED` and `BEFORE` a job, unordered. Locks: none. Index: `ix_job_running`.
     """
     job = table(model)
-    return select(*claimed_columns(model)).where(
-        job.c.status == status(JobStatus.RUNNING), job.c.leased_by == bindparam("worker_id", type_=Text)
+    return sa.select(*claimed_columns(model)).where(
+        job.c.status == status(JobStatus.RUNNING), job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)
     )
 
 
 @once_a_model
-def extend(model: type[JobMixin[Any]]) -> Update:
+def extend(model: type[JobMixin[Any]]) -> sa.Update:
     """Move the end of one attempt's lease to `extension` and `grace` from now.
 
     Parameters: `job_id`, `job_attempt`, `worker_id`, `extension`, `grace`.
@@ -119,20 +96,24 @@ def extend(model: type[JobMixin[Any]]) -> Update:
     """
     job = table(model)
     return (
-        update(job)
+        sa.update(job)
         .where(
-            job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)),
-            job.c.attempt == bindparam("job_attempt", type_=Integer),
-            job.c.leased_by == bindparam("worker_id", type_=Text),
+            job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)),
+            job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
+            job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
             is_running(job),
         )
-        .values(leased_until=func.now() + bindparam("extension", type_=Interval) + bindparam("grace", type_=Interval))
+        .values(
+            leased_until=sa.func.now()
+            + sa.bindparam("extension", type_=sa.Interval)
+            + sa.bindparam("grace", type_=sa.Interval)
+        )
         .returning(job.c.id)
     )
 
 
 @once_a_model
-def holders(model: type[JobMixin[Any]]) -> Select[Any]:
+def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return how jobs stand and who holds them, to tell why an attempt is no longer its worker's.
 
     Parameters: `ids`. Shape: `(id, status, attempt, leased_by, completed_by)` of those that exist, unordered. Locks: none.
@@ -140,20 +121,22 @@ def holders(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job = table(model)
     ids = array("ids", id_parameter(model.__jobqueue__))
-    return select(job.c.id, job.c.status, job.c.attempt, job.c.leased_by, job.c.completed_by).where(job.c.id == any_(ids))
+    return sa.select(job.c.id, job.c.status, job.c.attempt, job.c.leased_by, job.c.completed_by).where(
+        job.c.id == sa.any_(ids)
+    )
 
 
 @once_a_model
-def supersede(model: type[JobMixin[Any]]) -> Select[Any]:
+def supersede(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Record the attempt of a running job as superseded and notify its worker, when and if this transaction commits.
 
     Parameters: `job_id`. Shape: one row, nothing in it. Changes: a `job_attempt` row.
     Obliges: the job is locked by this transaction and ended in it. Index: the primary key.
     """
     job, attempts = table(model), table(model.Attempt)
-    given = bindparam("job_id", type_=id_parameter(model.__jobqueue__))
-    running = select(
-        job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, literal(AttemptOutcome.SUPERSEDED.value)
+    given = sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__))
+    running = sa.select(
+        job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, sa.literal(AttemptOutcome.SUPERSEDED.value)
     ).where(job.c.id == given)
     recorded_attempt = (
         insert(attempts)
@@ -161,11 +144,13 @@ def supersede(model: type[JobMixin[Any]]) -> Select[Any]:
         .on_conflict_do_nothing(index_elements=["job_id", "attempt"])
         .cte("recorded_attempt")
     )
-    return select(func.pg_notify(model.__jobqueue__.channel("lost"), cast(given, Text))).add_cte(recorded_attempt)
+    return sa.select(sa.func.pg_notify(model.__jobqueue__.channel("lost"), sa.cast(given, sa.Text))).add_cte(
+        recorded_attempt
+    )
 
 
 @once_a_model
-def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = False, only: bool = False) -> Select[Any]:
+def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = False, only: bool = False) -> sa.Select[Any]:
     """Rescue the jobs of dead workers, and jobs whose own lease expired: due again after a backoff, or dead.
 
     Parameters: `ttl`, how long a silent worker still counts as alive; `limit`; `base` and `cap` of the backoff in
@@ -186,48 +171,49 @@ def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = F
     taken = _lost(model, orphans=orphans, ended=ended, only=only).cte("lost")
 
     def of_lost(name: str, row: Any) -> ColumnElement[Any]:
-        return select(taken.c[name]).where(taken.c.id == row.c.id).scalar_subquery()
+        return sa.select(taken.c[name]).where(taken.c.id == row.c.id).scalar_subquery()
 
-    roots_of_lost = func.array(select(taken.c.root_id).where(taken.c.root_id.is_not(None)).scalar_subquery())
+    roots_of_lost = sa.func.array(sa.select(taken.c.root_id).where(taken.c.root_id.is_not(None)).scalar_subquery())
     roots_held = free(job, roots_of_lost)
     last = job.c.attempt >= job.c.max_attempts
-    bound = func.least(
-        bindparam("cap", type_=Double), bindparam("base", type_=Double) * func.power(2, func.least(job.c.attempt, 62) - 1)
+    bound = sa.func.least(
+        sa.bindparam("cap", type_=sa.Double),
+        sa.bindparam("base", type_=sa.Double) * sa.func.power(2, sa.func.least(job.c.attempt, 62) - 1),
     )
     error = _lost_error(of_lost("reason", job), of_lost("leased_by", job))
     back = (
-        update(job)
+        sa.update(job)
         .where(
-            job.c.id == any_(func.array(select(taken.c.id).scalar_subquery())),
-            job.c.root_id.is_(None) | (job.c.root_id == any_(roots_held)),
+            job.c.id == sa.any_(sa.func.array(sa.select(taken.c.id).scalar_subquery())),
+            job.c.root_id.is_(None) | (job.c.root_id == sa.any_(roots_held)),
         )
         .values(
-            status=cast(case((last, status(JobStatus.DEAD)), else_=status(JobStatus.PENDING)), job.c.status.type),
-            scheduled_at=case((last, job.c.scheduled_at), else_=func.now() + timedelta_of(bound * func.random())),
-            completed_at=case((last, func.now())),
-            chain_completed_at=case((last & (job.c.chain_index == 0), func.now())),
-            leased_by=null(),
-            leased_until=null(),
+            status=sa.cast(sa.case((last, status(JobStatus.DEAD)), else_=status(JobStatus.PENDING)), job.c.status.type),
+            scheduled_at=sa.case((last, job.c.scheduled_at), else_=sa.func.now() + timedelta_of(bound * sa.func.random())),
+            completed_at=sa.case((last, sa.func.now())),
+            chain_completed_at=sa.case((last & (job.c.chain_index == 0), sa.func.now())),
+            leased_by=sa.null(),
+            leased_until=sa.null(),
             last_error=error,
             changed_xid=XID,
         )
         .returning(*remembered(job), job.c.last_error, job.c.has_waiters)
         .cte("back")
     )
-    roots = end_chains(job, back, cast(back.c.status, Text) == JobStatus.DEAD.value)
-    numbered = select(back, func.row_number().over().label("n")).cte("numbered")
+    roots = end_chains(job, back, sa.cast(back.c.status, sa.Text) == JobStatus.DEAD.value)
+    numbered = sa.select(back, sa.func.row_number().over().label("n")).cte("numbered")
     reason = of_lost("reason", numbered)
-    dead_letter_ids = bindparam("dead_letter_ids", type_=ARRAY(id_parameter(model.__jobqueue__)))
+    dead_letter_ids = sa.bindparam("dead_letter_ids", type_=ARRAY(id_parameter(model.__jobqueue__)))
     return recorded(
         model,
         numbered,
         worker=of_lost("leased_by", numbered),
-        outcome=literal(AttemptOutcome.LOST.value),
+        outcome=sa.literal(AttemptOutcome.LOST.value),
         error=numbered.c.last_error,
         fingerprint=reason,
         reason=reason,
         dead_letter_id=element(dead_letter_ids, numbered.c.n),
-        died=cast(numbered.c.status, Text) == JobStatus.DEAD.value,
+        died=sa.cast(numbered.c.status, sa.Text) == JobStatus.DEAD.value,
     ).with_only_columns(
         numbered.c.id,
         numbered.c.type_name,
@@ -240,57 +226,57 @@ def rescue(model: type[JobMixin[Any]], *, orphans: bool = False, ended: bool = F
 
 
 @once_a_model
-def lost(model: type[JobMixin[Any]], *, orphans: bool = False) -> Select[Any]:
+def lost(model: type[JobMixin[Any]], *, orphans: bool = False) -> sa.Select[Any]:
     """Name the jobs that `rescue` would take now. Parameters: `ttl`, `limit`, `excluded`, as there. Shape: `(id,)`.
 
     Locks: the rows, until the transaction ends; rows held by others are skipped.
     Index: `ix_job_running`, one probe a worker.
     """
     found = _lost(model, orphans=orphans, ended=False, only=False).cte("lost")
-    return select(found.c.id)
+    return sa.select(found.c.id)
 
 
 def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool) -> Any:
     """Select and lock jobs of dead workers, and jobs past their time, each with why."""
     job, worker = table(model), table(model.Worker)
-    limit = bindparam("limit", type_=Integer)
+    limit = sa.bindparam("limit", type_=sa.Integer)
     key = id_parameter(model.__jobqueue__)
-    running = select(job.c.id, job.c.leased_by, job.c.root_id).where(
+    running = sa.select(job.c.id, job.c.leased_by, job.c.root_id).where(
         job.c.status == status(JobStatus.RUNNING), excluded(job.c.id, key)
     )
     if only:
-        running = running.where(job.c.id == any_(array("ids", key)))
-    silent = worker.c.heartbeat_at < func.now() - bindparam("ttl", type_=Interval)
-    is_dead = worker.c.id == bindparam("worker_id", type_=Text) if ended else silent
-    lost_reason, expired_reason = literal(DeadReason.LOST.value), literal(DeadReason.TIMED_OUT.value)
+        running = running.where(job.c.id == sa.any_(array("ids", key)))
+    silent = worker.c.heartbeat_at < sa.func.now() - sa.bindparam("ttl", type_=sa.Interval)
+    is_dead = worker.c.id == sa.bindparam("worker_id", type_=sa.Text) if ended else silent
+    lost_reason, expired_reason = sa.literal(DeadReason.LOST.value), sa.literal(DeadReason.TIMED_OUT.value)
 
     def probe(name: str, *conditions: ColumnElement[bool]) -> Any:
         chosen = running.where(job.c.leased_by == worker.c.id, *conditions).limit(limit)
         return chosen.with_for_update(key_share=True, skip_locked=True).lateral(name)
 
     if orphans:
-        has_no_worker = ~exists(select(literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
+        has_no_worker = ~sa.exists(sa.select(sa.literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
         orphan = (
             running.where(has_no_worker).limit(limit).with_for_update(key_share=True, skip_locked=True).subquery("orphan")
         )
-        sources = [select(orphan.c.id, orphan.c.leased_by, orphan.c.root_id, lost_reason.label("reason"))]
+        sources = [sa.select(orphan.c.id, orphan.c.leased_by, orphan.c.root_id, lost_reason.label("reason"))]
     else:
-        dead, expired = probe("dead"), probe("expired", job.c.leased_until < func.now())
+        dead, expired = probe("dead"), probe("expired", job.c.leased_until < sa.func.now())
         sources = [
-            select(dead.c.id, dead.c.leased_by, dead.c.root_id, lost_reason.label("reason"))
-            .select_from(worker.join(dead, true()))
+            sa.select(dead.c.id, dead.c.leased_by, dead.c.root_id, lost_reason.label("reason"))
+            .select_from(worker.join(dead, sa.true()))
             .where(is_dead),
-            select(expired.c.id, expired.c.leased_by, expired.c.root_id, expired_reason.label("reason"))
-            .select_from(worker.join(expired, true()))
+            sa.select(expired.c.id, expired.c.leased_by, expired.c.root_id, expired_reason.label("reason"))
+            .select_from(worker.join(expired, sa.true()))
             .where(~silent),
         ][: 1 if ended else 2]
-    return (union_all(*sources) if len(sources) > 1 else sources[0]).limit(limit)
+    return (sa.union_all(*sources) if len(sources) > 1 else sources[0]).limit(limit)
 
 
 def _lost_error(reason: ColumnElement[str], worker_id: ColumnElement[str]) -> ColumnElement[Any]:
     """Return the error of a rescued job, in the shape of every other error; it names the worker that was lost."""
-    message = case(
-        (reason == DeadReason.LOST.value, func.concat("worker ", worker_id, " stopped sending heartbeats")),
-        else_=func.concat("worker ", worker_id, " did not renew the lease in time"),
+    message = sa.case(
+        (reason == DeadReason.LOST.value, sa.func.concat("worker ", worker_id, " stopped sending heartbeats")),
+        else_=sa.func.concat("worker ", worker_id, " did not renew the lease in time"),
     )
-    return func.jsonb_build_object("type", "Lost", "message", message, "worker", worker_id)
+    return sa.func.jsonb_build_object("type", "Lost", "message", message, "worker", worker_id)

@@ -14,31 +14,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Double,
-    FromClause,
-    Insert,
-    Integer,
-    Select,
-    Table,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    case,
-    cast,
-    column,
-    func,
-    insert,
-    literal_column,
-    null,
-    select,
-    true,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.types import UserDefinedType
@@ -53,39 +29,39 @@ STATE: Final = ("tokens", "starts", "spent_at")
 """Columns of a rate limit, in `RATE`, and of its state. A `rates.Rate` is created from both."""
 
 
-_MOST_TOKENS: Final[ColumnElement[float]] = literal_column("1e15")
+_MOST_TOKENS: Final[ColumnElement[float]] = sa.literal_column("1e15")
 
 
-def newest_state(model: type[JobMixin[Any]], of: Table) -> FromClause:
+def newest_state(model: type[JobMixin[Any]], of: sa.Table) -> sa.FromClause:
     """Select the starts under the rate of a row of `queue` or `job_type`: nothing without a rate or starts.
 
     Shape: `version`, `STATE`, and `place`, its `ctid`. Index: `pk_rate_state`, from its end: one entry that is not dead.
     """
     state = table(model.RateState).alias("state")
     is_type = of is table(model.JobType)
-    name, fairness_key = (of.c.type_name, literal_column("''")) if is_type else (of.c.name, of.c.fairness_key)
+    name, fairness_key = (of.c.type_name, sa.literal_column("''")) if is_type else (of.c.name, of.c.fairness_key)
     return (
-        select(
+        sa.select(
             state.c.version,
-            case((func.abs(state.c.tokens) <= _MOST_TOKENS, state.c.tokens)).label("tokens"),
-            case((func.array_position(state.c.starts, null()).is_(None), state.c.starts)).label("starts"),
+            sa.case((sa.func.abs(state.c.tokens) <= _MOST_TOKENS, state.c.tokens)).label("tokens"),
+            sa.case((sa.func.array_position(state.c.starts, sa.null()).is_(None), state.c.starts)).label("starts"),
             clamped(state.c.spent_at).label("spent_at"),
-            literal_column("state.ctid").label("place"),
+            sa.literal_column("state.ctid").label("place"),
         )
         .where(
             of.c.rate_limit.is_not(None),
-            state.c.is_type == literal_column("true" if is_type else "false", Boolean),
+            state.c.is_type == sa.literal_column("true" if is_type else "false", sa.Boolean),
             state.c.name == name,
             state.c.fairness_key == fairness_key,
         )
         .order_by(state.c.version.desc())
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
         .lateral("state")
     )
 
 
 @once_a_model
-def lock(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Lock the rows that limit a queue, its fairness keys and a job type, and return the limits.
 
     Parameters: `queue`; its `fairness_keys`, an empty one for the queue's own limits; `type_name`, or null.
@@ -98,35 +74,35 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
     not accept. Index: the primary keys, in `rate_state` read backwards from the newest entry.
     """
     queue, kind = table(model.Queue), table(model.JobType)
-    none = cast(null(), Integer)
-    of_key = queue.c.fairness_key == any_(array("fairness_keys", Text()))
-    of_queues = (queue.c.name == bindparam("queue", type_=Text)) & of_key
+    none = sa.cast(sa.null(), sa.Integer)
+    of_key = queue.c.fairness_key == sa.any_(array("fairness_keys", sa.Text()))
+    of_queues = (queue.c.name == sa.bindparam("queue", type_=sa.Text)) & of_key
     parts = [
-        select(
-            literal_column("true" if of is kind else "false", Boolean).label("is_type"),
+        sa.select(
+            sa.literal_column("true" if of is kind else "false", sa.Boolean).label("is_type"),
             name.label("name"),
-            (literal_column("''", Text) if of is kind else of.c.fairness_key).label("fairness_key"),
+            (sa.literal_column("''", sa.Text) if of is kind else of.c.fairness_key).label("fairness_key"),
             of.c.global_concurrency,
             (none if of is kind else of.c.concurrency_per_key).label("concurrency_per_key"),
             *(clamped(of.c[name]).label(name) if name == "rate_period" else of.c[name] for name in RATE),
             *(state.c[column] for column in (*STATE, "version", "place")),
-            func.now().label("now"),
+            sa.func.now().label("now"),
         )
-        .select_from(of.outerjoin(state, true()))
+        .select_from(of.outerjoin(state, sa.true()))
         .where(where)
         .with_for_update(key_share=True, skip_locked=True, of=of)
         .subquery("of_type" if of is kind else "of_queues")
         for of, name, where in (
             (queue, queue.c.name, of_queues),
-            (kind, kind.c.type_name, kind.c.type_name == bindparam("type_name", type_=Text)),
+            (kind, kind.c.type_name, kind.c.type_name == sa.bindparam("type_name", type_=sa.Text)),
         )
         for state in (newest_state(model, of),)
     ]
-    return select(union_all(*(select(*part.c) for part in parts)).subquery("limits"))
+    return sa.select(sa.union_all(*(sa.select(*part.c) for part in parts)).subquery("limits"))
 
 
 @once_a_model
-def running(model: type[JobMixin[Any]]) -> Select[int, int, str]:
+def running(model: type[JobMixin[Any]]) -> sa.Select[int, int, str]:
     """Count the running jobs of a queue, with all its fairness keys, and those of a type.
 
     Parameters: `queue`; `type_name`, or null; `since`, a transaction id as text below which none of them is, by default 0.
@@ -137,14 +113,14 @@ def running(model: type[JobMixin[Any]]) -> Select[int, int, str]:
     after the oldest of them began and are not vacuumed yet.
     """
     job = table(model)
-    in_queue = job.c.queue == bindparam("queue", type_=Text)
-    of_type = job.c.type_name == bindparam("type_name", type_=Text)
-    since = _lower_bound(func.min(job.c.changed_xid).filter(in_queue | of_type))
-    return select(func.count().filter(in_queue), func.count().filter(of_type), since).where(*_running_since(job))
+    in_queue = job.c.queue == sa.bindparam("queue", type_=sa.Text)
+    of_type = job.c.type_name == sa.bindparam("type_name", type_=sa.Text)
+    since = _lower_bound(sa.func.min(job.c.changed_xid).filter(in_queue | of_type))
+    return sa.select(sa.func.count().filter(in_queue), sa.func.count().filter(of_type), since).where(*_running_since(job))
 
 
 @once_a_model
-def running_by_fairness_key(model: type[JobMixin[Any]]) -> Select[str, int, str]:
+def running_by_fairness_key(model: type[JobMixin[Any]]) -> sa.Select[str, int, str]:
     """Count the running jobs of each fairness key of a queue, and those without one.
 
     Parameters: `queue`; `since`, as `running`. Shape: `(fairness_key, n, since)` of each that has any, unordered: the lowest
@@ -152,14 +128,14 @@ def running_by_fairness_key(model: type[JobMixin[Any]]) -> Select[str, int, str]
     Obliges: as `running`. Index: `ix_job_running`, as `running`.
     """
     job = table(model)
-    since = _lower_bound(func.min(job.c.changed_xid))
-    in_queue = job.c.queue == bindparam("queue", type_=Text)
-    counts = select(job.c.fairness_key, func.count().label("n"), since)
+    since = _lower_bound(sa.func.min(job.c.changed_xid))
+    in_queue = job.c.queue == sa.bindparam("queue", type_=sa.Text)
+    counts = sa.select(job.c.fairness_key, sa.func.count().label("n"), since)
     return counts.where(*_running_since(job), in_queue).group_by(job.c.fairness_key)
 
 
 @once_a_model
-def longest_running(model: type[JobMixin[Any]]) -> Select[Any]:
+def longest_running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the job that has been running for the longest time of each queue and fairness key, and of each type.
 
     Parameters: `limit`, of the rows. Shape: `(is_type, name, fairness_key, job_id, started_at)`, unordered. Locks: none.
@@ -167,42 +143,42 @@ def longest_running(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job = table(model)
     held = (
-        select(*(job.c[name] for name in ("id", "queue", "fairness_key", "type_name", "started_at")))
+        sa.select(*(job.c[name] for name in ("id", "queue", "fairness_key", "type_name", "started_at")))
         .where(job.c.status == status(JobStatus.RUNNING))
         .cte("held")
     )
     parts = [
-        select(
-            literal_column("true" if is_type else "false", Boolean).label("is_type"),
+        sa.select(
+            sa.literal_column("true" if is_type else "false", sa.Boolean).label("is_type"),
             of[0].label("name"),
-            (literal_column("''", Text) if is_type else of[1]).label("fairness_key"),
+            (sa.literal_column("''", sa.Text) if is_type else of[1]).label("fairness_key"),
             held.c.id.label("job_id"),
             held.c.started_at,
-            func.row_number().over(partition_by=of, order_by=(held.c.started_at, held.c.id)).label("place"),
+            sa.func.row_number().over(partition_by=of, order_by=(held.c.started_at, held.c.id)).label("place"),
         ).subquery("of_type" if is_type else "of_queues")
         for is_type, of in ((False, [held.c.queue, held.c.fairness_key]), (True, [held.c.type_name]))
     ]
     first = (
-        select(*(column for column in part.c if column.name != "place")).where(part.c.place == literal_column("1"))
+        sa.select(*(column for column in part.c if column.name != "place")).where(part.c.place == sa.literal_column("1"))
         for part in parts
     )
-    found = union_all(*first).subquery("longest")
-    return select(*found.c).limit(bindparam("limit", type_=Integer))
+    found = sa.union_all(*first).subquery("longest")
+    return sa.select(*found.c).limit(sa.bindparam("limit", type_=sa.Integer))
 
 
-def _running_since(job: Table) -> list[ColumnElement[bool]]:
-    since = cast(bindparam("since", "0", type_=Text), Xid8())
+def _running_since(job: sa.Table) -> list[ColumnElement[bool]]:
+    since = sa.cast(sa.bindparam("since", "0", type_=sa.Text), Xid8())
     return [job.c.status == status(JobStatus.RUNNING), job.c.changed_xid >= since]
 
 
 def _lower_bound(oldest: ColumnElement[Any]) -> ColumnElement[str]:
     """Return the lowest id that a row counted later can have: of one counted now, or of a transaction not seen yet."""
-    in_flight: ColumnElement[Any] = literal_column("pg_snapshot_xmin(pg_current_snapshot())")
-    return cast(func.least(oldest, in_flight), Text).label("since")
+    in_flight: ColumnElement[Any] = sa.literal_column("pg_snapshot_xmin(pg_current_snapshot())")
+    return sa.cast(sa.func.least(oldest, in_flight), sa.Text).label("since")
 
 
 @once_a_model
-def spend(model: type[JobMixin[Any]]) -> Update:
+def spend(model: type[JobMixin[Any]]) -> sa.Update:
     """Record starts under rate limits, each in the row version that `lock` returned, if it is still the newest.
 
     Parameters: `is_types`, `names` and `fairness_keys` of the rates, `versions` and `places` as returned, `tokens`, and
@@ -213,34 +189,35 @@ def spend(model: type[JobMixin[Any]]) -> Update:
     separate statement in READ COMMITTED. Index: none; it finds rows by their `place`.
     """
     state = table(model.RateState)
-    own: ColumnElement[Any] = literal_column(f"{state.name}.ctid")
-    places = cast(array("places", Text()), _Places())
-    place: ColumnElement[int] = func.array_position(places, own, type_=Integer)
+    own: ColumnElement[Any] = sa.literal_column(f"{state.name}.ctid")
+    places = sa.cast(array("places", sa.Text()), _Places())
+    place: ColumnElement[int] = sa.func.array_position(places, own, type_=sa.Integer)
     expected = {
-        "is_type": element(array("is_types", Boolean()), place),
-        "name": element(array("names", Text()), place),
-        "fairness_key": element(array("fairness_keys", Text()), place),
+        "is_type": element(array("is_types", sa.Boolean()), place),
+        "name": element(array("names", sa.Text()), place),
+        "fairness_key": element(array("fairness_keys", sa.Text()), place),
         # Vacuum may have reused the place: its row is not the one that was returned.
-        "version": element(array("versions", BigInteger()), place),
+        "version": element(array("versions", sa.BigInteger()), place),
     }
     return (
-        update(state)
-        .where(own == any_(places), *(state.c[name] == value for name, value in expected.items()))
+        sa.update(state)
+        .where(own == sa.any_(places), *(state.c[name] == value for name, value in expected.items()))
         .values(
             # One written by hand may be the largest value: it is then kept, and only its place distinguishes the row
             # version.
-            version=func.least(state.c.version, _LARGEST - literal_column("1"), type_=BigInteger) + literal_column("1"),
-            tokens=element(array("tokens", Double()), place),
+            version=sa.func.least(state.c.version, _LARGEST - sa.literal_column("1"), type_=sa.BigInteger)
+            + sa.literal_column("1"),
+            tokens=element(array("tokens", sa.Double()), place),
             # Each an array of its own length, which one array of all could not hold.
-            starts=cast(element(array("starts", Text()), place), ARRAY(BigInteger)),
-            spent_at=func.now(),
+            starts=sa.cast(element(array("starts", sa.Text()), place), ARRAY(sa.BigInteger)),
+            spent_at=sa.func.now(),
         )
         .returning(state.c.name)
     )
 
 
 @once_a_model
-def spend_first(model: type[JobMixin[Any]]) -> Insert:
+def spend_first(model: type[JobMixin[Any]]) -> sa.Insert:
     """Record what was first started under rates for which `lock` returned no state, unless there is one by now.
 
     Parameters: `is_types`, `names`, `fairness_keys`, `tokens` and `starts`, as `spend`. Shape: `(name,)` of each that was
@@ -249,26 +226,26 @@ def spend_first(model: type[JobMixin[Any]]) -> Insert:
     """
     state, is_there = table(model.RateState), table(model.RateState).alias("is_there")
     given: dict[str, tuple[str, Any]] = {
-        "is_types": ("is_type", Boolean()),
-        "names": ("name", Text()),
-        "fairness_keys": ("fairness_key", Text()),
-        "tokens": ("tokens", Double()),
-        "starts": ("starts", Text()),
+        "is_types": ("is_type", sa.Boolean()),
+        "names": ("name", sa.Text()),
+        "fairness_keys": ("fairness_key", sa.Text()),
+        "tokens": ("tokens", sa.Double()),
+        "starts": ("starts", sa.Text()),
     }
     first = (
-        func.unnest(*(array(parameter, type_) for parameter, (_, type_) in given.items()))
-        .table_valued(*(column(name, type_) for name, type_ in given.values()))
+        sa.func.unnest(*(array(parameter, type_) for parameter, (_, type_) in given.items()))
+        .table_valued(*(sa.column(name, type_) for name, type_ in given.values()))
         .render_derived("first")
     )
     same = (is_there.c[name] == first.c[name] for name in ("is_type", "name", "fairness_key"))
-    known = select(is_there.c.name).where(*same).exists()
+    known = sa.select(is_there.c.name).where(*same).exists()
     key = (first.c.is_type, first.c.name, first.c.fairness_key)
-    new = select(*key, first.c.tokens, cast(first.c.starts, ARRAY(BigInteger)), func.now())
+    new = sa.select(*key, first.c.tokens, sa.cast(first.c.starts, ARRAY(sa.BigInteger)), sa.func.now())
     columns = ["is_type", "name", "fairness_key", "tokens", "starts", "spent_at"]
-    return insert(state).from_select(columns, new.where(~known)).returning(state.c.name)
+    return sa.insert(state).from_select(columns, new.where(~known)).returning(state.c.name)
 
 
-_LARGEST: ColumnElement[int] = literal_column("9223372036854775807", BigInteger)
+_LARGEST: ColumnElement[int] = sa.literal_column("9223372036854775807", sa.BigInteger)
 
 
 class _Places(UserDefinedType[Any]):
@@ -282,7 +259,7 @@ class _Places(UserDefinedType[Any]):
 
 
 @once_a_model
-def current(model: type[JobMixin[Any]]) -> Select[Any]:
+def current(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the limits of queues, fairness keys and job types that have any, and what their rates have let start.
 
     Parameters: `limit`. Shape: as `lock`, without `version` and `place`, by kind and name. Clock: the database's.
@@ -290,20 +267,24 @@ def current(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     queue, kind = table(model.Queue), table(model.JobType)
     parts = [
-        select(
-            literal_column("true" if of is kind else "false", Boolean).label("is_type"),
+        sa.select(
+            sa.literal_column("true" if of is kind else "false", sa.Boolean).label("is_type"),
             name.label("name"),
-            (literal_column("''", Text) if of is kind else of.c.fairness_key).label("fairness_key"),
+            (sa.literal_column("''", sa.Text) if of is kind else of.c.fairness_key).label("fairness_key"),
             of.c.global_concurrency,
-            (cast(null(), Integer) if of is kind else of.c.concurrency_per_key).label("concurrency_per_key"),
+            (sa.cast(sa.null(), sa.Integer) if of is kind else of.c.concurrency_per_key).label("concurrency_per_key"),
             *(clamped(of.c[column]).label(column) if column == "rate_period" else of.c[column] for column in RATE),
             *(state.c[column] for column in STATE),
-            func.now().label("now"),
+            sa.func.now().label("now"),
         )
-        .select_from(of.outerjoin(state, true()))
-        .where(func.coalesce(of.c.rate_limit, of.c.global_concurrency, *more).is_not(None))
+        .select_from(of.outerjoin(state, sa.true()))
+        .where(sa.func.coalesce(of.c.rate_limit, of.c.global_concurrency, *more).is_not(None))
         for of, name, more in ((queue, queue.c.name, [queue.c.concurrency_per_key]), (kind, kind.c.type_name, []))
         for state in (newest_state(model, of),)
     ]
-    both = union_all(*parts).subquery("limits")
-    return select(both).order_by(both.c.is_type, both.c.name, both.c.fairness_key).limit(bindparam("limit", type_=Integer))
+    both = sa.union_all(*parts).subquery("limits")
+    return (
+        sa.select(both)
+        .order_by(both.c.is_type, both.c.name, both.c.fairness_key)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+    )

@@ -11,21 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Select,
-    Subquery,
-    any_,
-    case,
-    column,
-    func,
-    literal,
-    literal_column,
-    or_,
-    select,
-    true,
-    union_all,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import aliased, contains_eager
 
@@ -37,14 +23,14 @@ from sa_jobqueue.types import MIN_PRIORITY, JobId, JobStatus
 
 def jobs(
     model: type[JobMixin[Any]],
-    *conditions: ColumnElement[bool],
-    narrowed: Sequence[ColumnElement[bool]] = (),
+    *conditions: sa.ColumnElement[bool],
+    narrowed: Sequence[sa.ColumnElement[bool]] = (),
     columns: Sequence[str] = (),
     after: JobId | None,
     limit: int,
     scan_limit: int,
     newest_first: bool,
-) -> Select[Any]:
+) -> sa.Select[Any]:
     """Return one page of jobs by id: with UUIDv7 the order of enqueueing, by the clients' clocks.
 
     Shape: `(id, place, fits, Job)`, or the named columns in place of `Job`; one row more than `limit` means that there
@@ -58,14 +44,14 @@ def jobs(
 
 def chains(
     model: type[JobMixin[Any]],
-    *conditions: ColumnElement[bool],
-    narrowed: Sequence[ColumnElement[bool]] = (),
+    *conditions: sa.ColumnElement[bool],
+    narrowed: Sequence[sa.ColumnElement[bool]] = (),
     columns: Sequence[str] = (),
     after: JobId | None,
     limit: int,
     scan_limit: int,
     newest_first: bool,
-) -> Select[Any]:
+) -> sa.Select[Any]:
     """Return one page of chains by id, that of their root job; otherwise as `jobs`.
 
     Shape: `(id, place, fits, Chain)`. Index: the primary key, `scan_limit` entries, continuations among them; for the
@@ -85,46 +71,46 @@ def chain_jobs(
     after: int | None,
     limit: int,
     newest_first: bool,
-) -> Select[Any]:
+) -> sa.Select[Any]:
     """Return one page of a chain's jobs, by their place in it; `after` is the `chain_index` of the last one before.
 
     Shape: `(chain_index, Job)`, or the named columns in place of `Job`; one more than `limit` where there are more.
     Index: the primary key for the root, `uq_job_chain` for the others, as many entries as rows.
     """
     job = table(model)
-    place: ColumnElement[int] = job.c.chain_index
+    place: sa.ColumnElement[int] = job.c.chain_index
     order = place.desc() if newest_first else place.asc()
-    root = select(job.c.id, place).where(job.c.id == chain_id, job.c.root_id.is_(None))
-    others = select(job.c.id, place).where(job.c.root_id == chain_id).order_by(order).limit(limit + 1)
+    root = sa.select(job.c.id, place).where(job.c.id == chain_id, job.c.root_id.is_(None))
+    others = sa.select(job.c.id, place).where(job.c.root_id == chain_id).order_by(order).limit(limit + 1)
     if after is not None:
         beyond = place < after if newest_first else place > after
         root, others = root.where(beyond), others.where(beyond)
-    members = union_all(root, others).subquery("members")
+    members = sa.union_all(root, others).subquery("members")
     place = members.c.chain_index
     order = place.desc() if newest_first else place.asc()
-    page = select(members).order_by(order).limit(limit + 1).subquery("page")
+    page = sa.select(members).order_by(order).limit(limit + 1).subquery("page")
     read = _read_columns(model, columns)
     place = page.c.chain_index
     return (
-        select(place, *read)
+        sa.select(place, *read)
         .select_from(page)
         .join(model, model.id == page.c.id)
         .order_by(place.desc() if newest_first else place.asc())
     )
 
 
-def blockers(model: type[JobMixin[Any]], job_id: JobId, *, after: int | None, limit: int) -> Select[Any]:
+def blockers(model: type[JobMixin[Any]], job_id: JobId, *, after: int | None, limit: int) -> sa.Select[Any]:
     """Return one page of the edges of a job, each with its chain, in the order of the job's blockers.
 
     Shape: `(Blocker,)`, its `chain` loaded; one more than `limit` where there are more. `after`: the last `index` before.
     Index: `pk_job_blocker`, every edge of that job; for the chains the primary key of jobs and `uq_job_chain`.
     """
     edge = table(model.Blocker)
-    page = select(edge).where(edge.c.job_id == job_id).order_by(edge.c.index).limit(limit + 1)
+    page = sa.select(edge).where(edge.c.job_id == job_id).order_by(edge.c.index).limit(limit + 1)
     if after is not None:
         page = page.where(edge.c.index > after)
     chosen = aliased(model.Blocker, page.subquery("page"))
-    return select(chosen).join(chosen.chain).options(contains_eager(chosen.chain)).order_by(chosen.index)
+    return sa.select(chosen).join(chosen.chain).options(contains_eager(chosen.chain)).order_by(chosen.index)
 
 
 def blocked_jobs(
@@ -137,7 +123,7 @@ def blocked_jobs(
     limit: int,
     scan_limit: int,
     newest_first: bool,
-) -> Select[Any]:
+) -> sa.Select[Any]:
     """Return one page of the jobs that wait for a chain, or did, by id; otherwise as `jobs`.
 
     Shape: `(id, place, fits, Job)`. Index: `ix_job_blocker_chain`, at most `scan_limit` entries; the jobs' primary key.
@@ -155,16 +141,16 @@ def blocked_jobs(
     return _read(page, model, columns, newest_first=newest_first)
 
 
-def count_continuations(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) -> Select[Any]:
+def count_continuations(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) -> sa.Select[Any]:
     """Count the jobs of chains without their roots, by the place of each chain's last.
 
     Shape: `(count,)`. Index: `uq_job_chain`, one probe a chain, however long it is.
     """
     job = table(model)
-    chain = func.unnest(_ids(model, chain_ids)).table_valued(column("id", id_parameter(model.__jobqueue__)))
+    chain = sa.func.unnest(_ids(model, chain_ids)).table_valued(sa.column("id", id_parameter(model.__jobqueue__)))
     chain = chain.render_derived("chain")
-    last = select(job.c.chain_index).where(job.c.root_id == chain.c.id).order_by(job.c.chain_index.desc()).limit(1)
-    return select(func.coalesce(func.sum(last.scalar_subquery()), literal_column("0"))).select_from(chain)
+    last = sa.select(job.c.chain_index).where(job.c.root_id == chain.c.id).order_by(job.c.chain_index.desc()).limit(1)
+    return sa.select(sa.func.coalesce(sa.func.sum(last.scalar_subquery()), sa.literal_column("0"))).select_from(chain)
 
 
 def unfinished(
@@ -174,7 +160,7 @@ def unfinished(
     queues: Sequence[str] = (),
     fairness_keys: Sequence[str] = (),
     limit: int,
-) -> Select[Any]:
+) -> sa.Select[Any]:
     """Return jobs in states of which an index has only those: all but completed and cancelled.
 
     Shape: `(id, root_id)`, `limit` a state. Index: `ix_job_claim`, `ix_job_running`, `ix_job_blocked_or_dead`.
@@ -182,18 +168,18 @@ def unfinished(
     job = table(model)
     parts = []
     for one in dict.fromkeys(map(JobStatus, statuses)):
-        found = select(job.c.id, job.c.root_id).where(job.c.status == status(one))
+        found = sa.select(job.c.id, job.c.root_id).where(job.c.status == status(one))
         if one is JobStatus.PENDING:
-            found = found.where(job.c.priority >= literal_column(f"'{MIN_PRIORITY}'"))
+            found = found.where(job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
             found = found.where(*_alike(job, (), queues, fairness_keys, after=None, before=None))
-        parts.append(select(found.limit(limit).subquery()))
-    every = union_all(*parts).subquery("unfinished")
-    return select(every.c.id, every.c.root_id)
+        parts.append(sa.select(found.limit(limit).subquery()))
+    every = sa.union_all(*parts).subquery("unfinished")
+    return sa.select(every.c.id, every.c.root_id)
 
 
-def count(rows: Select[Any], *, limit: int) -> Select[Any]:
+def count(rows: sa.Select[Any], *, limit: int) -> sa.Select[Any]:
     """Count the rows of a statement, up to `limit`. Shape: `(count,)`."""
-    return select(func.count()).select_from(rows.limit(limit).subquery("counted"))
+    return sa.select(sa.func.count()).select_from(rows.limit(limit).subquery("counted"))
 
 
 def jobs_like(
@@ -207,7 +193,7 @@ def jobs_like(
     chain_types: Sequence[str] = (),
     created_after: datetime | None = None,
     created_before: datetime | None = None,
-) -> list[ColumnElement[bool]]:
+) -> list[sa.ColumnElement[bool]]:
     """Return the filters of a job that no index serves. An empty filter matches all jobs."""
     job = table(model)
     found = _alike(job, types, queues, fairness_keys, after=created_after, before=created_before)
@@ -216,13 +202,15 @@ def jobs_like(
     if chain_types:
         found.append(job.c.chain_type_name.in_(list(chain_types)))
     if chain_ids:
-        found.append(job.c.chain_id == any_(_ids(model, chain_ids)))
+        found.append(job.c.chain_id == sa.any_(_ids(model, chain_ids)))
     return found
 
 
-def foreign(model: type[JobMixin[Any]], condition: ColumnElement[bool]) -> bool:
+def foreign(model: type[JobMixin[Any]], condition: sa.ColumnElement[bool]) -> bool:
     """Return whether a condition reads other relations than the jobs' table, apart from its subqueries."""
-    return any(getattr(source, "fullname", None) != table(model).fullname for source in select(condition).get_final_froms())
+    return any(
+        getattr(source, "fullname", None) != table(model).fullname for source in sa.select(condition).get_final_froms()
+    )
 
 
 def chains_like(
@@ -235,21 +223,21 @@ def chains_like(
     top_level: bool = False,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
-) -> list[ColumnElement[bool]]:
+) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that a root must fit for its chain to be meant. An empty part means any."""
     job, later, edge = table(model), table(model).alias("later"), table(model.Blocker)
     found = _alike(job, types, queues, fairness_keys, after=created_after, before=created_before)
     if statuses:
-        last = select(later.c.status).where(later.c.root_id == job.c.id).order_by(later.c.chain_index.desc()).limit(1)
-        stands = case(
-            (job.c.chain_completed_at.is_not(None), func.coalesce(job.c.chain_status, job.c.status)),
+        last = sa.select(later.c.status).where(later.c.root_id == job.c.id).order_by(later.c.chain_index.desc()).limit(1)
+        stands = sa.case(
+            (job.c.chain_completed_at.is_not(None), sa.func.coalesce(job.c.chain_status, job.c.status)),
             (job.c.status != status(JobStatus.COMPLETED), job.c.status),
-            else_=func.coalesce(last.scalar_subquery(), job.c.status),
+            else_=sa.func.coalesce(last.scalar_subquery(), job.c.status),
         )
         found.append(stands.in_([status(value) for value in statuses]))
     if top_level:
         # Not EXISTS, which the planner may answer for every edge there is, at once, and keep in a hash table.
-        awaiting: Select[Any] = select(literal_column("1")).where(edge.c.blocked_by_chain_id == job.c.id).limit(1)
+        awaiting: sa.Select[Any] = sa.select(sa.literal_column("1")).where(edge.c.blocked_by_chain_id == job.c.id).limit(1)
         found.append(awaiting.scalar_subquery().is_(None))
     return found
 
@@ -259,18 +247,18 @@ def jobs_among(
     *,
     ids: Sequence[JobId] = (),
     chain_ids: Sequence[JobId] = (),
-    unfinished: Select[Any] | None = None,
-) -> list[ColumnElement[bool]]:
+    unfinished: sa.Select[Any] | None = None,
+) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that lead to few jobs by an index: `pk_job`, `uq_job_chain`, those of `unfinished`."""
     job, later = table(model), table(model).alias("later")
-    found: list[ColumnElement[bool]] = [job.c.id == any_(_ids(model, ids))] if ids else []
+    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(_ids(model, ids))] if ids else []
     if chain_ids:
         roots = _ids(model, chain_ids)
-        others = select(later.c.id).where(later.c.root_id == any_(roots))
+        others = sa.select(later.c.id).where(later.c.root_id == sa.any_(roots))
         # An array, computed once, and not a join: so that there is one way to the jobs, by their primary key.
-        found.append(job.c.id == any_(func.array(others.scalar_subquery(), type_=roots.type).concat(roots)))
+        found.append(job.c.id == sa.any_(sa.func.array(others.scalar_subquery(), type_=roots.type).concat(roots)))
     if unfinished is not None:
-        found.append(job.c.id == any_(_array_of(model, unfinished, lambda rows: rows.c.id)))
+        found.append(job.c.id == sa.any_(_array_of(model, unfinished, lambda rows: rows.c.id)))
     return found
 
 
@@ -279,18 +267,18 @@ def chains_among(
     *,
     ids: Sequence[JobId] = (),
     job_ids: Sequence[JobId] = (),
-    unfinished: Select[Any] | None = None,
-) -> list[ColumnElement[bool]]:
+    unfinished: sa.Select[Any] | None = None,
+) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that lead to few chains by an index. `job_ids`, `unfinished`: jobs anywhere in them."""
     job, member = table(model), table(model).alias("member")
-    found: list[ColumnElement[bool]] = [job.c.id == any_(_ids(model, ids))] if ids else []
+    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(_ids(model, ids))] if ids else []
     if job_ids:
         members = _ids(model, job_ids)
-        theirs = select(member.c.chain_id).where(member.c.id == any_(members))
-        found.append(job.c.id == any_(func.array(theirs.scalar_subquery(), type_=members.type)))
+        theirs = sa.select(member.c.chain_id).where(member.c.id == sa.any_(members))
+        found.append(job.c.id == sa.any_(sa.func.array(theirs.scalar_subquery(), type_=members.type)))
     if unfinished is not None:
-        root = _array_of(model, unfinished, lambda rows: func.coalesce(rows.c.root_id, rows.c.id))
-        found.append(job.c.id == any_(root))
+        root = _array_of(model, unfinished, lambda rows: sa.func.coalesce(rows.c.root_id, rows.c.id))
+        found.append(job.c.id == sa.any_(root))
     return found
 
 
@@ -302,8 +290,8 @@ def _alike(
     *,
     after: datetime | None,
     before: datetime | None,
-) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = []
+) -> list[sa.ColumnElement[bool]]:
+    found: list[sa.ColumnElement[bool]] = []
     if types:
         found.append(job.c.type_name.in_(list(types)))
     if queues:
@@ -318,37 +306,37 @@ def _alike(
 
 
 def _scan(
-    key: ColumnElement[Any],
-    *narrowed: ColumnElement[bool],
-    fits: Sequence[ColumnElement[bool]],
+    key: sa.ColumnElement[Any],
+    *narrowed: sa.ColumnElement[bool],
+    fits: Sequence[sa.ColumnElement[bool]],
     after: JobId | None,
     limit: int,
     scan_limit: int,
     newest_first: bool,
-) -> Subquery:
+) -> sa.Subquery:
     """Return ids in order with their place in the walk, from the first after `after`: those that fit, and the very last."""
     order = key.desc() if newest_first else key.asc()
-    verdict = fits[0] if fits else true()
+    verdict = fits[0] if fits else sa.true()
     for condition in fits[1:]:
         verdict = verdict & condition
     # The filter is a column of the walk, and not its condition: that would make the walk as long as it takes.
-    walk = select(key.label("id"), func.row_number().over(order_by=order).label("place"), verdict.label("fits"))
+    walk = sa.select(key.label("id"), sa.func.row_number().over(order_by=order).label("place"), verdict.label("fits"))
     if after is not None:
         walk = walk.where(key < after if newest_first else key > after)
     scanned = walk.where(*narrowed).order_by(order).limit(scan_limit).subquery("scanned")
     return (
-        select(scanned)
-        .where(or_(scanned.c.fits, scanned.c.place == scan_limit))
+        sa.select(scanned)
+        .where(sa.or_(scanned.c.fits, scanned.c.place == scan_limit))
         .order_by(scanned.c.id.desc() if newest_first else scanned.c.id.asc())
         .limit(limit + 1)
         .subquery("page")
     )
 
 
-def _read(page: Subquery, entity: Any, columns: Sequence[str], *, newest_first: bool) -> Select[Any]:
+def _read(page: sa.Subquery, entity: Any, columns: Sequence[str], *, newest_first: bool) -> sa.Select[Any]:
     key = page.c.id
     return (
-        select(page.c.id, page.c.place, page.c.fits, *_read_columns(entity, columns))
+        sa.select(page.c.id, page.c.place, page.c.fits, *_read_columns(entity, columns))
         .select_from(page)
         .outerjoin(entity, (entity.id == key) & page.c.fits)
         .order_by(key.desc() if newest_first else key.asc())
@@ -359,11 +347,11 @@ def _read_columns(entity: Any, columns: Sequence[str]) -> list[Any]:
     return [getattr(entity, name) for name in columns] if columns else [entity]
 
 
-def _array_of(model: type[JobMixin[Any]], rows: Select[Any], value: Callable[[Any], ColumnElement[Any]]) -> Any:
+def _array_of(model: type[JobMixin[Any]], rows: sa.Select[Any], value: Callable[[Any], sa.ColumnElement[Any]]) -> Any:
     """Return an array of the ids in rows, computed once for the statement."""
     found = rows.subquery("found")
-    return func.array(select(value(found)).scalar_subquery(), type_=ARRAY(id_parameter(model.__jobqueue__)))
+    return sa.func.array(sa.select(value(found)).scalar_subquery(), type_=ARRAY(id_parameter(model.__jobqueue__)))
 
 
-def _ids(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> ColumnElement[Any]:
-    return literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))
+def _ids(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> sa.ColumnElement[Any]:
+    return sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Integer, Select, Text, TextClause, bindparam, cast, column, func, select, text, union_all
-from sqlalchemy import table as named
+import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from sa_jobqueue.layout import Layout
@@ -13,30 +12,30 @@ from sa_jobqueue.layout import Layout
 _PREPARER = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
 
 
-def vacuum(layout: Layout, table_name: str, *, analyze: bool) -> TextClause:
+def vacuum(layout: Layout, table_name: str, *, analyze: bool) -> sa.TextClause:
     """Remove a table's dead rows, and renew the planner's statistics.
 
     Locks: SHARE UPDATE EXCLUSIVE on the table, which no reader and no writer waits for; an autovacuum on it gives way.
     Obliges: no transaction.
     """
-    return text(f"VACUUM {'(ANALYZE) ' if analyze else ''}{_name(layout, table_name)}")
+    return sa.text(f"VACUUM {'(ANALYZE) ' if analyze else ''}{_name(layout, table_name)}")
 
 
-def reindex(layout: Layout, index_name: str) -> TextClause:
+def reindex(layout: Layout, index_name: str) -> sa.TextClause:
     """Rebuild an index concurrently and replace the old one.
 
     Locks: SHARE UPDATE EXCLUSIVE on the table; it waits for every transaction that may use the old index. If interrupted,
     it leaves an index behind whose name ends in `_ccnew` or `_ccold`. Obliges: no transaction.
     """
-    return text(f"REINDEX INDEX CONCURRENTLY {_name(layout, index_name)}")
+    return sa.text(f"REINDEX INDEX CONCURRENTLY {_name(layout, index_name)}")
 
 
-def drop_index(layout: Layout, index_name: str) -> TextClause:
+def drop_index(layout: Layout, index_name: str) -> sa.TextClause:
     """Drop what an ended rebuild left. Locks: as `reindex`. Obliges: no transaction."""
-    return text(f"DROP INDEX CONCURRENTLY IF EXISTS {_name(layout, index_name)}")
+    return sa.text(f"DROP INDEX CONCURRENTLY IF EXISTS {_name(layout, index_name)}")
 
 
-def bounded(*, lock_timeout_ms: int) -> Select[Any]:
+def bounded(*, lock_timeout_ms: int) -> sa.Select[Any]:
     """Set a session's lock timeout, and remove its statement timeout; its application name is that of the maintenance."""
     wanted = {
         "application_name": "sa_jobqueue maintenance",
@@ -44,29 +43,33 @@ def bounded(*, lock_timeout_ms: int) -> Select[Any]:
         "statement_timeout": "0",
         "idle_in_transaction_session_timeout": "0",
     }
-    return select(*(func.set_config(name, value, False) for name, value in wanted.items()))
+    return sa.select(*(sa.func.set_config(name, value, False) for name, value in wanted.items()))
 
 
-def progress() -> Select[Any]:
+def progress() -> sa.Select[Any]:
     """Return the progress of a session's vacuum or rebuild. Parameters: `pid`.
 
     Shape: `(phase, done, total)`, in blocks or whatever the phase counts; no row where it is at neither. Locks: none.
     """
-    vacuuming = named(
+    vacuuming = sa.table(
         "pg_stat_progress_vacuum", *_columns("pid", "phase", "heap_blks_scanned", "heap_blks_total"), schema=_PG
     )
-    building = named("pg_stat_progress_create_index", *_columns("pid", "phase", "blocks_done", "blocks_total"), schema=_PG)
-    pid = bindparam("pid", type_=Integer)
-    one: Any = select(
-        cast(vacuuming.c.phase, Text).label("phase"),
-        cast(vacuuming.c.heap_blks_scanned, BigInteger).label("done"),
-        cast(vacuuming.c.heap_blks_total, BigInteger).label("total"),
+    building = sa.table(
+        "pg_stat_progress_create_index", *_columns("pid", "phase", "blocks_done", "blocks_total"), schema=_PG
+    )
+    pid = sa.bindparam("pid", type_=sa.Integer)
+    one: Any = sa.select(
+        sa.cast(vacuuming.c.phase, sa.Text).label("phase"),
+        sa.cast(vacuuming.c.heap_blks_scanned, sa.BigInteger).label("done"),
+        sa.cast(vacuuming.c.heap_blks_total, sa.BigInteger).label("total"),
     ).where(vacuuming.c.pid == pid)
-    other: Any = select(
-        cast(building.c.phase, Text), cast(building.c.blocks_done, BigInteger), cast(building.c.blocks_total, BigInteger)
+    other: Any = sa.select(
+        sa.cast(building.c.phase, sa.Text),
+        sa.cast(building.c.blocks_done, sa.BigInteger),
+        sa.cast(building.c.blocks_total, sa.BigInteger),
     ).where(building.c.pid == pid)
-    both: Any = union_all(one, other)
-    chosen: Select[Any] = select(both.subquery("progress"))
+    both: Any = sa.union_all(one, other)
+    chosen: sa.Select[Any] = sa.select(both.subquery("progress"))
     return chosen
 
 
@@ -74,7 +77,7 @@ _PG = "pg_catalog"
 
 
 def _columns(*names: str) -> list[Any]:
-    return [column(name) for name in names]
+    return [sa.column(name) for name in names]
 
 
 def _name(layout: Layout, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import SmallInteger, Update, any_, bindparam, func, select, update
+import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
@@ -13,7 +13,7 @@ from sa_jobqueue.types import JobStatus
 
 
 @once_a_model
-def set_priority(model: type[JobMixin[Any]]) -> Update:
+def set_priority(model: type[JobMixin[Any]]) -> sa.Update:
     """Give jobs a priority, those that have not begun, or wait for another attempt, and have another one.
 
     Parameters: `ids`, `to`. Shape: `(id,)` of those that were changed.
@@ -23,11 +23,11 @@ def set_priority(model: type[JobMixin[Any]]) -> Update:
     """
     job = table(model)
     row = job.alias("row")
-    to = bindparam("to", type_=SmallInteger)
+    to = sa.bindparam("to", type_=sa.SmallInteger)
     locked = (
-        select(row.c.id)
+        sa.select(row.c.id)
         .where(
-            row.c.id == any_(array("ids", id_parameter(model.__jobqueue__))),
+            row.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
             row.c.status.in_([status(JobStatus.PENDING), status(JobStatus.BLOCKED)]),
             row.c.priority != to,
         )
@@ -36,8 +36,8 @@ def set_priority(model: type[JobMixin[Any]]) -> Update:
         .cte("locked")
     )
     return (
-        update(job)
-        .where(job.c.id == any_(func.array(select(locked.c.id).scalar_subquery())))
+        sa.update(job)
+        .where(job.c.id == sa.any_(sa.func.array(sa.select(locked.c.id).scalar_subquery())))
         .values(priority=to, changed_xid=XID)
         .returning(job.c.id)
         .execution_options(synchronize_session=False)

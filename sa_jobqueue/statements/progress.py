@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, Table, Text, and_, bindparam, case, cast, literal_column, select
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from sa_jobqueue.models import JobMixin
@@ -13,29 +13,29 @@ from sa_jobqueue.statements._parts import once_a_model, status, table
 from sa_jobqueue.types import JobStatus, Progress
 
 
-def reported(job: Table, worker: Table) -> ColumnElement[Any]:
+def reported(job: sa.Table, worker: sa.Table) -> sa.ColumnElement[Any]:
     """Return the report of a job's attempt in its worker's row, as JSON; null without one, or when it is another attempt's.
 
     The fence: a worker that lost a lease may go on reporting, but it is neither the job's worker nor at its attempt.
     """
-    entry: ColumnElement[Any] = worker.c.progress.op("->")(cast(job.c.id, Text))
-    attempt = entry.op("->>")(literal_column("'attempt'"))
-    return case((attempt == cast(job.c.attempt, Text), entry)).cast(JSONB)
+    entry: sa.ColumnElement[Any] = worker.c.progress.op("->")(sa.cast(job.c.id, sa.Text))
+    attempt = entry.op("->>")(sa.literal_column("'attempt'"))
+    return sa.case((attempt == sa.cast(job.c.attempt, sa.Text), entry)).cast(JSONB)
 
 
 @once_a_model
-def of_job(model: type[JobMixin[Any]]) -> Select[Any]:
+def of_job(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the progress of one job.
 
     Parameters: `job_id`. Shape: `(progress, heartbeat_at)`, null without a report; no row when there is no such job.
     Locks: none. Index: the primary keys.
     """
     job, worker = table(model), table(model.Worker)
-    holds = and_(worker.c.id == job.c.leased_by, job.c.status == status(JobStatus.RUNNING))
+    holds = sa.and_(worker.c.id == job.c.leased_by, job.c.status == status(JobStatus.RUNNING))
     return (
-        select(reported(job, worker).label("progress"), worker.c.heartbeat_at)
+        sa.select(reported(job, worker).label("progress"), worker.c.heartbeat_at)
         .select_from(job.outerjoin(worker, holds))
-        .where(job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .where(job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
     )
 
 

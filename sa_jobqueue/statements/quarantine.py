@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Delete, Insert, Integer, Interval, Select, Text, any_, bindparam, delete, func, or_, select
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
 
 from sa_jobqueue.models import JobMixin
@@ -12,7 +12,7 @@ from sa_jobqueue.statements._parts import array, once_a_model, table
 
 
 @once_a_model
-def put(model: type[JobMixin[Any]]) -> Insert:
+def put(model: type[JobMixin[Any]]) -> sa.Insert:
     """Record that a write of one row failed.
 
     Parameters: `subject`, `statement`, `sqlstate`, `error`, `worker_id`; `pause`, after which it is tried again. Takes many.
@@ -21,8 +21,8 @@ def put(model: type[JobMixin[Any]]) -> Insert:
     """
     row = table(model.Quarantine)
     names = ("subject", "statement", "sqlstate", "error", "worker_id")
-    given = {name: bindparam(name, type_=Text) for name in names}
-    statement = insert(row).values(**given, retry_at=func.now() + bindparam("pause", type_=Interval))
+    given = {name: sa.bindparam(name, type_=sa.Text) for name in names}
+    statement = insert(row).values(**given, retry_at=sa.func.now() + sa.bindparam("pause", type_=sa.Interval))
     latest = {name: statement.excluded[name] for name in ("sqlstate", "error", "worker_id", "retry_at")}
     return statement.on_conflict_do_update(
         index_elements=["subject", "statement"], set_={**latest, "failures": row.c.failures + 1}
@@ -30,36 +30,36 @@ def put(model: type[JobMixin[Any]]) -> Insert:
 
 
 @once_a_model
-def drop(model: type[JobMixin[Any]]) -> Delete:
+def drop(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete rows whose write succeeded. Parameters: `statement`, `subjects`. Locks: the rows. Index: the primary key."""
     row = table(model.Quarantine)
-    return delete(row).where(
-        row.c.subject == any_(array("subjects", Text())), row.c.statement == bindparam("statement", type_=Text)
+    return sa.delete(row).where(
+        row.c.subject == sa.any_(array("subjects", sa.Text())), row.c.statement == sa.bindparam("statement", type_=sa.Text)
     )
 
 
 @once_a_model
-def forget(model: type[JobMixin[Any]]) -> Delete:
+def forget(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete rows that were due to be tried again longer ago than `after` and were not: whatever they stood for is gone.
 
     Parameters: `after`. Clock: the database's. Locks: the rows. Index: none; the table is small.
     """
     row = table(model.Quarantine)
-    return delete(row).where(row.c.retry_at < func.now() - bindparam("after", type_=Interval))
+    return sa.delete(row).where(row.c.retry_at < sa.func.now() - sa.bindparam("after", type_=sa.Interval))
 
 
 @once_a_model
-def page(model: type[JobMixin[Any]]) -> Select[Any]:
+def page(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return what is in quarantine, the oldest first. Parameters: `subjects`, or null for all; `limit`.
 
     Shape: `(subject, statement, sqlstate, error, worker_id, failures, first_failed_at, retry_at)`. Locks: none.
     Index: the primary key where there are subjects, otherwise none; the table is small.
     """
     row = table(model.Quarantine)
-    subjects = bindparam("subjects", type_=ARRAY(Text))
+    subjects = sa.bindparam("subjects", type_=ARRAY(sa.Text))
     return (
-        select(row)
-        .where(or_(subjects.is_(None), row.c.subject == any_(subjects)))
+        sa.select(row)
+        .where(sa.or_(subjects.is_(None), row.c.subject == sa.any_(subjects)))
         .order_by(row.c.first_failed_at, row.c.subject, row.c.statement)
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
     )

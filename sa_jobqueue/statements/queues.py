@@ -9,28 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import (
-    Column,
-    Insert,
-    Integer,
-    Interval,
-    Select,
-    Table,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    case,
-    column,
-    delete,
-    func,
-    literal_column,
-    null,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, TIMESTAMP, insert
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ColumnElement
@@ -52,22 +31,22 @@ _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 
 
 @once_a_model
-def with_pending_jobs(model: type[JobMixin[Any]]) -> Select[Any]:
+def with_pending_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return those of some queues in which jobs are pending. Parameters: `names`. Locks: none. Index: `ix_job_claim`."""
     job = table(model)
-    given = func.unnest(array("names", Text())).table_valued(column("name", Text)).render_derived("given")
+    given = sa.func.unnest(array("names", sa.Text())).table_valued(sa.column("name", sa.Text)).render_derived("given")
     first = (
-        select(job.c.queue)
+        sa.select(job.c.queue)
         .where(job.c.queue == given.c.name, job.c.status == status(JobStatus.PENDING))
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
         .correlate(given)
         .scalar_subquery()
     )
-    return select(given.c.name).where(first.is_not(None))
+    return sa.select(given.c.name).where(first.is_not(None))
 
 
 @once_a_model
-def put(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
+def put(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
     """Write the settings of a queue or type, unless its row already has them.
 
     Parameters: the name, as its column is called, `fairness_key`, and those of `SETTINGS` that the table has.
@@ -78,17 +57,17 @@ def put(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
     row, key = table(of), _key(of)
     own = [name for name in SETTINGS if name in row.c]
     names = (*row.primary_key.columns.keys(), *own)
-    statement = insert(row).values({name: bindparam(name, type_=row.c[name].type) for name in names})
+    statement = insert(row).values({name: sa.bindparam(name, type_=row.c[name].type) for name in names})
     new = statement.excluded
     return statement.on_conflict_do_update(
         index_elements=list(row.primary_key.columns),
-        set_={name: new[name] for name in own} | {"updated_at": func.now()},
-        where=or_(*(row.c[name].is_distinct_from(new[name]) for name in own)),
+        set_={name: new[name] for name in own} | {"updated_at": sa.func.now()},
+        where=sa.or_(*(row.c[name].is_distinct_from(new[name]) for name in own)),
     ).returning(key.label("name"), (row.c.created_at == row.c.updated_at).label("is_new"))
 
 
 @once_a_model
-def pause(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
+def pause(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
     """Pause queues or types; those without a row get one, those that are paused stay so since when they were.
 
     Parameters: `names`, `by`. Shape: `(name,)` of each that was not paused, unordered.
@@ -96,19 +75,19 @@ def pause(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
     Locks: their rows, in the order of their names, until the transaction ends. Index: the primary key.
     """
     row, key = table(of), _key(of)
-    name = func.unnest(array("names", Text())).column_valued("name")
-    named = select(name, *_fairness_key(of), func.now(), bindparam("by", type_=Text)).order_by(name)
+    name = sa.func.unnest(array("names", sa.Text())).column_valued("name")
+    named = sa.select(name, *_fairness_key(of), sa.func.now(), sa.bindparam("by", type_=sa.Text)).order_by(name)
     statement = insert(row).from_select([*row.primary_key.columns.keys(), "paused_at", "paused_by"], named)
     new = statement.excluded
     return statement.on_conflict_do_update(
         index_elements=list(row.primary_key.columns),
-        set_={"paused_at": new.paused_at, "paused_by": new.paused_by, "updated_at": func.now()},
+        set_={"paused_at": new.paused_at, "paused_by": new.paused_by, "updated_at": sa.func.now()},
         where=row.c.paused_at.is_(None),
     ).returning(key.label("name"))
 
 
 @once_a_model
-def resume(of: type[QueueMixin] | type[JobTypeMixin]) -> Update:
+def resume(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Update:
     """Let the jobs of paused queues or types be started again.
 
     Parameters: `names`. Shape: `(name,)` of each that was paused, unordered.
@@ -117,12 +96,12 @@ def resume(of: type[QueueMixin] | type[JobTypeMixin]) -> Update:
     Index: the primary key.
     """
     row, key = table(of), _key(of)
-    chosen = select(key.label("name")).where(*_named(of), row.c.paused_at.is_not(None))
+    chosen = sa.select(key.label("name")).where(*_named(of), row.c.paused_at.is_not(None))
     locked = chosen.order_by(key).with_for_update(key_share=True).cte("locked")
     return (
-        update(row)
+        sa.update(row)
         .where(key == locked.c.name, *_named(of)[1:])
-        .values(paused_at=null(), paused_by=null(), updated_at=func.now())
+        .values(paused_at=sa.null(), paused_by=sa.null(), updated_at=sa.func.now())
         .returning(key.label("name"))
     )
 
@@ -135,26 +114,26 @@ def drop(of: type[QueueMixin] | type[JobTypeMixin]) -> ReturningDelete[Any]:
     Locks: those rows, in the order of their names, until the transaction ends. Index: the primary key.
     """
     row, key = table(of), _key(of)
-    chosen = select(key.label("name")).where(*_named(of))
+    chosen = sa.select(key.label("name")).where(*_named(of))
     locked = chosen.order_by(key).with_for_update().cte("locked")
-    return delete(row).where(key == locked.c.name, *_named(of)[1:]).returning(key.label("name"))
+    return sa.delete(row).where(key == locked.c.name, *_named(of)[1:]).returning(key.label("name"))
 
 
 @once_a_model
-def make(of: type[QueueMixin] | type[JobTypeMixin]) -> Insert:
+def make(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Insert:
     """Insert a row without settings for each of some names that has none.
 
     Parameters: `names`. Shape: none. Changes: new rows. Index: the primary key.
     Locks: the new rows, until the transaction ends; waits for a transaction that inserts one of them.
     """
     row = table(of)
-    name = func.unnest(array("names", Text())).column_valued("name")
-    named = select(name, *_fairness_key(of)).order_by(name)
+    name = sa.func.unnest(array("names", sa.Text())).column_valued("name")
+    named = sa.select(name, *_fairness_key(of)).order_by(name)
     return insert(row).from_select(row.primary_key.columns.keys(), named).on_conflict_do_nothing()
 
 
 @once_a_model
-def add_missing(model: type[JobMixin[Any]]) -> Insert:
+def add_missing(model: type[JobMixin[Any]]) -> sa.Insert:
     """Insert rows with their settings for those of some queues and fairness keys that have none.
 
     Parameters: arrays of one length, each called as its column: `name`, `fairness_key` and those of `SETTINGS`.
@@ -163,14 +142,14 @@ def add_missing(model: type[JobMixin[Any]]) -> Insert:
     """
     row = table(model.Queue)
     names = (*row.primary_key.columns.keys(), *SETTINGS)
-    given = func.unnest(*(array(name, row.c[name].type) for name in names))
-    each = given.table_valued(*(column(name, row.c[name].type) for name in names)).render_derived("declared")
-    chosen = select(*each.c).order_by(each.c.name, each.c.fairness_key)  # two that insert the same do not deadlock
+    given = sa.func.unnest(*(array(name, row.c[name].type) for name in names))
+    each = given.table_valued(*(sa.column(name, row.c[name].type) for name in names)).render_derived("declared")
+    chosen = sa.select(*each.c).order_by(each.c.name, each.c.fairness_key)  # two that insert the same do not deadlock
     return insert(row).from_select(names, chosen).on_conflict_do_nothing().returning(row.c.name, row.c.fairness_key)
 
 
 @once_a_model
-def record_types(model: type[JobMixin[Any]]) -> Insert:
+def record_types(model: type[JobMixin[Any]]) -> sa.Insert:
     """Write the declarations of handlers for job types, unless the rows have it already.
 
     Parameters: arrays of one length, each called as its column: `type_name` and those of `DECLARED`.
@@ -180,13 +159,13 @@ def record_types(model: type[JobMixin[Any]]) -> Insert:
     """
     row = table(model.JobType)
     names = ("type_name", *DECLARED)
-    given = func.unnest(*(array(name, row.c[name].type) for name in names))
-    each = given.table_valued(*(column(name, row.c[name].type) for name in names)).render_derived("declared")
+    given = sa.func.unnest(*(array(name, row.c[name].type) for name in names))
+    each = given.table_valued(*(sa.column(name, row.c[name].type) for name in names)).render_derived("declared")
     same = row.alias("same")
-    is_there: Select[Any] = select(literal_column("1")).where(
+    is_there: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
         same.c.type_name == each.c.type_name, *(same.c[name].is_not_distinct_from(each.c[name]) for name in DECLARED)
     )
-    chosen = select(*each.c).where(~is_there.exists()).order_by(each.c.type_name)
+    chosen = sa.select(*each.c).where(~is_there.exists()).order_by(each.c.type_name)
     statement = insert(row).from_select(list(names), chosen)
     new = statement.excluded
     return statement.on_conflict_do_update(
@@ -195,31 +174,31 @@ def record_types(model: type[JobMixin[Any]]) -> Insert:
 
 
 @once_a_model
-def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> Select[Any]:
+def lock(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Select[Any]:
     """Lock the existing rows of some names, for a caller that compares before it writes.
 
     Parameters: `names`. Shape: all columns of each, by name.
     Locks: those rows, in the order of their names, until the transaction ends. Index: the primary key.
     """
     row, key = table(of), _key(of)
-    return select(row).where(*_named(of)).order_by(key).with_for_update(key_share=True)
+    return sa.select(row).where(*_named(of)).order_by(key).with_for_update(key_share=True)
 
 
 @once_a_model
-def lock_declared(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock_declared(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Lock the rows that there are of some queues and fairness keys, as `lock`.
 
     Parameters: `names`, `fairness_keys`, as many. Shape, Locks, Index: as `lock`.
     """
     row = table(model.Queue)
-    rows = func.unnest(array("names", Text()), array("fairness_keys", Text()))
-    given = rows.table_valued(column("name", Text), column("fairness_key", Text)).render_derived("given")
-    named = tuple_(row.c.name, row.c.fairness_key).in_(select(given.c.name, given.c.fairness_key))
-    return select(row).where(named).order_by(row.c.name, row.c.fairness_key).with_for_update(key_share=True)
+    rows = sa.func.unnest(array("names", sa.Text()), array("fairness_keys", sa.Text()))
+    given = rows.table_valued(sa.column("name", sa.Text), sa.column("fairness_key", sa.Text)).render_derived("given")
+    named = sa.tuple_(row.c.name, row.c.fairness_key).in_(sa.select(given.c.name, given.c.fairness_key))
+    return sa.select(row).where(named).order_by(row.c.name, row.c.fairness_key).with_for_update(key_share=True)
 
 
 @once_a_model
-def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
+def page(model: type[JobMixin[Any]], *, types: bool = False) -> sa.Select[Any]:
     """Return queues, or job types, by name: those that have a row, and those that workers serve.
 
     Parameters: `names`, or null for all; of queues `of_key`, or null for any; `after`, the name that the page follows, or
@@ -231,50 +210,50 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> Select[Any]:
     """
     of = model.JobType if types else model.Queue
     row, key, worker = table(of), _key(of), table(model.Worker)
-    live = worker.c.heartbeat_at > func.clock_timestamp() - bindparam("ttl", timedelta(seconds=15), type_=Interval)
+    live = worker.c.heartbeat_at > sa.func.clock_timestamp() - sa.bindparam("ttl", timedelta(seconds=15), type_=sa.Interval)
     names_of = worker.c.job_types if types else worker.c.queues
-    each = select(func.unnest(names_of).label("name")).where(live).subquery("each")
-    by = select(each.c.name, func.count().label("workers")).group_by(each.c.name).cte("served")
+    each = sa.select(sa.func.unnest(names_of).label("name")).where(live).subquery("each")
+    by = sa.select(each.c.name, sa.func.count().label("workers")).group_by(each.c.name).cte("served")
     of_whole = by.alias("of_whole")
-    names, after = bindparam("names", type_=ARRAY(Text)), bindparam("after", None, type_=Text)
-    name = func.coalesce(key, by.c.name)
+    names, after = sa.bindparam("names", type_=ARRAY(sa.Text)), sa.bindparam("after", None, type_=sa.Text)
+    name = sa.func.coalesce(key, by.c.name)
     keys: list[ColumnElement[Any]] = []
-    wanted = [or_(names.is_(None), name == any_(names))]
+    wanted = [sa.or_(names.is_(None), name == sa.any_(names))]
     workers: list[ColumnElement[Any]] = [by.c.workers]
     if types:
         joined = row.outerjoin(by, by.c.name == key, full=True)
-        wanted += [or_(after.is_(None), name > after)]
+        wanted += [sa.or_(after.is_(None), name > after)]
     else:
-        no_key = literal_column("''", Text)
-        given = bindparam("of_key", type_=Text)
-        own_key = func.coalesce(row.c.fairness_key, no_key)
+        no_key = sa.literal_column("''", sa.Text)
+        given = sa.bindparam("of_key", type_=sa.Text)
+        own_key = sa.func.coalesce(row.c.fairness_key, no_key)
         keys = [own_key.label("fairness_key")]
-        position = tuple_(after, bindparam("after_key", None, type_=Text))
-        wanted += [or_(given.is_(None), own_key == given), or_(after.is_(None), tuple_(name, own_key) > position)]
+        position = sa.tuple_(after, sa.bindparam("after_key", None, type_=sa.Text))
+        wanted += [sa.or_(given.is_(None), own_key == given), sa.or_(after.is_(None), sa.tuple_(name, own_key) > position)]
         workers += [of_whole.c.workers]
         # A full join takes conditions that hash: the rows of keys have an empty text in the place of their name.
-        own_name = case((row.c.fairness_key == no_key, key), else_=no_key)
+        own_name = sa.case((row.c.fairness_key == no_key, key), else_=no_key)
         joined = row.outerjoin(by, by.c.name == own_name, full=True).outerjoin(of_whole, of_whole.c.name == key)
     own = [row.c[name] for name in (*SETTINGS, *DECLARED, *_STATE) if name in row.c]
     others = [clamped(one).label(one.name) if isinstance(one.type, TIMESTAMP | INTERVAL) else one for one in own]
     return (
-        select(name.label(key.name), *keys, *others, func.coalesce(*workers, 0).label("workers"))
+        sa.select(name.label(key.name), *keys, *others, sa.func.coalesce(*workers, 0).label("workers"))
         .select_from(joined)
         .where(*wanted)
         .order_by(name, *keys)
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
-def _key(of: type[QueueMixin] | type[JobTypeMixin]) -> Column[Any]:
-    row: Table = table(of)
+def _key(of: type[QueueMixin] | type[JobTypeMixin]) -> sa.Column[Any]:
+    row: sa.Table = table(of)
     return next(iter(row.primary_key.columns))
 
 
 def _fairness_key(of: type[QueueMixin] | type[JobTypeMixin]) -> list[ColumnElement[Any]]:
-    return [bindparam("of_key", type_=Text)] if "fairness_key" in table(of).c else []
+    return [sa.bindparam("of_key", type_=sa.Text)] if "fairness_key" in table(of).c else []
 
 
 def _named(of: type[QueueMixin] | type[JobTypeMixin]) -> list[ColumnElement[bool]]:
     own = [table(of).c.fairness_key == given for given in _fairness_key(of)]
-    return [_key(of) == any_(array("names", Text())), *own]
+    return [_key(of) == sa.any_(array("names", sa.Text())), *own]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Integer, Interval, Select, bindparam, cast, func, literal_column, select
+import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import once_a_model, status, table
@@ -12,11 +12,11 @@ from sa_jobqueue.statements.health import UNSUCCESSFUL
 from sa_jobqueue.statements.progress import reported
 from sa_jobqueue.types import JobStatus
 
-_LIMIT = bindparam("limit", type_=Integer)
+_LIMIT = sa.bindparam("limit", type_=sa.Integer)
 
 
 @once_a_model
-def longest(model: type[JobMixin[Any]]) -> Select[Any]:
+def longest(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the jobs that have been running for the longest time, those first.
 
     Parameters: `limit`. Shape: `(id, type_name, queue, attempt, leased_by, running_for, progress, heartbeat_at)`, the
@@ -24,9 +24,9 @@ def longest(model: type[JobMixin[Any]]) -> Select[Any]:
     Locks: none. Index: `ix_job_running`, every running job: as many as workers have slots.
     """
     job, worker = table(model), table(model.Worker)
-    running_for = cast(func.clock_timestamp() - job.c.started_at, Interval)
+    running_for = sa.cast(sa.func.clock_timestamp() - job.c.started_at, sa.Interval)
     return (
-        select(
+        sa.select(
             *(job.c[name] for name in ("id", "type_name", "queue", "attempt", "leased_by")),
             running_for.label("running_for"),
             reported(job, worker).label("progress"),
@@ -40,7 +40,7 @@ def longest(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def failures(model: type[JobMixin[Any]]) -> Select[Any]:
+def failures(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the latest unsuccessful attempts, newest first, with the current status of their jobs.
 
     Parameters: `scan`, how many of the newest attempts to look at, snoozed and released ones among them; `limit`.
@@ -49,22 +49,25 @@ def failures(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job, attempt = table(model), table(model.Attempt)
     newest = (
-        select(attempt).order_by(attempt.c.changed_xid.desc()).limit(bindparam("scan", type_=Integer)).subquery("newest")
+        sa.select(attempt)
+        .order_by(attempt.c.changed_xid.desc())
+        .limit(sa.bindparam("scan", type_=sa.Integer))
+        .subquery("newest")
     )
-    message = func.left(newest.c.error.op("->>")(literal_column("'message'")), literal_column("300"))
+    message = sa.func.left(newest.c.error.op("->>")(sa.literal_column("'message'")), sa.literal_column("300"))
     return (
-        select(
+        sa.select(
             newest.c.job_id,
             job.c.type_name,
             job.c.status,
             newest.c.attempt,
             newest.c.outcome,
-            newest.c.error.op("->>")(literal_column("'type'")).label("error_type"),
+            newest.c.error.op("->>")(sa.literal_column("'type'")).label("error_type"),
             message.label("error_message"),
-            cast(func.clock_timestamp() - newest.c.ended_at, Interval).label("ago"),
+            sa.cast(sa.func.clock_timestamp() - newest.c.ended_at, sa.Interval).label("ago"),
         )
         .select_from(newest.join(job, job.c.id == newest.c.job_id))
-        .where(newest.c.outcome.in_([literal_column(f"'{outcome}'") for outcome in UNSUCCESSFUL]))
+        .where(newest.c.outcome.in_([sa.literal_column(f"'{outcome}'") for outcome in UNSUCCESSFUL]))
         .order_by(newest.c.changed_xid.desc(), newest.c.ended_at.desc())
         .limit(_LIMIT)
     )

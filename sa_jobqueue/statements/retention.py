@@ -7,21 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Integer,
-    Select,
-    Text,
-    any_,
-    bindparam,
-    case,
-    cast,
-    delete,
-    func,
-    literal_column,
-    select,
-    true,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, aggregate_order_by
 
 from sa_jobqueue.models import JobMixin
@@ -29,17 +15,17 @@ from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.policies.retention import FOREVER, OUTCOMES
 from sa_jobqueue.statements._parts import array, element, excluded, once_a_model, position, table
 
-_ONE: ColumnElement[Any] = literal_column("1")
+_ONE: sa.ColumnElement[Any] = sa.literal_column("1")
 
 
-def bounded() -> Select[Any]:
+def bounded() -> sa.Select[Any]:
     """Wait for no lock longer than `seconds`, a parameter, until the transaction ends. Shape: one row."""
-    patience = func.concat(bindparam("seconds", type_=Integer), literal_column("'s'"))
-    return select(func.set_config(literal_column("'lock_timeout'"), patience, true()))
+    patience = sa.func.concat(sa.bindparam("seconds", type_=sa.Integer), sa.literal_column("'s'"))
+    return sa.select(sa.func.set_config(sa.literal_column("'lock_timeout'"), patience, sa.true()))
 
 
 @once_a_model
-def of_queues(model: type[JobMixin[Any]]) -> Select[Any]:
+def of_queues(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return what operators said of how long queues keep their chains.
 
     Shape: `(name, completed, cancelled, dead)` a queue of which any was said, within what `Retention` takes; unordered.
@@ -47,14 +33,14 @@ def of_queues(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     queue = table(model.Queue)
     settings = {outcome: queue.c[f"retain_{outcome}"] for outcome in OUTCOMES}
-    none: ColumnElement[Any] = literal_column("interval '0'")
-    most: ColumnElement[Any] = literal_column(f"interval '{FOREVER.days} days'")
+    none: sa.ColumnElement[Any] = sa.literal_column("interval '0'")
+    most: sa.ColumnElement[Any] = sa.literal_column(f"interval '{FOREVER.days} days'")
     ages = [
-        case((age.is_not(None), func.least(func.greatest(age, none), most, type_=INTERVAL()))).label(outcome.value)
+        sa.case((age.is_not(None), sa.func.least(sa.func.greatest(age, none), most, type_=INTERVAL()))).label(outcome.value)
         for outcome, age in settings.items()
     ]
-    return select(queue.c.name, *ages).where(
-        queue.c.fairness_key == literal_column("''"), func.coalesce(*settings.values()).is_not(None)
+    return sa.select(queue.c.name, *ages).where(
+        queue.c.fairness_key == sa.literal_column("''"), sa.func.coalesce(*settings.values()).is_not(None)
     )
 
 
@@ -65,7 +51,7 @@ _READ = (
 
 
 @once_a_model
-def expired_chains(model: type[JobMixin[Any]], *, first: bool) -> Select[Any]:
+def expired_chains(model: type[JobMixin[Any]], *, first: bool) -> sa.Select[Any]:
     """Read one page of jobs, by id, and return the chains among them that have ended, have no waiters and have expired.
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many jobs to look at; `shortest`, the shortest age of
@@ -85,22 +71,22 @@ def expired_chains(model: type[JobMixin[Any]], *, first: bool) -> Select[Any]:
         "has_waiters",
         "created_at",
     )
-    page = select(*(job.c[name] for name in names)).order_by(job.c.id).limit(bindparam("scan", type_=Integer))
+    page = sa.select(*(job.c[name] for name in names)).order_by(job.c.id).limit(sa.bindparam("scan", type_=sa.Integer))
     if not first:
-        page = page.where(job.c.id > bindparam("after", type_=id_parameter(model.__jobqueue__)))
+        page = page.where(job.c.id > sa.bindparam("after", type_=id_parameter(model.__jobqueue__)))
     seen = page.cte("page")
     ids = aggregate_order_by(seen.c.id, seen.c.id.asc())
-    return select(
-        func.count().label("scanned"),
+    return sa.select(
+        sa.func.count().label("scanned"),
         # Not max(): PostgreSQL has it for UUIDs since version 18.
-        select(seen.c.id).order_by(seen.c.id.desc()).limit(literal_column("1")).scalar_subquery().label("last_id"),
-        func.bool_and(seen.c.created_at >= func.now() - bindparam("shortest", type_=INTERVAL)).label("is_young"),
-        func.array_agg(ids).filter(*_expired(seen)).label("ids"),
+        sa.select(seen.c.id).order_by(seen.c.id.desc()).limit(sa.literal_column("1")).scalar_subquery().label("last_id"),
+        sa.func.bool_and(seen.c.created_at >= sa.func.now() - sa.bindparam("shortest", type_=INTERVAL)).label("is_young"),
+        sa.func.array_agg(ids).filter(*_expired(seen)).label("ids"),
     )
 
 
 @once_a_model
-def dead_letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Select[Any]:
+def dead_letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> sa.Select[Any]:
     """Read one page of dead letters, by id, and delete those that were resolved long enough ago.
 
     Parameters: `after`, unless it is the `first` page; `scan`, how many to read; `shortest`, the shortest age of all;
@@ -114,38 +100,46 @@ def dead_letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> Se
     key = id_parameter(model.__jobqueue__)
     names = ("id", "job_id", "type_name", "queue", "died_at", "resolved_at")
     page = (
-        select(*(dead_letter.c[name] for name in names)).order_by(dead_letter.c.id).limit(bindparam("scan", type_=Integer))
+        sa.select(*(dead_letter.c[name] for name in names))
+        .order_by(dead_letter.c.id)
+        .limit(sa.bindparam("scan", type_=sa.Integer))
     )
     if not first:
-        page = page.where(dead_letter.c.id > bindparam("after", type_=key))
+        page = page.where(dead_letter.c.id > sa.bindparam("after", type_=key))
     seen = page.cte("page")
     # A value and arrays, not joins: a plan from the statistics of empty tables would read all of both.
-    is_dead = select(cast(job.c.status, Text) == literal_column("'dead'")).where(job.c.id == seen.c.job_id).scalar_subquery()
-    is_over = seen.c.resolved_at < func.now() - _dead_letter_age(seen)
-    due = select(seen.c.id).where(is_over, is_dead.is_not(true()), excluded(seen.c.id, key))
+    is_dead = (
+        sa.select(sa.cast(job.c.status, sa.Text) == sa.literal_column("'dead'"))
+        .where(job.c.id == seen.c.job_id)
+        .scalar_subquery()
+    )
+    is_over = seen.c.resolved_at < sa.func.now() - _dead_letter_age(seen)
+    due = sa.select(seen.c.id).where(is_over, is_dead.is_not(sa.true()), excluded(seen.c.id, key))
     if remove:
         locked = (
-            select(dead_letter.c.id).where(dead_letter.c.id == any_(_array_of(due, key))).with_for_update(skip_locked=True)
+            sa.select(dead_letter.c.id)
+            .where(dead_letter.c.id == sa.any_(_array_of(due, key)))
+            .with_for_update(skip_locked=True)
         )
-        chosen = select(locked.cte("chosen").c.id)
+        chosen = sa.select(locked.cte("chosen").c.id)
         deleted = (
-            delete(dead_letter)
-            .where(dead_letter.c.id == any_(_array_of(chosen, key)))
+            sa.delete(dead_letter)
+            .where(dead_letter.c.id == sa.any_(_array_of(chosen, key)))
             .returning(dead_letter.c.id)
             .cte("deleted")
         )
     else:
         deleted = due.cte("deleted")
-    return select(
-        func.count().label("scanned"),
-        select(seen.c.id).order_by(seen.c.id.desc()).limit(_ONE).scalar_subquery().label("last_id"),
-        func.bool_and(seen.c.died_at >= func.now() - bindparam("shortest", type_=INTERVAL)).label("is_young"),
-        select(func.count()).select_from(deleted).scalar_subquery().label("deleted"),
+    return sa.select(
+        sa.func.count().label("scanned"),
+        sa.select(seen.c.id).order_by(seen.c.id.desc()).limit(_ONE).scalar_subquery().label("last_id"),
+        sa.func.bool_and(seen.c.died_at >= sa.func.now() - sa.bindparam("shortest", type_=INTERVAL)).label("is_young"),
+        sa.select(sa.func.count()).select_from(deleted).scalar_subquery().label("deleted"),
     ).select_from(seen)
 
 
 @once_a_model
-def roots(model: type[JobMixin[Any]], *, lock: bool) -> Select[Any]:
+def roots(model: type[JobMixin[Any]], *, lock: bool) -> sa.Select[Any]:
     """Return those of some chains that have ended, have no waiters and have expired.
 
     Parameters: `ids`, of roots; those of `RetentionRules`. Shape: `(id, type_name, outcome)`, by id.
@@ -154,64 +148,64 @@ def roots(model: type[JobMixin[Any]], *, lock: bool) -> Select[Any]:
     """
     job = table(model)
     chosen = (
-        select(job.c.id, job.c.type_name, _outcome(job).label("outcome"))
-        .where(job.c.id == any_(array("ids", id_parameter(model.__jobqueue__))), *_expired(job))
+        sa.select(job.c.id, job.c.type_name, _outcome(job).label("outcome"))
+        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))), *_expired(job))
         .order_by(job.c.id)
     )
     return chosen.with_for_update(skip_locked=True) if lock else chosen
 
 
 @once_a_model
-def lengths(model: type[JobMixin[Any]]) -> Select[Any]:
+def lengths(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count the continuations of chains. Parameters: `ids`. Shape: `(chain_id, n)` of those that have any, unordered.
 
     Locks: none. Index: `uq_job_chain`.
     """
     job = table(model)
-    of_them = job.c.root_id == any_(array("ids", id_parameter(model.__jobqueue__)))
-    return select(job.c.root_id.label("chain_id"), func.count().label("n")).where(of_them).group_by(job.c.root_id)
+    of_them = job.c.root_id == sa.any_(array("ids", id_parameter(model.__jobqueue__)))
+    return sa.select(job.c.root_id.label("chain_id"), sa.func.count().label("n")).where(of_them).group_by(job.c.root_id)
 
 
 @once_a_model
-def waited_for(model: type[JobMixin[Any]]) -> Select[Any]:
+def waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Name the chains that jobs waited for. Parameters: `job_ids`. Shape: `(chain_id,)`, each once. Locks: none.
 
     Index: `pk_job_blocker`.
     """
     edge = table(model.Blocker)
-    of_them = edge.c.job_id == any_(array("job_ids", id_parameter(model.__jobqueue__)))
-    return select(edge.c.blocked_by_chain_id).where(of_them).distinct()
+    of_them = edge.c.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__)))
+    return sa.select(edge.c.blocked_by_chain_id).where(of_them).distinct()
 
 
-def _dead_letter_age(of: Any) -> ColumnElement[Any]:
+def _dead_letter_age(of: Any) -> sa.ColumnElement[Any]:
     ages = []
     for name, key in (("types", of.c.type_name), ("queues", of.c.queue)):
-        ages.append(element(array(f"{name}_dead_letters", INTERVAL()), position(array(name, Text()), key)))
-    return func.coalesce(*ages, bindparam("default_dead_letters", type_=INTERVAL), type_=INTERVAL())
+        ages.append(element(array(f"{name}_dead_letters", INTERVAL()), position(array(name, sa.Text()), key)))
+    return sa.func.coalesce(*ages, sa.bindparam("default_dead_letters", type_=INTERVAL), type_=INTERVAL())
 
 
-def _array_of(chosen: Select[Any], of: Any) -> ColumnElement[Any]:
-    return func.array(chosen.scalar_subquery(), type_=ARRAY(of))
+def _array_of(chosen: sa.Select[Any], of: Any) -> sa.ColumnElement[Any]:
+    return sa.func.array(chosen.scalar_subquery(), type_=ARRAY(of))
 
 
-def _outcome(of: Any) -> ColumnElement[str]:
-    return cast(func.coalesce(of.c.chain_status, of.c.status), Text)
+def _outcome(of: Any) -> sa.ColumnElement[str]:
+    return sa.cast(sa.func.coalesce(of.c.chain_status, of.c.status), sa.Text)
 
 
-def _expired(of: Any) -> list[ColumnElement[bool]]:
+def _expired(of: Any) -> list[sa.ColumnElement[bool]]:
     """Return the conditions for a root to have expired. An age that is not set is null, so the comparison is: it stays."""
     ages = []
     for name, key in (("types", of.c.type_name), ("queues", of.c.queue)):
-        place = position(array(name, Text()), key)
+        place = position(array(name, sa.Text()), key)
         ages.append(_by_outcome(of, lambda outcome, n=name, at=place: element(array(f"{n}_{outcome}", INTERVAL()), at)))
-    ages.append(_by_outcome(of, lambda outcome: bindparam(f"default_{outcome}", type_=INTERVAL)))
+    ages.append(_by_outcome(of, lambda outcome: sa.bindparam(f"default_{outcome}", type_=INTERVAL)))
     return [
         of.c.root_id.is_(None),
         of.c.chain_completed_at.is_not(None),
         ~of.c.has_waiters,
-        of.c.chain_completed_at < func.now() - func.coalesce(*ages),
+        of.c.chain_completed_at < sa.func.now() - sa.func.coalesce(*ages),
     ]
 
 
-def _by_outcome(of: Any, age: Any) -> ColumnElement[Any]:
-    return case(*((_outcome(of) == literal_column(f"'{outcome}'"), age(outcome)) for outcome in OUTCOMES))
+def _by_outcome(of: Any, age: Any) -> sa.ColumnElement[Any]:
+    return sa.case(*((_outcome(of) == sa.literal_column(f"'{outcome}'"), age(outcome)) for outcome in OUTCOMES))

@@ -4,32 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import (
-    TIMESTAMP,
-    ColumnElement,
-    Delete,
-    Double,
-    Insert,
-    Integer,
-    Interval,
-    Select,
-    Table,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    case,
-    cast,
-    column,
-    delete,
-    false,
-    func,
-    null,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, insert
 
 from sa_jobqueue.models import JobMixin
@@ -59,7 +34,7 @@ STATE: Final = ("source", "paused_at", "paused_by", "next_fire_at", "last_fire_a
 
 
 @once_a_model
-def due(model: type[JobMixin[Any]]) -> Select[Any]:
+def due(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Lock schedules that are due, or whose next time was not computed yet, for the caller to fire and advance them.
 
     Parameters: `limit`; `at`, an instant in the place of the database's clock, or null; `names`, to take none but those, or
@@ -72,109 +47,111 @@ def due(model: type[JobMixin[Any]]) -> Select[Any]:
     Index: `ix_schedule_due`, or all of a table that is small; the primary key of the job.
     """
     schedule, last = table(model.Schedule), table(model).alias("last_job")
-    now = func.coalesce(bindparam("at", type_=TIMESTAMP(timezone=True)), func.now())
-    names = bindparam("names", None, type_=ARRAY(Text))
+    now = sa.func.coalesce(sa.bindparam("at", type_=sa.TIMESTAMP(timezone=True)), sa.func.now())
+    names = sa.bindparam("names", None, type_=ARRAY(sa.Text))
     # Not EXISTS, which the planner may answer for all schedules at once, by reading every job.
     is_open = (
-        select(last.c.chain_completed_at.is_(None))
+        sa.select(last.c.chain_completed_at.is_(None))
         .where(last.c.id == schedule.c.last_job_id)
         .correlate(schedule)
         .scalar_subquery()
     )
     columns = _read(schedule, "name", *SETTINGS, "next_fire_at", "last_fire_at")
     return (
-        select(*columns, func.coalesce(is_open, false()).label("is_open"), now.label("now"))
-        .where(*_due(schedule, now), or_(names.is_(None), schedule.c.name == any_(names)))
+        sa.select(*columns, sa.func.coalesce(is_open, sa.false()).label("is_open"), now.label("now"))
+        .where(*_due(schedule, now), sa.or_(names.is_(None), schedule.c.name == sa.any_(names)))
         .order_by(schedule.c.next_fire_at, schedule.c.name)
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
         # A second worker sees, in the row's next version, that it is no longer due.
         .with_for_update(of=schedule, skip_locked=True)
     )
 
 
 @once_a_model
-def due_names(model: type[JobMixin[Any]]) -> Select[Any]:
+def due_names(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the names of schedules that `due` would lock. Parameters: `limit`, `excluded`, as there. Locks: none."""
     schedule = table(model.Schedule)
     return (
-        select(schedule.c.name)
-        .where(*_due(schedule, func.now()))
+        sa.select(schedule.c.name)
+        .where(*_due(schedule, sa.func.now()))
         .order_by(schedule.c.next_fire_at, schedule.c.name)
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
 @once_a_model
-def next_due(model: type[JobMixin[Any]]) -> Select[Any]:
+def next_due(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the seconds until the next schedule is due, negative if it is overdue, null without schedules.
 
     Parameters: `excluded`, see `due`. Shape: one row, one column. Clock: the database's current time. Locks: none. Index:
     see `due`.
     """
     schedule = table(model.Schedule)
-    first = func.min(func.coalesce(clamped(schedule.c.next_fire_at), func.now()))
-    return select(cast(func.extract("epoch", first - func.clock_timestamp()), Double)).where(*_firing(schedule))
+    first = sa.func.min(sa.func.coalesce(clamped(schedule.c.next_fire_at), sa.func.now()))
+    return sa.select(sa.cast(sa.func.extract("epoch", first - sa.func.clock_timestamp()), sa.Double)).where(
+        *_firing(schedule)
+    )
 
 
-def _read(schedule: Table, *names: str) -> list[ColumnElement[Any]]:
+def _read(schedule: sa.Table, *names: str) -> list[sa.ColumnElement[Any]]:
     of = (schedule.c[name] for name in names)
-    return [clamped(each).label(each.name) if isinstance(each.type, TIMESTAMP | INTERVAL) else each for each in of]
+    return [clamped(each).label(each.name) if isinstance(each.type, sa.TIMESTAMP | INTERVAL) else each for each in of]
 
 
-def _firing(schedule: Table) -> list[ColumnElement[bool]]:
-    return [schedule.c.paused_at.is_(None), schedule.c.error.is_(None), excluded(schedule.c.name, Text())]
+def _firing(schedule: sa.Table) -> list[sa.ColumnElement[bool]]:
+    return [schedule.c.paused_at.is_(None), schedule.c.error.is_(None), excluded(schedule.c.name, sa.Text())]
 
 
-def _due(schedule: Table, now: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    return [*_firing(schedule), or_(schedule.c.next_fire_at.is_(None), schedule.c.next_fire_at <= now)]
+def _due(schedule: sa.Table, now: sa.ColumnElement[Any]) -> list[sa.ColumnElement[bool]]:
+    return [*_firing(schedule), sa.or_(schedule.c.next_fire_at.is_(None), schedule.c.next_fire_at <= now)]
 
 
 @once_a_model
-def made_already(model: type[JobMixin[Any]]) -> Select[Any]:
+def made_already(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return those of some ids that jobs have, with their status. Parameters: `ids`. Locks: none. Index: the primary key."""
     job = table(model)
-    return select(job.c.id, job.c.status).where(job.c.id == any_(array("ids", job.c.id.type)))
+    return sa.select(job.c.id, job.c.status).where(job.c.id == sa.any_(array("ids", job.c.id.type)))
 
 
 @once_a_model
-def fired_already(model: type[JobMixin[Any]]) -> Select[Any]:
+def fired_already(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return those of some ids whose job exists, or whose time the row of its schedule records as fired.
 
     The record outlives the job, which retention deletes. Parameters: `ids`, with the `times` that they are for and the
     `names` of their schedules. Locks: none. Index: the primary keys.
     """
     job, schedule = table(model), table(model.Schedule)
-    columns = {"id": job.c.id.type, "name": Text(), "time": TIMESTAMP(timezone=True)}
+    columns = {"id": job.c.id.type, "name": sa.Text(), "time": sa.TIMESTAMP(timezone=True)}
     given = (
-        func.unnest(*(array(f"{name}s", like) for name, like in columns.items()))
-        .table_valued(*(column(name, like) for name, like in columns.items()))
+        sa.func.unnest(*(array(f"{name}s", like) for name, like in columns.items()))
+        .table_valued(*(sa.column(name, like) for name, like in columns.items()))
         .render_derived("given")
     )
     records = schedule.c.fired.op("@>", is_comparison=True)(given.c.time)
     # Not EXISTS, which the planner may answer for all ids at once, by reading every job.
-    is_made = select(job.c.id.is_not(None)).where(job.c.id == given.c.id).correlate(given).scalar_subquery()
-    is_recorded = select(records).where(schedule.c.name == given.c.name).correlate(given).scalar_subquery()
-    return select(given.c.id).where(or_(is_made, is_recorded))
+    is_made = sa.select(job.c.id.is_not(None)).where(job.c.id == given.c.id).correlate(given).scalar_subquery()
+    is_recorded = sa.select(records).where(schedule.c.name == given.c.name).correlate(given).scalar_subquery()
+    return sa.select(given.c.id).where(sa.or_(is_made, is_recorded))
 
 
 @once_a_model
-def record_fired(model: type[JobMixin[Any]]) -> Update:
+def record_fired(model: type[JobMixin[Any]]) -> sa.Update:
     """Record times as fired. Parameters: `schedule`; `first` and `last`, between which it fired at all of its times.
 
     Takes many. Changes: `fired`. Locks: its row, which `due` or `lock` has locked. Index: the primary key.
     """
     schedule = table(model.Schedule)
-    first, last = (bindparam(name, type_=TIMESTAMP(timezone=True)) for name in ("first", "last"))
-    span = func.tstzmultirange(func.tstzrange(first, last, "[]"))
+    first, last = (sa.bindparam(name, type_=sa.TIMESTAMP(timezone=True)) for name in ("first", "last"))
+    span = sa.func.tstzmultirange(sa.func.tstzrange(first, last, "[]"))
     return (
-        update(schedule)
-        .where(schedule.c.name == bindparam("schedule", type_=Text))
+        sa.update(schedule)
+        .where(schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
         .values(fired=schedule.c.fired.op("+")(span))
     )
 
 
 @once_a_model
-def move(model: type[JobMixin[Any]]) -> Update:
+def move(model: type[JobMixin[Any]]) -> sa.Update:
     """Set when a schedule fires next, and for which time it fired; or the error that stops it until it is corrected.
 
     Parameters: `schedule`, `next_fire_at`, `last_fire_at`, `last_job_id` (null keeps what is there), `error`. Takes many.
@@ -182,14 +159,14 @@ def move(model: type[JobMixin[Any]]) -> Update:
     Locks: its row, which `due` or `lock` has locked. Index: the primary key.
     """
     schedule = table(model.Schedule)
-    given = {name: bindparam(f"to_{name}", type_=schedule.c[name].type) for name in STATE if name not in _KEPT}
+    given = {name: sa.bindparam(f"to_{name}", type_=schedule.c[name].type) for name in STATE if name not in _KEPT}
     return (
-        update(schedule)
-        .where(schedule.c.name == bindparam("schedule", type_=Text))
+        sa.update(schedule)
+        .where(schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
         .values(
             next_fire_at=given["next_fire_at"],
-            last_fire_at=func.coalesce(given["last_fire_at"], schedule.c.last_fire_at),
-            last_job_id=func.coalesce(given["last_job_id"], schedule.c.last_job_id),
+            last_fire_at=sa.func.coalesce(given["last_fire_at"], schedule.c.last_fire_at),
+            last_job_id=sa.func.coalesce(given["last_job_id"], schedule.c.last_job_id),
             error=given["error"],
         )
     )
@@ -199,7 +176,7 @@ _KEPT: Final = {"source", "paused_at", "paused_by"}
 
 
 @once_a_model
-def put(model: type[JobMixin[Any]]) -> Insert:
+def put(model: type[JobMixin[Any]]) -> sa.Insert:
     """Write the definition of a schedule, unless its row already has it.
 
     Parameters: `name`, `SETTINGS`, `source`, `next_fire_at`.
@@ -210,21 +187,21 @@ def put(model: type[JobMixin[Any]]) -> Insert:
     """
     schedule = table(model.Schedule)
     names = ("name", *SETTINGS, "source", "next_fire_at")
-    statement = insert(schedule).values({name: bindparam(name, type_=schedule.c[name].type) for name in names})
+    statement = insert(schedule).values({name: sa.bindparam(name, type_=schedule.c[name].type) for name in names})
     new = statement.excluded
     written = ("source", *SETTINGS)
-    same_times = tuple_(schedule.c.cron, schedule.c.time_zone) == tuple_(new.cron, new.time_zone)
+    same_times = sa.tuple_(schedule.c.cron, schedule.c.time_zone) == sa.tuple_(new.cron, new.time_zone)
     return statement.on_conflict_do_update(
         index_elements=["name"],
         set_={name: new[name] for name in written}
         | {
-            "updated_at": func.now(),
-            "error": null(),
-            "next_fire_at": case(
-                (same_times, func.coalesce(schedule.c.next_fire_at, new.next_fire_at)), else_=new.next_fire_at
+            "updated_at": sa.func.now(),
+            "error": sa.null(),
+            "next_fire_at": sa.case(
+                (same_times, sa.func.coalesce(schedule.c.next_fire_at, new.next_fire_at)), else_=new.next_fire_at
             ),
         },
-        where=or_(
+        where=sa.or_(
             schedule.c.error.is_not(None),
             *(schedule.c[name].is_distinct_from(new[name]) for name in written),
         ),
@@ -232,7 +209,7 @@ def put(model: type[JobMixin[Any]]) -> Insert:
 
 
 @once_a_model
-def page(model: type[JobMixin[Any]]) -> Select[Any]:
+def page(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return schedules by name.
 
     Parameters: `names`, or null for all; `after`, the name that the page follows, or null; `limit`.
@@ -241,21 +218,21 @@ def page(model: type[JobMixin[Any]]) -> Select[Any]:
     Clock: the database's. Locks: none. Index: the primary key.
     """
     schedule = table(model.Schedule)
-    names, after = bindparam("names", type_=ARRAY(Text)), bindparam("after", None, type_=Text)
-    late = cast(func.clock_timestamp() - clamped(schedule.c.next_fire_at), Interval)
-    is_late = schedule.c.next_fire_at < func.clock_timestamp()
-    overdue = case((is_late & schedule.c.paused_at.is_(None) & schedule.c.error.is_(None), late))
+    names, after = sa.bindparam("names", type_=ARRAY(sa.Text)), sa.bindparam("after", None, type_=sa.Text)
+    late = sa.cast(sa.func.clock_timestamp() - clamped(schedule.c.next_fire_at), sa.Interval)
+    is_late = schedule.c.next_fire_at < sa.func.clock_timestamp()
+    overdue = sa.case((is_late & schedule.c.paused_at.is_(None) & schedule.c.error.is_(None), late))
     columns = _read(schedule, "name", *SETTINGS, *STATE, "created_at", "updated_at")
     return (
-        select(*columns, overdue.label("overdue"))
-        .where(or_(names.is_(None), schedule.c.name == any_(names)), or_(after.is_(None), schedule.c.name > after))
+        sa.select(*columns, overdue.label("overdue"))
+        .where(sa.or_(names.is_(None), schedule.c.name == sa.any_(names)), sa.or_(after.is_(None), schedule.c.name > after))
         .order_by(schedule.c.name)
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
 @once_a_model
-def named(model: type[JobMixin[Any]]) -> Select[Any]:
+def named(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Read schedules by name. Parameters: `names`.
 
     Shape: per schedule its name, `SETTINGS`, `STATE` and `now`, by name. Clock: the database's `now()`. Locks: none.
@@ -264,14 +241,14 @@ def named(model: type[JobMixin[Any]]) -> Select[Any]:
     schedule = table(model.Schedule)
     columns = _read(schedule, "name", *SETTINGS, *STATE)
     return (
-        select(*columns, func.now().label("now"))
-        .where(schedule.c.name == any_(bindparam("names", type_=ARRAY(Text))))
+        sa.select(*columns, sa.func.now().label("now"))
+        .where(schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text))))
         .order_by(schedule.c.name)
     )
 
 
 @once_a_model
-def lock(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Lock schedules by name.
 
     Parameters, Shape, Clock, Index: as `named`. Locks: those rows, in the order of their names, until the transaction ends;
@@ -281,46 +258,50 @@ def lock(model: type[JobMixin[Any]]) -> Select[Any]:
 
 
 @once_a_model
-def pause(model: type[JobMixin[Any]]) -> Update:
+def pause(model: type[JobMixin[Any]]) -> sa.Update:
     """Pause schedules that are locked; those that are paused stay so since when they were. Parameters: `names`, `by`.
 
     Changes: `paused_at` to the database's `now()`, `paused_by`. Locks: those rows. Index: the primary key.
     """
     schedule = table(model.Schedule)
     return (
-        update(schedule)
-        .where(schedule.c.name == any_(bindparam("names", type_=ARRAY(Text))), schedule.c.paused_at.is_(None))
-        .values(paused_at=func.now(), paused_by=bindparam("by", type_=Text))
+        sa.update(schedule)
+        .where(schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text))), schedule.c.paused_at.is_(None))
+        .values(paused_at=sa.func.now(), paused_by=sa.bindparam("by", type_=sa.Text))
     )
 
 
 @once_a_model
-def resume(model: type[JobMixin[Any]]) -> Update:
+def resume(model: type[JobMixin[Any]]) -> sa.Update:
     """Let a schedule that is locked fire again. Parameters: `schedule`, `next`, when it does first. Takes many.
 
     Changes: `paused_at` and `paused_by` to null, `next_fire_at`. Locks: its row. Index: the primary key.
     """
     schedule = table(model.Schedule)
     return (
-        update(schedule)
-        .where(schedule.c.name == bindparam("schedule", type_=Text))
-        .values(paused_at=null(), paused_by=null(), next_fire_at=bindparam("next", type_=schedule.c.next_fire_at.type))
+        sa.update(schedule)
+        .where(schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
+        .values(
+            paused_at=sa.null(), paused_by=sa.null(), next_fire_at=sa.bindparam("next", type_=schedule.c.next_fire_at.type)
+        )
     )
 
 
 @once_a_model
-def drop(model: type[JobMixin[Any]]) -> Delete:
+def drop(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete schedules that are locked; their jobs stay. Parameters: `names`. Locks: those rows. Index: the primary key."""
     schedule = table(model.Schedule)
-    return delete(schedule).where(schedule.c.name == any_(bindparam("names", type_=ARRAY(Text))))
+    return sa.delete(schedule).where(schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text))))
 
 
 @once_a_model
-def declared_elsewhere(model: type[JobMixin[Any]]) -> Select[Any]:
+def declared_elsewhere(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the schedules that code has declared, but for some. Parameters: `names`, of those.
 
     Shape: `(name, type_name)`, by name. Locks: none. Index: none; the table is small.
     """
     schedule = table(model.Schedule)
-    known = schedule.c.name == any_(bindparam("names", type_=ARRAY(Text)))
-    return select(schedule.c.name, schedule.c.type_name).where(schedule.c.source == "code", ~known).order_by(schedule.c.name)
+    known = schedule.c.name == sa.any_(sa.bindparam("names", type_=ARRAY(sa.Text)))
+    return (
+        sa.select(schedule.c.name, schedule.c.type_name).where(schedule.c.source == "code", ~known).order_by(schedule.c.name)
+    )

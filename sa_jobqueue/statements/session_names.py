@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from sqlalchemy import Select, Text, func, literal_column, select
+import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.types import JobId
@@ -22,12 +22,12 @@ def session_name(job_id: JobId) -> str:
 
 def current_name() -> ColumnElement[Any]:
     """Return what the session is called now, as a column: the name is gone with the transaction that it was given in."""
-    return func.current_setting(literal_column("'application_name'"), type_=Text).label("session_name")
+    return sa.func.current_setting(sa.literal_column("'application_name'"), type_=sa.Text).label("session_name")
 
 
-def read_name() -> Select[Any]:
+def read_name() -> sa.Select[Any]:
     """Return what the session is called now. Shape: one row `(session_name,)`. Locks: none."""
-    return select(current_name())
+    return sa.select(current_name())
 
 
 def name_session(job_id: JobId) -> str:

@@ -4,26 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    Boolean,
-    Delete,
-    Insert,
-    Integer,
-    Interval,
-    Select,
-    Text,
-    TextClause,
-    any_,
-    bindparam,
-    case,
-    cast,
-    delete,
-    func,
-    literal,
-    literal_column,
-    select,
-    text,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB, insert
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ColumnElement
@@ -36,7 +17,7 @@ from sa_jobqueue.types import StepKind
 
 
 @once_a_model
-def recorded(model: type[JobMixin[Any]]) -> Select[Any]:
+def recorded(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the steps of a job.
 
     Parameters: `job_id`. Shape: `(name, key, kind, attempt, output, started_at, completed_at, is_over, has_output,
@@ -46,64 +27,64 @@ def recorded(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     step = table(model.Step)
     is_over = step.c.completed_at.is_not(None) & (
-        (step.c.kind != StepKind.SLEEP.value) | (step.c.completed_at <= func.now())
+        (step.c.kind != StepKind.SLEEP.value) | (step.c.completed_at <= sa.func.now())
     )
     return (
-        select(
+        sa.select(
             *(step.c[name] for name in ("name", "key", "kind", "attempt", "output", "started_at", "completed_at")),
             is_over.label("is_over"),
             step.c.output.is_not(None).label("has_output"),
             step.c.event,
             step.c.deadline,
         )
-        .where(step.c.job_id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .where(step.c.job_id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
         .order_by(step.c.completed_at, step.c.name, step.c.key)
     )
 
 
 @once_a_model
-def latest(model: type[JobMixin[Any]]) -> Select[Any]:
+def latest(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the last steps of a job: a wait that goes on first, then by the time of completion, the latest first.
 
     Parameters: `job_id`, `limit`. Shape: `(Step,)`. Locks: none. Index: `pk_job_step`.
     """
     step: Any = model.Step
     return (
-        select(step)
-        .where(step.job_id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        sa.select(step)
+        .where(step.job_id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
         .order_by(step.completed_at.desc().nulls_first(), step.name.desc(), step.key.desc())
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
 @once_a_model
-def names(model: type[JobMixin[Any]]) -> Select[Any]:
+def names(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the names of the steps of jobs. Parameters: `job_ids`. Shape: `(name,)`, each once. Index: `pk_job_step`."""
     step = table(model.Step)
     job_ids = array("job_ids", id_parameter(model.__jobqueue__))
-    return select(step.c.name).where(step.c.job_id == any_(job_ids)).distinct().order_by(step.c.name)
+    return sa.select(step.c.name).where(step.c.job_id == sa.any_(job_ids)).distinct().order_by(step.c.name)
 
 
 @once_a_model
-def delete_from(model: type[JobMixin[Any]]) -> Delete:
+def delete_from(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete a step of jobs, and those that completed after it. Parameters: `job_ids`, `step_name`.
 
     Obliges: the jobs are locked, and not running. Index: `pk_job_step`.
     """
     step, first = table(model.Step), table(model.Step).alias("first")
-    ended = func.coalesce(step.c.completed_at, literal_column("'infinity'::timestamptz"))
+    ended = sa.func.coalesce(step.c.completed_at, sa.literal_column("'infinity'::timestamptz"))
     since = (
-        select(func.min(func.coalesce(first.c.completed_at, literal_column("'infinity'::timestamptz"))))
-        .where(first.c.job_id == step.c.job_id, first.c.name == bindparam("step_name", type_=Text))
+        sa.select(sa.func.min(sa.func.coalesce(first.c.completed_at, sa.literal_column("'infinity'::timestamptz"))))
+        .where(first.c.job_id == step.c.job_id, first.c.name == sa.bindparam("step_name", type_=sa.Text))
         .correlate(step)
         .scalar_subquery()
     )
     job_ids = array("job_ids", id_parameter(model.__jobqueue__))
-    return delete(step).where(step.c.job_id == any_(job_ids), ended >= since)
+    return sa.delete(step).where(step.c.job_id == sa.any_(job_ids), ended >= since)
 
 
 @once_a_model
-def record(model: type[JobMixin[Any]], kind: StepKind) -> Insert:
+def record(model: type[JobMixin[Any]], kind: StepKind) -> sa.Insert:
     """Record a step of the attempt that holds the job.
 
     Parameters: `job_id`, `job_attempt`, `worker_id`, the fence; `step_name`, `step_key`; `step_output` (JSON text or null);
@@ -115,18 +96,18 @@ def record(model: type[JobMixin[Any]], kind: StepKind) -> Insert:
     Obliges: commit only if it returned a row. Index: the primary key.
     """
     job, step = table(model), table(model.Step)
-    took = bindparam("took", type_=Interval)
+    took = sa.bindparam("took", type_=sa.Interval)
     is_sleep = kind is StepKind.SLEEP
     held = (
-        select(
+        sa.select(
             job.c.id,
-            bindparam("step_name", type_=Text),
-            bindparam("step_key", type_=Text),
-            cast(kind.value, Text),
+            sa.bindparam("step_name", type_=sa.Text),
+            sa.bindparam("step_key", type_=sa.Text),
+            sa.cast(kind.value, sa.Text),
             job.c.attempt,
-            cast(bindparam("step_output", type_=Text), JSONB),
-            func.now() if is_sleep else func.clock_timestamp() - took,
-            func.now() + took if is_sleep else func.clock_timestamp(),
+            sa.cast(sa.bindparam("step_output", type_=sa.Text), JSONB),
+            sa.func.now() if is_sleep else sa.func.clock_timestamp() - took,
+            sa.func.now() + took if is_sleep else sa.func.clock_timestamp(),
         )
         .where(*_held(model))
         .with_for_update(key_share=True)
@@ -139,31 +120,33 @@ def record(model: type[JobMixin[Any]], kind: StepKind) -> Insert:
 
 
 @once_a_model
-def lock_event(model: type[JobMixin[Any]]) -> Select[Any]:
+def lock_event(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Try to lock the name of an event against senders, until the transaction ends.
 
     Parameters: `event`. Shape: `(locked,)`, false while a sender's transaction is open. Locks: an advisory lock, shared;
     senders hold it exclusively.
     """
-    name = literal(model.__jobqueue__.channel("event") + ":") + bindparam("event", type_=Text)
-    return select(func.pg_try_advisory_xact_lock_shared(func.hashtextextended(name, literal_column("0"))).label("locked"))
+    name = sa.literal(model.__jobqueue__.channel("event") + ":") + sa.bindparam("event", type_=sa.Text)
+    return sa.select(
+        sa.func.pg_try_advisory_xact_lock_shared(sa.func.hashtextextended(name, sa.literal_column("0"))).label("locked")
+    )
 
 
 @once_a_model
-def event_sent(model: type[JobMixin[Any]]) -> Select[Any]:
+def event_sent(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the event of a name.
 
     Parameters: `event`. Shape: one row `(now, name, payload)`, the last two null if it was not sent or has expired.
     Clock: the database's. Locks: none. Index: `pk_job_event`.
     """
     event = table(model.Event)
-    now = select(func.now().label("now")).subquery("clock")
-    is_sent = (event.c.name == bindparam("event", type_=Text)) & (event.c.expires_at > now.c.now)
-    return select(now.c.now, event.c.name, event.c.payload).select_from(now.outerjoin(event, is_sent))
+    now = sa.select(sa.func.now().label("now")).subquery("clock")
+    is_sent = (event.c.name == sa.bindparam("event", type_=sa.Text)) & (event.c.expires_at > now.c.now)
+    return sa.select(now.c.now, event.c.name, event.c.payload).select_from(now.outerjoin(event, is_sent))
 
 
 @once_a_model
-def wait(model: type[JobMixin[Any]]) -> Insert:
+def wait(model: type[JobMixin[Any]]) -> sa.Insert:
     """Record that the attempt which holds the job waits for an event, or how its wait ended.
 
     Parameters: the fence, name and key as in `record`; `event`; `timeout`, which counts for a wait that begins;
@@ -173,17 +156,17 @@ def wait(model: type[JobMixin[Any]]) -> Insert:
     """
     job, step = table(model), table(model.Step)
     held = (
-        select(
+        sa.select(
             job.c.id,
-            bindparam("step_name", type_=Text),
-            bindparam("step_key", type_=Text),
-            cast(StepKind.WAIT.value, Text),
+            sa.bindparam("step_name", type_=sa.Text),
+            sa.bindparam("step_key", type_=sa.Text),
+            sa.cast(StepKind.WAIT.value, sa.Text),
             job.c.attempt,
-            cast(bindparam("step_output", type_=Text), JSONB),
-            func.now(),
-            case((bindparam("is_over", type_=Boolean), func.clock_timestamp())),
-            bindparam("event", type_=Text),
-            func.now() + bindparam("timeout", type_=Interval),
+            sa.cast(sa.bindparam("step_output", type_=sa.Text), JSONB),
+            sa.func.now(),
+            sa.case((sa.bindparam("is_over", type_=sa.Boolean), sa.func.clock_timestamp())),
+            sa.bindparam("event", type_=sa.Text),
+            sa.func.now() + sa.bindparam("timeout", type_=sa.Interval),
         )
         .where(*_held(model))
         .with_for_update(key_share=True)
@@ -195,7 +178,7 @@ def wait(model: type[JobMixin[Any]]) -> Insert:
 
 
 @once_a_model
-def send_event(model: type[JobMixin[Any]]) -> TextClause:
+def send_event(model: type[JobMixin[Any]]) -> sa.TextClause:
     """Send an event: the function `job_send_event`.
 
     Parameters: `event`, `payload` (JSON text), `keep`. Shape: `(is_first,)`.
@@ -203,13 +186,13 @@ def send_event(model: type[JobMixin[Any]]) -> TextClause:
     other senders and attempts that begin to wait; the jobs.
     """
     function = model.__jobqueue__.qualified("job_send_event")
-    call = text(f"SELECT {function}(:event, CAST(:payload AS jsonb), :keep) AS is_first")
-    types = {"event": Text, "payload": Text, "keep": Interval}
-    return call.bindparams(*(bindparam(name, type_=type_) for name, type_ in types.items()))
+    call = sa.text(f"SELECT {function}(:event, CAST(:payload AS jsonb), :keep) AS is_first")
+    types = {"event": sa.Text, "payload": sa.Text, "keep": sa.Interval}
+    return call.bindparams(*(sa.bindparam(name, type_=type_) for name, type_ in types.items()))
 
 
 @once_a_model
-def waits(model: type[JobMixin[Any]]) -> Select[Any]:
+def waits(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the events that jobs wait for.
 
     Parameters: `limit`. Shape: `(event, jobs, since, times_out_at)`, by event; the first began to wait at `since`, and the
@@ -217,17 +200,17 @@ def waits(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job, step = table(model), table(model.Step)
     return (
-        select(
+        sa.select(
             step.c.event,
-            func.count().label("jobs"),
-            func.min(step.c.started_at).label("since"),
-            func.min(step.c.deadline).label("times_out_at"),
+            sa.func.count().label("jobs"),
+            sa.func.min(step.c.started_at).label("since"),
+            sa.func.min(step.c.deadline).label("times_out_at"),
         )
         .select_from(step.join(job, job.c.id == step.c.job_id))
         .where(step.c.event.is_not(None), step.c.completed_at.is_(None), job.c.completed_at.is_(None))
         .group_by(step.c.event)
         .order_by(step.c.event)
-        .limit(bindparam("limit", type_=Integer))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 
 
@@ -235,17 +218,17 @@ def waits(model: type[JobMixin[Any]]) -> Select[Any]:
 def prune_events(model: type[JobMixin[Any]]) -> ReturningDelete[Any]:
     """Delete expired events. Parameters: `limit`. Shape: `(name,)`. Clock: the database's. Index: `ix_job_event_expires`."""
     event = table(model.Event)
-    limit = bindparam("limit", type_=Integer)
-    expired = select(event.c.name).where(event.c.expires_at <= func.now()).order_by(event.c.expires_at).limit(limit)
-    return delete(event).where(event.c.name.in_(expired.with_for_update(skip_locked=True))).returning(event.c.name)
+    limit = sa.bindparam("limit", type_=sa.Integer)
+    expired = sa.select(event.c.name).where(event.c.expires_at <= sa.func.now()).order_by(event.c.expires_at).limit(limit)
+    return sa.delete(event).where(event.c.name.in_(expired.with_for_update(skip_locked=True))).returning(event.c.name)
 
 
 def _held(model: type[JobMixin[Any]]) -> tuple[ColumnElement[bool], ...]:
     """Return the fence: the attempt still holds the job."""
     job = table(model)
     return (
-        job.c.id == bindparam("job_id", type_=id_parameter(model.__jobqueue__)),
-        job.c.attempt == bindparam("job_attempt", type_=Integer),
-        job.c.leased_by == bindparam("worker_id", type_=Text),
+        job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)),
+        job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
+        job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
         is_running(job),
     )

@@ -4,23 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    ColumnElement,
-    Double,
-    Integer,
-    Select,
-    Text,
-    any_,
-    cast,
-    column,
-    func,
-    literal,
-    literal_column,
-    select,
-)
-from sqlalchemy import table as named
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, array
 
 from sa_jobqueue.models import JobMixin
@@ -31,7 +15,7 @@ TABLES: Final = ("job", "job_attempt", "job_blocker", "dead_letter", "worker", "
 
 
 @once_a_model
-def tables(model: type[JobMixin[Any]]) -> Select[Any]:
+def tables(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the statistics of a queue's tables.
 
     Shape: a row a table, by name: `(name, bytes, index_bytes, heap_bytes, live, dead, row_bytes, options, inserted,
@@ -44,34 +28,34 @@ def tables(model: type[JobMixin[Any]]) -> Select[Any]:
     progress = _catalog("pg_stat_progress_vacuum", "relid", "phase").alias("progress")
     columns = _catalog("pg_stats", *_WIDTHS).alias("columns")
     width = (
-        select(cast(func.sum(columns.c.avg_width * (literal_column("1") - columns.c.null_frac)), Double))
+        sa.select(sa.cast(sa.func.sum(columns.c.avg_width * (sa.literal_column("1") - columns.c.null_frac)), sa.Double))
         .where(
             columns.c.schemaname == space.c.nspname,
             columns.c.tablename == relation.c.relname,
-            ~cast(columns.c.inherited, Boolean),
+            ~sa.cast(columns.c.inherited, sa.Boolean),
         )
         .scalar_subquery()
     )
     phase = (
-        select(cast(progress.c.phase, Text))
+        sa.select(sa.cast(progress.c.phase, sa.Text))
         .where(progress.c.relid == relation.c.oid)
-        .limit(literal_column("1"))
+        .limit(sa.literal_column("1"))
         .scalar_subquery()
     )
     return (
-        select(
-            cast(relation.c.relname, Text).label("name"),
-            func.pg_table_size(relation.c.oid, type_=BigInteger).label("bytes"),
-            func.pg_indexes_size(relation.c.oid, type_=BigInteger).label("index_bytes"),
-            func.pg_relation_size(relation.c.oid, type_=BigInteger).label("heap_bytes"),
-            cast(stats.c.n_live_tup, BigInteger).label("live"),
-            cast(stats.c.n_dead_tup, BigInteger).label("dead"),
+        sa.select(
+            sa.cast(relation.c.relname, sa.Text).label("name"),
+            sa.func.pg_table_size(relation.c.oid, type_=sa.BigInteger).label("bytes"),
+            sa.func.pg_indexes_size(relation.c.oid, type_=sa.BigInteger).label("index_bytes"),
+            sa.func.pg_relation_size(relation.c.oid, type_=sa.BigInteger).label("heap_bytes"),
+            sa.cast(stats.c.n_live_tup, sa.BigInteger).label("live"),
+            sa.cast(stats.c.n_dead_tup, sa.BigInteger).label("dead"),
             width.label("row_bytes"),
-            cast(relation.c.reloptions, ARRAY(Text)).label("options"),
-            cast(stats.c.n_tup_ins, BigInteger).label("inserted"),
-            cast(stats.c.n_tup_upd, BigInteger).label("updated"),
-            cast(stats.c.n_tup_del, BigInteger).label("deleted"),
-            cast(stats.c.n_tup_hot_upd, BigInteger).label("hot_updated"),
+            sa.cast(relation.c.reloptions, ARRAY(sa.Text)).label("options"),
+            sa.cast(stats.c.n_tup_ins, sa.BigInteger).label("inserted"),
+            sa.cast(stats.c.n_tup_upd, sa.BigInteger).label("updated"),
+            sa.cast(stats.c.n_tup_del, sa.BigInteger).label("deleted"),
+            sa.cast(stats.c.n_tup_hot_upd, sa.BigInteger).label("hot_updated"),
             stats.c.last_vacuum,
             stats.c.last_autovacuum,
             stats.c.last_autoanalyze,
@@ -80,13 +64,13 @@ def tables(model: type[JobMixin[Any]]) -> Select[Any]:
         .select_from(
             relation.join(space, space.c.oid == relation.c.relnamespace).join(stats, stats.c.relid == relation.c.oid)
         )
-        .where(relation.c.oid == any_(_regclasses(model)))
+        .where(relation.c.oid == sa.any_(_regclasses(model)))
         .order_by(relation.c.relname)
     )
 
 
 @once_a_model
-def indexes(model: type[JobMixin[Any]]) -> Select[Any]:
+def indexes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return what the catalogs and statistics contain about the indexes on a queue's tables.
 
     Shape: a row per index, by name: `(name, table_name, kind, bytes, tuples, key_bytes, is_valid, options, scans)`:
@@ -102,28 +86,28 @@ def indexes(model: type[JobMixin[Any]]) -> Select[Any]:
         "columns"
     )
     width = (
-        select(cast(func.sum(columns.c.avg_width * (literal_column("1") - columns.c.null_frac)), Double))
+        sa.select(sa.cast(sa.func.sum(columns.c.avg_width * (sa.literal_column("1") - columns.c.null_frac)), sa.Double))
         .select_from(attribute.join(columns, columns.c.attname == attribute.c.attname))
         .where(
             attribute.c.attrelid == owner.c.oid,
-            attribute.c.attnum == any_(cast(entry.c.indkey, ARRAY(Integer))),
+            attribute.c.attnum == sa.any_(sa.cast(entry.c.indkey, ARRAY(sa.Integer))),
             columns.c.schemaname == space.c.nspname,
             columns.c.tablename == owner.c.relname,
-            ~cast(columns.c.inherited, Boolean),
+            ~sa.cast(columns.c.inherited, sa.Boolean),
         )
         .scalar_subquery()
     )
     return (
-        select(
-            cast(relation.c.relname, Text).label("name"),
-            cast(owner.c.relname, Text).label("table_name"),
-            cast(method.c.amname, Text).label("kind"),
-            func.pg_relation_size(relation.c.oid, type_=BigInteger).label("bytes"),
-            cast(relation.c.reltuples, Double).label("tuples"),
+        sa.select(
+            sa.cast(relation.c.relname, sa.Text).label("name"),
+            sa.cast(owner.c.relname, sa.Text).label("table_name"),
+            sa.cast(method.c.amname, sa.Text).label("kind"),
+            sa.func.pg_relation_size(relation.c.oid, type_=sa.BigInteger).label("bytes"),
+            sa.cast(relation.c.reltuples, sa.Double).label("tuples"),
             width.label("key_bytes"),
-            cast(entry.c.indisvalid, Boolean).label("is_valid"),
-            cast(relation.c.reloptions, ARRAY(Text)).label("options"),
-            cast(stats.c.idx_scan, BigInteger).label("scans"),
+            sa.cast(entry.c.indisvalid, sa.Boolean).label("is_valid"),
+            sa.cast(relation.c.reloptions, ARRAY(sa.Text)).label("options"),
+            sa.cast(stats.c.idx_scan, sa.BigInteger).label("scans"),
         )
         .select_from(
             entry.join(relation, relation.c.oid == entry.c.indexrelid)
@@ -132,12 +116,12 @@ def indexes(model: type[JobMixin[Any]]) -> Select[Any]:
             .join(method, method.c.oid == relation.c.relam)
             .outerjoin(stats, stats.c.indexrelid == relation.c.oid)
         )
-        .where(entry.c.indrelid == any_(_regclasses(model)))
+        .where(entry.c.indrelid == sa.any_(_regclasses(model)))
         .order_by(relation.c.relname)
     )
 
 
-def server() -> Select[Any]:
+def server() -> sa.Select[Any]:
     """Return settings and counters of the server, and the rights of the current role.
 
     Shape: one row `(now, server_version, is_replica, connections, max_connections, frozen_age, autovacuum,
@@ -148,22 +132,22 @@ def server() -> Select[Any]:
     database = _catalog("pg_database", "datname", "datfrozenxid").alias("database")
     connections = _catalog("pg_stat_database", "numbackends").alias("connections")
     frozen = (
-        select(func.age(database.c.datfrozenxid, type_=Integer))
-        .where(database.c.datname == func.current_database())
+        sa.select(sa.func.age(database.c.datfrozenxid, type_=sa.Integer))
+        .where(database.c.datname == sa.func.current_database())
         .scalar_subquery()
     )
-    used = select(cast(func.sum(connections.c.numbackends), Integer)).select_from(connections).scalar_subquery()
-    return select(
-        func.clock_timestamp().label("now"),
-        cast(func.current_setting("server_version_num"), Integer).label("server_version"),
-        func.pg_is_in_recovery(type_=Boolean).label("is_replica"),
+    used = sa.select(sa.cast(sa.func.sum(connections.c.numbackends), sa.Integer)).select_from(connections).scalar_subquery()
+    return sa.select(
+        sa.func.clock_timestamp().label("now"),
+        sa.cast(sa.func.current_setting("server_version_num"), sa.Integer).label("server_version"),
+        sa.func.pg_is_in_recovery(type_=sa.Boolean).label("is_replica"),
         used.label("connections"),
-        cast(func.current_setting("max_connections"), Integer).label("max_connections"),
+        sa.cast(sa.func.current_setting("max_connections"), sa.Integer).label("max_connections"),
         frozen.label("frozen_age"),
-        cast(func.current_setting("autovacuum"), Boolean).label("autovacuum"),
-        cast(func.current_setting("autovacuum_vacuum_threshold"), Integer).label("vacuum_threshold"),
-        cast(func.current_setting("autovacuum_vacuum_scale_factor"), Double).label("vacuum_scale_factor"),
-        func.pg_has_role("pg_read_all_stats", "usage", type_=Boolean).label("sees_all"),
+        sa.cast(sa.func.current_setting("autovacuum"), sa.Boolean).label("autovacuum"),
+        sa.cast(sa.func.current_setting("autovacuum_vacuum_threshold"), sa.Integer).label("vacuum_threshold"),
+        sa.cast(sa.func.current_setting("autovacuum_vacuum_scale_factor"), sa.Double).label("vacuum_scale_factor"),
+        sa.func.pg_has_role("pg_read_all_stats", "usage", type_=sa.Boolean).label("sees_all"),
     )
 
 
@@ -175,7 +159,7 @@ _WIDTHS: Final = ("schemaname", "tablename", "attname", "avg_width", "null_frac"
 
 
 @once_a_model
-def exclusive_locks(model: type[JobMixin[Any]]) -> Select[Any]:
+def exclusive_locks(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the sessions that hold an ACCESS EXCLUSIVE lock on a table of the queue.
 
     Shape: `(pid, name, user, table)` of each. Locks: none.
@@ -183,26 +167,29 @@ def exclusive_locks(model: type[JobMixin[Any]]) -> Select[Any]:
     lock = _catalog("pg_locks", "locktype", "relation", "pid", "mode", "granted")
     session = _catalog("pg_stat_activity", "pid", "application_name", "usename")
     return (
-        select(
+        sa.select(
             lock.c.pid,
             session.c.application_name.label("name"),
             session.c.usename.label("user"),
-            cast(lock.c.relation.op("::")(literal_column("regclass")), Text).label("table"),
+            sa.cast(lock.c.relation.op("::")(sa.literal_column("regclass")), sa.Text).label("table"),
         )
         .select_from(lock.join(session, session.c.pid == lock.c.pid))
         .where(
-            lock.c.locktype == literal_column("'relation'"),
-            lock.c.mode == literal_column("'AccessExclusiveLock'"),
+            lock.c.locktype == sa.literal_column("'relation'"),
+            lock.c.mode == sa.literal_column("'AccessExclusiveLock'"),
             lock.c.granted,
-            lock.c.relation == any_(_regclasses(model)),
+            lock.c.relation == sa.any_(_regclasses(model)),
         )
     )
 
 
-def _regclasses(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
+def _regclasses(model: type[JobMixin[Any]]) -> sa.ColumnElement[Any]:
     """Return the tables' oids, found by name on the search path or in the queue's schema; one that is not there is null."""
     layout = model.__jobqueue__
-    oids = [func.to_regclass(literal(layout.qualified(noun), Text)).op("::")(literal_column("oid")) for noun in TABLES]
+    oids = [
+        sa.func.to_regclass(sa.literal(layout.qualified(noun), sa.Text)).op("::")(sa.literal_column("oid"))
+        for noun in TABLES
+    ]
     return array(oids)
 
 
@@ -215,4 +202,4 @@ def _namespace() -> Any:
 
 
 def _catalog(name: str, *columns: str) -> Any:
-    return named(name, *(column(each) for each in columns), schema="pg_catalog")
+    return sa.table(name, *(sa.column(each) for each in columns), schema="pg_catalog")

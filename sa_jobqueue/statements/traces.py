@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import Select, bindparam, literal_column, select, union_all
+import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
@@ -16,7 +16,7 @@ MOST: Final = 100
 
 
 @once_a_model
-def linked(model: type[JobMixin[Any]]) -> Select[Any]:
+def linked(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Read the spans that an attempt comes after: of the last attempt that failed, and of the chains its job waited for.
 
     Parameters: `job_id`. Shape: `kind, traceparent`, at most `MOST`, the failed attempt first, then the chains in the
@@ -25,22 +25,22 @@ def linked(model: type[JobMixin[Any]]) -> Select[Any]:
     """
     job, edge = table(model), table(model.Blocker)
     root = job.alias("root")
-    job_id = bindparam("job_id", type_=id_parameter(model.__jobqueue__))
-    failed = job.c.last_error.op("->>")(literal_column("'trace_context'"))
-    attempts = select(
-        literal_column(f"'{LinkKind.FAILED_ATTEMPT}'").label("kind"),
+    job_id = sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__))
+    failed = job.c.last_error.op("->>")(sa.literal_column("'trace_context'"))
+    attempts = sa.select(
+        sa.literal_column(f"'{LinkKind.FAILED_ATTEMPT}'").label("kind"),
         failed.label("traceparent"),
-        literal_column("-1").label("place"),
+        sa.literal_column("-1").label("place"),
     ).where(job.c.id == job_id)
     chains = (
-        select(literal_column(f"'{LinkKind.BLOCKER}'"), root.c.trace_context, edge.c.index)
+        sa.select(sa.literal_column(f"'{LinkKind.BLOCKER}'"), root.c.trace_context, edge.c.index)
         .select_from(edge.join(root, root.c.id == edge.c.blocked_by_chain_id))
         .where(edge.c.job_id == job_id)
     )
-    found = union_all(attempts, chains).subquery("found")
+    found = sa.union_all(attempts, chains).subquery("found")
     return (
-        select(found.c.kind, found.c.traceparent)
+        sa.select(found.c.kind, found.c.traceparent)
         .where(found.c.traceparent.is_not(None))
         .order_by(found.c.place)
-        .limit(literal_column(str(MOST)))
+        .limit(sa.literal_column(str(MOST)))
     )

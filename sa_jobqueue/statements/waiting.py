@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Select, Update, any_, select, true, update
+import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
@@ -17,20 +17,20 @@ _COLUMNS = (
 
 
 @once_a_model
-def chain_ends(model: type[JobMixin[Any]]) -> Select[Any]:
+def chain_ends(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the chains of jobs and, for root jobs, whether the chain has ended.
 
     Parameters: `job_ids`. Shape: `(id, chain_id, chain_completed_at, has_waiters)` of each that there is, in no order.
     Locks: none. Index: the primary key.
     """
     job = table(model)
-    return select(job.c.id, job.c.chain_id, job.c.chain_completed_at, job.c.has_waiters).where(
-        job.c.id == any_(array("job_ids", id_parameter(model.__jobqueue__)))
+    return sa.select(job.c.id, job.c.chain_id, job.c.chain_completed_at, job.c.has_waiters).where(
+        job.c.id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__)))
     )
 
 
 @once_a_model
-def chain_results(model: type[JobMixin[Any]]) -> Select[Any]:
+def chain_results(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the results of chains that have ended.
 
     Parameters: `chain_ids`. Shape: `(id, type_name, status, output, error, created_at, completed_at, length, last_job_id,
@@ -40,15 +40,15 @@ def chain_results(model: type[JobMixin[Any]]) -> Select[Any]:
     job, chain = table(model), table(model.Chain)
     root = job.alias("root")
     return (
-        select(*(chain.c[name] for name in _COLUMNS), root.c.has_waiters)
+        sa.select(*(chain.c[name] for name in _COLUMNS), root.c.has_waiters)
         .select_from(chain.join(root, root.c.id == chain.c.id))
-        .where(chain.c.id == any_(array("chain_ids", id_parameter(model.__jobqueue__))))
+        .where(chain.c.id == sa.any_(array("chain_ids", id_parameter(model.__jobqueue__))))
         .order_by(chain.c.completed_at, chain.c.id)
     )
 
 
 @once_a_model
-def mark_awaited(model: type[JobMixin[Any]]) -> Update:
+def mark_awaited(model: type[JobMixin[Any]]) -> sa.Update:
     """Mark open chains as having waiters, so that the transaction that ends one sends a notification.
 
     Parameters: `awaited_ids`. Shape: `(id,)` of each that was marked now, not of those that were already, have ended, are
@@ -60,9 +60,9 @@ def mark_awaited(model: type[JobMixin[Any]]) -> Update:
     job = table(model)
     root = job.alias("root")
     free = (
-        select(root.c.id)
+        sa.select(root.c.id)
         .where(
-            root.c.id == any_(array("awaited_ids", id_parameter(model.__jobqueue__))),
+            root.c.id == sa.any_(array("awaited_ids", id_parameter(model.__jobqueue__))),
             root.c.chain_index == 0,
             root.c.chain_completed_at.is_(None),
             ~root.c.has_waiters,
@@ -70,4 +70,4 @@ def mark_awaited(model: type[JobMixin[Any]]) -> Update:
         .with_for_update(key_share=True, skip_locked=True)
         .cte("free")
     )
-    return update(job).where(job.c.id == free.c.id).values(has_waiters=true()).returning(job.c.id)
+    return sa.update(job).where(job.c.id == free.c.id).values(has_waiters=sa.true()).returning(job.c.id)

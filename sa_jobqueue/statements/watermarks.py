@@ -4,22 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Integer,
-    Interval,
-    Select,
-    Text,
-    cast,
-    column,
-    func,
-    literal,
-    null,
-    select,
-    table,
-    union_all,
-)
+import sqlalchemy as sa
 from sqlalchemy.types import UserDefinedType
 
 from sa_jobqueue.history import Dataset
@@ -35,64 +20,64 @@ class _Xid(UserDefinedType[int]):
         return "xid"
 
 
-def position() -> Select[int, int, str, bool]:
+def position() -> sa.Select[int, int, str, bool]:
     """Return where the cluster stands.
 
     Shape: one row `(xid, next_xid, system, is_replica)`. Below `xid` nothing is in flight; `next_xid` is above all that
     has begun to write; `system` identifies the cluster, replicas included. Locks: none.
     """
-    snapshot = func.pg_current_snapshot()
-    system = func.pg_control_system().table_valued("system_identifier")
-    return select(
-        _number(func.pg_snapshot_xmin(snapshot)).label("xid"),
-        _number(func.pg_snapshot_xmax(snapshot)).label("next_xid"),
-        cast(system.c.system_identifier, Text).label("system"),
-        func.pg_is_in_recovery().label("is_replica"),
+    snapshot = sa.func.pg_current_snapshot()
+    system = sa.func.pg_control_system().table_valued("system_identifier")
+    return sa.select(
+        _number(sa.func.pg_snapshot_xmin(snapshot)).label("xid"),
+        _number(sa.func.pg_snapshot_xmax(snapshot)).label("next_xid"),
+        sa.cast(system.c.system_identifier, sa.Text).label("system"),
+        sa.func.pg_is_in_recovery().label("is_replica"),
     )
 
 
-def holders() -> Select[Any]:
+def holders() -> sa.Select[Any]:
     """Return which open transaction is the oldest that has written: it holds the watermark where it is.
 
     Shape: a row `(pid, application_name, user, state, open_for, prepared)`, or no row; a prepared transaction has a name
     and no process. Columns that the caller's role may not see are null, or there is no row. Always empty on a replica: use
     the primary.
     """
-    oldest: ColumnElement[Any] = cast(func.pg_snapshot_xmin(func.pg_current_snapshot()), _Xid())
-    session = table(
+    oldest: sa.ColumnElement[Any] = sa.cast(sa.func.pg_snapshot_xmin(sa.func.pg_current_snapshot()), _Xid())
+    session = sa.table(
         "pg_stat_activity",
-        *(column(name) for name in ("pid", "application_name", "usename", "state", "xact_start", "backend_xid")),
+        *(sa.column(name) for name in ("pid", "application_name", "usename", "state", "xact_start", "backend_xid")),
         schema="pg_catalog",
     )
-    prepared = table(
+    prepared = sa.table(
         "pg_prepared_xacts",
-        *(column(name) for name in ("gid", "owner", "prepared", "transaction")),
+        *(sa.column(name) for name in ("gid", "owner", "prepared", "transaction")),
         schema="pg_catalog",
     )
-    now = func.clock_timestamp()
-    return select(
-        union_all(
-            select(
-                cast(session.c.pid, Integer).label("pid"),
-                cast(session.c.application_name, Text).label("application_name"),
-                cast(session.c.usename, Text).label("user"),
-                cast(session.c.state, Text).label("state"),
-                cast(now - session.c.xact_start, Interval).label("open_for"),
-                cast(null(), Text).label("prepared"),
+    now = sa.func.clock_timestamp()
+    return sa.select(
+        sa.union_all(
+            sa.select(
+                sa.cast(session.c.pid, sa.Integer).label("pid"),
+                sa.cast(session.c.application_name, sa.Text).label("application_name"),
+                sa.cast(session.c.usename, sa.Text).label("user"),
+                sa.cast(session.c.state, sa.Text).label("state"),
+                sa.cast(now - session.c.xact_start, sa.Interval).label("open_for"),
+                sa.cast(sa.null(), sa.Text).label("prepared"),
             ).where(session.c.backend_xid == oldest),
-            select(
-                cast(null(), Integer),
-                cast(null(), Text),
-                cast(prepared.c.owner, Text),
-                cast(literal("prepared", Text), Text),
-                cast(now - prepared.c.prepared, Interval),
-                cast(prepared.c.gid, Text),
+            sa.select(
+                sa.cast(sa.null(), sa.Integer),
+                sa.cast(sa.null(), sa.Text),
+                sa.cast(prepared.c.owner, sa.Text),
+                sa.cast(sa.literal("prepared", sa.Text), sa.Text),
+                sa.cast(now - prepared.c.prepared, sa.Interval),
+                sa.cast(prepared.c.gid, sa.Text),
             ).where(prepared.c.transaction == oldest),
         ).subquery("holder")
     )
 
 
-def first_xid(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters) -> Select[int]:
+def first_xid(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters) -> sa.Select[int]:
     """Return the first transaction of a range that changed a row.
 
     Shape: one row `(xid,)`, null when no row was changed. Locks: none.
@@ -100,21 +85,21 @@ def first_xid(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters) ->
     """
     of = history.source(model, dataset)
     rows = history.rows(model, dataset, ("xid",), filters)
-    return select(rows.order_by(of.c.changed_xid).limit(1).scalar_subquery().label("xid"))
+    return sa.select(rows.order_by(of.c.changed_xid).limit(1).scalar_subquery().label("xid"))
 
 
-def bounds(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters, *, rows: int) -> Select[Any]:
+def bounds(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters, *, rows: int) -> sa.Select[Any]:
     """Return the first transaction of a range, and that of the first row after `rows` of them, in their order.
 
     Shape: one row `(first, beyond)`; null each where there is no such row. Locks: none. Index: as `history.rows`.
     """
     of = history.source(model, dataset)
     ordered = history.rows(model, dataset, ("xid",), filters).order_by(of.c.changed_xid).limit(1)
-    return select(
+    return sa.select(
         ordered.scalar_subquery().label("first"),
         ordered.offset(rows).scalar_subquery().label("beyond"),
     )
 
 
-def _number(xid: ColumnElement[Any]) -> ColumnElement[int]:
-    return cast(cast(xid, Text), BigInteger)
+def _number(xid: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    return sa.cast(sa.cast(xid, sa.Text), sa.BigInteger)

@@ -5,22 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import (
-    ColumnElement,
-    Integer,
-    Interval,
-    Select,
-    Text,
-    Update,
-    any_,
-    bindparam,
-    func,
-    literal,
-    or_,
-    select,
-    tuple_,
-    update,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
@@ -49,16 +34,16 @@ SHOWN = (
 
 def matching(
     model: type[JobMixin[Any]], *, ids: Sequence[str] = (), names: Sequence[str] = (), queues: Sequence[str] = ()
-) -> list[ColumnElement[bool]]:
+) -> list[sa.ColumnElement[bool]]:
     """Return the conditions of a filter; an empty part means any. A `*` in a name stands for any characters."""
     worker = table(model.Worker)
-    found: list[ColumnElement[bool]] = []
+    found: list[sa.ColumnElement[bool]] = []
     if ids:
-        found.append(worker.c.id == any_(literal(list(ids), ARRAY(Text))))
+        found.append(worker.c.id == sa.any_(sa.literal(list(ids), ARRAY(sa.Text))))
     if names:
-        found.append(or_(*(worker.c.name.like(_pattern(name), escape="\\") for name in names)))
+        found.append(sa.or_(*(worker.c.name.like(_pattern(name), escape="\\") for name in names)))
     if queues:
-        found.append(worker.c.queues.overlap(literal(list(queues), ARRAY(Text))))
+        found.append(worker.c.queues.overlap(sa.literal(list(queues), ARRAY(sa.Text))))
     return found
 
 
@@ -68,8 +53,8 @@ def _pattern(name: str) -> str:
 
 
 def page(
-    model: type[JobMixin[Any]], *conditions: ColumnElement[bool], after: tuple[str, str] | None = None, limit: int
-) -> Select[Any]:
+    model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool], after: tuple[str, str] | None = None, limit: int
+) -> sa.Select[Any]:
     """Return workers as of their last heartbeat, by name and id.
 
     Shape: up to `limit` rows of `SHOWN`, those behind the name and id `after`; then `silent_for`, the time since the last
@@ -78,35 +63,37 @@ def page(
     """
     worker, job = table(model.Worker), table(model)
     running = (
-        select(func.count())
+        sa.select(sa.func.count())
         .where(job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id)
         .correlate(worker)
         .scalar_subquery()
     )
-    silent = (func.clock_timestamp() - worker.c.heartbeat_at).cast(Interval)
+    silent = (sa.func.clock_timestamp() - worker.c.heartbeat_at).cast(sa.Interval)
     columns = [worker.c[name] for name in SHOWN]
-    chosen = select(*columns, silent.label("silent_for"), running.label("running")).where(*conditions)
+    chosen = sa.select(*columns, silent.label("silent_for"), running.label("running")).where(*conditions)
     if after is not None:
-        chosen = chosen.where(tuple_(worker.c.name, worker.c.id) > tuple_(*(literal(part, Text) for part in after)))
+        chosen = chosen.where(
+            sa.tuple_(worker.c.name, worker.c.id) > sa.tuple_(*(sa.literal(part, sa.Text) for part in after))
+        )
     return chosen.order_by(worker.c.name, worker.c.id).limit(limit)
 
 
-def request_concurrency(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Update:
+def request_concurrency(model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool]) -> sa.Update:
     """Request a concurrency of workers. Parameters: `requested`, or null for the concurrency that each was started with.
 
     Shape: `(id,)` per worker, unordered. Changes: `concurrency_requested`. Locks, Obliges: see `request_drain`.
     """
     worker = table(model.Worker)
-    chosen = select(worker.c.id).where(*conditions).order_by(worker.c.id).with_for_update(key_share=True).cte("chosen")
+    chosen = sa.select(worker.c.id).where(*conditions).order_by(worker.c.id).with_for_update(key_share=True).cte("chosen")
     return (
-        update(worker)
+        sa.update(worker)
         .where(worker.c.id == chosen.c.id)
-        .values(concurrency_requested=bindparam("requested", type_=Integer))
+        .values(concurrency_requested=sa.bindparam("requested", type_=sa.Integer))
         .returning(worker.c.id)
     )
 
 
-def request_drain(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) -> Update:
+def request_drain(model: type[JobMixin[Any]], *conditions: sa.ColumnElement[bool]) -> sa.Update:
     """Ask workers to drain: finish what they run and stop. One that was asked before is returned, but not asked again.
 
     Shape: `(id,)` a worker, unordered.
@@ -116,10 +103,10 @@ def request_drain(model: type[JobMixin[Any]], *conditions: ColumnElement[bool]) 
     """
     worker = table(model.Worker)
     # The order of all who lock several: two who ask the same workers cannot wait for each other.
-    chosen = select(worker.c.id).where(*conditions).order_by(worker.c.id).with_for_update(key_share=True).cte("chosen")
+    chosen = sa.select(worker.c.id).where(*conditions).order_by(worker.c.id).with_for_update(key_share=True).cte("chosen")
     return (
-        update(worker)
+        sa.update(worker)
         .where(worker.c.id == chosen.c.id)
-        .values(drain_requested_at=func.coalesce(worker.c.drain_requested_at, func.now()))
+        .values(drain_requested_at=sa.func.coalesce(worker.c.drain_requested_at, sa.func.now()))
         .returning(worker.c.id)
     )
