@@ -3,10 +3,11 @@
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.policies.retention import FOREVER, Retention, RetentionRules
 from sa_jobqueue.registry.schedules import MisfirePolicy
-from sa_jobqueue.registry.settings import QueueSettings, TypeSettings
+from sa_jobqueue.registry.settings import Limits, QueueSettings, TypeSettings
 
 __all__ = [
     "FOREVER",
+    "Limits",
     "MisfirePolicy",
     "QueueSettings",
     "RateAlgorithm",

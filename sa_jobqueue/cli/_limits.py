@@ -1,10 +1,10 @@
-"""Options for limits, shared by `queues set` and `types set`."""
+"""Options for the settings of queues and job types, from their declarations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -12,35 +12,41 @@ from sa_jobqueue.cli._options import duration
 from sa_jobqueue.cli._output import shown
 from sa_jobqueue.operations import QueueStatus, TypeStatus
 from sa_jobqueue.policies.rates import RateAlgorithm
-from sa_jobqueue.registry.settings import LIMITS, QueueSettings, TypeSettings
+from sa_jobqueue.registry.settings import Limits, settings_of
 
-GLOBAL_CONCURRENCY: Final = click.option(
-    "--global-concurrency",
-    metavar="N",
-    help="Maximum number of jobs to run at a time, across all workers; 'none' removes it.",
-)
-RATE: Final = click.option(
-    "--rate-limit", metavar="N", help="Maximum number of jobs to start per period, across all workers; 'none' removes it."
-)
-PERIOD: Final = click.option("--rate-period", metavar="DURATION", help="Period of --rate-limit, such as 1m.")
-BURST: Final = click.option(
-    "--rate-burst", metavar="N", help="Maximum number of jobs to start together after an idle time.  [default: --rate-limit]"
-)
-ALGORITHM: Final = click.option(
-    "--rate-algorithm",
-    metavar="NAME",
-    help="token_bucket, or sliding_window (exact in any period).",
-)
+F = TypeVar("F", bound=Callable[..., Any])
+_METAVARS: Final[dict[type, str]] = {int: "N", float: "N", timedelta: "DURATION", RateAlgorithm: "NAME"}
 
 
-@contextmanager
-def named(option: str) -> Iterator[None]:
-    """Name the option in errors that the block raises."""
-    try:
-        yield
-    except click.BadParameter as error:
-        error.param_hint = f"'--{option.replace('_', '-')}'"
-        raise
+def setting_options(of: type[Limits]) -> Callable[[F], F]:
+    """Return a decorator that gives a command an option for each setting of a class."""
+
+    def decorate(command: F) -> F:
+        for name, setting in reversed(settings_of(of).items()):
+            words = f"{setting.help.rstrip('.')}; 'none' removes it."
+            option = click.option(f"--{name.replace('_', '-')}", metavar=_METAVARS[setting.kind], help=words)
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def read_settings(of: type[Limits], given: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the given settings, with the default for `none`. Raises: click.BadParameter."""
+    found: dict[str, Any] = {}
+    for name, setting in settings_of(of).items():
+        text = given[name]
+        if text is None:
+            continue
+        if text == "none" and name in {"rate_limit", "retry_base"}:  # without it, its other settings have no meaning
+            found |= {one: None for one in settings_of(of) if one.startswith(f"{name.partition('_')[0]}_")}
+            continue
+        try:
+            found[name] = getattr(of, name) if text == "none" else _read(text, setting.kind)
+        except click.BadParameter as error:
+            error.param_hint = f"'--{name.replace('_', '-')}'"
+            raise
+    return found
 
 
 def rate_text(one: QueueStatus | TypeStatus) -> str | None:
@@ -52,29 +58,11 @@ def rate_text(one: QueueStatus | TypeStatus) -> str | None:
     return f"{one.rate_limit} in {any_}{shown(one.rate_period)}{burst}"
 
 
-def read_limits(current: QueueSettings | TypeSettings, given: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the limits: the given ones, with `none` as None; the current ones for the rest. Raises: click.BadParameter."""
-    found: dict[str, Any] = {}
-    for name in ("concurrency_per_key", *LIMITS):
-        if name not in given:  # a job type has no keys
-            continue
-        text = given[name]
-        if text is None:
-            found[name] = getattr(current, name)
-        elif text == "none":
-            found[name] = None
-        else:
-            with named(name):
-                found[name] = (
-                    text if name == "rate_algorithm" else duration(text) if name == "rate_period" else _number(text)
-                )
-    if given["rate_limit"] == "none":  # without the limit, its other settings have no meaning
-        found |= {"rate_period": None, "rate_burst": None, "rate_algorithm": None}
-    return found
-
-
-def _number(text: str) -> int:
+def _read(text: str, kind: type[Any]) -> Any:
+    if kind is timedelta:
+        return duration(text)
     try:
-        return int(text)
+        return text if kind is RateAlgorithm else kind(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is neither a whole number nor 'none'") from None
+        noun = "a whole number" if kind is int else "a number"
+        raise click.BadParameter(f"{text!r} is neither {noun} nor 'none'") from None

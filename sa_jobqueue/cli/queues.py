@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, named, rate_text, read_limits
+from sa_jobqueue.cli._limits import rate_text, read_settings, setting_options
 from sa_jobqueue.cli._options import (
     Database,
     application_argument,
@@ -35,8 +35,7 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.policies.fairness import label_of, queue_key_of
-from sa_jobqueue.policies.retry import Backoff
-from sa_jobqueue.registry.settings import RETRY
+from sa_jobqueue.registry.settings import QueueColumns
 
 _fairness_key: Final = click.option(
     "--fairness-key", default="", metavar="KEY", help="Only this fairness key of the queue.  [default: the queue]"
@@ -120,33 +119,11 @@ def show(database: Database, /, *, name: str, fairness_key: str, as_json: bool) 
 @queues.command("set")
 @click.argument("name")
 @_fairness_key
-@click.option("--weight", type=int, metavar="N", help="Share relative to other queues, 1 to 100.")
-@click.option(
-    "--concurrency-per-key",
-    metavar="N",
-    help="Maximum number of jobs per fairness key to run at a time, across all workers; 'none' removes it.",
-)
-@GLOBAL_CONCURRENCY
-@RATE
-@PERIOD
-@BURST
-@ALGORITHM
-@click.option(
-    "--retry-base",
-    metavar="DURATION",
-    help="Initial backoff, such as 10s, for job types without their own retry policy; 'none' unsets it.",
-)
-@click.option("--retry-factor", metavar="N", help="Factor by which the backoff grows with each attempt.")
-@click.option("--retry-cap", metavar="DURATION", help="Maximum backoff, such as 6h.")
-@click.option("--retain-completed", metavar="DURATION", help="Retention of completed chains, such as 30d; 'none' unsets it.")
-@click.option("--retain-cancelled", metavar="DURATION", help="Retention of cancelled chains; 'none' unsets it.")
-@click.option("--retain-dead", metavar="DURATION", help="Retention of dead chains; 'none' unsets it.")
+@setting_options(QueueColumns)
 @by_option
 @json_option
 @with_database
-def set_(
-    database: Database, /, *, name: str, fairness_key: str, weight: int | None, by: str, as_json: bool, **given: str | None
-) -> None:
+def set_(database: Database, /, *, name: str, fairness_key: str, by: str, as_json: bool, **given: str | None) -> None:
     """Change the settings of a queue. Options that are not given keep their value.
 
     \b
@@ -155,17 +132,8 @@ def set_(
     """
     with database.session() as session:
         locked = get_queue(session, name, fairness_key=fairness_key, for_update=True, model=database.model)
-        current = locked.settings
-        ages = {outcome: given.pop(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
-        retained = {outcome: _retention(f"retain_{outcome}", days) for outcome, days in ages.items() if days is not None}
-        retry = _retry(current.retry, *map(given.pop, RETRY))
-        wanted: dict[str, Any] = read_limits(current, given) | {
-            "retry": retry,
-            "retention": replace(current.retention, **retained),
-        }
-        if weight is not None:
-            wanted["weight"] = weight
-        upsert_queue(session, replace(current, **wanted), by=by, model=database.model)
+        changed: QueueStatus = replace(locked, **read_settings(QueueColumns, given))
+        upsert_queue(session, changed.settings, by=by, model=database.model)
         session.commit()
         document = asdict(get_queue(session, name, fairness_key=fairness_key, model=database.model))
     print_json(document) if as_json else print_fields(f"queue {label_of(queue_key_of(name, fairness_key))}", document)
@@ -234,28 +202,3 @@ def sync(application: str, url: str | None, *, dry_run: bool, by: str, as_json: 
     for name in synced.undeclared:
         echo(f"{name}: not declared, not changed")
     echo(f"{counted(len(synced.unchanged), 'queue')} unchanged")
-
-
-def _retry(current: Backoff | None, base: str | None, factor: str | None, cap: str | None) -> Backoff | None:
-    """Return the backoff: the given values, with `none` as None; the current ones for the rest."""
-    if base == "none":
-        return None
-    changes: dict[str, Any] = {}
-    for name, given in (("base", base), ("cap", cap)):
-        if given is not None:
-            with named(f"retry_{name}"):
-                changes[name] = duration(given)
-    if factor is not None:
-        with named("retry_factor"):
-            try:
-                changes["factor"] = float(factor)
-            except ValueError:
-                raise click.BadParameter(f"{factor!r} is not a number") from None
-    return replace(current or Backoff(), **changes) if changes else current
-
-
-def _retention(option: str, given: str) -> timedelta | None:
-    if given == "none":
-        return None
-    with named(option):
-        return duration(given)

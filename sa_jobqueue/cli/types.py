@@ -7,11 +7,12 @@ from typing import Final
 
 import click
 
-from sa_jobqueue.cli._limits import ALGORITHM, BURST, GLOBAL_CONCURRENCY, PERIOD, RATE, rate_text, read_limits
+from sa_jobqueue.cli._limits import rate_text, read_settings, setting_options
 from sa_jobqueue.cli._options import Database, by_option, dry_run_option, json_option, with_database
 from sa_jobqueue.cli._output import counted, print_changed, print_fields, print_json, print_table
 from sa_jobqueue.operations import get_job_type, list_job_types, pause_job_types, resume_job_types, upsert_job_type
 from sa_jobqueue.operations.pages import every_item
+from sa_jobqueue.registry.settings import Limits
 
 _names: Final = click.argument("names", metavar="TYPE...", nargs=-1, required=True)
 _HEADINGS: Final = ("job type", "paused", "by", "concurrency", "rate", "workers")
@@ -40,11 +41,7 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 
 @types.command("set")
 @click.argument("name", metavar="TYPE")
-@GLOBAL_CONCURRENCY
-@RATE
-@PERIOD
-@BURST
-@ALGORITHM
+@setting_options(Limits)
 @by_option
 @json_option
 @with_database
@@ -57,7 +54,7 @@ def set_(database: Database, /, *, name: str, by: str, as_json: bool, **given: s
     """
     with database.session() as session:
         current = get_job_type(session, name, for_update=True, model=database.model).settings
-        upsert_job_type(session, replace(current, **read_limits(current, given)), by=by, model=database.model)
+        upsert_job_type(session, replace(current, **read_settings(Limits, given)), by=by, model=database.model)
         session.commit()
         document = asdict(get_job_type(session, name, model=database.model))
     print_json(document) if as_json else print_fields(f"job type {name}", document)

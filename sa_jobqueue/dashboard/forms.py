@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from starlette.exceptions import HTTPException
 
@@ -13,7 +13,10 @@ from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Context, Preview
 from sa_jobqueue.durations import write_duration
 from sa_jobqueue.operations.results import BulkResult
+from sa_jobqueue.policies.rates import RateAlgorithm
+from sa_jobqueue.registry.settings import Limits, settings_of
 
+S = TypeVar("S", bound=Limits)
 MAX_NAMES: Final = 200
 """Maximum number of names in one form."""
 LISTED: Final = 20
@@ -79,16 +82,17 @@ def refuse_if_changed(context: Context, updated_at: datetime | None) -> None:
         raise HTTPException(409, f"It was {what}, after this form was opened. Nothing was changed: open the form again.")
 
 
-def limits(context: Context) -> dict[str, Any]:
-    """Return the limits of a queue or job type in a form; an empty field is no limit. Raises: ParameterError."""
+def settings(context: Context, of: type[S]) -> S:
+    """Return the settings in a form; an empty field is no limit, or the default. Raises: ParameterError."""
     params = context.params
-    return {
-        "global_concurrency": params.whole("global_concurrency"),
-        "rate_limit": params.whole("rate_limit"),
-        "rate_period": params.duration("rate_period"),
-        "rate_burst": params.whole("rate_burst"),
-        "rate_algorithm": params.text("rate_algorithm"),
+    read: dict[type, Callable[[str], Any]] = {
+        int: params.whole,
+        float: params.decimal,
+        timedelta: params.duration,
+        RateAlgorithm: params.text,
     }
+    found = {name: read[setting.kind](name) for name, setting in settings_of(of).items()}
+    return of(**{name: value for name, value in found.items() if value is not None})
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], *, hidden: Collection[str] = ()) -> list[str]:

@@ -21,69 +21,64 @@ from sa_jobqueue.operations.audit import check_by, record
 from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
 from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.policies.fairness import label_of, queue_key_of
-from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.registry.settings import LIMITS, QueueSettings, TypeSettings, check_fairness_key, check_names, retry_of
+from sa_jobqueue.registry.settings import (
+    Limits,
+    QueueColumns,
+    QueueName,
+    QueueSettings,
+    TypeName,
+    TypeSettings,
+    check_fairness_key,
+    check_names,
+    settings_of,
+)
 from sa_jobqueue.statements import controls, queues
 
 Differences: TypeAlias = dict[str, dict[str, tuple[Any, Any]]]
 """By queue and setting: what the row says, and what the code declares."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueStatus:
+@dataclass(frozen=True, kw_only=True)
+class RowState:
+    """State of a queue or job type beside its settings."""
+
+    paused_at: datetime | None
+    """When it was paused; None if it is not."""
+    paused_by: str | None
+    """Who paused it; None if it is not paused or no user was given."""
+    created_at: datetime | None
+    """When its row was inserted; None without a row."""
+    updated_at: datetime | None
+    """When its row was last changed; None without a row."""
+    workers: int
+    """How many live workers serve the queue, or have a handler for the type."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueStatus(QueueColumns, RowState, QueueName):
     """Settings and state of one queue; the defaults if it has no row.
 
     `name`, `fairness_key`, `weight`, `concurrency_per_key`, `global_concurrency`, `rate_limit`, `rate_period`,
     `rate_burst`, `rate_algorithm`: as in `QueueSettings`.
     `retry_base`, `retry_factor`, `retry_cap`: the backoff. `retain_completed`, `retain_cancelled`, `retain_dead`: the
     retention.
-    `created_at`, `updated_at`: when the row was inserted and last changed; None without a row.
     """
-
-    name: str
-    fairness_key: str
-    weight: int
-    paused_at: datetime | None
-    """When it was paused; None if it is not."""
-    paused_by: str | None
-    """Who paused it; None if it is not paused or no user was given."""
-    concurrency_per_key: int | None
-    global_concurrency: int | None
-    rate_limit: int | None
-    rate_period: timedelta | None
-    rate_burst: int | None
-    rate_algorithm: str | None
-    retry_base: timedelta | None
-    retry_factor: float | None
-    retry_cap: timedelta | None
-    retain_completed: timedelta | None
-    retain_cancelled: timedelta | None
-    retain_dead: timedelta | None
-    created_at: datetime | None
-    updated_at: datetime | None
-    workers: int
-    """How many live workers serve the queue."""
 
     @property
     def settings(self) -> QueueSettings:
         """Its settings. Change them with `dataclasses.replace`, and write them with `upsert_queue`."""
-        retained = Retention(completed=self.retain_completed, cancelled=self.retain_cancelled, dead=self.retain_dead)
-        limits = {name: getattr(self, name) for name in ("weight", "concurrency_per_key", *LIMITS)}
-        return QueueSettings(
-            name=self.name, fairness_key=self.fairness_key, retry=retry_of(self), retention=retained, **limits
-        )
+        return self.of_queue(self.name, self.fairness_key)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeStatus:
+@dataclass(frozen=True, kw_only=True)
+class TypeStatus(Limits, RowState, TypeName):
     """Settings and state of one job type; the defaults if it has no row.
 
-    `type_name`: name of the job type. `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`,
-    `created_at`, `updated_at`: as in `QueueStatus`.
+    `type_name`: name of the job type. `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`:
+    as in `QueueSettings`.
     """
 
-    type_name: str
     queue: str | None
     """The queue that its handler declares, for jobs that are written without one; None: no worker has recorded it."""
     priority: int | None
@@ -92,24 +87,11 @@ class TypeStatus:
     """The same for the attempts."""
     timeout: timedelta | None
     """The same for the timeout; None also for none."""
-    paused_at: datetime | None
-    """When it was paused; None if it is not."""
-    paused_by: str | None
-    """Who paused it; None if it is not paused or no user was given."""
-    global_concurrency: int | None
-    rate_limit: int | None
-    rate_period: timedelta | None
-    rate_burst: int | None
-    rate_algorithm: str | None
-    created_at: datetime | None
-    updated_at: datetime | None
-    workers: int
-    """How many live workers have a handler for it."""
 
     @property
     def settings(self) -> TypeSettings:
         """Its settings. Change them with `dataclasses.replace`, and write them with `upsert_job_type`."""
-        return TypeSettings(type_name=self.type_name, **{name: getattr(self, name) for name in LIMITS})
+        return TypeSettings(type_name=self.type_name, **{name: getattr(self, name) for name in settings_of(Limits)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,19 @@ from sa_jobqueue.registry.codecs import PayloadCodec
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.middleware import Proceed
+from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options
 from sa_jobqueue.registry.schedules import Schedule
 from sa_jobqueue.registry.selectors import Candidate, Selector
 
 __all__ = [
     "BatchFailed",
     "BatchItem",
+    "BatchOptions",
     "Candidate",
     "Handler",
+    "HandlerOptions",
     "JobQueue",
+    "Options",
     "PayloadCodec",
     "Proceed",
     "Schedule",

@@ -7,51 +7,39 @@ import operator
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sa_jobqueue.context import AttemptContext, ClaimedJob
-from sa_jobqueue.errors import AttemptSignal, InvalidHandlerError, InvalidOptionError, InvalidOutputError
+from sa_jobqueue.errors import AttemptSignal, InvalidHandlerError, InvalidOutputError
 from sa_jobqueue.types import JobId
 
 InT = TypeVar("InT")
 
-MAX_BATCH: Final = 1000
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BatchRule:
-    """How jobs of a type are collected into batches.
-
-    `max_size`: maximum number of jobs of one call, 2 to 1,000; each occupies a slot of its worker. `max_wait`: how long the
-    first of them waits for others, 0 to 1 minute; with zero, a batch has the jobs of one claim.
-    Raises: InvalidOptionError naming the option.
-    """
+    """How jobs of a type are collected into batches."""
 
     max_size: int
     max_wait: timedelta
-    takes_items: bool = False
+    takes_items: bool
     """Whether the handler is given `BatchItem`s, not bare payloads."""
 
-    def __post_init__(self) -> None:
-        if not 2 <= self.max_size <= MAX_BATCH:
-            raise InvalidOptionError("max_size", f"must be from 2 to {MAX_BATCH:,}, got {self.max_size}")
-        if not isinstance(self.max_wait, timedelta) or not timedelta(0) <= self.max_wait <= timedelta(minutes=1):
-            raise InvalidOptionError("max_wait", f"must be a timedelta from 0 to 1 minute, got {self.max_wait!r}")
 
-    def of(self, place: str, hint: Any) -> tuple[Any, BatchRule]:
-        """Return the payload type of one job, from the annotation of a handler's first parameter, and the rule for it.
+def payload_of(place: str, hint: Any) -> tuple[Any, bool]:
+    """Return the payload type of one job, from the annotation of a handler's first parameter, and whether it takes items.
 
-        `place`: where the function is declared, for messages. `hint`: the annotation.
-        Raises: InvalidHandlerError if it is not a list.
-        """
-        if typing.get_origin(hint) is not list:
-            raise InvalidHandlerError(f"{place}: a batch handler's first argument is annotated list[Payload], got {hint!r}")
-        (element,) = typing.get_args(hint)
-        if element is BatchItem or typing.get_origin(element) is BatchItem:
-            return next(iter(typing.get_args(element)), Any), replace(self, takes_items=True)
-        return element, self
+    `place`: where the function is declared, for messages. `hint`: the annotation.
+    Raises: InvalidHandlerError if it is not a list.
+    """
+    if typing.get_origin(hint) is not list:
+        raise InvalidHandlerError(f"{place}: a batch handler's first argument is annotated list[Payload], got {hint!r}")
+    (element,) = typing.get_args(hint)
+    if element is BatchItem or typing.get_origin(element) is BatchItem:
+        return next(iter(typing.get_args(element)), Any), True
+    return element, False
 
 
 @dataclass(frozen=True, slots=True)

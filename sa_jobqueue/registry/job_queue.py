@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final, Generic, Literal, Protocol, overload
+from typing import Any, Final, Generic, Protocol, overload
 from uuid import UUID
 
 from typing_extensions import TypeVar
@@ -15,17 +16,14 @@ from typing_extensions import TypeVar
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, NoOutputError
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
-from sa_jobqueue.models.job import DEFAULT_MAX_ATTEMPTS, DEFAULT_QUEUE, check_defaults
-from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by, named, queue_key_of
-from sa_jobqueue.policies.rates import RateAlgorithm
+from sa_jobqueue.policies.fairness import named, queue_key_of
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRules
-from sa_jobqueue.policies.retry import Backoff, RetryPolicy
-from sa_jobqueue.registry.batches import BatchRule
-from sa_jobqueue.registry.codecs import Codecs, PayloadCodec
+from sa_jobqueue.registry.codecs import Codecs
 from sa_jobqueue.registry.dependencies import Provider, Providers
 from sa_jobqueue.registry.handlers import BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
 from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
+from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, taking
 from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
 from sa_jobqueue.registry.selectors import Choose, Selector
 from sa_jobqueue.registry.settings import QueueSettings
@@ -76,57 +74,16 @@ class JobQueue(Generic[JobT]):
         self._selectors: dict[str, Selector] = {}
         self._schedules: dict[str, Schedule] = {}
 
-    def handler(
-        self,
-        type_name: str,
-        *,
-        queue: str = DEFAULT_QUEUE,
-        priority: int = 0,
-        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
-        timeout: timedelta | None = None,
-        retry: RetryPolicy | None = None,
-        version: int = 1,
-        isolation: Literal["process"] | None = None,
-        memory_limit: int | None = None,
-        retention: Retention | None = None,
-        concurrency: int | None = None,
-        fairness_by: FairnessBy | None = None,
-        rate_cost: int | None = None,
-        codec: PayloadCodec | None = None,
-    ) -> HandlerDecorator[JobT]:
+    @taking(HandlerOptions)
+    def handler(self, type_name: str, **options: Any) -> HandlerDecorator[JobT]:
         """Register a function as the handler of `type_name`. Its first parameter is the payload.
 
-        `queue`, `priority`, `max_attempts`, `timeout`, `rate_cost`: defaults for its jobs, as in `JobMixin.__init__`.
-        `retry`: a `Backoff`, or a function of (attempt, error) that returns a delay, or None to give up. The default is the
-        backoff of the job's queue, or `Backoff()`.
-        `version`: version of the payload's shape. Increase it, and add an upcaster, when you change the shape.
-        `isolation`: "process" runs attempts in a child process of the worker. `memory_limit`: bytes that it may use, at
-        least 128 MiB; Linux only.
-        `retention`: how long chains that start with this handler are kept; unset fields come from the queue or the
-        registry.
-        `concurrency`: maximum number of its jobs that one worker runs at a time, 1 to 10,000; unlimited by default.
-        `fairness_by`: the source of `fairness_key`: the path of a payload field, such as "order.customer_id", or a function
-        of the payload.
-        `codec`: encrypts or compresses stored inputs and outputs; see `PayloadCodec`.
+        `type_name`, `options`: those of `HandlerOptions`.
         Raises: InvalidJobError, InvalidOptionError, InvalidHandlerError, DuplicateJobTypeError.
         """
-        return self._declare(
-            type_name,
-            queue=queue,
-            priority=priority,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            retry=retry,
-            version=version,
-            isolation=isolation,
-            memory_limit=memory_limit,
-            retention=retention,
-            concurrency=concurrency,
-            fairness_by=fairness_by,
-            rate_cost=rate_cost,
-            codec=codec,
-        )
+        return self._declare(HandlerOptions, type_name, options)
 
+    @taking(HandlerOptions)
     def keyword_handler(self, type_name: str, **options: Any) -> FieldsDecorator[JobT]:
         """Register a function whose parameters are the fields of the payload: `send.job(order_id=7)`.
 
@@ -134,73 +91,36 @@ class JobQueue(Generic[JobT]):
         `handler`.
         Raises: as `handler`; InvalidHandlerError for a field with the name of an option of `job`, or of a column.
         """
-        known = inspect.signature(self.handler).parameters
-        for name in options.keys() - known:
-            raise InvalidOptionError(name, f"is not an option of a handler; the options are {', '.join(known)}")
-        defaults = {name: known[name].default for name in known if name != "type_name"}
-        return self._declare(type_name, by_fields=True, **defaults | options)
+        return self._declare(HandlerOptions, type_name, options, by_fields=True)
 
-    def batch_handler(
-        self,
-        type_name: str,
-        *,
-        max_size: int,
-        max_wait: timedelta = timedelta(milliseconds=100),
-        queue: str = DEFAULT_QUEUE,
-        priority: int = 0,
-        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
-        timeout: timedelta | None = None,
-        retry: RetryPolicy | None = None,
-        version: int = 1,
-        retention: Retention | None = None,
-        concurrency: int | None = None,
-        fairness_by: FairnessBy | None = None,
-        rate_cost: int | None = None,
-        codec: PayloadCodec | None = None,
-    ) -> BatchDecorator:
+    @taking(BatchOptions)
+    def batch_handler(self, type_name: str, **options: Any) -> BatchDecorator:
         """Register a function that is called with up to `max_size` jobs of `type_name` together.
 
         Its first parameter is annotated `list[Payload]` or `list[BatchItem[Payload]]`; a session and dependencies may
         follow. It returns None, or a list with the outcome of each job: its output, a continuation, or an exception. An
         exception that it raises fails all jobs; `BatchFailed` fails some of them.
-        `max_size`: 2 to 1,000. Each job is a separate attempt and uses a slot of its worker: set the worker's concurrency
-        to at least one batch.
-        `max_wait`: how long the first job waits for others, at most a minute and below `timeout`, which includes it. The
-        function is called earlier if the batch is full, or if the worker has no free slot. The other options are those of
-        `handler`.
+        Each job is a separate attempt and uses a slot of its worker: set the worker's concurrency to at least one batch. The
+        function is called before `max_wait` is over if the batch is full, or if the worker has no free slot.
+        `type_name`, `options`: those of `BatchOptions`.
         Raises: as `handler`; InvalidHandlerError for a function without a list, or with an AttemptContext or Blockers.
         """
-        rule = BatchRule(max_size=max_size, max_wait=max_wait)
-        if timeout is not None and timeout <= max_wait:
-            raise InvalidOptionError("max_wait", f"must be below the timeout ({timeout}), which includes the wait")
-        return self._declare(
-            type_name,
-            queue=queue,
-            priority=priority,
-            max_attempts=max_attempts,
-            timeout=timeout,
-            retry=retry,
-            version=version,
-            retention=retention,
-            concurrency=concurrency,
-            fairness_by=fairness_by,
-            rate_cost=rate_cost,
-            codec=codec,
-            batch=rule,
-        )
+        return self._declare(BatchOptions, type_name, options)
 
-    def _declare(self, type_name: str, **options: Any) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
+    def _declare(
+        self, of: type[Options], type_name: str, given: dict[str, Any], *, by_fields: bool = False
+    ) -> Callable[[Callable[..., Any]], Handler[Any, Any, JobT]]:
         if callable(type_name):  # the decorator without its parentheses
             name = getattr(type_name, "__name__", "name")
             words = f'give the job type its name: @jobs.handler("{name}"), not @jobs.handler without parentheses'
             raise InvalidHandlerError(words)
-        check_fairness_by(options.get("fairness_by"))
-        if (codec := options.get("codec")) is not None:
-            self._codecs.add(codec)
-        of_jobs: dict[str, Any] = {
-            name: options.get(name) for name in ("queue", "priority", "max_attempts", "timeout", "rate_cost")
-        }
-        check_defaults(type_name, **of_jobs)
+        known = [one.name for one in fields(of)]
+        for name in given.keys() - known:
+            raise InvalidOptionError(name, f"is not an option of this handler; the options are {', '.join(known[1:])}")
+        options = of(type_name, **given)
+        options.check()
+        if options.codec is not None:
+            self._codecs.add(options.codec)
 
         def register(func: Callable[..., Any]) -> Handler[Any, Any, JobT]:
             own: dict[str, Any] = {
@@ -209,7 +129,7 @@ class JobQueue(Generic[JobT]):
                 "codecs": self._codecs,
                 "registry": self.registry,
             }
-            kind = describe(func, name=type_name, **own, **options)
+            kind = describe(func, options, by_fields=by_fields, **own)
             for name in [name for name in kind.fields if name in _OPTIONS or hasattr(self.model, name)]:
                 raise InvalidHandlerError(
                     f"{kind.place}: the field {name!r} has the name of an option of `job`, or of an attribute of "
@@ -254,45 +174,19 @@ class JobQueue(Generic[JobT]):
         """The declared settings of queues, for `sync_queues`."""
         return tuple(self._queues.values())
 
-    def queue(
-        self,
-        name: str,
-        *,
-        fairness_key: str = "",
-        weight: int = 1,
-        concurrency_per_key: int | None = None,
-        global_concurrency: int | None = None,
-        rate_limit: int | None = None,
-        rate_period: timedelta | None = None,
-        rate_burst: int | None = None,
-        rate_algorithm: RateAlgorithm | str | None = None,
-        retry: Backoff | None = None,
-        retention: Retention = NO_RETENTION,
-    ) -> QueueSettings:
+    @taking(QueueSettings)
+    def queue(self, name: str, **settings: Any) -> QueueSettings:
         """Declare a queue's settings; a worker that starts writes them to the queue's row if there is none. Return them.
 
         An existing row keeps its settings until `sa-jobqueue queues sync` or `sync_queues` writes these; the worker warns
-        of each difference. The parameters are those of `QueueSettings`: `name`, `fairness_key`, `weight`,
-        `concurrency_per_key`, `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `retry`,
-        `retention`.
+        of each difference. `name`, `settings`: those of `QueueSettings`.
         Raises: InvalidOptionError naming the field, or a name that is declared already. Nothing is declared then.
         """
-        if (name, fairness_key) in self._queues:
-            raise InvalidOptionError("name", f"{named(queue_key_of(name, fairness_key))} is declared already")
-        declared = QueueSettings(
-            name=name,
-            fairness_key=fairness_key,
-            weight=weight,
-            concurrency_per_key=concurrency_per_key,
-            global_concurrency=global_concurrency,
-            rate_limit=rate_limit,
-            rate_period=rate_period,
-            rate_burst=rate_burst,
-            rate_algorithm=rate_algorithm,
-            retry=retry,
-            retention=retention,
-        )
-        self._queues[name, fairness_key] = declared
+        declared = QueueSettings(name, **settings)
+        key = declared.name, declared.fairness_key
+        if key in self._queues:
+            raise InvalidOptionError("name", f"{named(queue_key_of(*key))} is declared already")
+        self._queues[key] = declared
         return declared
 
     @property

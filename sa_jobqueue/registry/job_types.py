@@ -5,13 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-import os
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import fields as dataclass_fields
 from typing import Any, Final, NotRequired, Required
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -23,7 +22,6 @@ from sa_jobqueue.errors import (
     DuplicateJobTypeError,
     InvalidBlockersError,
     InvalidHandlerError,
-    InvalidOptionError,
     InvalidOutputError,
     InvalidPayloadError,
     UndeclaredContinuationError,
@@ -31,13 +29,11 @@ from sa_jobqueue.errors import (
     UnreadableInputError,
 )
 from sa_jobqueue.payloads import Codec, Unreadable
-from sa_jobqueue.policies.fairness import FairnessBy
-from sa_jobqueue.policies.retention import Retention
-from sa_jobqueue.policies.retry import RetryPolicy
-from sa_jobqueue.registry.batches import BatchRule, outcome_of
-from sa_jobqueue.registry.codecs import Codecs, PayloadCodec, opened, sealed
+from sa_jobqueue.registry.batches import BatchRule, outcome_of, payload_of
+from sa_jobqueue.registry.codecs import Codecs, opened, sealed
 from sa_jobqueue.registry.dependencies import Provider, Providers
 from sa_jobqueue.registry.middleware import Middleware
+from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options
 from sa_jobqueue.registry.surroundings import Surrounding
 from sa_jobqueue.shapes import item_name, name_of
 from sa_jobqueue.types import Json
@@ -47,9 +43,6 @@ Upcaster = Callable[[Any], Any]
 
 INJECTED: Final = (AsyncSession, Session, AttemptContext, Blockers)
 """What the worker itself gives to handlers that ask for it."""
-
-LEAST_MEMORY: Final = 128 * 2**20
-"""Bytes. An interpreter that has imported SQLAlchemy, Pydantic and this library holds some 75 MiB."""
 
 
 class Registry:
@@ -115,20 +108,10 @@ class Registry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobType:
-    """A job type: everything that a worker needs to run its jobs."""
+class JobType(HandlerOptions):
+    """A job type: everything that a worker needs to run its jobs; the options are those of its handler."""
 
-    name: str
     func: Callable[..., Any]
-    queue: str
-    priority: int
-    max_attempts: int
-    timeout: timedelta | None
-    retry: RetryPolicy | None
-    """None: as is said of the queue, or the library's own."""
-    version: int
-    concurrency: int | None
-    """How many of it one worker runs at a time; None: as many as it has slots."""
     is_async: bool
     takes_input: bool
     session_argument: str | None
@@ -157,26 +140,23 @@ class JobType:
     """The registry that it is declared in."""
     provided: Mapping[str, Provider[Any]] = field(default_factory=dict)
     """Providers by the name of the argument."""
-    isolated: bool = False
-    """Whether attempts run in a child process of the worker."""
-    memory_limit: int | None = None
-    """Maximum memory of such a process in bytes; None without a limit."""
-    retention: Retention | None = None
-    """How long chains that begin with it are kept, where that is said of this type."""
-    fairness_by: FairnessBy | None = None
-    """How to get the fairness key of a payload; None where only `fairness_key` does."""
-    rate_cost: int | None = None
-    """How much each attempt counts against rates; None for one."""
     batch: BatchRule | None = None
     """Batching, if its function takes many jobs in one call; `input` and `output` then describe one of them."""
-
-    codec: PayloadCodec | None = None
-    """Codec for stored inputs and outputs; None to store them as JSON."""
     codecs: Codecs = field(default_factory=Codecs)
     """Finds the codec of a stored payload: that of the type, or of a chain that its job waited for."""
 
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Annotations of the parameters that are the fields of the payload, by name; empty for one payload as a whole."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.type_name
+
+    @property
+    def isolated(self) -> bool:
+        """Whether attempts run in a child process of the worker."""
+        return self.isolation is not None
 
     def around_attempt(self) -> AbstractContextManager[object]:
         """Return what integrations put around an attempt."""
@@ -318,54 +298,26 @@ def _all(entered: Sequence[Callable[[], AbstractContextManager[object]]]) -> Ite
 
 def describe(
     func: Callable[..., Any],
+    options: Options,
     *,
-    name: str,
-    queue: str,
-    priority: int,
-    max_attempts: int,
-    timeout: timedelta | None,
-    retry: RetryPolicy | None,
-    version: int,
-    concurrency: int | None = None,
     middleware: Sequence[Middleware] = (),
     registry: Registry | None = None,
     providers: Providers | None = None,
-    isolation: str | None = None,
-    memory_limit: int | None = None,
-    retention: Retention | None = None,
-    batch: BatchRule | None = None,
-    fairness_by: FairnessBy | None = None,
-    rate_cost: int | None = None,
-    codec: PayloadCodec | None = None,
     codecs: Codecs | None = None,
     by_fields: bool = False,
 ) -> JobType:
-    """Return the job type of a function, from its signature.
+    """Return the job type of a function, from its signature and checked options.
 
     The first parameter is the payload, unless it is injected. With `by_fields`, all parameters that are not injected are
     fields of the payload. `Session`, `AsyncSession`, `AttemptContext`, `Blockers` and dependencies of `providers` are
-    injected by annotation, at any position. With `batch`, the payload type is that of one item of the list.
-    Raises: InvalidHandlerError for an unsupported signature; InvalidOptionError for an option.
+    injected by annotation, at any position. With `BatchOptions`, the payload type is that of one item of the list.
+    Raises: InvalidHandlerError for an unsupported signature.
     """
     if not (inspect.isfunction(func) or inspect.ismethod(func)):
-        raise InvalidHandlerError(f"{name}: a handler is a function, got {func!r}")
+        raise InvalidHandlerError(f"{options.type_name}: a handler is a function, got {func!r}")
     place = f"{func.__module__}:{func.__qualname__}"
     if inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func):
         raise InvalidHandlerError(f"{place}: a handler returns its output once, it cannot yield")
-    if retry is not None and not callable(retry):
-        raise InvalidOptionError("retry", f"must be a Backoff or a function of (attempt, error), got {retry!r}")
-    if not _is_whole(max_attempts) or max_attempts < 1:
-        raise InvalidOptionError("max_attempts", f"must be a whole number, at least 1, got {max_attempts!r}")
-    if not _is_whole(version) or version < 1:
-        raise InvalidOptionError("version", f"must be a whole number, at least 1, got {version!r}")
-    if concurrency is not None and not (_is_whole(concurrency) and 1 <= concurrency <= 10_000):
-        reason = f"must be a whole number from 1 to 10,000, or None for no limit, got {concurrency!r}"
-        raise InvalidOptionError("concurrency", reason)
-    if timeout is not None and timeout <= timedelta(0):
-        raise InvalidOptionError("timeout", f"must be above zero, or None for no limit, got {timeout}")
-    _check_isolation(isolation, memory_limit)
-    if retention is not None and not isinstance(retention, Retention):
-        raise InvalidOptionError("retention", f"must be a Retention or None, got {retention!r}")
     try:
         hints = typing.get_type_hints(func, include_extras=True)
     except NameError as error:
@@ -417,7 +369,9 @@ def describe(
         raise InvalidHandlerError(f"{place}: an asynchronous handler takes an AsyncSession, not a Session")
     if AsyncSession in injected and not is_async:
         raise InvalidHandlerError(f"{place}: a synchronous handler takes a Session, not an AsyncSession")
-    if isolation is not None and (Session in injected or AsyncSession in injected):
+    names = [one.name for one in dataclass_fields(HandlerOptions) if hasattr(options, one.name)]
+    own: dict[str, Any] = {name: getattr(options, name) for name in names}
+    if own.get("isolation") is not None and (Session in injected or AsyncSession in injected):
         raise InvalidHandlerError(
             f"{place}: an isolated handler is given no session, for it may be killed at any moment: return what it found, "
             "or continue_with a handler that takes a session and writes it"
@@ -426,24 +380,19 @@ def describe(
     if fields:
         takes = _object_of(func, fields)
     returns = _plain(hints.get("return", Any))
-    if batch is not None:
+    batch = None
+    if isinstance(options, BatchOptions):
         if AttemptContext in injected or Blockers in injected:
             raise InvalidHandlerError(
                 f"{place}: an AttemptContext or Blockers is of one attempt, a batch has many: take list[BatchItem[...]], "
                 "which have a context each"
             )
-        takes, batch = batch.of(place, takes)
+        takes, takes_items = payload_of(place, takes)
+        batch = BatchRule(options.max_size, options.max_wait, takes_items)
         returns = outcome_of(returns)
     return JobType(
-        name=name,
+        **own,
         func=_spread(func, is_async=is_async) if fields else func,
-        queue=queue,
-        priority=priority,
-        max_attempts=max_attempts,
-        timeout=timeout,
-        retry=retry,
-        version=version,
-        concurrency=concurrency,
         is_async=is_async,
         takes_input=payload is not None or bool(fields),
         session_argument=injected.get(AsyncSession) or injected.get(Session),
@@ -460,13 +409,7 @@ def describe(
         middleware=middleware,
         registry=Registry() if registry is None else registry,
         provided=provided,
-        isolated=isolation is not None,
-        memory_limit=memory_limit,
-        retention=retention,
         batch=batch,
-        fairness_by=fairness_by,
-        rate_cost=rate_cost,
-        codec=codec,
         codecs=Codecs() if codecs is None else codecs,
         fields=fields,
     )
@@ -504,36 +447,6 @@ def _awaiting(func: Callable[..., Any]) -> Callable[..., Any]:
         return await returned if inspect.isawaitable(returned) else returned
 
     return awaiting
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _check_isolation(isolation: str | None, memory_limit: int | None) -> None:
-    if isolation not in {None, "process"}:
-        raise InvalidOptionError("isolation", f'must be "process", or None for the worker\'s own process, got {isolation!r}')
-    if isolation is not None:
-        _open_standard_streams()
-    if memory_limit is None:
-        return
-    if isolation is None:
-        raise InvalidOptionError("memory_limit", 'is of a process of its own: give isolation="process" with it')
-    if not isinstance(memory_limit, int) or memory_limit < LEAST_MEMORY:
-        raise InvalidOptionError(
-            "memory_limit", f"must be at least {LEAST_MEMORY:,} bytes, which an interpreter needs, got {memory_limit!r}"
-        )
-
-
-def _open_standard_streams() -> None:
-    """Open /dev/null in place of closed standard streams.
-
-    Their numbers would go to what is opened next, such as an event loop, and uvloop aborts when it starts a child process
-    then. So this is done as early as it is known that there will be one.
-    """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # standard error
-        os.set_inheritable(descriptor, True)
-    os.close(descriptor)
 
 
 def _terminal(hint: Any) -> Any:

@@ -1,53 +1,189 @@
-"""What can be said of a queue or a job type beside its jobs: share, limits, retries, and how long it is kept. Pure."""
+"""Settings of queues and job types, each declared once: share, limits, retries and retention. Pure.
+
+The fields of `QueueColumns` are columns of `queue`; `job_type` has those of `Limits`. Statements, the live settings of
+workers, the options of the command line and the forms of the dashboard are derived from them.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.policies.fairness import LONGEST_KEY, is_fairness_key
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention
 from sa_jobqueue.policies.retry import Backoff
-from sa_jobqueue.types import LONGEST, MAX_WEIGHT, MIN_WEIGHT
+from sa_jobqueue.types import LONGEST, MAX_WEIGHT
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
-_MOST: Final = 2**31 - 1
-LIMITS: Final = ("global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm")
-"""Limits of both queues and job types."""
-RETRY: Final = ("retry_base", "retry_factor", "retry_cap")
-"""Retry settings of queues: see `retry_of`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSettings:
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How operators read and write one setting: the metadata of its field."""
+
+    label: str
+    """Its name in a form."""
+    help: str
+    """Its meaning, in one sentence."""
+    empty: str = "no limit"
+    """What holds without it."""
+    most: int = 2**31 - 1
+    """Of numbers: the highest."""
+    of_keys: bool = True
+    """Whether fairness keys have it."""
+    kind: type[Any] = int
+    """Type of its values, from the annotation of its field: int, float, timedelta or RateAlgorithm."""
+
+    def check(self, name: str, value: object) -> None:
+        """Check a value. Raises: InvalidOptionError naming the setting."""
+        if self.kind is int and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= self.most):
+            raise InvalidOptionError(name, f"must be a whole number from 1 to {self.most:,}, got {value!r}")
+        if self.kind is timedelta and not (isinstance(value, timedelta) and timedelta(0) < value <= LONGEST):
+            raise InvalidOptionError(name, f"must be a timedelta above zero, or None, got {value!r}")
+        if self.kind is RateAlgorithm and value not in list(RateAlgorithm):  # a list: refuses what cannot be hashed, too
+            reason = f"must be one of {', '.join(RateAlgorithm)}, or None for a bucket, got {value!r}"
+            raise InvalidOptionError(name, reason)
+
+
+def settings_of(of: type[Limits]) -> dict[str, Setting]:
+    """Return the settings that a class has, by name."""
+    found = {}
+    for name, hint in get_type_hints(of, include_extras=True).items():
+        if get_origin(hint) is Annotated:
+            held, setting = get_args(hint)
+            found[name] = replace(setting, kind=next(iter(get_args(held)), held))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Limits of a queue, a fairness key or a job type, across all workers. None means no limit.
+
+    `global_concurrency`: maximum number of its jobs that run at a time.
+    `rate_limit`: how many jobs may start within `rate_period`, each counted with its `rate_cost`. `rate_burst`: how many
+    may start together after a pause; `rate_limit` by default. `rate_algorithm`: a token bucket by default; a sliding window
+    has no burst.
+    """
+
+    global_concurrency: Annotated[
+        int | None, Setting("Concurrency", "Maximum number of jobs to run at a time, across all workers.")
+    ] = None
+    rate_limit: Annotated[
+        int | None, Setting("Rate limit", "Maximum number of jobs to start per period, across all workers.")
+    ] = None
+    rate_period: Annotated[timedelta | None, Setting("Rate period", "Period of the rate limit, such as 1m.", empty="1m")] = (
+        None
+    )
+    rate_burst: Annotated[
+        int | None,
+        Setting("Rate burst", "Maximum number of jobs to start together after an idle time.", empty="the rate limit"),
+    ] = None
+    rate_algorithm: Annotated[
+        RateAlgorithm | str | None,
+        Setting("Rate algorithm", "token_bucket, or sliding_window (exact in any period).", empty="default"),
+    ] = None
+
+    def _check(self) -> None:
+        for name, setting in settings_of(type(self)).items():
+            if (value := getattr(self, name)) is not getattr(type(self), name):  # the default needs no check
+                setting.check(name, value)
+        if (self.rate_limit is None) != (self.rate_period is None):
+            raise InvalidOptionError("rate_period", "must be set if and only if rate_limit is set")
+        for name in ("rate_burst", "rate_algorithm"):
+            if getattr(self, name) is not None and self.rate_limit is None:
+                raise InvalidOptionError(name, "needs rate_limit and rate_period")
+        if self.rate_algorithm == RateAlgorithm.SLIDING_WINDOW and self.rate_burst is not None:
+            reason = "must be None for a sliding_window, which may start rate_limit jobs at once"
+            raise InvalidOptionError("rate_burst", reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueShare:
+    """The share of a queue or a fairness key.
+
+    `weight`: its share among the queues of a worker, or among the other keys; 1 to 100.
+    `concurrency_per_key`: maximum number of running jobs, across all workers, of each fairness key that has no limit itself.
+    """
+
+    weight: Annotated[int, Setting("Weight", "Share relative to other queues, 1 to 100.", empty="1", most=MAX_WEIGHT)] = 1
+    concurrency_per_key: Annotated[
+        int | None,
+        Setting(
+            "Concurrency per key",
+            "Maximum number of jobs per fairness key to run at a time, across all workers.",
+            of_keys=False,
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueColumns(Limits, QueueShare):
+    """All settings of a queue or a fairness key, as its row has them.
+
+    `retry_base`, `retry_factor`, `retry_cap`: backoff of jobs whose handlers have no retry policy.
+    `retain_completed`, `retain_cancelled`, `retain_dead`: how long ended chains are kept.
+    """
+
+    retry_base: Annotated[
+        timedelta | None,
+        Setting("Retry: first wait", "Initial backoff, such as 10s, for job types without a retry policy.", empty="default"),
+    ] = None
+    retry_factor: Annotated[
+        float | None, Setting("Retry: factor", "Factor by which the backoff grows with each attempt.", empty="2")
+    ] = None
+    retry_cap: Annotated[timedelta | None, Setting("Retry: longest wait", "Maximum backoff, such as 6h.", empty="1h")] = None
+    retain_completed: Annotated[
+        timedelta | None,
+        Setting("Keep completed", "Retention of completed chains, such as 30d.", empty="default", of_keys=False),
+    ] = None
+    retain_cancelled: Annotated[
+        timedelta | None, Setting("Keep cancelled", "Retention of cancelled chains.", empty="default", of_keys=False)
+    ] = None
+    retain_dead: Annotated[
+        timedelta | None, Setting("Keep dead", "Retention of dead chains.", empty="default", of_keys=False)
+    ] = None
+
+    @property
+    def retry(self) -> Backoff | None:
+        """The backoff; None if none of it is set."""
+        given = {"base": self.retry_base, "factor": self.retry_factor, "cap": self.retry_cap}
+        own: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return Backoff(**own) if own else None
+
+    def of_queue(self, name: str, fairness_key: str = "") -> QueueSettings:
+        """Return them as the settings of a queue. Raises: InvalidOptionError."""
+        retention = Retention(completed=self.retain_completed, cancelled=self.retain_cancelled, dead=self.retain_dead)
+        limits = {one: getattr(self, one) for one in settings_of(QueueSettings)}
+        return QueueSettings(name, fairness_key=fairness_key, retry=self.retry, retention=retention, **limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueName:
+    """A queue, or a fairness key in it; the key is empty for the queue itself."""
+
+    name: str = field(kw_only=False)
+    fairness_key: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueSettings(Limits, QueueShare, QueueName):
     """Settings of a queue, stored in its row. A queue without a row has the defaults. None means no limit.
 
     `name`: name of the queue. `fairness_key`: the key that these settings apply to, in addition to those of its queue;
     empty for the queue itself. `weight`: its share among the queues of a worker, or among the other keys; 1 to 100.
     `global_concurrency`: maximum number of its jobs that run at a time, across all workers. `concurrency_per_key`: the same
     for each fairness key that has no limit itself.
-    `rate_limit`: how many jobs may start within `rate_period`, across all workers, each counted with its `rate_cost`.
-    `rate_burst`: how many may start together after a pause; `rate_limit` by default. `rate_algorithm`: a token bucket by
-    default; a sliding window has no burst.
+    `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`: as in `Limits`.
     `retry`: backoff of jobs whose handlers have no retry policy, with jitter; None means `Backoff()`. `retention`: how long
     ended chains are kept; only for queues, not for fairness keys.
     Raises: InvalidOptionError naming the field.
     """
 
-    name: str
-    fairness_key: str = ""
-    weight: int = 1
-    concurrency_per_key: int | None = None
-    global_concurrency: int | None = None
-    rate_limit: int | None = None
-    rate_period: timedelta | None = None
-    rate_burst: int | None = None
-    rate_algorithm: RateAlgorithm | str | None = None
     retry: Backoff | None = None
     retention: Retention = NO_RETENTION
 
@@ -57,10 +193,7 @@ class QueueSettings:
         if self.fairness_key and self.concurrency_per_key is not None:
             reason = "is a setting of the queue, for each of its keys; use global_concurrency, or omit fairness_key"
             raise InvalidOptionError("concurrency_per_key", reason)
-        _check_number("weight", self.weight, MIN_WEIGHT, MAX_WEIGHT)
-        if self.concurrency_per_key is not None:
-            _check_number("concurrency_per_key", self.concurrency_per_key, 1, _MOST)
-        _check_limits(self)
+        self._check()
         if self.retry is not None:
             _check_retry(self.retry)
         if not isinstance(self.retention, Retention):
@@ -76,52 +209,36 @@ class QueueSettings:
     @property
     def row(self) -> dict[str, Any]:
         """Values of the row, by column."""
-        ages = self.retention
-        retained = {"retain_completed": ages.completed, "retain_cancelled": ages.cancelled, "retain_dead": ages.dead}
-        wait = self.retry
-        retried = (None, None, None) if wait is None else (wait.base, wait.factor, wait.cap)
-        return {
-            "name": self.name,
-            "fairness_key": self.fairness_key,
-            "weight": self.weight,
-            "concurrency_per_key": self.concurrency_per_key,
-            **_limits(self),
-            **dict(zip(RETRY, retried, strict=True)),
-            **retained,
-        }
+        parts = {"retry": self.retry, "retain": self.retention}
+        own = {name: getattr(self, name) for name in ("name", "fairness_key", *settings_of(QueueSettings))}
+        split = {one: one.split("_") for one in settings_of(QueueColumns) if one not in own}
+        return own | {one: getattr(parts[part], of, None) for one, (part, of) in split.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeSettings:
+@dataclass(frozen=True, kw_only=True)
+class TypeName:
+    """A job type."""
+
+    type_name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypeSettings(Limits, TypeName):
     """Settings of a job type, stored in its row. A type without a row has the defaults.
 
-    `type_name`: name of the job type. The other fields are those of `QueueSettings`, and apply to all jobs of the type.
+    `type_name`: name of the job type. The other fields are those of `Limits`, and apply to all jobs of the type.
 
     Raises: InvalidOptionError naming the field.
     """
 
-    type_name: str
-    global_concurrency: int | None = None
-    rate_limit: int | None = None
-    rate_period: timedelta | None = None
-    rate_burst: int | None = None
-    rate_algorithm: RateAlgorithm | str | None = None
-
     def __post_init__(self) -> None:
         check_names("type_name", [self.type_name])
-        _check_limits(self)
+        self._check()
 
     @property
     def row(self) -> dict[str, Any]:
         """Values of the row, by column."""
-        return {"type_name": self.type_name, **_limits(self)}
-
-
-def retry_of(row: Any) -> Backoff | None:
-    """Return the backoff in the columns `RETRY` of a queue's row; None if they are null."""
-    if row.retry_base is None:
-        return None
-    return Backoff(base=row.retry_base, factor=row.retry_factor, cap=row.retry_cap)
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 def check_names(field: str, names: Any) -> None:
@@ -140,32 +257,6 @@ def check_fairness_key(key: object) -> None:
         raise InvalidOptionError("fairness_key", reason)
 
 
-def _limits(settings: QueueSettings | TypeSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in LIMITS}
-
-
-def _check_limits(settings: QueueSettings | TypeSettings) -> None:
-    for field in ("global_concurrency", "rate_limit", "rate_burst"):
-        if getattr(settings, field) is not None:
-            _check_number(field, getattr(settings, field), 1, _MOST)
-    period = settings.rate_period
-    if period is not None and (not isinstance(period, timedelta) or not timedelta(0) < period <= LONGEST):
-        raise InvalidOptionError("rate_period", f"must be a timedelta above zero, or None, got {period!r}")
-    if (settings.rate_limit is None) != (period is None):
-        raise InvalidOptionError("rate_period", "must be set if and only if rate_limit is set")
-    if settings.rate_burst is not None and settings.rate_limit is None:
-        raise InvalidOptionError("rate_burst", "needs rate_limit and rate_period")
-    if settings.rate_algorithm is None:
-        return
-    if settings.rate_algorithm not in list(RateAlgorithm):  # a list: what cannot be hashed is refused as well
-        reason = f"must be one of {', '.join(RateAlgorithm)}, or None for a bucket, got {settings.rate_algorithm!r}"
-        raise InvalidOptionError("rate_algorithm", reason)
-    if settings.rate_limit is None:
-        raise InvalidOptionError("rate_algorithm", "needs rate_limit and rate_period")
-    if settings.rate_algorithm == RateAlgorithm.SLIDING_WINDOW and settings.rate_burst is not None:
-        raise InvalidOptionError("rate_burst", "must be None for a sliding_window, which may start rate_limit jobs at once")
-
-
 def _check_retry(retry: object) -> None:
     if not isinstance(retry, Backoff):
         raise InvalidOptionError("retry", f"must be a Backoff, or None; only a handler can have a function: got {retry!r}")
@@ -173,8 +264,3 @@ def _check_retry(retry: object) -> None:
         raise InvalidOptionError("retry", "must have jitter=True: only a handler's Backoff can be without jitter")
     if not retry.factor < math.inf or retry.cap > LONGEST:
         raise InvalidOptionError("retry", f"of a queue has a finite factor, and a cap of at most {LONGEST}, got {retry!r}")
-
-
-def _check_number(field: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InvalidOptionError(field, f"must be a whole number from {low} to {high:,}, got {value!r}")

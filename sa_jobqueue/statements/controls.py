@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import INTERVAL
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
+from sa_jobqueue.statements.queues import SETTINGS
+
+COLUMNS: Final = ("is_paused", *SETTINGS)
+"""The settings of a queue or a job type, as `of_worker` returns them."""
 
 
 @once_a_model
@@ -15,66 +20,36 @@ def of_worker(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the settings of the queues and job types of one worker, of their fairness keys, and of the worker itself.
 
     Parameters: `queues`, `types`, `worker_id`.
-    Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `fairness_key`, `is_paused`,
-    `weight`, `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`,
-    `concurrency_per_key`, `retry_base`, `retry_factor`, `retry_cap`; of the worker `global_concurrency` is the concurrency
-    asked for, null for its own. Unordered. Locks: none. Index: the primary keys; all of `queue` and of `worker`, which are
-    small.
+    Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `fairness_key`, and those of `COLUMNS`,
+    null for what is not set; of the worker `global_concurrency` is the concurrency asked for, null for its own. Unordered.
+    Locks: none. Index: the primary keys; all of `queue` and of `worker`, which are small.
     """
     queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)
-
-    def rows(what: str, of: Any, *columns: Any) -> sa.Select[Any]:
-        return sa.select(sa.literal_column(f"'{what}'", sa.Text).label("kind"), *columns).select_from(of)
-
-    def limits(of: Any) -> list[Any]:
-        period = clamped(of.c.rate_period).label("rate_period")
-        return [of.c.global_concurrency, of.c.rate_limit, period, of.c.rate_burst, of.c.rate_algorithm]
-
     no_key = sa.literal_column("''", sa.Text)
-    one, nothing = sa.literal_column("1", sa.Integer), sa.cast(sa.null(), sa.Integer)
-    no_retry = [sa.cast(sa.null(), sa.Interval), sa.cast(sa.null(), sa.Double), sa.cast(sa.null(), sa.Interval)]
-    settings = sa.union_all(
-        rows(
-            "queue",
-            queue,
-            queue.c.name,
-            queue.c.fairness_key,
-            queue.c.paused_at.is_not(None).label("is_paused"),
-            queue.c.weight,
-            *limits(queue),
-            queue.c.concurrency_per_key,
-            queue.c.retry_base,
-            queue.c.retry_factor,
-            queue.c.retry_cap,
-        ).where(queue.c.name == sa.any_(array("queues", sa.Text()))),
-        rows(
-            "type",
-            kind,
-            kind.c.type_name,
-            no_key,
-            kind.c.paused_at.is_not(None),
-            one,
-            *limits(kind),
-            nothing,
-            *no_retry,
-        ).where(kind.c.type_name == sa.any_(array("types", sa.Text()))),
-        rows(
-            "worker",
-            worker,
-            worker.c.id,
-            no_key,
-            sa.literal_column("false"),
-            one,
-            worker.c.concurrency_requested,
-            nothing,
-            sa.cast(sa.null(), sa.Interval),
-            nothing,
-            sa.cast(sa.null(), sa.Text),
-            nothing,
-            *no_retry,
-        ).where(worker.c.id == sa.bindparam("worker_id", type_=sa.Text)),
+
+    def rows(what: str, key: Any, fairness_key: Any, own: dict[str, Any]) -> sa.Select[Any]:
+        named = [
+            sa.literal_column(f"'{what}'", sa.Text).label("kind"),
+            key.label("name"),
+            fairness_key.label("fairness_key"),
+        ]
+        nulls = {name: sa.cast(sa.null(), queue.c[name].type) for name in SETTINGS}
+        return sa.select(*named, *((own[name] if name in own else nulls[name]).label(name) for name in COLUMNS))
+
+    def settings(of: Any) -> dict[str, Any]:
+        own = {name: of.c[name] for name in SETTINGS if name in of.c}
+        clamps = {name: clamped(one) for name, one in own.items() if isinstance(one.type, INTERVAL)}
+        return {"is_paused": of.c.paused_at.is_not(None)} | own | clamps
+
+    asked = {"is_paused": sa.literal_column("false"), "global_concurrency": worker.c.concurrency_requested}
+    found = sa.union_all(
+        rows("queue", queue.c.name, queue.c.fairness_key, settings(queue)).where(
+            queue.c.name == sa.any_(array("queues", sa.Text()))
+        ),
+        rows("type", kind.c.type_name, no_key, settings(kind)).where(kind.c.type_name == sa.any_(array("types", sa.Text()))),
+        rows("worker", worker.c.id, no_key, asked).where(worker.c.id == sa.bindparam("worker_id", type_=sa.Text)),
     ).subquery("setting")
-    return sa.select(*settings.c)
+    return sa.select(*found.c)
 
 
 @once_a_model

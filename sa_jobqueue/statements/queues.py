@@ -15,15 +15,11 @@ from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
-from sa_jobqueue.registry.settings import RETRY
+from sa_jobqueue.registry.settings import QueueColumns, settings_of
 from sa_jobqueue.statements._parts import array, clamped, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
-SETTINGS: Final = (
-    *("weight", "concurrency_per_key", "global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
-    *RETRY,
-    *("retain_completed", "retain_cancelled", "retain_dead"),
-)
+SETTINGS: Final = tuple(settings_of(QueueColumns))
 """The columns that limit the jobs of a queue; a job type has some of them."""
 DECLARED: Final = ("queue", "priority", "max_attempts", "timeout")
 """The columns of a job type that its handler declares, and workers record."""

@@ -22,6 +22,7 @@ from sa_jobqueue.errors import (
     UnreadableInputError,
 )
 from sa_jobqueue.registry.job_types import JobType, describe
+from sa_jobqueue.registry.options import HandlerOptions
 from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
 from sa_jobqueue.worker.finish import outcomes
 from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, fingerprint_of, of_error, released
@@ -37,7 +38,7 @@ FAILED, TIMED_OUT = AttemptOutcome.FAILED, AttemptOutcome.TIMED_OUT
 def job_type(policy: Callable[[int, BaseException], timedelta | None] = lambda attempt, error: attempt * SECOND) -> JobType:
     def handler() -> None: ...
 
-    return describe(handler, name="test", queue="default", priority=0, max_attempts=3, timeout=None, retry=policy, version=1)
+    return describe(handler, HandlerOptions("test", retry=policy))
 
 
 @pytest.mark.parametrize(

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from sa_jobqueue import Backoff
+from sa_jobqueue import Backoff, Job
+from sa_jobqueue.cli.queues import queues
+from sa_jobqueue.cli.types import types
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.operations import QueueStatus
 from sa_jobqueue.policies.retention import Retention
+from sa_jobqueue.registry.settings import Limits, QueueColumns, settings_of
 from sa_jobqueue.settings import QueueSettings
+from sa_jobqueue.worker.background.settings import Control
 
 MINUTE = timedelta(minutes=1)
+
+
+def test_a_declared_setting_is_a_column_a_live_setting_and_an_option() -> None:
+    declared = set(settings_of(QueueColumns))
+    assert declared == {column for column in declared if column in Job.Queue.__table__.c}
+    assert declared <= {one.name for one in fields(Control)} & {one.name for one in fields(QueueStatus)}
+    assert declared <= set(QueueSettings("mail").row)
+    assert declared <= {option.name for option in queues.commands["set"].params}
+    assert set(settings_of(Limits)) <= {option.name for option in types.commands["set"].params}
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,14 @@ async def sweep_async(session: AsyncSession) -> int:
     return 1
 
 
+# Options of handlers and settings of queues have types, though they are declared elsewhere.
+jobs.handler("options", max_attempts="8")  # E: incompatible type "str"; expected "int"
+jobs.handler("options", attempts=8)  # E: Unexpected keyword argument "attempts"
+jobs.keyword_handler("options", priority="high")  # E: incompatible type "str"; expected "int"
+jobs.batch_handler("options")  # E: Missing named argument "max_size"
+jobs.batch_handler("options", max_size=10, isolation="process")  # E: Unexpected keyword argument "isolation"
+jobs.queue("mail", weight="1")  # E: incompatible type "str"; expected "int"
+
 # What is kept: the payload's type, the output's, and the class of the jobs.
 assert_type(plain, Handler[Order, int, Job])
 assert_type(injected, Handler[Order, int, Job])

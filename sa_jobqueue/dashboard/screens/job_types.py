@@ -18,7 +18,7 @@ from sa_jobqueue.operations import (
     upsert_job_type,
 )
 from sa_jobqueue.policies.rates import RateAlgorithm
-from sa_jobqueue.registry.settings import TypeSettings
+from sa_jobqueue.registry.settings import Limits, TypeSettings, settings_of
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -40,6 +40,7 @@ def view(context: Context) -> dict[str, Any]:
         "names": names,
         "one": one,
         "seen": forms.seen(one.updated_at if one else None),
+        "settings": settings_of(Limits),
         "algorithms": list(RateAlgorithm),
         "next_url": None if page.next is None else context.url("job-types", after=page.next),
     }
@@ -70,7 +71,8 @@ def _resume(context: Context, session: Session) -> Outcome:
 
 
 def _settings(context: Context) -> TypeSettings:
-    return TypeSettings(type_name=forms.name(context, "job type"), **forms.limits(context))
+    limits = forms.settings(context, Limits)
+    return TypeSettings(type_name=forms.name(context, "job type"), **vars(limits))
 
 
 def _preview_upsert(context: Context, session: Session) -> Preview:

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
-from sa_jobqueue.dashboard.parameters import ParameterError, Params
+from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview, Screen
 from sa_jobqueue.operations import (
     QueueStatus,
@@ -21,10 +21,7 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.policies.fairness import named, queue_key_of
 from sa_jobqueue.policies.rates import RateAlgorithm
-from sa_jobqueue.policies.retention import Retention
-from sa_jobqueue.policies.retry import Backoff
-from sa_jobqueue.registry.settings import QueueSettings
-from sa_jobqueue.types import MAX_WEIGHT, MIN_WEIGHT
+from sa_jobqueue.registry.settings import QueueColumns, QueueSettings, settings_of
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -61,6 +58,7 @@ def view(context: Context) -> dict[str, Any]:
         "key": key,
         "one": one,
         "seen": forms.seen(one.updated_at if one else None),
+        "settings": {name: each for name, each in settings_of(QueueColumns).items() if each.of_keys or not key},
         "algorithms": list(RateAlgorithm),
         "next_url": None if page.next is None else context.url("queues", after=page.next[0], after_key=page.next[1]),
     }
@@ -102,30 +100,10 @@ def _resume(context: Context, session: Session) -> Outcome:
 
 
 def _settings(context: Context) -> QueueSettings:
-    """Return the settings in a form; an empty field is no limit, or the default."""
-    params = context.params
-    ages = {outcome: params.duration(f"retain_{outcome}") for outcome in ("completed", "cancelled", "dead")}
-    return QueueSettings(
-        name=forms.name(context, "queue"),
-        fairness_key=params.text("fairness_key") or "",
-        weight=params.number("weight", low=MIN_WEIGHT, high=MAX_WEIGHT, default=1),
-        concurrency_per_key=params.whole("concurrency_per_key"),
-        retry=_retry(params),
-        retention=Retention(**ages),
-        **forms.limits(context),
-    )
-
-
-def _retry(params: Params) -> Backoff | None:
-    base, factor, cap = params.duration("retry_base"), params.decimal("retry_factor"), params.duration("retry_cap")
-    if base is not None:
-        default = Backoff()
-        return Backoff(
-            base=base, factor=default.factor if factor is None else factor, cap=default.cap if cap is None else cap
-        )
-    if (factor, cap) != (None, None):
+    columns = forms.settings(context, QueueColumns)
+    if columns.retry_base is None and (columns.retry_factor, columns.retry_cap) != (None, None):
         raise ParameterError("retry_base", "is missing: a backoff has an initial wait")
-    return None
+    return columns.of_queue(forms.name(context, "queue"), context.params.text("fairness_key") or "")
 
 
 def _standing(context: Context, session: Session, settings: QueueSettings) -> QueueStatus | None:

@@ -30,7 +30,7 @@ from sa_jobqueue.operations.queues import Differences, add_declared_queues, reco
 from sa_jobqueue.policies.fairness import label_of, queue_key_of
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.registry.settings import RETRY, QueueSettings, retry_of
+from sa_jobqueue.registry.settings import QueueColumns, QueueSettings
 from sa_jobqueue.statements import controls
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
@@ -49,37 +49,12 @@ _PACE: Final = 0.05
 """Minimum seconds between two reads: changes in quick succession are read together."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Control:
+@dataclass(frozen=True, kw_only=True)
+class Control(QueueColumns):
     """Settings of one queue or job type; the defaults apply if there are none."""
 
     is_paused: bool = False
     """Whether none of its jobs is started."""
-    weight: int = 1
-    """Of a queue, relative to the others; 1 to 100."""
-    global_concurrency: int | None = None
-    """Maximum number of its jobs that run at a time across all workers."""
-    rate_limit: int | None = None
-    """Maximum number of its jobs that start within `rate_period` across all workers."""
-    rate_period: timedelta | None = None
-    """Period of `rate_limit`."""
-    rate_burst: int | None = None
-    """How many may start together after a pause; None: `rate_limit`."""
-    rate_algorithm: str | None = None
-    """How starts are counted, a `RateAlgorithm`; None: a token bucket."""
-    concurrency_per_key: int | None = None
-    """Maximum number of jobs of each fairness key that run at a time across all workers, unless the key has a limit."""
-    retry_base: timedelta | None = None
-    """Initial backoff of job types without a retry policy; None: the default of `Backoff`, as for the next two."""
-    retry_factor: float | None = None
-    """Factor of that backoff."""
-    retry_cap: timedelta | None = None
-    """Maximum of that backoff."""
-
-    @property
-    def retry(self) -> Backoff | None:
-        """The backoff of the queue's jobs whose handlers have none; None if not set."""
-        return retry_of(self)
 
     @property
     def is_limited(self) -> bool:
@@ -88,12 +63,6 @@ class Control:
 
 
 DEFAULTS: Final = Control()
-_COLUMNS: Final = (
-    *("is_paused", "weight", "global_concurrency", "rate_limit", "rate_period", "rate_burst", "rate_algorithm"),
-    "concurrency_per_key",
-    *RETRY,
-)
-_GLOBAL_CONCURRENCY: Final = _COLUMNS.index("global_concurrency")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,11 +185,12 @@ class ControlReader(Component):
             rows = await self._statement.execute(connection, self._parameters)
         found: dict[str, dict[str, Control]] = {"queue": {}, "type": {}}
         concurrency = None
-        for kind, name, fairness_key, *setting in rows:
+        for kind, name, fairness_key, *values in rows:
+            setting = {one: value for one, value in zip(controls.COLUMNS, values, strict=True) if value is not None}
             if kind == "worker":
-                concurrency = setting[_GLOBAL_CONCURRENCY]
+                concurrency = setting.get("global_concurrency")
                 continue
-            found[kind][queue_key_of(name, fairness_key)] = Control(**dict(zip(_COLUMNS, setting, strict=True)))
+            found[kind][queue_key_of(name, fairness_key)] = Control(**setting)
         missing = self._types.keys() - found["type"].keys() - set(self._quarantine.quarantined(RefusedWrite.RECORD_TYPE))
         if missing and RefusedWrite.RECORD_TYPE in self._written and RefusedWrite.RECORD_TYPE not in self._denied:
             self._written.discard(RefusedWrite.RECORD_TYPE)  # an operator has deleted the row
