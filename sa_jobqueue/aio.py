@@ -19,7 +19,7 @@ from typing_extensions import TypeVar
 from sa_jobqueue import operations
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job
-from sa_jobqueue.waiting.aio import wait_chain, wait_chains
+from sa_jobqueue.waiting import aio as waiting
 
 P = ParamSpec("P")
 # The default is that of `model: type[JobT]`, which a type checker would lose where a job itself is returned.
@@ -118,76 +118,7 @@ record_job_types = _awaited(operations.record_job_types)
 upsert_job_type = _awaited(operations.upsert_job_type)
 upsert_queue = _awaited(operations.upsert_queue)
 upsert_schedule = _awaited(operations.upsert_schedule)
+wait_chain = waiting.wait_chain
+wait_chains = waiting.wait_chains
 
-__all__ = [
-    "after_commit",
-    "cancel_chains",
-    "cancel_jobs",
-    "check_schema",
-    "complete_job",
-    "count_blockers",
-    "count_write_chains",
-    "delete_chains",
-    "delete_job_types",
-    "delete_queues",
-    "delete_schedules",
-    "dismiss_dead_letters",
-    "drain_workers",
-    "enqueue",
-    "enqueue_many",
-    "enqueue_many_unique",
-    "enqueue_payloads",
-    "enqueue_unique",
-    "explain_job",
-    "explain_schedule",
-    "fire_schedules",
-    "get_chain",
-    "get_job",
-    "get_job_type",
-    "get_progress",
-    "get_queue",
-    "get_schedule",
-    "group_dead_letters",
-    "list_attempts",
-    "list_audit",
-    "list_awaited_events",
-    "list_blocked_jobs",
-    "list_blockers",
-    "list_chain_jobs",
-    "list_chains",
-    "list_dead_letters",
-    "list_job_types",
-    "list_jobs",
-    "list_queues",
-    "list_rejected_rows",
-    "list_schedules",
-    "list_steps",
-    "list_workers",
-    "list_writes",
-    "lock_chain",
-    "pause_job_types",
-    "pause_queues",
-    "pause_schedules",
-    "prune",
-    "prune_audit",
-    "prune_dead_letters",
-    "prune_writes",
-    "record_job_types",
-    "redrive_dead_letters",
-    "reschedule_jobs",
-    "resize_workers",
-    "resume_job_types",
-    "resume_queues",
-    "resume_schedules",
-    "run_schedule",
-    "send_event",
-    "set_priority",
-    "sync_queues",
-    "sync_schedules",
-    "trigger_jobs",
-    "upsert_job_type",
-    "upsert_queue",
-    "upsert_schedule",
-    "wait_chain",
-    "wait_chains",
-]
+__all__ = [name for name in (*operations.__all__, "wait_chain", "wait_chains") if name in globals()]

@@ -11,7 +11,7 @@ from typing import Final
 from benchmarks.harness import Case, Comparison, Scenario
 from benchmarks.place import Place
 from benchmarks.scenarios import life
-from sa_jobqueue.migrations import versions
+from sa_jobqueue import ddl
 
 _WITHOUT: Final = "without triggers"
 
@@ -29,7 +29,7 @@ def scenario() -> Scenario:
 
 
 def _triggers() -> dict[str, str]:
-    routines = versions.ALL[-1].routines(schema=None, prefix="", id_type="uuid")
+    routines = ddl.ALL[-1].routines(schema=None, prefix="", id_type="uuid")
     found = ((re.match(r"CREATE TRIGGER (\w+) [^;]*? ON job ", routine), routine) for routine in routines)
     return {match[1]: routine for match, routine in found if match}
 

@@ -11,9 +11,9 @@ from sqlalchemy import Connection
 
 from sa_jobqueue.cli._options import Database, app_option, duration, json_option, load_model, with_database
 from sa_jobqueue.cli._output import echo, echo_lines, print_json
+from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.migrations.locking import PATIENCE
-from sa_jobqueue.migrations.versions import LATEST
 
 _VERSION = click.IntRange(0)
 _patience = click.option(

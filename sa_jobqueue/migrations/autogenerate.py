@@ -23,9 +23,9 @@ from alembic.operations import ops
 from alembic.util import PriorityDispatchResult
 from sqlalchemy import Connection, Constraint, MetaData, PrimaryKeyConstraint, String, Table
 
+from sa_jobqueue import ddl
 from sa_jobqueue.errors import SchemaError
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations import versions
 from sa_jobqueue.migrations.operation import MigrateJobQueueOp
 from sa_jobqueue.migrations.ownership import QueueNames
 from sa_jobqueue.migrations.runner import known_version, stamped_version
@@ -51,8 +51,8 @@ def compare_queues(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> Prio
     for layout in _declared(context.metadata):
         queue = _Queue(context, context.connection, layout)
         queue.take_out(upgrade_ops)
-        if queue.version != versions.LATEST:
-            migrations.append(MigrateJobQueueOp(layout, from_version=queue.version, to_version=versions.LATEST))
+        if queue.version != ddl.LATEST:
+            migrations.append(MigrateJobQueueOp(layout, from_version=queue.version, to_version=ddl.LATEST))
     upgrade_ops.ops[:0] = migrations
     _keep_orphans(context, upgrade_ops)
     if not _declared(context.metadata):
@@ -158,7 +158,7 @@ class _Queue:
     def _warn(self, change: ops.MigrateOperation) -> None:
         # At another version than the latest, differences are what the migration is for. And a model that spells out the
         # default schema always differs for Alembic, which never does.
-        if self.version == versions.LATEST and self.names.layout.schema != _place(None, self.context):
+        if self.version == ddl.LATEST and self.names.layout.schema != _place(None, self.context):
             _LOG.warning(
                 "%s differs from version %d of the job queue, and no migration is written for what is the library's own. "
                 "Alembic would have written %s of %s",
@@ -209,7 +209,7 @@ def _warn_of_unknown(connection: Connection) -> None:
     """Name the queues that the application uses and Alembic was not given, unless their tables are migrated elsewhere."""
     for model in _used_models():
         try:
-            is_migrated = known_version(connection, model.__jobqueue__) == versions.LATEST
+            is_migrated = known_version(connection, model.__jobqueue__) == ddl.LATEST
         except SchemaError:  # a table of another program has the name
             continue
         if not is_migrated:

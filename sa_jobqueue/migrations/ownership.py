@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Table
 
+from sa_jobqueue import ddl
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations import versions
 from sa_jobqueue.models import Job
 
 
@@ -28,10 +28,10 @@ class QueueNames:
         """Take the names from the ready-made models: another queue's differ by their prefix alone."""
         columns, rules = {}, {}
         for noun, table in _ready_made_tables().items():
-            columns[layout.name(noun)] = frozenset(column.name for column in table.columns) | versions.RETIRED
+            columns[layout.name(noun)] = frozenset(column.name for column in table.columns) | ddl.RETIRED
             names = [*(rule.name for rule in table.constraints), *(index.name for index in table.indexes)]
             rules[layout.name(noun)] = frozenset(layout.name(str(name)) for name in names)
-        retired = frozenset(layout.name(noun) for noun in versions.RETIRED)
+        retired = frozenset(layout.name(noun) for noun in ddl.RETIRED)
         return cls(
             layout,
             columns,

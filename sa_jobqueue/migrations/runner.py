@@ -18,6 +18,7 @@ from typing import Final
 
 from sqlalchemy import Connection, text
 
+from sa_jobqueue import ddl
 from sa_jobqueue.errors import (
     InvalidOptionError,
     SchemaError,
@@ -27,7 +28,7 @@ from sa_jobqueue.errors import (
     require_postgresql,
 )
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations import ahead, versions
+from sa_jobqueue.migrations import ahead
 from sa_jobqueue.migrations.locking import PATIENCE, with_short_locks
 from sa_jobqueue.models.base import stamp, verbatim
 
@@ -48,13 +49,13 @@ def statements(layout: Layout, *, from_version: int, to_version: int) -> list[st
     for option, version in (("from_version", from_version), ("to_version", to_version)):
         if version < 0:
             raise InvalidOptionError(option, f"must be 0 (no tables) or a schema version, got {version}")
-        if version > versions.LATEST:
+        if version > ddl.LATEST:
             raise _too_new(f"the migration of {layout.qualified('job')} names", version)
     names = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
     if from_version <= to_version:
-        steps = [step.upgrade(**names) for step in versions.ALL[from_version:to_version]]
+        steps = [step.upgrade(**names) for step in ddl.ALL[from_version:to_version]]
     else:
-        steps = [step.downgrade(**names) for step in reversed(versions.ALL[to_version:from_version])]
+        steps = [step.downgrade(**names) for step in reversed(ddl.ALL[to_version:from_version])]
     return [statement for step in steps for statement in step]
 
 
@@ -74,7 +75,7 @@ def current_version(connection: Connection, layout: Layout) -> int:
         raise SchemaError(
             f"table {job} exists, but its comment does not mark it as a job queue. If it is the application's own table, "
             "use another prefix for the queue: class Job(JobMixin, Base, queue_prefix=...). If it is a queue whose "
-            f"comments were lost, restore its version: COMMENT ON TABLE {job} IS '{stamp(versions.LATEST)}'"
+            f"comments were lost, restore its version: COMMENT ON TABLE {job} IS '{stamp(ddl.LATEST)}'"
         )
     return version
 
@@ -92,7 +93,7 @@ def known_version(connection: Connection, layout: Layout) -> int:
     Raises: SchemaTooNewError for a version that this library does not know; SchemaError as `current_version`.
     """
     version = current_version(connection, layout)
-    if version > versions.LATEST:
+    if version > ddl.LATEST:
         raise _too_new(f"table {layout.qualified('job')} is of", version)
     return version
 
@@ -152,7 +153,7 @@ def upgrade(
     `patience`: as in `migrate`. `layout`: that of the ready-made models by default. `to_version`: None means the latest.
     Locks, Obliges, Raises: as `migrate`.
     """
-    wanted = versions.LATEST if to_version is None else to_version
+    wanted = ddl.LATEST if to_version is None else to_version
     return _walk(connection, layout or Layout(), wanted, up=True, patience=patience)
 
 
@@ -189,7 +190,7 @@ def prepare(
     """
     layout = layout or Layout()
     found = known_version(connection, layout)
-    wanted = versions.LATEST if to_version is None else to_version
+    wanted = ddl.LATEST if to_version is None else to_version
     if not 0 < found < wanted:
         return []
     return ahead.do_ahead(connection, layout, statements(layout, from_version=found, to_version=wanted), patience=patience)
@@ -227,6 +228,4 @@ def _lock(connection: Connection, layout: Layout) -> None:
 
 
 def _too_new(what: str, version: int) -> SchemaTooNewError:
-    return SchemaTooNewError(
-        f"{what} version {version}, this library knows up to {versions.LATEST}: upgrade sa-jobqueue here"
-    )
+    return SchemaTooNewError(f"{what} version {version}, this library knows up to {ddl.LATEST}: upgrade sa-jobqueue here")

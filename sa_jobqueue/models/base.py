@@ -27,10 +27,10 @@ from sqlalchemy.dialects.postgresql.base import ischema_names
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
+from sa_jobqueue import ddl
 from sa_jobqueue.errors import require_postgresql
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations import versions
 from sa_jobqueue.types import JobStatus
 
 REGISTRY_KEY = "sa_jobqueue"
@@ -142,14 +142,14 @@ def register(table: Table, layout: Layout) -> None:
             return  # other tables of the application, which may well be created elsewhere
         require_postgresql(connection.dialect.name)
         layout.check_translation(connection.get_execution_options())
-        for statement in versions.v0001.place(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
+        for statement in ddl.v0001.place(schema=layout.schema, prefix=layout.prefix, id_type=layout.id_type):
             connection.execute(verbatim(statement))
 
     @event.listens_for(table.metadata, "after_create")
     def create_routines(target: MetaData, connection: Connection, tables: Iterable[Table] | None = None, **_: Any) -> None:
         created = {created.name for created in tables or () if created.schema == table.schema}
         places: dict[str, Any] = {"schema": layout.schema, "prefix": layout.prefix, "id_type": layout.id_type}
-        first = versions.v0001
+        first = ddl.v0001
         for routines, nouns in (
             (first.routines, ("job", "job_blocker")),
             (first.dead_letter_triggers, ("job", "job_blocker", "dead_letter")),

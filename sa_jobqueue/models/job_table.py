@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKeyConstraint, Index, PrimaryKeyConstraint, text
 from sqlalchemy.sql.elements import conv
 
+from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.models.base import stamp, storage, within_times
 from sa_jobqueue.policies.fairness import LONGEST_KEY
 from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MIN_PRIORITY

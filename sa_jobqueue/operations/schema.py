@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.sql import visitors
 
+from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.errors import (
     SchemaError,
     SchemaMissingError,
@@ -21,7 +22,6 @@ from sa_jobqueue.errors import (
     UnsupportedServerError,
 )
 from sa_jobqueue.errors.drivers import RAW_ERRORS, diagnose
-from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.base import REGISTRY_KEY
 from sa_jobqueue.statements import schema

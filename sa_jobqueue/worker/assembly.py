@@ -16,6 +16,7 @@ from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.events import ComponentFailed, EventBus, HeartbeatFailing, ProviderFailed, SettingsChanged
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import CancelReason, JobId, WorkerState
+from sa_jobqueue.worker.background.controls import ControlReader, Controls
 from sa_jobqueue.worker.background.heartbeat import Heartbeat, Identity, LeaseGuard
 from sa_jobqueue.worker.background.listener import Listener
 from sa_jobqueue.worker.background.loop_watch import LoopWatch
@@ -23,7 +24,6 @@ from sa_jobqueue.worker.background.memory_guard import MemoryGuard
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.background.rescuer import Rescuer
 from sa_jobqueue.worker.background.scheduler import Scheduler
-from sa_jobqueue.worker.background.settings import ControlReader, Controls
 from sa_jobqueue.worker.background.vitals import Phase, VitalSigns
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.component import Component, supervise

@@ -20,6 +20,7 @@ from sa_jobqueue import aio
 from sa_jobqueue.db.connections import Connections, check_reachable, unavailable
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import read_url
+from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.errors import InvalidOptionError, WorkerRunningError, require_postgresql
 from sa_jobqueue.events import (
     DrainRequested,
@@ -30,7 +31,6 @@ from sa_jobqueue.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker import logs

@@ -21,7 +21,7 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import upsert_queue
 from sa_jobqueue.settings import QueueSettings
 from sa_jobqueue.statements._parts import table
-from sa_jobqueue.worker.background.settings import Controls
+from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.claim import arrivals
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog

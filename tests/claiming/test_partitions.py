@@ -11,7 +11,7 @@ import pytest
 from sa_jobqueue import Job
 from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.registry.selectors import Selector
-from sa_jobqueue.worker.background.settings import Control, Controls
+from sa_jobqueue.worker.background.controls import Control, Controls
 from sa_jobqueue.worker.claim import partitions as module
 from sa_jobqueue.worker.claim.cursors import Lane
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions

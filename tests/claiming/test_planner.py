@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sa_jobqueue import Job
 from sa_jobqueue.policies.fairness import queue_key_of
-from sa_jobqueue.worker.background.settings import Controls
+from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan
 from sa_jobqueue.worker.claim.partitions import Partitions

@@ -27,7 +27,7 @@ import click
 import pytest
 
 from sa_jobqueue.testing.servers import URL_VARIABLE
-from sa_jobqueue.worker.background import settings as controls
+from sa_jobqueue.worker.background import controls
 from tests.fixtures.programs import Programs
 
 ROOT = Path(__file__).parents[2]

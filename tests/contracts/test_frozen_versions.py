@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sa_jobqueue.migrations import versions
+from sa_jobqueue import ddl
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
@@ -20,17 +20,17 @@ PLACES = [
     for prefix in ("", "mail_")
     for id_type in ("uuid", "text")
 ]
-FOLDER = Path(versions.__file__).parent
+FOLDER = Path(ddl.__file__).parent
 
 
 def rendered(version: int) -> str:
-    step = versions.ALL[version - 1]
+    step = ddl.ALL[version - 1]
     return "\n".join(statement for place in PLACES for run in (step.upgrade, step.downgrade) for statement in run(**place))
 
 
 def test_every_schema_version_has_a_recorded_digest() -> None:
-    assert [step.VERSION for step in versions.ALL] == list(range(1, versions.LATEST + 1))
-    assert list(DIGESTS) == [step.VERSION for step in versions.ALL]
+    assert [step.VERSION for step in ddl.ALL] == list(range(1, ddl.LATEST + 1))
+    assert list(DIGESTS) == [step.VERSION for step in ddl.ALL]
 
 
 @pytest.mark.parametrize("version", DIGESTS)
@@ -41,7 +41,7 @@ def test_a_released_schema_version_renders_to_the_same_sql(version: int) -> None
 
 @pytest.mark.parametrize("version", DIGESTS)
 def test_a_migration_stamps_the_version_it_migrates_to(version: int) -> None:
-    step = versions.ALL[version - 1]
+    step = ddl.ALL[version - 1]
     assert step.upgrade(schema=None, prefix="", id_type="uuid")[-1] == (
         f"COMMENT ON TABLE job IS 'sa_jobqueue version={version}'"
     )
@@ -61,4 +61,4 @@ def test_a_migration_imports_no_library_code(path: Path) -> None:
             assert node.level == 0
             imported.add(node.module or "")
     assert imported <= {"__future__", "string"}
-    assert f"v{versions.ALL[int(path.stem[1:]) - 1].VERSION:04}" == path.stem
+    assert f"v{ddl.ALL[int(path.stem[1:]) - 1].VERSION:04}" == path.stem

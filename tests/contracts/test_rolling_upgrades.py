@@ -16,10 +16,10 @@ from psycopg.types.json import Jsonb
 from sqlalchemy import Engine, NullPool, create_engine, make_url, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, Worker
+from sa_jobqueue import Job, JobQueue, Worker, ddl
 from sa_jobqueue.events import SchemaAhead
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.migrations import runner, versions
+from sa_jobqueue.migrations import runner
 from sa_jobqueue.testing.databases import create_database, drop_database
 from sa_jobqueue.testing.servers import PostgresServer
 from sa_jobqueue.worker.logs import describe
@@ -27,7 +27,7 @@ from tests.contracts.frozen import Frozen, current
 from tests.fixtures.workers import EventLog, ManualWorker, quick
 from tests.migrations.conftest import register_next_version
 
-BEFORE = versions.LATEST
+BEFORE = ddl.LATEST
 START = datetime(1, 1, 1, tzinfo=UTC)
 
 
@@ -266,7 +266,7 @@ async def test_a_worker_older_than_the_schema_runs_jobs_and_logs_a_warning(url: 
     async def run() -> int:
         return 7
 
-    engine, ahead = create_engine(url), versions.LATEST + 1
+    engine, ahead = create_engine(url), ddl.LATEST + 1
     with engine.begin() as connection:
         connection.execute(text(f"COMMENT ON TABLE job IS 'sa_jobqueue version={ahead}'"))
     with Session(engine) as session, session.begin():
@@ -277,7 +277,7 @@ async def test_a_worker_older_than_the_schema_runs_jobs_and_logs_a_warning(url: 
     await worker.run_until_idle()
     assert status(url, job_id) == "completed"
     (event,) = log.of(SchemaAhead)
-    assert (event.version, event.known) == (ahead, versions.LATEST)
+    assert (event.version, event.known) == (ahead, ddl.LATEST)
     record = describe(event)
-    assert f"found schema version {ahead}, newer than its own ({versions.LATEST})" in record.message % record.arguments
+    assert f"found schema version {ahead}, newer than its own ({ddl.LATEST})" in record.message % record.arguments
     engine.dispose()

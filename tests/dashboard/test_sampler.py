@@ -16,8 +16,8 @@ from sa_jobqueue import JobStatus
 from sa_jobqueue.dashboard import Source, dashboard
 from sa_jobqueue.dashboard.sampler import AT_MOST, KEPT, SHARE, HealthSampler
 from sa_jobqueue.dashboard.screens import SCREENS
+from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.overview import Overview
 from tests.dashboard.conftest import Client, everyone

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, NullPool, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.schema import CreateSchema, DropSchema
 
-from sa_jobqueue.migrations import versions
+from sa_jobqueue import ddl
 from sa_jobqueue.testing.databases import create_database, drop_database
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.database import extreme
@@ -78,7 +78,7 @@ def next_version(monkeypatch: pytest.MonkeyPatch) -> int:
 
 def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
     """Add a version: more of everything, and less by an index and a constraint. The models know nothing of it."""
-    latest: int = versions.LATEST
+    latest: int = ddl.LATEST
 
     def upgrade(*, schema: str | None, prefix: str, id_type: str) -> list[str]:
         q = f'"{schema}".{prefix}' if schema else prefix
@@ -104,9 +104,7 @@ def register_next_version(monkeypatch: pytest.MonkeyPatch) -> int:
         ]
 
     step = SimpleNamespace(VERSION=latest + 1, upgrade=upgrade, downgrade=downgrade)
-    monkeypatch.setattr(versions, "ALL", (*versions.ALL, step))
-    monkeypatch.setattr(versions, "LATEST", latest + 1)
-    monkeypatch.setattr(
-        versions, "RETIRED", versions.RETIRED | {"note", "remark", "ix_job_note", "ix_job_remark", "job_note"}
-    )
+    monkeypatch.setattr(ddl, "ALL", (*ddl.ALL, step))
+    monkeypatch.setattr(ddl, "LATEST", latest + 1)
+    monkeypatch.setattr(ddl, "RETIRED", ddl.RETIRED | {"note", "remark", "ix_job_note", "ix_job_remark", "job_note"})
     return latest + 1

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, inspect, text
 
+from sa_jobqueue import ddl
 from sa_jobqueue.errors import SchemaMissingError
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations import runner, versions
+from sa_jobqueue.migrations import runner
 from tests.fixtures.variants import variants
 
 MODELS = """
@@ -91,7 +92,7 @@ def test_a_migration_in_autocommit_is_one_transaction(engine: Engine) -> None:
             runner.migrate(connection, layout, from_version=1, to_version=0)
         assert runner.upgrade(connection, layout) == 0
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        assert runner.current_version(connection, layout) == versions.LATEST
-        assert runner.downgrade(connection, layout, to_version=0) == versions.LATEST
+        assert runner.current_version(connection, layout) == ddl.LATEST
+        assert runner.downgrade(connection, layout, to_version=0) == ddl.LATEST
     with engine.connect() as connection:
         assert runner.current_version(connection, layout) == 0

@@ -15,9 +15,9 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job
+from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.errors import SchemaError, SchemaTooNewError
 from sa_jobqueue.migrations import autogenerate
-from sa_jobqueue.migrations.versions import LATEST
 from tests.fixtures.variants import variants
 from tests.migrations.applications import MODELS, NAMED_MODELS, NO_QUEUE, PLAIN_MODELS, Application
 from tests.migrations.catalogs import catalog

@@ -13,8 +13,9 @@ from alembic.config import Config
 from sqlalchemy import Engine, inspect
 from sqlalchemy.orm import Session
 
+from sa_jobqueue import ddl
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations import runner, versions
+from sa_jobqueue.migrations import runner
 from sa_jobqueue.models import Job
 from tests.migrations.catalogs import catalog
 from tests.migrations.conftest import one_server
@@ -100,7 +101,7 @@ def test_a_checkout_prints_its_sql_without_a_database() -> None:
     done = alembic("upgrade", "head", "--sql", url=None)
     assert done.returncode == 0, done.stderr
     position = 0
-    for statement in runner.statements(Layout(), from_version=0, to_version=versions.LATEST):
+    for statement in runner.statements(Layout(), from_version=0, to_version=ddl.LATEST):
         position = done.stdout.index(f"{statement};", position)
 
 

@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import Engine, MetaData, func, insert, select, text, update
 from sqlalchemy.orm import DeclarativeBase, Session
 
+from sa_jobqueue import ddl
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations import runner, versions
+from sa_jobqueue.migrations import runner
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import CURRENT_XID
 from sa_jobqueue.operations import enqueue_many
@@ -76,7 +77,7 @@ def test_downgrading_to_zero_removes_everything(make_engine: Callable[[], Engine
     model_of(layout).metadata.create_all(created)
     upgrade(migrated, layout)
     for engine in (created, migrated):
-        assert downgrade(engine, layout, 0) == versions.LATEST
+        assert downgrade(engine, layout, 0) == ddl.LATEST
         assert catalog_of(engine) == before
 
 
@@ -208,7 +209,7 @@ def test_rows_survive_every_version_up_and_down(engine: Engine, layout: Layout, 
         write_rows(session, model)
         write_rows_of_pipelines(session, model)
         write_rows_of_control(session, model)
-    first, latest = rows(), versions.LATEST
+    first, latest = rows(), ddl.LATEST
     assert [len(table) for table in first] == list(TABLES.values())
     following = request.getfixturevalue("next_version")
     assert upgrade(engine, layout) == latest

@@ -9,9 +9,10 @@ import threading
 import pytest
 from sqlalchemy import Engine, text
 
+from sa_jobqueue import ddl
 from sa_jobqueue.errors import InvalidOptionError, SchemaError, SchemaMissingError, SchemaTooNewError
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.migrations import runner, versions
+from sa_jobqueue.migrations import runner
 from tests.migrations.catalogs import catalog
 
 JOBS = Layout("jobs", "mail_")
@@ -19,8 +20,8 @@ JOBS = Layout("jobs", "mail_")
 
 def test_migration_statements_run_in_order_up_and_down(next_version: int) -> None:
     names = {"schema": "jobs", "prefix": "mail_", "id_type": "uuid"}
-    up = [step.upgrade(**names) for step in versions.ALL]
-    down = [step.downgrade(**names) for step in versions.ALL]
+    up = [step.upgrade(**names) for step in ddl.ALL]
+    down = [step.downgrade(**names) for step in ddl.ALL]
     assert len(up) == next_version == 2
     assert runner.statements(JOBS, from_version=0, to_version=2) == [*up[0], *up[1]]
     assert runner.statements(JOBS, from_version=1, to_version=2) == up[1]
@@ -30,20 +31,20 @@ def test_migration_statements_run_in_order_up_and_down(next_version: int) -> Non
 
 
 def test_unknown_schema_versions_are_refused() -> None:
-    beyond = versions.LATEST + 1
+    beyond = ddl.LATEST + 1
     for arguments in ({"from_version": 0, "to_version": beyond}, {"from_version": beyond, "to_version": 0}):
-        with pytest.raises(SchemaTooNewError, match=rf"version {beyond}, this library knows up to {versions.LATEST}"):
+        with pytest.raises(SchemaTooNewError, match=rf"version {beyond}, this library knows up to {ddl.LATEST}"):
             runner.statements(Layout(), **arguments)
     with pytest.raises(InvalidOptionError, match="to_version"):
         runner.statements(Layout(), from_version=1, to_version=-1)
 
 
 def test_upgrade_is_idempotent(engine: Engine) -> None:
-    for found in (0, versions.LATEST, versions.LATEST):
+    for found in (0, ddl.LATEST, ddl.LATEST):
         with engine.begin() as connection:
             assert runner.upgrade(connection) == found
     with engine.begin() as connection:
-        assert runner.current_version(connection, Layout()) == versions.LATEST
+        assert runner.current_version(connection, Layout()) == ddl.LATEST
         assert runner.upgrade(connection, JOBS) == 0  # another queue beside it
 
 
@@ -106,7 +107,7 @@ def test_of_two_concurrent_upgrades_one_migrates(engine: Engine) -> None:
             while not watcher.scalar(waiting):
                 assert loser.is_alive()
     loser.join(60)
-    assert found == [versions.LATEST]
+    assert found == [ddl.LATEST]
 
 
 def test_a_role_without_create_schema_rights_can_use_an_existing_schema(engine: Engine) -> None:
@@ -116,7 +117,7 @@ def test_a_role_without_create_schema_rights_can_use_an_existing_schema(engine: 
         connection.execute(text("GRANT USAGE, CREATE ON SCHEMA jobs TO migrator_without_rights"))
         connection.execute(text("SET LOCAL ROLE migrator_without_rights"))
         assert runner.upgrade(connection, JOBS) == 0
-        assert runner.downgrade(connection, JOBS, to_version=0) == versions.LATEST
+        assert runner.downgrade(connection, JOBS, to_version=0) == ddl.LATEST
         assert connection.scalar(text("SELECT to_regnamespace('jobs') IS NOT NULL"))  # not his to drop
         connection.rollback()
 

@@ -7,13 +7,13 @@ from sqlalchemy import Engine, text
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue import JobMixin
+from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.errors import (
     SchemaMissingError,
     SchemaOutdatedError,
     SchemaTooNewError,
     UnsupportedServerError,
 )
-from sa_jobqueue.migrations.versions import LATEST
 from sa_jobqueue.operations import check_schema, schema
 from tests.fixtures.database import both_servers
 

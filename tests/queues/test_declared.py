@@ -19,7 +19,7 @@ from sa_jobqueue.operations.queues import add_declared_queues
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.settings import QueueSettings
-from sa_jobqueue.worker.background import settings
+from sa_jobqueue.worker.background import controls
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, EventLog, Start, quick, until
 
@@ -118,8 +118,8 @@ async def test_concurrently_starting_workers_write_each_queue_once_and_notify_ru
 async def test_an_uncommitted_queue_row_does_not_keep_a_worker_from_starting(
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings, "_LOCK_TIMEOUT", text("SET LOCAL lock_timeout = '50ms'"))
-    monkeypatch.setattr(settings, "READ_EVERY", 0.1)
+    monkeypatch.setattr(controls, "_LOCK_TIMEOUT", text("SET LOCAL lock_timeout = '50ms'"))
+    monkeypatch.setattr(controls, "READ_EVERY", 0.1)
     waiting = jobs.add(queue="mail")
     with Session(engine) as session:
         get_queue(session, "mail", for_update=True)

@@ -27,7 +27,7 @@ from sa_jobqueue.operations import (
 )
 from sa_jobqueue.policies.retry import immediately
 from sa_jobqueue.settings import QueueSettings
-from sa_jobqueue.worker.background import settings as controls
+from sa_jobqueue.worker.background import controls
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import PATIENCE, EventLog, quick, until, working
 

@@ -19,7 +19,7 @@ from sa_jobqueue.events import EventBus
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WorkerFilter, pause_queues, resize_workers, upsert_job_type, upsert_queue
 from sa_jobqueue.settings import QueueSettings, TypeSettings
-from sa_jobqueue.worker.background.settings import DEFAULTS, Control, ControlReader, Controls
+from sa_jobqueue.worker.background.controls import DEFAULTS, Control, ControlReader, Controls
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.quarantine import Quarantine

@@ -16,7 +16,7 @@ from sa_jobqueue.operations import QueueStatus
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.registry.settings import Limits, QueueColumns, settings_of
 from sa_jobqueue.settings import QueueSettings
-from sa_jobqueue.worker.background.settings import Control
+from sa_jobqueue.worker.background.controls import Control
 
 MINUTE = timedelta(minutes=1)
 

@@ -25,7 +25,7 @@ from sa_jobqueue.policies.fairness import queue_of
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
-from sa_jobqueue.worker.background.settings import Controls
+from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.claims import Claims, is_of_ordering

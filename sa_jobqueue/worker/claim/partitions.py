@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.policies.fairness import SEPARATOR, queue_key_of, queue_of
-from sa_jobqueue.worker.background.settings import Controls
+from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.claim.cursors import Lane
 from sa_jobqueue.worker.claim.limits import Limits
 from sa_jobqueue.worker.claim.selectors import Selection, Selectors

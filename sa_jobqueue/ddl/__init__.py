@@ -1,6 +1,6 @@
 """Frozen DDL, one module a version. Add modules; never edit one that was released."""
 
-from sa_jobqueue.migrations.versions import v0001
+from sa_jobqueue.ddl import v0001
 
 ALL = (v0001,)
 """Every version in order; the last is the one this library needs."""
