@@ -45,14 +45,6 @@ def test_the_changelog_is_what_the_fragments_give() -> None:
     changelog(ROOT, "--check")
 
 
-def test_every_command_is_in_the_changelog() -> None:
-    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    reference = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^## `sa-jobqueue ([a-z-]+)`", reference, re.MULTILINE)
-    assert len(commands) > 25
-    assert [one for one in commands if not re.search(rf"`(?:sa-jobqueue )?{one}\b", text)] == []
-
-
 def test_a_fragment_that_is_not_in_the_changelog_is_found(project: Path) -> None:
     add(project, "+new.fixed.md", "**Worker**: a fix.")
     assert "run scripts/changelog" in changelog(project, "--check", status=1)
