@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import CheckConstraint, Index, PrimaryKeyConstraint, Text, func, text
 from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models.base import Companion
+
+_LONGEST: Final = 200
+
+
+def check_event(name: str) -> str:
+    """Return the name of an event. Raises: InvalidOptionError for one that cannot be."""
+    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST or not name.isprintable():
+        raise InvalidOptionError("event", f"must be 1 to {_LONGEST} printable characters, got {name!r}")
+    return name
 
 
 class EventMixin(Companion):

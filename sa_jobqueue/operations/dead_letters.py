@@ -17,7 +17,7 @@ from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
 from sa_jobqueue.operations.pages import Page, check_limit, check_lists, page_of
 from sa_jobqueue.operations.results import BulkResult
-from sa_jobqueue.operations.steps import restart_from
+from sa_jobqueue.operations.steps import restart_from, restart_timed_out
 from sa_jobqueue.statements import dead_letters, jobs
 from sa_jobqueue.types import DeadReason, JobId, JobStatus
 
@@ -122,8 +122,9 @@ def redrive_dead_letters(
     A job keeps its id, so that its chain and the jobs that wait for it continue. `by` is recorded in the dead letters too;
     the database user by default. `limit`: 1 to 1,000, in the order of the jobs' ids; commit, and call again with `after`,
     the result's `next`, until that is None. `from_step`: name of a step that runs again, with those that completed after
-    it; by default jobs keep all steps. `where`: by default all unresolved dead letters.
-    Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`; deletes steps with `from_step`.
+    it; by default jobs keep all steps, but a wait whose timeout was their last step begins again. `where`: by default all
+    unresolved dead letters.
+    Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`; deletes these steps.
     Locks: the jobs, the roots of their chains, and the chains that they still wait for, roots first, each in the order of
     their ids, until the transaction ends.
     Raises: InvalidOptionError, including if no job has the step; ConflictError if an open chain now has a job's
@@ -141,6 +142,8 @@ def redrive_dead_letters(
     dead = [job_id for job_id in ids if standing.get(job_id) is JobStatus.DEAD]
     if from_step is not None and dead:
         restart_from(session, model, dead, from_step)
+    elif dead:
+        restart_timed_out(session, model, dead)
     if by:
         with translated():
             session.execute(select(func.set_config("sa_jobqueue.actor", by, True)))

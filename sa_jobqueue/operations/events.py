@@ -14,12 +14,10 @@ from sa_jobqueue import payloads
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.pages import check_limit
 from sa_jobqueue.statements import steps
 from sa_jobqueue.types import LONGEST
-
-LONGEST_EVENT = 200
-"""Maximum number of characters of the name of an event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +43,6 @@ def list_awaited_events(session: Session, *, limit: int = 1000, model: type[JobM
     check_limit(limit)
     rows = session.execute(steps.waits(model), {"limit": limit}).mappings()
     return [AwaitedEvent(**row) for row in rows]
-
-
-def check_event(name: object) -> None:
-    """Check the name of an event. Raises: InvalidOptionError."""
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_EVENT or not name.isprintable():
-        raise InvalidOptionError("event", f"must be 1 to {LONGEST_EVENT} printable characters, got {name!r}")
 
 
 def send_event(

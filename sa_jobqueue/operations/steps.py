@@ -44,6 +44,14 @@ def restart_from(session: Session, model: type[JobMixin[Any]], job_ids: Sequence
     session.execute(steps.delete_from(model), {"job_ids": list(job_ids), "step_name": step})
 
 
+def restart_timed_out(session: Session, model: type[JobMixin[Any]], job_ids: Sequence[Any]) -> None:
+    """Delete the last step of jobs where it is a wait that timed out, so that they wait again.
+
+    Obliges: the jobs are locked, and not running.
+    """
+    session.execute(steps.delete_timed_out(model), {"job_ids": list(job_ids)})
+
+
 def recorded_steps(session: Session | Connection, model: type[JobMixin[Any]], job_id: JobId) -> Sequence[Any]:
     """Return the steps of a job, in the order of completion (`statements.steps.recorded`)."""
     return session.execute(steps.recorded(model), {"job_id": job_id}).all()

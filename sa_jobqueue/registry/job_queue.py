@@ -8,14 +8,16 @@ from contextlib import AbstractContextManager
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
-from typing import Any, Final, Generic, Protocol, overload
+from typing import Annotated, Any, Final, Generic, Protocol, overload
 from uuid import UUID
 
 from typing_extensions import TypeVar
 
 from sa_jobqueue.context import AttemptContext
-from sa_jobqueue.errors import InvalidHandlerError, InvalidOptionError, NoOutputError
+from sa_jobqueue.errors import Discard, EventTimeoutError, InvalidHandlerError, InvalidOptionError, NoOutputError
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
+from sa_jobqueue.models.event import check_event
+from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.policies.fairness import named, queue_key_of
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRules
 from sa_jobqueue.registry.codecs import Codecs
@@ -23,7 +25,7 @@ from sa_jobqueue.registry.dependencies import Provider, Providers
 from sa_jobqueue.registry.handlers import BatchDecorator, Chained, FieldsDecorator, Handler, HandlerDecorator, JobT
 from sa_jobqueue.registry.job_types import INJECTED, JobType, Registry, describe
 from sa_jobqueue.registry.middleware import Middleware, check_middleware
-from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, taking
+from sa_jobqueue.registry.options import BatchOptions, HandlerOptions, Options, check_duration, taking
 from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
 from sa_jobqueue.registry.selectors import Choose, Selector
 from sa_jobqueue.registry.settings import QueueSettings
@@ -106,6 +108,34 @@ class JobQueue(Generic[JobT]):
         Raises: as `handler`; InvalidHandlerError for a function without a list, or with an AttemptContext or Blockers.
         """
         return self._declare(BatchOptions, type_name, options)
+
+    def event(
+        self, type_name: str, *, timeout: timedelta, output: type[T] | None = None, queue: str = DEFAULT_QUEUE
+    ) -> Handler[str, T, JobT]:
+        """Register a job type whose jobs wait for an event, and return its handler, for `blockers` of other jobs.
+
+        `approval.blocker("approved:7")` makes a job wait for the event `approved:7`; its `Blockers` have the payload. After
+        the timeout the waiting job dies, and `on_failure` of the blocker decides about the other one; redriven, it waits
+        again. The payload of its jobs is the event's name, 1 to 200 printable characters.
+        `type_name`: name of the job type. `timeout`: as in `AttemptContext.wait_for`. `output`: type of the event's
+        payload; any JSON by default. `queue`: of its jobs.
+        Raises: as `handler`; InvalidOptionError for the timeout.
+        """
+        from pydantic import AfterValidator
+
+        check_duration("timeout", timeout)
+
+        async def wait(event: str, ctx: AttemptContext) -> Any:
+            try:
+                return await ctx.wait_for("event", event=event, timeout=timeout, output=output)
+            except EventTimeoutError as error:
+                raise Discard(str(error)) from error
+
+        types = {"event": Annotated[str, AfterValidator(check_event)], "return": Any if output is None else output}
+        wait.__annotations__ |= types
+        wait.__qualname__ = f"event({type_name!r})"
+        declared: Handler[str, T, JobT] = self.handler(type_name, queue=queue)(wait)
+        return declared
 
     def _declare(
         self, of: type[Options], type_name: str, given: dict[str, Any], *, by_fields: bool = False

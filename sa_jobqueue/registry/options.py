@@ -15,6 +15,7 @@ from sa_jobqueue.policies.fairness import FairnessBy, check_fairness_by
 from sa_jobqueue.policies.retention import Retention
 from sa_jobqueue.policies.retry import RetryPolicy
 from sa_jobqueue.registry.codecs import PayloadCodec
+from sa_jobqueue.types import LONGEST
 
 LEAST_MEMORY: Final = 128 * 2**20
 """Bytes. An interpreter that has imported SQLAlchemy, Pydantic and this library holds some 75 MiB."""
@@ -140,6 +141,12 @@ def taking(
         return method
 
     return decorate
+
+
+def check_duration(option: str, duration: timedelta) -> None:
+    """Check the duration of a sleep or a wait. Raises: InvalidOptionError."""
+    if not isinstance(duration, timedelta) or not timedelta(0) <= duration <= LONGEST:
+        raise InvalidOptionError(option, f"must be a timedelta from zero to {LONGEST.days} days, got {duration!r}")
 
 
 def _is_whole(value: object) -> bool:

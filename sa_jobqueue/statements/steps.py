@@ -84,6 +84,23 @@ def delete_from(model: type[JobMixin[Any]]) -> sa.Delete:
 
 
 @once_a_model
+def delete_timed_out(model: type[JobMixin[Any]]) -> sa.Delete:
+    """Delete the last step of jobs where it is a wait that timed out. Parameters: `job_ids`.
+
+    Obliges: the jobs are locked, and not running. Index: `pk_job_step`.
+    """
+    step, later = table(model.Step), table(model.Step).alias("later")
+    is_last = ~sa.exists(
+        sa.select(later.c.job_id)
+        .where(later.c.job_id == step.c.job_id, later.c.completed_at > step.c.completed_at)
+        .correlate(step)
+    )
+    job_ids = array("job_ids", id_parameter(model.__jobqueue__))
+    timed_out = (step.c.kind == StepKind.WAIT.value) & step.c.completed_at.is_not(None) & step.c.output.is_(None)
+    return sa.delete(step).where(step.c.job_id == sa.any_(job_ids), timed_out, is_last)
+
+
+@once_a_model
 def record(model: type[JobMixin[Any]], kind: StepKind) -> sa.Insert:
     """Record a step of the attempt that holds the job.
 

@@ -48,6 +48,13 @@ STEP_CASES = [
         lambda world: {"job_ids": [NOBODY], "step_name": "ask"},
         guarded=False,
     ),
+    Case(
+        "steps_delete_timed_out",
+        lambda: steps.delete_timed_out(Job),
+        NONE,
+        lambda world: {"job_ids": [NOBODY]},
+        guarded=False,
+    ),
     Case("steps_waits", lambda: steps.waits(Job), PK, lambda world: {"limit": 100}, guarded=False),
     Case("steps_record_sleep", lambda: steps.record(Job, StepKind.SLEEP), PK, recording),
 ]

@@ -34,13 +34,14 @@ from sa_jobqueue.errors import (
     StepOutputError,
 )
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.events import check_event
+from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.steps import record_step, recorded_steps, wait_step
 from sa_jobqueue.payloads import Codec
 from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.job_types import JobType, Registry
+from sa_jobqueue.registry.options import check_duration
 from sa_jobqueue.statements import completions, steps
-from sa_jobqueue.types import LONGEST, AttemptOutcome, JobStatus, StepKind
+from sa_jobqueue.types import AttemptOutcome, JobStatus, StepKind
 from sa_jobqueue.worker.finish.completer import parameters_of
 from sa_jobqueue.worker.finish.outcomes import Finished
 from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
@@ -299,7 +300,7 @@ class AttemptSteps:
 
     def sleep(self, name: str, duration: timedelta, *, key: str | int | None) -> Any:
         """End the attempt unless the job has slept for so long: of an asynchronous handler, a coroutine."""
-        _check_duration("duration", duration)
+        check_duration("duration", duration)
         self._refuse_in_batch("sleep")
         place = self._enter(name, key)
         return (self._sleep_async if self._type.is_async else self._sleep)(place, duration)
@@ -321,7 +322,7 @@ class AttemptSteps:
     def wait_for(self, name: str, *, event: str, timeout: timedelta, key: str | int | None, output: Any) -> Any:
         """Return the payload of an event, or end the attempt: of an asynchronous handler, a coroutine."""
         check_event(event)
-        _check_duration("timeout", timeout)
+        check_duration("timeout", timeout)
         self._refuse_in_batch("wait_for")
         codec = _codec(name, None, output)
         place = self._enter(name, key)
@@ -571,11 +572,6 @@ async def _asynchronous(items: Any) -> AsyncIterator[Any]:
 def shown(place: Place) -> str:
     """Return a step's name and key for a message."""
     return repr(place[0]) + (f" with key {place[1]!r}" if place[1] else "")
-
-
-def _check_duration(option: str, duration: timedelta) -> None:
-    if not isinstance(duration, timedelta) or not timedelta(0) <= duration <= LONGEST:
-        raise InvalidOptionError(option, f"must be a timedelta from zero to {LONGEST.days} days, got {duration!r}")
 
 
 def _name_of(fn: Any) -> str:
