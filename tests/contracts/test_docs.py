@@ -40,7 +40,7 @@ _LONG_GUIDES = (
     *("cpu-bound-handlers", "dashboard", "fairness-keys", "frameworks", "migrating", "migrations", "ordered-events"),
     *("priorities", "queues", "rate-limited-api", "testing", "triage", "waiting"),
 )
-LONG = {"docs/tutorial.md", "docs/explanation/comparison.md", *(f"docs/guides/{name}.md" for name in _LONG_GUIDES)}
+LONG = {"docs/tutorial.md", *(f"docs/guides/{name}.md" for name in _LONG_GUIDES)}
 """Pages that take longest, together longer than all the others: their code is left to the long run."""
 
 STEPS = """
