@@ -115,8 +115,8 @@ def test_blockers_are_checked_when_the_job_is_made() -> None:
 
 def test_the_settings_of_a_type_without_a_handler_in_the_process_are_the_database_s() -> None:
     job = Job("unknown", {"any": "thing"})
-    decided: list[object] = [job.queue, job.priority, job.max_attempts, job.timeout]
-    assert (decided, job.input_version) == ([None, None, None, None], 1)
+    decided: list[object] = [job.queue, job.priority, job.max_attempts, job.timeout, job.input_version]
+    assert decided == [None] * 5
 
 
 def test_the_last_registry_that_declares_a_type_counts(declared: JobQueue[Job]) -> None:

@@ -88,7 +88,7 @@ CREATE TABLE ${q}job (
   priority smallint NOT NULL,
   chain_id $id NOT NULL, chain_type_name text NOT NULL, chain_index integer DEFAULT 0 NOT NULL,
   root_id $id GENERATED ALWAYS AS (NULLIF(chain_id, id)) STORED,
-  input jsonb, input_version integer DEFAULT 1 NOT NULL, output jsonb,
+  input jsonb, input_version integer NOT NULL, output jsonb,
   status ${q}job_status DEFAULT 'pending' NOT NULL,
   open_blockers integer DEFAULT 0 NOT NULL, has_waiters boolean DEFAULT false NOT NULL,
   created_at timestamptz DEFAULT now() NOT NULL,
@@ -296,7 +296,7 @@ CREATE TABLE ${q}queue (
 CREATE TABLE ${q}job_type (
   type_name text NOT NULL,
   paused_at timestamptz, paused_by text,
-  queue text, priority smallint, max_attempts integer, timeout interval,
+  queue text, priority smallint, max_attempts integer, timeout interval, rate_cost integer, input_version integer,
   global_concurrency integer,
   rate_limit integer, rate_period interval, rate_burst integer, rate_algorithm text,
   created_at timestamptz DEFAULT now() NOT NULL,
@@ -308,7 +308,8 @@ CREATE TABLE ${q}job_type (
     AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),
   CONSTRAINT ${p}ck_job_type_declared CHECK (queue <> '' AND priority BETWEEN -9 AND 9 AND max_attempts >= 1
-    AND timeout > '0'::interval AND timeout <= '36500 days'::interval),
+    AND timeout > '0'::interval AND timeout <= '36500 days'::interval AND rate_cost BETWEEN 1 AND 1000000
+    AND input_version >= 1),
   CONSTRAINT ${p}ck_job_type_global_concurrency CHECK (global_concurrency >= 1),
   CONSTRAINT ${p}ck_job_type_rate CHECK ((rate_limit IS NULL) = (rate_period IS NULL) AND rate_limit >= 1
     AND rate_period > '0'::interval AND rate_period <= '36500 days'::interval
@@ -323,7 +324,7 @@ CREATE TABLE ${q}schedule (
   type_name text NOT NULL,
   queue text, fairness_key text DEFAULT '' NOT NULL,
   priority smallint,
-  input jsonb, input_version integer DEFAULT 1 NOT NULL,
+  input jsonb, input_version integer,
   fire_time_field text,
   max_attempts integer,
   timeout interval,
@@ -493,8 +494,8 @@ CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)"""
 # at the end of the statement, or earlier when the list is long, because each key is added to a copy of it: deleting all
 # jobs of a key would otherwise walk past all of them for each. The WHEN clause keeps every other job out of plpgsql; a
 # transition table would hold a copy of each, and made the deletion of jobs without a key take a fifth longer.
-# A row that leaves out queue, priority or attempts has what a worker has recorded for its type. One that gives all three is
-# complete: no function runs for it, and a timeout that it leaves out is no timeout.
+# A row that leaves out queue, priority, attempts or the version of its input has what a worker has recorded for its type.
+# One that gives all four is complete: no function runs for it, and a timeout that it leaves out is no timeout.
 # job_refuse is also for deletions from the view, whose rows have no open_blockers: it sees to these before it reads that.
 # A worker that completes a job unblocks the jobs that wait for it. Any other end of a job, by an operation or by SQL,
 # notifies the workers if a job can be waiting for its chain, which a continuation cannot know, or for its ordering key.
@@ -544,11 +545,14 @@ BEGIN
   NEW.priority := COALESCE(NEW.priority, declared.priority, 0);
   NEW.max_attempts := COALESCE(NEW.max_attempts, declared.max_attempts, 20);
   NEW.timeout := COALESCE(NEW.timeout, declared.timeout);
+  NEW.rate_cost := COALESCE(NEW.rate_cost, declared.rate_cost);
+  NEW.input_version := COALESCE(NEW.input_version, declared.input_version, 1);
   RETURN NEW;
 END $$$$
 --;
 CREATE TRIGGER ${p}tr_job_declared BEFORE INSERT ON ${q}job FOR EACH ROW
-  WHEN (NEW.queue IS NULL OR NEW.priority IS NULL OR NEW.max_attempts IS NULL) EXECUTE FUNCTION ${q}job_declared()
+  WHEN (NEW.queue IS NULL OR NEW.priority IS NULL OR NEW.max_attempts IS NULL OR NEW.input_version IS NULL)
+  EXECUTE FUNCTION ${q}job_declared()
 --;
 CREATE TRIGGER ${p}tr_job_insert BEFORE INSERT ON ${q}job FOR EACH ROW
   WHEN (NEW.status NOT IN ('pending', 'blocked') OR NEW.status = 'blocked' AND NEW.open_blockers = 0

@@ -73,14 +73,14 @@ DEFAULT_MAX_ATTEMPTS: Final = 20
 
 
 class _Undeclared(NamedTuple):
-    """Options of a job whose type no handler in this process declares. The database fills in the first four."""
+    """Options of a job whose type no handler in this process declares. The database fills in what is None."""
 
     queue: str | None = None
     priority: int | None = None
     max_attempts: int | None = None
     timeout: timedelta | None = None
     rate_cost: int | None = None
-    version: int = 1
+    version: int | None = None
 
 
 _UNDECLARED: Final = _Undeclared()
@@ -244,9 +244,9 @@ class JobMixin(Generic[IdT]):
         """Describe a job; nothing is written until a session flushes it, and it is enqueued when the transaction commits.
 
         If a registry in this process has a handler for the type (of several, the last to declare it), options that are not
-        given are the handler's, and `input` is checked as its payload. Otherwise queue, priority, attempts and timeout are
-        None until the flush: the database fills in the values that workers recorded for the type, else queue "default",
-        priority 0, 20 attempts, no timeout.
+        given are the handler's, and `input` is checked as its payload. Otherwise they are None until the flush: the database
+        fills in the values that workers recorded for the type, else queue "default", priority 0, 20 attempts, no timeout,
+        version 1.
         `type_name`: the handler's name; it need not have a handler in this process.
         `input`: a payload of the handler's type; without a handler, JSON of at most 1 MiB. `input_version`: version of its
         shape, at least 1; if it is not the handler's, the input is checked when the job runs.
@@ -290,9 +290,8 @@ class JobMixin(Generic[IdT]):
             timeout=timeout,
             rate_cost=rate_cost,
         )
-        check_number("input_version", input_version, 1, 2**31 - 1)
-        if rate_cost is not None:
-            columns["rate_cost"] = rate_cost
+        if input_version is not None:
+            check_number("input_version", input_version, 1, 2**31 - 1)
         if expires_at is not None:
             check_deadline(expires_at)
             columns["expires_at"] = expires_at
@@ -323,6 +322,7 @@ class JobMixin(Generic[IdT]):
             "priority": priority,
             "max_attempts": max_attempts,
             "timeout": timeout,
+            "rate_cost": rate_cost,
             "input_version": input_version,
             "deduplication_key": deduplication_key,
             "chain_id": job_id,
@@ -392,8 +392,8 @@ class JobMixin(Generic[IdT]):
     # None is the JSON null here, so that "no output yet" and "returned None" differ.
     input: Mapped[Any] = mapped_column(JSONB, nullable=True, sort_order=-42)
     """Input of the handler, as JSON."""
-    input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"), sort_order=-41)
-    """Version of the input's schema; upcasters convert older versions."""
+    input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=FetchedValue(), sort_order=-41)
+    """Version of the input's schema; upcasters convert older versions. Inserted without it: as recorded, else 1."""
     output: Mapped[Any] = mapped_column(JSONB, nullable=True, sort_order=-40)
     """Output of the handler, as JSON; SQL NULL until it has returned."""
 
@@ -453,7 +453,7 @@ class JobMixin(Generic[IdT]):
     """Jobs with the same key run one at a time, in the order of `created_at`; null for no order."""
     skip_while_retrying: Mapped[bool | None] = mapped_column(Boolean, sort_order=3)
     """Whether other jobs with its ordering key run while it waits for a retry; null: they wait."""
-    rate_cost: Mapped[int | None] = mapped_column(Integer, sort_order=4)
+    rate_cost: Mapped[int | None] = mapped_column(Integer, server_default=FetchedValue(), sort_order=4)
     """Cost of each attempt against the rate limits of its queue, fairness key and type; null means 1."""
 
     @declared_attr

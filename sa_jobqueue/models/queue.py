@@ -11,7 +11,7 @@ from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
 from sa_jobqueue.models.base import Companion, within_times
-from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
+from sa_jobqueue.types import LONGEST, MAX_PRIORITY, MAX_RATE_COST, MAX_WEIGHT, MIN_PRIORITY, MIN_WEIGHT
 
 
 class _Controlled(Companion):
@@ -119,6 +119,10 @@ class JobTypeMixin(_Controlled):
     """Attempts that its handler declares; see `queue`."""
     timeout: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-12)
     """Timeout that its handler declares, null for none; see `queue`."""
+    rate_cost: Mapped[int | None] = mapped_column(Integer, sort_order=-11)
+    """How much each attempt counts against rates, null for 1; see `queue`."""
+    input_version: Mapped[int | None] = mapped_column(Integer, sort_order=-11)
+    """Version of its payloads; see `queue`."""
 
     @declared_attr.directive
     def __table_args__(cls) -> tuple[Any, ...]:
@@ -127,7 +131,8 @@ class JobTypeMixin(_Controlled):
             *_rules(name, "job_type", "type_name"),
             CheckConstraint(
                 f"queue <> '' AND priority BETWEEN {MIN_PRIORITY} AND {MAX_PRIORITY} AND max_attempts >= 1"
-                f" AND timeout > '0'::interval AND timeout <= '{LONGEST.days} days'::interval",
+                f" AND timeout > '0'::interval AND timeout <= '{LONGEST.days} days'::interval"
+                f" AND rate_cost BETWEEN 1 AND {MAX_RATE_COST} AND input_version >= 1",
                 name=conv(name("ck_job_type_declared")),
             ),
             {"schema": cls.__jobqueue__.schema},

@@ -31,7 +31,7 @@ class ScheduleMixin(Companion, Generic[IdT]):
     """Priority of its jobs; null for that of their type."""
     input: Mapped[Any] = mapped_column(JSONB, nullable=True)
     """Input of its jobs, as JSON."""
-    input_version: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("1"))
+    input_version: Mapped[int | None] = mapped_column(Integer)
     """Version of the input's schema."""
     fire_time_field: Mapped[str | None] = mapped_column(Text)
     """Field of the input that receives the scheduled time, in ISO 8601 and UTC; null for none."""

@@ -95,7 +95,7 @@ class RowDefaults:
     queue: str | None = None
     priority: int | None = None
     max_attempts: int | None = None
-    input_version: int = 1
+    input_version: int | None = None
     trace_context: str | None = None
     rate_cost: int | None = None
 

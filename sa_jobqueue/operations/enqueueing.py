@@ -338,7 +338,8 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "priority": None,
     "max_attempts": None,
     "timeout": None,
-    "input_version": 1,
+    "rate_cost": None,
+    "input_version": None,
     "deduplication_key": None,
     "chain_index": 0,
     "status": JobStatus.PENDING,
@@ -348,7 +349,7 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
     "chain_trace_context": None,
 }
 """Values that the database fills in where a row leaves them out; None: it decides by the type."""
-_OFTEN_EQUAL: Final = frozenset({"queue", "type_name", "priority", "chain_type_name", "max_attempts"})
+_OFTEN_EQUAL: Final = frozenset({"queue", "type_name", "priority", "chain_type_name", "max_attempts", "input_version"})
 """Columns in which most calls have one value for all jobs. Sent once, it makes the insert cheaper."""
 
 

@@ -87,6 +87,10 @@ class TypeStatus(Limits, RowState, TypeName):
     """The same for the attempts."""
     timeout: timedelta | None
     """The same for the timeout; None also for none."""
+    rate_cost: int | None
+    """How much an attempt counts against rates, as declared; None also for 1."""
+    input_version: int | None
+    """The version of its payloads, as declared."""
 
     @property
     def settings(self) -> TypeSettings:
@@ -406,13 +410,15 @@ def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model
 def record_job_types(session: Session, declared: Iterable[JobType], *, model: type[JobMixin[Any]] = Job) -> list[str]:
     """Record what handlers declare, as workers do at start; return the types whose rows were written.
 
-    `declared`: `jobs.registry` of a `JobQueue`. Jobs that are written without a queue, a priority or attempts, by a process
-    that does not have the handler or by SQL, then have these. Of several applications that declare a type, the last to
-    record it counts.
-    Changes: inserts missing rows; queue, priority, attempts and timeout of rows that differ. Locks: these, in the order of
-    their names, until the transaction ends.
+    `declared`: `jobs.registry` of a `JobQueue`. Jobs that are written without a queue, priority, attempts or version, by a
+    process that does not have the handler or by SQL, then have these. Of several applications that declare a type, the
+    last to record it counts.
+    Changes: inserts missing rows; these settings of rows that differ. Locks: these, in the order of their names, until the
+    transaction ends.
     """
-    rows = [(one.name, one.queue, one.priority, one.max_attempts, one.timeout) for one in declared]
+    rows = [
+        (one.name, one.queue, one.priority, one.max_attempts, one.timeout, one.rate_cost, one.version) for one in declared
+    ]
     if not rows:
         return []
     names = ("type_name", *queues.DECLARED)

@@ -39,7 +39,7 @@ class ScheduleStatus:
     timeout: timedelta | None
     rate_cost: int | None
     input: Json
-    input_version: int
+    input_version: int | None
     fire_time_field: str | None
     misfire_policy: str
     catch_up: int

@@ -51,7 +51,7 @@ class Schedule:
     timeout: timedelta | None = None
     rate_cost: int | None = None
     input: Json = None
-    input_version: int = 1
+    input_version: int | None = None
     fire_time_field: str | None = None
     misfire_policy: MisfirePolicy | str = MisfirePolicy.ONE
     catch_up: int = 100

@@ -125,10 +125,11 @@ def replace(
     values: dict[str, Any] = {"changed_xid": XID}  # also where no trigger would: a claim has passed what we hold
     for part in replaced:
         values |= {name: getattr(new, name) for name in REPLACEABLE[part] if name != "scheduled_at"}
-    if "priority" in values and values["priority"] is None:  # decided by the database, as for a new row
-        kind = table(model.JobType)
-        declared = sa.select(kind.c.priority).where(kind.c.type_name == new.type_name).scalar_subquery()
-        values["priority"] = sa.func.coalesce(declared, 0)
+    for name, plain in (("priority", 0), ("input_version", 1)):
+        if name in values and values[name] is None:  # decided by the database, as for a new row
+            kind = table(model.JobType)
+            declared = sa.select(kind.c[name]).where(kind.c.type_name == new.type_name).scalar_subquery()
+            values[name] = sa.func.coalesce(declared, plain)
     if "schedule" in replaced:
         moved = due_at(delay=new._delay, at=new._at)
         due: sa.ColumnElement[Any] = sa.func.now() if moved is None else moved

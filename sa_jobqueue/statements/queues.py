@@ -21,7 +21,7 @@ from sa_jobqueue.types import JobStatus
 
 SETTINGS: Final = tuple(settings_of(QueueColumns))
 """The columns that limit the jobs of a queue; a job type has some of them."""
-DECLARED: Final = ("queue", "priority", "max_attempts", "timeout")
+DECLARED: Final = ("queue", "priority", "max_attempts", "timeout", "rate_cost", "input_version")
 """The columns of a job type that its handler declares, and workers record."""
 _STATE: Final = ("paused_at", "paused_by", "created_at", "updated_at")
 

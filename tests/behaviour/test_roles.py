@@ -174,7 +174,8 @@ def test_a_producer_can_enqueue_in_every_way_and_change_no_job(engine: Engine, a
 
 def test_a_producer_without_read_access_to_payloads_can_enqueue(engine: Engine, acting: As, roles: str, jobs: Jobs) -> None:
     blind = acting("producer")
-    filled = "root_id, queue, priority, max_attempts, timeout, has_waiters, created_at, scheduled_at, changed_xid"
+    filled = "root_id, queue, priority, input_version, max_attempts, timeout, rate_cost, "
+    filled += "has_waiters, created_at, scheduled_at, changed_xid"
     with engine.begin() as connection:
         connection.execute(text(f"REVOKE ALL ON job FROM {roles}_producer"))
         connection.execute(text(f"GRANT INSERT, SELECT ({filled}) ON job TO {roles}_producer"))

@@ -25,26 +25,35 @@ from sa_jobqueue.operations import (
 from sa_jobqueue.operations.enqueueing import enqueue_one
 from tests.fixtures.workers import quick, until, working
 
-Facts = tuple[str, int, int, timedelta | None]
-DECLARED: Facts = ("mails", 5, 3, timedelta(minutes=2))
-PLAIN: Facts = ("default", 0, 20, None)
+Facts = tuple[str, int, int, timedelta | None, int | None, int]
+DECLARED: Facts = ("mails", 5, 3, timedelta(minutes=2), 4, 2)
+PLAIN: Facts = ("default", 0, 20, None, None, 1)
 
 
 def service() -> JobQueue[Any]:
     """Return the registry of the service with the handler."""
     jobs = JobQueue()
 
-    @jobs.handler("mail", queue="mails", priority=5, max_attempts=3, timeout=timedelta(minutes=2))
+    @jobs.handler(
+        "mail",
+        queue="mails",
+        priority=5,
+        max_attempts=3,
+        timeout=timedelta(minutes=2),
+        rate_cost=4,
+        version=2,
+    )
     def mail(name: str) -> None: ...
 
+    mail.upcast(1)(str)
     return jobs
 
 
 def facts(session: Session, type_name: str = "mail") -> list[Facts]:
     """Return what the rows of a type have, in the order of their ids."""
-    columns = (Job.queue, Job.priority, Job.max_attempts, Job.timeout)
+    columns = (Job.queue, Job.priority, Job.max_attempts, Job.timeout, Job.rate_cost, Job.input_version)
     rows = session.execute(select(*columns).where(Job.type_name == type_name).order_by(Job.id)).all()
-    return [(queue, priority, attempts, timeout) for queue, priority, attempts, timeout in rows]
+    return [tuple(row) for row in rows]  # type: ignore[misc]
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +74,8 @@ def by_the_unit_of_work(session: Session, **options: Any) -> None:
     job = Job("mail", "you", **options)
     session.add(job)
     session.flush()
-    assert (job.queue, job.priority, job.max_attempts, job.timeout) == facts(session)[0]
+    written = (job.queue, job.priority, job.max_attempts, job.timeout, job.rate_cost, job.input_version)
+    assert written == facts(session)[0]
 
 
 def by_enqueue_one(session: Session, **options: Any) -> None:
@@ -119,8 +129,9 @@ def test_a_job_has_what_is_recorded_for_its_type(session: Session, write: Any) -
     [
         ({"queue": "default"}, ("default", *DECLARED[1:])),
         ({"priority": 0}, ("mails", 0, *DECLARED[2:])),
-        ({"max_attempts": 20, "timeout": timedelta(seconds=9)}, ("mails", 5, 20, timedelta(seconds=9))),
-        ({"queue": "own", "priority": -1, "max_attempts": 1}, ("own", -1, 1, None)),
+        ({"max_attempts": 20, "timeout": timedelta(seconds=9)}, ("mails", 5, 20, timedelta(seconds=9), *DECLARED[4:])),
+        ({"rate_cost": 7, "input_version": 1}, (*DECLARED[:4], 7, 1)),
+        ({"queue": "own", "priority": -1, "max_attempts": 1, "input_version": 2}, ("own", -1, 1, None, None, 2)),
     ],
 )
 def test_what_the_writer_gives_wins(session: Session, write: Any, options: dict[str, Any], expected: Facts) -> None:
@@ -143,11 +154,12 @@ def test_the_view_gives_the_queue_that_it_chose(session: Session) -> None:
 
 
 @pytest.mark.usefixtures("recorded")
-def test_a_debounced_priority_is_the_recorded_one(session: Session) -> None:
-    first, _ = enqueue(session, Job("mail", "you", priority=-3), deduplicate=Deduplicate("k", replace=["priority"]))
-    enqueue(session, Job("mail", "me"), deduplicate=Deduplicate("k", replace=["priority"]))
+def test_a_debounced_job_has_the_recorded_values(session: Session) -> None:
+    deduplicate = Deduplicate("k", replace=["input", "priority"])
+    first, _ = enqueue(session, Job("mail", "you", priority=-3, input_version=1), deduplicate=deduplicate)
+    enqueue(session, Job("mail", "me"), deduplicate=deduplicate)
     session.refresh(first)
-    assert first.priority == DECLARED[1]
+    assert (first.input, first.priority, first.input_version) == ("me", DECLARED[1], 2)
 
 
 async def test_a_worker_records_its_types_and_again_when_they_are_deleted(
@@ -159,7 +171,8 @@ async def test_a_worker_records_its_types_and_again_when_they_are_deleted(
     def recorded_types() -> list[tuple[Any, ...]]:
         with sessions() as session:
             kinds = list_job_types(session).items
-            return [(one.type_name, one.queue, one.priority, one.max_attempts, one.timeout) for one in kinds]
+            names = ("type_name", "queue", "priority", "max_attempts", "timeout", "rate_cost", "input_version")
+            return [tuple(getattr(one, name) for name in names) for one in kinds]
 
     async with working(Worker(jobs, engine, options=quick())):
         await until(lambda: recorded_types() == [("mail", *DECLARED)])
@@ -248,4 +261,4 @@ def test_the_jobs_of_a_schedule_have_what_is_recorded_when_they_are_enqueued(ses
     session.execute(text("DELETE FROM job"))
     session.execute(text("UPDATE schedule SET fired = '{}'"))
     fire_schedules(session)
-    assert facts(session) == [("own", 0, 1, None)]
+    assert facts(session) == [("own", 0, 1, *DECLARED[3:])]

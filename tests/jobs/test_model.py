@@ -40,7 +40,7 @@ def test_a_new_job_is_pending_and_the_root_of_its_own_chain() -> None:
     assert isinstance(job.id, UUID)
     assert job.id.version == 7
     assert (job.chain_id, job.chain_type_name, job.chain_index) == (job.id, "send", 0)
-    assert (job.type_name, job.input, job.input_version) == ("send", {"to": "a@b"}, 1)
+    assert (job.type_name, job.input) == ("send", {"to": "a@b"})
     decided: list[object] = [job.queue, job.priority, job.max_attempts, job.timeout]  # by the database
     assert decided == [None, None, None, None]
     assert (job.status, job.open_blockers, job.attempt) == (JobStatus.PENDING, 0, 0)
