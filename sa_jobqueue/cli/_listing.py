@@ -1,37 +1,70 @@
-"""Options and pagination shared by the `list` commands."""
+"""Lists: the options of their pages, and how a page is read and printed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+from sa_jobqueue.cli._options import Database, limit_option, stacked
+from sa_jobqueue.cli._output import counted, echo, print_json, print_table, row_of
+from sa_jobqueue.operations.pages import Page, collected
 
+Columns: TypeAlias = Mapping[str, str | Callable[[Any], Any]]
+"""What a table shows of each row, by heading: the name of an attribute, or a function of the row."""
 
-fairness_key_option: Final = click.option(
-    "--fairness-key", "fairness_keys", multiple=True, metavar="KEY", help="Only with this fairness key; may be repeated."
+page_options: Final = stacked(
+    limit_option,
+    click.option("--after", metavar="ID", help="Continue after this id, the last one of the previous page."),
+    click.option(
+        "--oldest-first", is_flag=True, help="Sort by id ascending: with UUIDv7 the oldest first.  [default: descending]"
+    ),
 )
 
 
-def listing_options(command: F) -> F:
-    """Add `--limit`, `--after` and `--oldest-first`."""
-    for option in (
-        click.option(
-            "--oldest-first",
-            is_flag=True,
-            help="Sort by id ascending: with UUIDv7 the oldest first.  [default: descending]",
-        ),
-        click.option("--after", metavar="ID", help="Continue after this id, the last one of the previous page."),
-        click.option(
-            "--limit",
-            type=click.IntRange(1, 1000),
-            metavar="N",
-            default=50,
-            show_default=True,
-            help="Maximum number of rows.",
-        ),
-    ):
-        command = option(command)
-    return command
+def print_page(
+    database: Database,
+    list_page: Callable[..., Page[Any]],
+    where: Callable[..., Any],
+    /,
+    *,
+    noun: str,
+    columns: Columns,
+    key: str = "",
+    without: Sequence[str] = (),
+    read_id: Callable[[str], Any] | None = None,
+    limit: int,
+    after: str | None,
+    oldest_first: bool,
+    as_json: bool,
+    **filters: Any,
+) -> None:
+    """Print one page of a list.
+
+    `where`: makes the filter from `filters`, the other options of the command. `key`: name of the rows in the JSON document,
+    by default the noun's plural. `read_id`: reads `after`, by default as the id of a job.
+    """
+    filters |= {name: [*map(database.job_id, ids)] for name, ids in filters.items() if name.endswith("_ids")}
+    with database.session() as session:
+        page = collected(
+            lambda **more: list_page(
+                session, where=where(**filters), newest_first=not oldest_first, model=database.model, **more
+            ),
+            after=None if after is None else (read_id or database.job_id)(after),
+            limit=limit,
+        )
+    if as_json:
+        print_json({key or f"{noun}s": [row_of(one, without=without) for one in page], "next_after": page.next})
+        return
+    print_rows(counted(len(page.items), noun), columns, page.items)
+    if page.next is not None:
+        echo(f"next page: --after {page.next}")
+
+
+def print_rows(title: str, columns: Columns, rows: Sequence[Any]) -> None:
+    """Print a table with one line for each row."""
+    cells = [
+        [getattr(row, column) if isinstance(column, str) else column(row) for column in columns.values()] for row in rows
+    ]
+    print_table(title, list(columns), cells)

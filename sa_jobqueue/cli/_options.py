@@ -6,28 +6,30 @@ import functools
 import getpass
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 import click
-from sqlalchemy import URL, Connection
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import read_url
-from sa_jobqueue.durations import is_duration, read_duration
+from sa_jobqueue.durations import is_duration, read_duration, write_duration
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.types import JobStatus
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,6 +38,7 @@ URL_VARIABLE: Final = "SA_JOBQUEUE_URL"
 FALLBACK_VARIABLE: Final = "DATABASE_URL"
 """Read where the variable above is not set: many platforms set it."""
 APP_VARIABLE: Final = "SA_JOBQUEUE_APP"
+LISTEN_VARIABLE: Final = "SA_JOBQUEUE_LISTEN_URL"
 _SIZES: Final = {"K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -122,8 +125,53 @@ def application_argument(name: str) -> Callable[[F], F]:
     return click.argument(name, cls=_ApplicationArgument, envvar=APP_VARIABLE)
 
 
-json_option: Final[Callable[[F], F]] = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document instead of a table."
+json_option: Final[Callable[[F], F]] = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+dry_run_option: Final[Callable[[F], F]] = click.option(
+    "--dry-run", is_flag=True, help="Show what would change, and change nothing."
+)
+yes_option: Final[Callable[[F], F]] = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+
+
+def only(flag: str, name: str, metavar: str | None, words: str, *, type: Any = None) -> Callable[[F], F]:
+    """Return an option that filters by one or more values."""
+    return click.option(flag, name, multiple=True, metavar=metavar, type=type, help=f"Only {words}; may be repeated.")
+
+
+def one_of(values: Iterable[StrEnum]) -> click.Choice[str]:
+    """Return the type of an option whose value is one of an enumeration's."""
+    return click.Choice([one.value for one in values])
+
+
+def duration_option(flag: str, words: str, *, default: timedelta | None = None, **more: Any) -> Callable[[F], F]:
+    """Return an option whose value is a duration; the help ends with its default."""
+    if default is not None:
+        words, more["default"] = f"{words}  [default: {write_duration(default)}]", default
+    return click.option(flag, type=duration, metavar="DURATION", help=words, **more)
+
+
+def stacked(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Return one decorator for several options, in the order of the help."""
+    return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+
+type_option: Final = only("--type", "types", "TYPE", "of this job type")
+queue_option: Final = only("--queue", "queues", "QUEUE", "in this queue")
+fairness_key_option: Final = only("--fairness-key", "fairness_keys", "KEY", "with this fairness key")
+status_option: Final = only("--status", "statuses", None, "with this status", type=one_of(JobStatus))
+chain_option: Final = only("--chain", "chain_ids", "ID", "jobs of this chain")
+heartbeat_timeout_option: Final = duration_option(
+    "--heartbeat-timeout", "Heartbeat timeout of the workers.", default=timedelta(seconds=15)
+)
+window_option: Final = duration_option("--window", "Period that rates are measured over.", default=timedelta(minutes=1))
+limit_option: Final = click.option(
+    "--limit", type=click.IntRange(1, 1000), metavar="N", default=50, show_default=True, help="Maximum number of rows."
+)
+listen_url_option: Final = click.option(
+    "--listen-url",
+    envvar=LISTEN_VARIABLE,
+    show_envvar=True,
+    metavar="URL",
+    help="URL of the server itself for LISTEN, if --url is that of a connection pooler.",
 )
 
 
@@ -142,8 +190,6 @@ by_option: Final[Callable[[F], F]] = click.option(
     show_default="your user name",
     help="Name to record with the change; see `audit`.",
 )
-
-dry_run_option: Final[Callable[[F], F]] = click.option("--dry-run", is_flag=True, help="Only show what would change.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +212,11 @@ class Database:
                 raise unavailable(error, self.url) from error
             session.rollback()  # ends the transaction of the check; commands begin and end their own
             yield session
+
+    def engine(self) -> Engine:
+        """Return an engine of this library, after a check of the schema version. Raises: as `session`."""
+        with self.session():
+            return own_engine(self.url)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:

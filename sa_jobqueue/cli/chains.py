@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any, Final
 
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._listing import fairness_key_option, listing_options
-from sa_jobqueue.cli._options import Database, by_option, instant, json_option, with_database
+from sa_jobqueue.cli._listing import Columns, page_options, print_page, print_rows
+from sa_jobqueue.cli._options import (
+    Database,
+    by_option,
+    dry_run_option,
+    fairness_key_option,
+    instant,
+    json_option,
+    one_of,
+    only,
+    with_database,
+    yes_option,
+)
 from sa_jobqueue.cli._output import (
     counted,
     echo,
@@ -39,8 +49,36 @@ from sa_jobqueue.types import JobStatus
 SHOWN: Final = 1000
 """Maximum number of a chain's jobs, of blockers and of blocked jobs that `show` prints."""
 
-_STATUSES: Final = click.Choice([status.value for status in JobStatus])
 _PAYLOADS: Final = ("input", "output", "error", "last_error")
+_COLUMNS: Final[Columns] = {
+    "id": "id",
+    "type": "type_name",
+    "queue": "queue",
+    "status": "status",
+    "jobs": "length",
+    "last type": "last_type_name",
+    "enqueued": "created_at",
+    "ended": "completed_at",
+    "error": lambda chain: first_line(chain.error, chain.last_type_name),
+}
+_JOBS: Final[Columns] = {
+    "id": "id",
+    "index": "chain_index",
+    "type": "type_name",
+    "status": "status",
+    "attempt": lambda job: f"{job.attempt}/{job.max_attempts}",
+    "due or ended": lambda job: job.completed_at or job.scheduled_at,
+    "last error": lambda job: first_line(job.last_error, job.type_name),
+}
+_BLOCKERS: Final[Columns] = {
+    "chain": "blocked_by_chain_id",
+    "job": "job_id",
+    "index": "index",
+    "type": lambda blocker: blocker.chain.type_name,
+    "status": lambda blocker: blocker.chain.status,
+    "resolved": lambda blocker: "yes" if blocker.is_resolved else "no",
+    "on failure": "on_failure",
+}
 
 
 @click.group()
@@ -49,82 +87,26 @@ def chains() -> None:
 
 
 @chains.command("list")
-@click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Only chains with this status; may be repeated.")
-@click.option(
-    "--type", "types", multiple=True, metavar="TYPE", help="Only chains whose first job has this type; may be repeated."
-)
-@click.option(
-    "--queue",
-    "queues",
-    multiple=True,
-    metavar="QUEUE",
-    help="Only chains whose first job is in this queue; may be repeated.",
-)
+@only("--status", "statuses", None, "chains with this status", type=one_of(JobStatus))
+@only("--type", "types", "TYPE", "chains whose first job has this type")
+@only("--queue", "queues", "QUEUE", "chains whose first job is in this queue")
 @fairness_key_option
-@click.option("--job", "job_ids", multiple=True, metavar="ID", help="Only the chain of this job; may be repeated.")
+@only("--job", "job_ids", "ID", "the chain of this job")
 @click.option("--top-level", is_flag=True, help="Only chains that no job waits for.")
 @click.option(
-    "--since", type=instant, metavar="TIME", help="Only chains enqueued at or after this time (ISO 8601, UTC by default)."
+    "--since",
+    "created_after",
+    type=instant,
+    metavar="TIME",
+    help="Only chains enqueued at or after this time (ISO 8601, UTC by default).",
 )
-@click.option("--before", type=instant, metavar="TIME", help="Only chains enqueued before this time.")
-@listing_options
+@click.option("--before", "created_before", type=instant, metavar="TIME", help="Only chains enqueued before this time.")
+@page_options
 @json_option
 @with_database
-def list_(
-    database: Database,
-    /,
-    *,
-    statuses: tuple[str, ...],
-    types: tuple[str, ...],
-    queues: tuple[str, ...],
-    fairness_keys: tuple[str, ...],
-    job_ids: tuple[str, ...],
-    top_level: bool,
-    since: datetime | None,
-    before: datetime | None,
-    limit: int,
-    after: str | None,
-    oldest_first: bool,
-    as_json: bool,
-) -> None:
+def list_(database: Database, /, **given: Any) -> None:
     """List chains, one page at a time. Payloads are omitted; see `show`."""
-    where = ChainFilter(
-        statuses=[JobStatus(status) for status in statuses],
-        types=types,
-        queues=queues,
-        fairness_keys=fairness_keys,
-        job_ids=[database.job_id(one) for one in job_ids],
-        top_level=top_level,
-        created_after=since,
-        created_before=before,
-    )
-    with database.session() as session:
-        page = collected(
-            lambda **more: list_chains(session, where=where, newest_first=not oldest_first, model=database.model, **more),
-            after=None if after is None else database.job_id(after),
-            limit=limit,
-        )
-    if as_json:
-        print_json({"chains": [row_of(chain, without=_PAYLOADS) for chain in page], "next_after": page.next})
-        return
-    headings = ["id", "type", "queue", "status", "jobs", "last type", "enqueued", "ended", "error"]
-    rows = [
-        (
-            chain.id,
-            chain.type_name,
-            chain.queue,
-            chain.status,
-            chain.length,
-            chain.last_type_name,
-            chain.created_at,
-            chain.completed_at,
-            first_line(chain.error, chain.last_type_name),
-        )
-        for chain in page
-    ]
-    print_table(counted(len(page.items), "chain"), headings, rows)
-    if page.next is not None:
-        echo(f"next page: --after {page.next}")
+    print_page(database, list_chains, ChainFilter, noun="chain", columns=_COLUMNS, without=_PAYLOADS, **given)
 
 
 @chains.command()
@@ -155,19 +137,7 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
     print_fields(f"chain {chain.id}", fields)
     if traceback:
         echo_traceback(traceback)
-    rows = [
-        (
-            job.id,
-            job.chain_index,
-            job.type_name,
-            job.status,
-            f"{job.attempt}/{job.max_attempts}",
-            job.completed_at or job.scheduled_at,
-            first_line(job.last_error, job.type_name),
-        )
-        for job in jobs
-    ]
-    print_table(_some("job", jobs), ["id", "index", "type", "status", "attempt", "due or ended", "last error"], rows)
+    print_rows(_some("job", jobs), _JOBS, jobs.items)
     if blockers:
         print_blockers(blockers)
     if blocked.items:
@@ -193,7 +163,7 @@ def progress(database: Database, /, *, job_id: str, as_json: bool) -> None:
 
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@dry_run_option
 @by_option
 @json_option
 @with_database
@@ -210,8 +180,8 @@ def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: st
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @click.option("--cascade", is_flag=True, help="Also delete every chain that their jobs wait or waited for.")
 @by_option
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@dry_run_option
+@yes_option
 @json_option
 @with_database
 def delete(
@@ -222,22 +192,16 @@ def delete(
     Fails if a job of another chain waits or waited for one of them.
     """
     given = [database.job_id(one) for one in dict.fromkeys(ids)]
+    options: dict[str, Any] = {"cascade": cascade, "by": by, "model": database.model}
     with database.session() as session:
-
-        def delete_them(*, dry_run: bool = False) -> list[Any]:
-            return delete_chains(session, given, cascade=cascade, by=by, dry_run=dry_run, model=database.model).ids
-
-        if dry_run or not yes:
-            found = delete_them(dry_run=True)
+        if not (dry_run or yes):
+            found = delete_chains(session, given, dry_run=True, **options).changed
             session.rollback()
-            if dry_run:
-                print_changed("chain", found, "deleted", dry_run=True, as_json=as_json)
-                return
-            also = f", {len(found) - len(given)} of them through --cascade" if len(found) > len(given) else ""
-            click.confirm(f"Delete {counted(len(found), 'chain')}{also}?", abort=True, err=True)
-        deleted = delete_them()
+            also = f", {found - len(given)} of them through --cascade" if found > len(given) else ""
+            click.confirm(f"Delete {counted(found, 'chain')}{also}?", abort=True, err=True)
+        deleted = delete_chains(session, given, dry_run=dry_run, **options).ids
         session.commit()
-    print_changed("chain", deleted, "deleted", dry_run=False, as_json=as_json)
+    print_changed("chain", deleted, "deleted", dry_run=dry_run, as_json=as_json)
 
 
 def blockers_of(session: Session, database: Database, job: Any) -> list[Any]:
@@ -252,20 +216,7 @@ def blocker_row(blocker: Any) -> dict[str, Any]:
 
 def print_blockers(blockers: list[Any]) -> None:
     """Print the chains that jobs wait or waited for."""
-    headings = ["chain", "job", "index", "type", "status", "resolved", "on failure"]
-    rows = [
-        (
-            blocker.blocked_by_chain_id,
-            blocker.job_id,
-            blocker.index,
-            blocker.chain.type_name,
-            blocker.chain.status,
-            "yes" if blocker.is_resolved else "no",
-            blocker.on_failure,
-        )
-        for blocker in blockers
-    ]
-    print_table("blocked by", headings, rows)
+    print_rows("blocked by", _BLOCKERS, blockers)
 
 
 def _some(noun: str, page: Any) -> str:

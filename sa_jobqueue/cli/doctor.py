@@ -10,9 +10,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sa_jobqueue.cli._doctor import Check, Status, application, examine
-from sa_jobqueue.cli._options import app_option, json_option, parse_url, url_option
+from sa_jobqueue.cli._options import app_option, json_option, listen_url_option, parse_url, url_option
 from sa_jobqueue.cli._output import console, print_json, shown
-from sa_jobqueue.cli.worker import LISTEN_VARIABLE
 from sa_jobqueue.migrations.grants import RIGHTS
 
 _STYLES: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.ERROR: "bold red"}
@@ -27,12 +26,7 @@ _STYLES: Final = {Status.OK: "green", Status.WARNING: "yellow", Status.ERROR: "b
     show_default=True,
     help="What the user of the URL is for: whose privileges to check.",
 )
-@click.option(
-    "--listen-url",
-    envvar=LISTEN_VARIABLE,
-    show_envvar=True,
-    help="URL of the server itself for LISTEN, if --url is that of a connection pooler.",
-)
+@listen_url_option
 @url_option
 @app_option
 def doctor(*, url: str | None, app: str | None, as_json: bool, role: str, listen_url: str | None) -> None:

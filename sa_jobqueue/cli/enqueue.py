@@ -12,7 +12,7 @@ import click
 from sa_jobqueue.cli._options import (
     APP_VARIABLE,
     Database,
-    duration,
+    duration_option,
     instant,
     json_option,
     load_object,
@@ -41,7 +41,7 @@ from sa_jobqueue.registry.job_queue import JobQueue
 @click.option(
     "--priority", type=int, metavar="N", help="Priority, -9 to 9; larger runs first.  [default: that of the handler, or 0]"
 )
-@click.option("--delay", type=duration, metavar="DURATION", help="Run no earlier than this long from now, such as 10m.")
+@duration_option("--delay", "Run no earlier than this long from now, such as 10m.")
 @click.option("--at", type=instant, metavar="TIME", help="Run no earlier than this time (ISO 8601, UTC by default).")
 @click.option(
     "--max-attempts", type=int, metavar="N", help="Maximum number of attempts.  [default: that of the handler, or 20]"

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import click
 
-from sa_jobqueue.cli._options import Database, duration, json_option, with_database
+from sa_jobqueue.cli._options import Database, duration_option, json_option, with_database
 from sa_jobqueue.cli._output import counted, echo, print_json, print_table
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
 from sa_jobqueue.operations import list_awaited_events, send_event
@@ -37,14 +37,7 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 @events.command()
 @click.argument("name", metavar="NAME")
 @click.argument("payload", metavar="[JSON]", default="null")
-@click.option(
-    "--keep",
-    type=duration,
-    metavar="DURATION",
-    default="30d",
-    show_default=True,
-    help="How long to keep it for jobs that begin to wait later.",
-)
+@duration_option("--keep", "How long to keep it for jobs that begin to wait later.", default=timedelta(days=30))
 @json_option
 @with_database
 def send(database: Database, /, *, name: str, payload: str, keep: timedelta, as_json: bool) -> None:

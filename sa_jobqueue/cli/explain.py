@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
-from sa_jobqueue.cli._options import Database, duration, json_option, with_database
+from sa_jobqueue.cli._options import Database, heartbeat_timeout_option, json_option, with_database
 from sa_jobqueue.cli._output import console, echo, print_fields, print_json, shown
 from sa_jobqueue.operations import Explanation, explain_job
 from sa_jobqueue.policies.fairness import label_of, queue_key_of
@@ -21,13 +21,7 @@ _DEEP: Final = 4
 
 @click.command()
 @click.argument("job_id", metavar="JOB_ID")
-@click.option(
-    "--heartbeat-timeout",
-    type=duration,
-    metavar="DURATION",
-    default=timedelta(seconds=15),
-    help="Heartbeat timeout of the workers.  [default: 15s]",
-)
+@heartbeat_timeout_option
 @json_option
 @with_database
 def explain(database: Database, /, *, job_id: str, heartbeat_timeout: timedelta, as_json: bool) -> None:

@@ -9,9 +9,8 @@ from typing import Final
 
 import click
 
-from sa_jobqueue.cli._options import Database, duration, with_database
+from sa_jobqueue.cli._options import Database, heartbeat_timeout_option, window_option, with_database
 from sa_jobqueue.cli._output import echo
-from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
@@ -36,20 +35,8 @@ PORT: Final = 9464
     show_default=True,
     help="Address to listen on; 0.0.0.0 to accept other machines.",
 )
-@click.option(
-    "--window",
-    type=duration,
-    metavar="DURATION",
-    default=timedelta(minutes=1),
-    help="Period that rates are measured over.  [default: 60s]",
-)
-@click.option(
-    "--heartbeat-timeout",
-    type=duration,
-    metavar="DURATION",
-    default=timedelta(seconds=15),
-    help="Heartbeat timeout of the workers.  [default: 15s]",
-)
+@window_option
+@heartbeat_timeout_option
 @click.option(
     "--opentelemetry",
     is_flag=True,
@@ -73,9 +60,7 @@ def exporter(
     if opentelemetry:
         telemetry.check_sdk()
     registry = None if opentelemetry else new_registry()
-    with database.session():
-        pass  # reports an unreachable database or a wrong schema version
-    engine = own_engine(database.url)
+    engine = database.engine()
 
     def read() -> Health:
         return health(engine, window=window, heartbeat_timeout=heartbeat_timeout, model=database.model)

@@ -17,9 +17,16 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy.exc import DBAPIError
 
-from sa_jobqueue.cli._options import Database, duration, json_option, with_database
+from sa_jobqueue.cli._options import (
+    Database,
+    duration,
+    duration_option,
+    heartbeat_timeout_option,
+    json_option,
+    window_option,
+    with_database,
+)
 from sa_jobqueue.cli._output import console, print_json, shown
-from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds
 from sa_jobqueue.observe.health import health as measure
@@ -89,30 +96,10 @@ def threshold(given: Any) -> tuple[str, Any]:
 @click.command(cls=Probe)
 @json_option
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
-@click.option(
-    "--interval", type=duration, metavar="DURATION", default=timedelta(seconds=5), help="Interval of --watch.  [default: 5s]"
-)
-@click.option(
-    "--window",
-    type=duration,
-    metavar="DURATION",
-    default=timedelta(minutes=1),
-    help="Period that rates are measured over.  [default: 60s]",
-)
-@click.option(
-    "--heartbeat-timeout",
-    type=duration,
-    metavar="DURATION",
-    default=timedelta(seconds=15),
-    help="Heartbeat timeout of the workers.  [default: 15s]",
-)
-@click.option(
-    "--timeout",
-    type=duration,
-    metavar="DURATION",
-    default=timedelta(seconds=10),
-    help="Timeout of one statement.  [default: 10s]",
-)
+@duration_option("--interval", "Interval of --watch.", default=timedelta(seconds=5))
+@window_option
+@heartbeat_timeout_option
+@duration_option("--timeout", "Timeout of one statement.", default=timedelta(seconds=10))
 @click.option(
     "--threshold",
     "given",
@@ -145,9 +132,7 @@ def health(
         thresholds = Thresholds(**dict(given))
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
-    with database.session():
-        pass  # reports an unreachable database or a wrong schema version
-    engine = own_engine(database.url)
+    engine = database.engine()
 
     def read() -> Health:
         return measure(engine, thresholds=thresholds, partial=True, model=database.model, **options)

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._listing import fairness_key_option, listing_options
-from sa_jobqueue.cli._options import Database, by_option, json_option, with_database
+from sa_jobqueue.cli._listing import Columns, page_options, print_page
+from sa_jobqueue.cli._options import (
+    Database,
+    by_option,
+    chain_option,
+    dry_run_option,
+    fairness_key_option,
+    json_option,
+    one_of,
+    only,
+    queue_option,
+    status_option,
+    type_option,
+    with_database,
+    yes_option,
+)
 from sa_jobqueue.cli._output import (
     counted,
     echo,
     echo_traceback,
     first_line,
+    print_changed,
     print_fields,
     print_json,
     print_table,
@@ -41,16 +56,24 @@ from sa_jobqueue.operations import (
     redrive_dead_letters,
     trigger_jobs,
 )
-from sa_jobqueue.operations.pages import collected, every_item
+from sa_jobqueue.operations.pages import collected, every_item, every_page
 from sa_jobqueue.redaction import redacted
 from sa_jobqueue.types import ENDED, JobStatus
 
 CHUNK: Final = 1000
 """Jobs changed in one transaction."""
 
-_STATUSES: Final = click.Choice([status.value for status in JobStatus])
 _OPEN: Final = tuple(status for status in JobStatus if status not in ENDED)
 _PAYLOADS: Final = ("input", "output", "last_error")
+_COLUMNS: Final[Columns] = {
+    "id": "id",
+    "type": "type_name",
+    "status": "status",
+    "attempt": lambda job: f"{job.attempt}/{job.max_attempts}",
+    "due or ended": lambda job: job.completed_at or job.scheduled_at,
+    "queue": "queue",
+    "last error": lambda job: first_line(job.last_error, job.type_name),
+}
 
 
 @click.group()
@@ -62,61 +85,17 @@ jobs.add_command(priority)
 
 
 @jobs.command("list")
-@click.option("--status", "statuses", type=_STATUSES, multiple=True, help="Only with this status; may be repeated.")
-@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
-@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated.")
+@status_option
+@type_option
+@queue_option
 @fairness_key_option
-@click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="Only jobs of this chain; may be repeated.")
-@listing_options
+@chain_option
+@page_options
 @json_option
 @with_database
-def list_(
-    database: Database,
-    /,
-    *,
-    statuses: tuple[str, ...],
-    types: tuple[str, ...],
-    queues: tuple[str, ...],
-    fairness_keys: tuple[str, ...],
-    chain_ids: tuple[str, ...],
-    limit: int,
-    after: str | None,
-    oldest_first: bool,
-    as_json: bool,
-) -> None:
+def list_(database: Database, /, **given: Any) -> None:
     """List jobs, one page at a time. Payloads are omitted; see `show`."""
-    where = JobFilter(
-        statuses=[JobStatus(status) for status in statuses],
-        types=types,
-        queues=queues,
-        fairness_keys=fairness_keys,
-        chain_ids=[database.job_id(one) for one in chain_ids],
-    )
-    with database.session() as session:
-        page = collected(
-            lambda **more: list_jobs(session, where=where, newest_first=not oldest_first, model=database.model, **more),
-            after=None if after is None else database.job_id(after),
-            limit=limit,
-        )
-    if as_json:
-        print_json({"jobs": [row_of(job, without=_PAYLOADS) for job in page], "next_after": page.next})
-        return
-    headings = ["id", "type", "status", "attempt", "due or ended", "queue", "last error"]
-    rows = [
-        (
-            job.id,
-            job.type_name,
-            job.status,
-            f"{job.attempt}/{job.max_attempts}",
-            job.completed_at or job.scheduled_at,
-            job.queue,
-            first_line(job.last_error, job.type_name),
-        )
-        for job in page
-    ]
-    print_table(counted(len(page.items), "job"), headings, rows)
-    if page.next is not None:
-        echo(f"next page: --after {page.next}")
+    print_page(database, list_jobs, JobFilter, noun="job", columns=_COLUMNS, without=_PAYLOADS, **given)
 
 
 @jobs.command()
@@ -188,7 +167,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
 
 @jobs.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@dry_run_option
 @by_option
 @json_option
 @with_database
@@ -207,18 +186,9 @@ def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str
         dead = [one for one, job in found.items() if job.status is JobStatus.DEAD]
         if pending:
             trigger_jobs(session, pending, by=by, dry_run=dry_run, model=model)
-        # One at a time: a job may have several dead letters, and dismissed ones count as well.
-        redriven = [
-            one
-            for one in dead
-            if redrive_dead_letters(
-                session,
-                where=DeadLetterFilter(job_ids=[one], resolved=None),
-                by=by,
-                dry_run=dry_run,
-                model=model,
-            ).ids
-        ]
+        where = DeadLetterFilter(job_ids=dead, resolved=None)
+        options: dict[str, Any] = {"where": where, "by": by, "dry_run": dry_run, "model": model}
+        redriven = list(every_item(lambda after: redrive_dead_letters(session, after=after, **options))) if dead else []
         if changed := [one for one in dead if one not in redriven]:
             raise IllegalTransitionError(f"job {changed[0]} is no longer dead. No job was changed.")
     if as_json:
@@ -232,17 +202,11 @@ def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str
 
 @jobs.command()
 @click.argument("ids", metavar="[ID...]", nargs=-1)
-@click.option(
-    "--status",
-    "statuses",
-    type=click.Choice([status.value for status in _OPEN]),
-    multiple=True,
-    help="Only jobs with this status; may be repeated.",
-)
-@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
-@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@only("--status", "statuses", None, "jobs with this status", type=one_of(_OPEN))
+@type_option
+@queue_option
+@dry_run_option
+@yes_option
 @by_option
 @json_option
 @with_database
@@ -269,65 +233,33 @@ def cancel(
     if bool(ids) == filtered:
         raise click.UsageError("pass ids, or at least one of --status, --type and --queue, and not both")
     where = JobFilter(statuses=[JobStatus(status) for status in statuses] or _OPEN, types=types, queues=queues)
+    options: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": database.model}
     with database.session() as session:
-        if ids:
-            pages: Iterator[list[Any]] = iter([_named(session, database, ids)])
-        else:
-            pages = _pages(session, database, where)
-        if dry_run:
-            _print_cancelled([one for page in pages for one in page], "would be cancelled", as_json)
-            return
-        if filtered and not yes:
+        pages = _pages(session, database, where) if filtered else iter([[database.job_id(one) for one in ids]])
+        if filtered and not (yes or dry_run):
             count = len(_listed(session, database, where, limit=CHUNK).items)
-            session.rollback()
             more = " or more" if count == CHUNK else ""
+            session.rollback()
             click.confirm(f"Cancel {counted(count, 'job')}{more}?", abort=True, err=True)
         cancelled: list[Any] = []
         for page in pages:
-            cancelled += cancel_jobs(session, page, by=by, model=database.model)
+            cancelled += cancel_jobs(session, page, **options).ids
             session.commit()
-    _print_cancelled(cancelled, "cancelled", as_json)
-
-
-def _named(session: Session, database: Database, ids: Sequence[str]) -> list[Any]:
-    """Return the given jobs that have not ended. Raises: JobNotFoundError with every unknown id."""
-    missing, found = [], []
-    for given in dict.fromkeys(ids):
-        try:
-            job = get_job(session, database.job_id(given), model=database.model)
-        except JobNotFoundError:
-            missing.append(given)
-        else:
-            found += [job.id] if job.status not in ENDED else []
-    if missing:
-        raise JobNotFoundError(missing)
-    session.rollback()
-    return found
+    print_changed("job", cancelled, "cancelled", dry_run=dry_run, as_json=as_json)
 
 
 def _pages(session: Session, database: Database, where: JobFilter) -> Iterator[list[Any]]:
-    """Yield the ids of matching jobs, one page per transaction; jobs added meanwhile are ignored."""
+    """Yield the ids of matching jobs, in pages; jobs added meanwhile are ignored."""
     newest = _listed(session, database, where, limit=1).items
-    last = newest[0].id if newest else None
-    after = None
-    while last is not None:
-        found = list_jobs(session, where=where, after=after, limit=CHUNK, newest_first=False, model=database.model)
-        page = [job.id for job in found if job.id <= last]
-        session.rollback()
-        session.expunge_all()  # do not keep every row of a long run in memory
-        if page:
-            yield page
-        after = found.next
-        if after is None or after >= last:
+    following: dict[str, Any] = {"where": where, "columns": ["id"], "limit": CHUNK, "newest_first": False}
+    for page in every_page(lambda after: list_jobs(session, after=after, **following, model=database.model)):
+        if found := [job["id"] for job in page if newest and job["id"] <= newest[0]["id"]]:
+            yield found
+        elif page.items or not newest:
             return
 
 
 def _listed(session: Session, database: Database, where: JobFilter, *, limit: int) -> Page[Any]:
-    return collected(lambda **more: list_jobs(session, where=where, model=database.model, **more), limit=limit)
-
-
-def _print_cancelled(ids: list[Any], done: str, as_json: bool) -> None:
-    if as_json:
-        print_json({done.replace(" ", "_"): ids})
-    else:
-        echo(f"{counted(len(ids), 'job')} {done}")
+    return collected(
+        lambda **more: list_jobs(session, where=where, columns=["id"], model=database.model, **more), limit=limit
+    )

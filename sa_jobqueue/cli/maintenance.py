@@ -8,24 +8,16 @@ from datetime import timedelta
 from typing import Any, Final
 
 import click
-from sqlalchemy import Engine
 
 from sa_jobqueue import maintenance
-from sa_jobqueue.cli._options import Database, duration, json_option, with_database
+from sa_jobqueue.cli._options import Database, dry_run_option, duration_option, json_option, with_database
 from sa_jobqueue.cli._output import console, print_json, print_table, progress_bar, shown
-from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.maintenance import OnProgress, Reindexed, Setting, Vacuumed
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.printable import span
 
-_lock_timeout: Final = click.option(
-    "--lock-timeout",
-    type=duration,
-    metavar="DURATION",
-    default=timedelta(seconds=10),
-    help="Maximum time to wait for a lock.  [default: 10s]",
-)
+_lock_timeout: Final = duration_option("--lock-timeout", "Maximum time to wait for a lock.", default=timedelta(seconds=10))
 
 
 @click.command()
@@ -49,7 +41,7 @@ def vacuum(
 
     Readers and writers are not blocked. Status 1 if a table was skipped because of a lock or a missing privilege.
     """
-    engine = _engine(database)
+    engine = database.engine()
     if settings:
         _print_settings(maintenance.storage_settings(engine, model=database.model), as_json=as_json)
         return
@@ -73,18 +65,18 @@ def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, loc
     """
     with progress_bar("starting") as bar:
         options: dict[str, Any] = {"every": every, "lock_timeout": lock_timeout, "on_progress": _shown(bar)}
-        done = maintenance.reindex(_engine(database), indexes=indexes, model=database.model, **options)
+        done = maintenance.reindex(database.engine(), indexes=indexes, model=database.model, **options)
     _print([], done, as_json=as_json)
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@dry_run_option
 @_lock_timeout
 @json_option
 @with_database
 def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, as_json: bool) -> None:
     """Vacuum tables with many dead rows, and rebuild indexes that are mostly bloat."""
-    engine = _engine(database)
+    engine = database.engine()
     seen = health(engine, model=database.model)
     tables = [table.name for table in seen.tables if maintenance.worth_vacuuming(table)]
     indexes = [index.name for index in seen.indexes if maintenance.worth_rebuilding(index)]
@@ -104,12 +96,6 @@ def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, a
         # After the vacuum, which may already have freed bloat of an index.
         reindexed = maintenance.reindex(engine, **options)
     _print(vacuumed, reindexed, as_json=as_json)
-
-
-def _engine(database: Database) -> Engine:
-    with database.session():
-        pass  # reports an unreachable database or a wrong schema version
-    return own_engine(database.url)
 
 
 def _shown(bar: Callable[[str, int, int | None], None]) -> OnProgress:

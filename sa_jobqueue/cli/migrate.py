@@ -9,20 +9,22 @@ from datetime import timedelta
 import click
 from sqlalchemy import Connection
 
-from sa_jobqueue.cli._options import Database, app_option, duration, json_option, load_model, with_database
+from sa_jobqueue.cli._options import (
+    Database,
+    app_option,
+    duration_option,
+    json_option,
+    load_model,
+    with_database,
+    yes_option,
+)
 from sa_jobqueue.cli._output import echo, echo_lines, print_json
 from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.migrations.locking import PATIENCE
 
 _VERSION = click.IntRange(0)
-_patience = click.option(
-    "--patience",
-    type=duration,
-    metavar="DURATION",
-    default=PATIENCE,
-    help=f"How long to retry for locks, one second per try.  [default: {PATIENCE.total_seconds():.0f}s]",
-)
+_patience = duration_option("--patience", "How long to retry for locks, one second per try.", default=PATIENCE)
 
 
 @click.group()
@@ -75,7 +77,7 @@ def prepare(database: Database, /, *, to_version: int | None, patience: timedelt
 @click.option(
     "--to", "to_version", type=_VERSION, metavar="VERSION", required=True, help="Target version; 0 drops the tables."
 )
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@yes_option
 @_patience
 @json_option
 @with_database

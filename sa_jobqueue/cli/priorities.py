@@ -9,10 +9,19 @@ import click
 from sqlalchemy import type_coerce
 from sqlalchemy.dialects.postgresql import JSONB
 
-from sa_jobqueue.cli._options import Database, by_option, json_option, with_database
-from sa_jobqueue.cli._output import console, counted, echo, print_json, progress_bar
+from sa_jobqueue.cli._options import (
+    Database,
+    by_option,
+    chain_option,
+    dry_run_option,
+    json_option,
+    queue_option,
+    type_option,
+    with_database,
+)
+from sa_jobqueue.cli._output import counted, echo, print_json, progress_bar
 from sa_jobqueue.operations import JobFilter, set_priority
-from sa_jobqueue.statements import storage
+from sa_jobqueue.operations.pages import every_page
 from sa_jobqueue.types import INITIAL, MAX_PRIORITY, MIN_PRIORITY
 
 _WHOLE = click.IntRange(MIN_PRIORITY, MAX_PRIORITY)
@@ -21,11 +30,11 @@ _WHOLE = click.IntRange(MIN_PRIORITY, MAX_PRIORITY)
 @click.command()
 @click.argument("ids", metavar="[ID...]", nargs=-1)
 @click.option("--to", type=_WHOLE, required=True, metavar="N", help="New priority, -9 to 9; larger runs first.")
-@click.option("--chain", "chain_ids", multiple=True, metavar="ID", help="Only jobs of this chain; may be repeated.")
-@click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
-@click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated.")
+@chain_option
+@type_option
+@queue_option
 @click.option("--payload", metavar="JSON", help="Only jobs whose payload contains this, such as '{\"tenant\": 7}'.")
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@dry_run_option
 @by_option
 @json_option
 @with_database
@@ -64,21 +73,13 @@ def priority(
     if not (ids or chain_ids or types or queues or payload):
         raise click.UsageError("pass ids, or at least one of --chain, --type, --queue and --payload")
     matching = None if payload is None else model.input.contains(type_coerce(_document(payload), JSONB))
-    changed, after = 0, None
+    changed = 0
+    options: dict[str, Any] = {"where": where, "matching": matching, "by": by, "dry_run": dry_run, "model": model}
     with database.session() as session, progress_bar("changing") as show:
-        name = model.__jobqueue__.name("job")
-        total = None
-        if console(stderr=True).is_terminal:
-            total = next((row.live for row in session.execute(storage.tables(model)) if row.name == name), None)
-            session.rollback()
-        while True:
-            options: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": model}
-            page = set_priority(session, to, where=where, matching=matching, after=after, **options)
+        for page in every_page(lambda after: set_priority(session, to, after=after, **options)):
             session.commit()
-            changed, after = changed + page.changed, page.next
-            show(counted(changed, "job"), changed, total)
-            if after is None:
-                break
+            changed += page.changed
+            show(counted(changed, "job"), changed, None)
     if as_json:
         print_json({"priority": to, "dry_run": dry_run, "jobs": changed})
     else:

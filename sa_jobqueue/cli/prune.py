@@ -9,14 +9,26 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import APP_VARIABLE, Database, duration, json_option, load_jobs, parse_url, url_option
+from sa_jobqueue.cli._options import (
+    APP_VARIABLE,
+    Database,
+    dry_run_option,
+    duration_option,
+    json_option,
+    load_jobs,
+    one_of,
+    only,
+    parse_url,
+    url_option,
+)
 from sa_jobqueue.cli._output import counted, print_json, print_table, progress_bar
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import PruneCursor, Pruned, prune_dead_letters
 from sa_jobqueue.operations import prune as prune_page
+from sa_jobqueue.operations.pages import every_page
 from sa_jobqueue.operations.pruning import MAX_SCAN
 from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
-from sa_jobqueue.statements import retention, storage
+from sa_jobqueue.statements import retention
 from sa_jobqueue.types import JobStatus
 
 _PATIENCE: Final = 2
@@ -49,23 +61,16 @@ class _Sum:
     metavar="MODULE:ATTRIBUTE",
     help="The application's JobQueue: its tables and, without --older-than, its retention.",
 )
-@click.option(
-    "--older-than",
-    type=duration,
-    metavar="DURATION",
-    help="Delete chains that ended longer ago than this, such as 30d or 12h.",
-)
-@click.option(
+@duration_option("--older-than", "Delete chains that ended longer ago than this, such as 30d or 12h.")
+@only(
     "--status",
     "statuses",
-    type=click.Choice([str(outcome) for outcome in OUTCOMES]),
-    multiple=True,
-    help="Only chains with this status; may be repeated.  [default: completed, cancelled]",
+    None,
+    "chains with this status (default: completed, cancelled)",
+    type=one_of(OUTCOMES),
 )
-@click.option(
-    "--type", "types", multiple=True, metavar="TYPE", help="Only chains whose first job has this type; may be repeated."
-)
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@only("--type", "types", "TYPE", "chains whose first job has this type")
+@dry_run_option
 @json_option
 def prune(
     *,
@@ -98,9 +103,6 @@ def prune(
     done = _Sum()
     options: dict[str, Any] = {"queue_rows": older_than is None, "dry_run": dry_run, "by": "prune", "model": database.model}
     with database.session() as session, progress_bar("scanning") as show:
-        name = database.model.__jobqueue__.name("job")
-        estimate = next(row.live for row in session.execute(storage.tables(database.model)) if row.name == name)
-        session.rollback()
         cursor: PruneCursor | None = PruneCursor(None)
         while cursor is not None:
             with session.begin():
@@ -108,7 +110,7 @@ def prune(
                 page = prune_page(session, rules, cursor=cursor, **options)
             done.add(page)
             cursor = page.next
-            show(f"{done.jobs:,} jobs deleted, {done.scanned:,} scanned", done.scanned, max(estimate, done.scanned))
+            show(f"{done.jobs:,} jobs deleted, {done.scanned:,} scanned", done.scanned, None)
         if older_than is None:
             done.dead_letters = prune_all_dead_letters(session, rules, dry_run=dry_run, model=database.model)
     _print(done, as_json=as_json, dry_run=dry_run)
@@ -116,13 +118,12 @@ def prune(
 
 def prune_all_dead_letters(session: Session, rules: RetentionRules, *, dry_run: bool, model: type[JobMixin[Any]]) -> int:
     """Delete resolved dead letters, one page per transaction; return how many."""
-    after, dead_letters, is_last = None, 0, False
-    while not is_last:
-        with session.begin():
-            page = prune_dead_letters(session, rules, after=after, scan=MAX_SCAN, dry_run=dry_run, model=model)
-        dead_letters, after = dead_letters + page.dead_letters, page.next
-        is_last = after is None
-    return dead_letters
+    deleted = 0
+    options: dict[str, Any] = {"scan": MAX_SCAN, "dry_run": dry_run, "model": model}
+    for page in every_page(lambda after: prune_dead_letters(session, rules, after=after, **options)):
+        session.commit()
+        deleted += page.dead_letters
+    return deleted
 
 
 def _rules(older_than: timedelta, statuses: tuple[str, ...], types: tuple[str, ...]) -> RetentionRules:

@@ -8,23 +8,23 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._limits import rate_text, read_settings, setting_options
+from sa_jobqueue.cli._limits import rate_text
+from sa_jobqueue.cli._named import NamedRows
 from sa_jobqueue.cli._options import (
     Database,
     application_argument,
     by_option,
     dry_run_option,
-    duration,
+    duration_option,
     json_option,
     load_jobs,
     parse_url,
     url_option,
     with_database,
 )
-from sa_jobqueue.cli._output import counted, echo, print_changed, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._output import counted, echo, print_json, print_table, shown
 from sa_jobqueue.observe.shares import Share, shares
 from sa_jobqueue.operations import (
-    QueueStatus,
     get_queue,
     list_queues,
     pause_queues,
@@ -33,15 +33,7 @@ from sa_jobqueue.operations import (
     sync_queues,
     upsert_queue,
 )
-from sa_jobqueue.operations.pages import every_item
-from sa_jobqueue.policies.fairness import label_of, queue_key_of
 from sa_jobqueue.registry.settings import QueueColumns
-
-_fairness_key: Final = click.option(
-    "--fairness-key", default="", metavar="KEY", help="Only this fairness key of the queue.  [default: the queue]"
-)
-_names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-_HEADINGS: Final = ("queue", "fairness key", "paused", "by", "weight", "concurrency", "per key", "rate", "workers")
 
 
 @click.group()
@@ -49,34 +41,46 @@ def queues() -> None:
     """List, pause and resume queues, and set their limits."""
 
 
-@queues.command("list")
-@json_option
-@with_database
-def list_(database: Database, /, *, as_json: bool) -> None:
-    """List queues that have settings or an active worker."""
-    with database.session() as session:
-        found = list(every_item(lambda after: list_queues(session, after=after, model=database.model)))
-    if as_json:
-        print_json({"queues": [asdict(queue) for queue in found]})
-        return
-    rows = [_row(one) for one in found]
-    print_table(counted(len(found), "queue"), _HEADINGS, rows)
+_fairness_key = click.option(
+    "--fairness-key", default="", metavar="KEY", help="Only this fairness key of the queue.  [default: the queue]"
+)
+_rows: Final = NamedRows(queues, "queue", options=(_fairness_key,))
+_rows.add_list(
+    "queues",
+    list_queues,
+    {
+        "queue": "name",
+        "fairness key": lambda one: one.fairness_key or None,
+        "paused": "paused_at",
+        "by": "paused_by",
+        "weight": "weight",
+        "concurrency": "global_concurrency",
+        "per key": "concurrency_per_key",
+        "rate": rate_text,
+        "workers": "workers",
+    },
+    "List queues that have settings or an active worker.",
+)
+_rows.add_show(get_queue, "Show the settings of one queue.")
+_rows.add_set(
+    QueueColumns,
+    get_queue,
+    upsert_queue,
+    """Change the settings of a queue. Options that are not given keep their value.
 
-
-def _row(one: QueueStatus) -> tuple[Any, ...]:
-    limits = (one.global_concurrency, one.concurrency_per_key, rate_text(one))
-    return (one.name, one.fairness_key or None, one.paused_at, one.paused_by, one.weight, *limits, one.workers)
+    \b
+    Example:
+      sa-jobqueue queues set mail --global-concurrency 10 --rate-limit 100 --rate-period 1m
+    """,
+)
+_rows.add_change(
+    "pause", pause_queues, "Pause queues: start none of their jobs until they are resumed. Running jobs continue."
+)
+_rows.add_change("resume", resume_queues, "Resume paused queues.")
 
 
 @queues.command("shares")
-@click.option(
-    "--window",
-    type=duration,
-    metavar="DURATION",
-    default="1m",
-    show_default=True,
-    help="Period whose started jobs are counted.",
-)
+@duration_option("--window", "Period whose started jobs are counted.", default=timedelta(minutes=1))
 @json_option
 @with_database
 def shares_(database: Database, /, *, window: timedelta, as_json: bool) -> None:
@@ -105,77 +109,8 @@ def _share(one: Share, without_key: str) -> tuple[Any, ...]:
 
 
 @queues.command()
-@click.argument("name")
-@_fairness_key
-@json_option
-@with_database
-def show(database: Database, /, *, name: str, fairness_key: str, as_json: bool) -> None:
-    """Show the settings of one queue."""
-    with database.session() as session:
-        document = asdict(get_queue(session, name, fairness_key=fairness_key, model=database.model))
-    print_json(document) if as_json else print_fields(f"queue {label_of(queue_key_of(name, fairness_key))}", document)
-
-
-@queues.command("set")
-@click.argument("name")
-@_fairness_key
-@setting_options(QueueColumns)
-@by_option
-@json_option
-@with_database
-def set_(database: Database, /, *, name: str, fairness_key: str, by: str, as_json: bool, **given: str | None) -> None:
-    """Change the settings of a queue. Options that are not given keep their value.
-
-    \b
-    Example:
-      sa-jobqueue queues set mail --global-concurrency 10 --rate-limit 100 --rate-period 1m
-    """
-    with database.session() as session:
-        locked = get_queue(session, name, fairness_key=fairness_key, for_update=True, model=database.model)
-        changed: QueueStatus = replace(locked, **read_settings(QueueColumns, given))
-        upsert_queue(session, changed.settings, by=by, model=database.model)
-        session.commit()
-        document = asdict(get_queue(session, name, fairness_key=fairness_key, model=database.model))
-    print_json(document) if as_json else print_fields(f"queue {label_of(queue_key_of(name, fairness_key))}", document)
-
-
-@queues.command()
-@_names
-@_fairness_key
-@dry_run_option
-@by_option
-@json_option
-@with_database
-def pause(
-    database: Database, /, *, names: tuple[str, ...], fairness_key: str, dry_run: bool, by: str, as_json: bool
-) -> None:
-    """Pause queues: start none of their jobs until they are resumed. Running jobs continue."""
-    with database.session() as session:
-        done = pause_queues(session, names, fairness_key=fairness_key, by=by, dry_run=dry_run, model=database.model)
-        session.commit()
-    print_changed("queue", done.ids, "paused", dry_run=dry_run, as_json=as_json)
-
-
-@queues.command()
-@_names
-@_fairness_key
-@dry_run_option
-@by_option
-@json_option
-@with_database
-def resume(
-    database: Database, /, *, names: tuple[str, ...], fairness_key: str, dry_run: bool, by: str, as_json: bool
-) -> None:
-    """Resume paused queues."""
-    with database.session() as session:
-        done = resume_queues(session, names, fairness_key=fairness_key, by=by, dry_run=dry_run, model=database.model)
-        session.commit()
-    print_changed("queue", done.ids, "resumed", dry_run=dry_run, as_json=as_json)
-
-
-@queues.command()
 @application_argument("application")
-@click.option("--dry-run", is_flag=True, help="Only show the differences.")
+@dry_run_option
 @by_option
 @json_option
 @url_option

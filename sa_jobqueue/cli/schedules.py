@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 import click
 from sqlalchemy import func, select
 
+from sa_jobqueue.cli._named import NamedRows
 from sa_jobqueue.cli._options import (
     Database,
     application_argument,
@@ -22,7 +23,7 @@ from sa_jobqueue.cli._options import (
     url_option,
     with_database,
 )
-from sa_jobqueue.cli._output import counted, echo, print_changed, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
 from sa_jobqueue.operations import (
     ScheduleStatus,
     delete_schedules,
@@ -34,32 +35,11 @@ from sa_jobqueue.operations import (
     run_schedule,
     sync_schedules,
 )
-from sa_jobqueue.operations.pages import every_item
-
-_names: Final = click.argument("names", metavar="NAME...", nargs=-1, required=True)
-_HEADINGS: Final = ("schedule", "cron", "time zone", "job type", "state", "next", "last", "source")
 
 
 @click.group()
 def schedules() -> None:
     """List, pause, resume, run and synchronize schedules."""
-
-
-@schedules.command("list")
-@json_option
-@with_database
-def list_(database: Database, /, *, as_json: bool) -> None:
-    """List schedules by name, with their next and last times."""
-    with database.session() as session:
-        found = list(every_item(lambda after: list_schedules(session, after=after, model=database.model)))
-    if as_json:
-        print_json({"schedules": [asdict(one) for one in found]})
-        return
-    rows = [
-        (one.name, one.cron, one.time_zone, one.type_name, _state(one), one.next_fire_at, one.last_fire_at, one.source)
-        for one in found
-    ]
-    print_table(counted(len(found), "schedule"), _HEADINGS, rows)
 
 
 def _state(one: ScheduleStatus) -> str:
@@ -70,15 +50,30 @@ def _state(one: ScheduleStatus) -> str:
     return "on" if one.overdue is None else f"overdue for {shown(one.overdue)}"
 
 
-@schedules.command()
-@click.argument("name")
-@json_option
-@with_database
-def show(database: Database, /, *, name: str, as_json: bool) -> None:
-    """Show the settings and the state of one schedule."""
-    with database.session() as session:
-        document = asdict(get_schedule(session, name, model=database.model))
-    print_json(document) if as_json else print_fields(f"schedule {name}", document)
+_rows: Final = NamedRows(schedules, "schedule")
+_rows.add_list(
+    "schedules",
+    list_schedules,
+    {
+        "schedule": "name",
+        "cron": "cron",
+        "time zone": "time_zone",
+        "job type": "type_name",
+        "state": _state,
+        "next": "next_fire_at",
+        "last": "last_fire_at",
+        "source": "source",
+    },
+    "List schedules by name, with their next and last times.",
+)
+_rows.add_show(get_schedule, "Show the settings and the state of one schedule.")
+_rows.add_change(
+    "pause", pause_schedules, "Pause schedules until they are resumed. Jobs that are already enqueued still run."
+)
+_rows.add_change("resume", resume_schedules, "Resume paused schedules. They fire next at their first time from now.")
+_rows.add_change(
+    "delete", delete_schedules, "Delete schedules that the application no longer declares. Their jobs are kept."
+)
 
 
 @schedules.command()
@@ -115,34 +110,6 @@ def next_(database: Database, /, *, name: str, count: int, after: datetime | Non
     zone = ZoneInfo(one.time_zone)
     rows = [(time.astimezone(zone).strftime("%a %Y-%m-%d %H:%M %Z"), time.astimezone(UTC)) for time in times]
     print_table(f"schedule {name}: {one.cron}, {one.in_words}", (one.time_zone, "UTC"), rows)
-
-
-@schedules.command()
-@_names
-@dry_run_option
-@by_option
-@json_option
-@with_database
-def pause(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
-    """Pause schedules until they are resumed. Jobs that are already enqueued still run."""
-    with database.session() as session:
-        done = pause_schedules(session, names, by=by, dry_run=dry_run, model=database.model)
-        session.commit()
-    print_changed("schedule", done.ids, "paused", dry_run=dry_run, as_json=as_json)
-
-
-@schedules.command()
-@_names
-@dry_run_option
-@by_option
-@json_option
-@with_database
-def resume(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
-    """Resume paused schedules. They fire next at their first time from now."""
-    with database.session() as session:
-        done = resume_schedules(session, names, by=by, dry_run=dry_run, model=database.model)
-        session.commit()
-    print_changed("schedule", done.ids, "resumed", dry_run=dry_run, as_json=as_json)
 
 
 @schedules.command()
@@ -189,22 +156,8 @@ def run(
 
 
 @schedules.command()
-@_names
-@dry_run_option
-@by_option
-@json_option
-@with_database
-def delete(database: Database, /, *, names: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
-    """Delete schedules that the application no longer declares. Their jobs are kept."""
-    with database.session() as session:
-        done = delete_schedules(session, names, by=by, dry_run=dry_run, model=database.model)
-        session.commit()
-    print_changed("schedule", done.ids, "deleted", dry_run=dry_run, as_json=as_json)
-
-
-@schedules.command()
 @application_argument("application")
-@click.option("--dry-run", is_flag=True, help="Only show the differences.")
+@dry_run_option
 @by_option
 @json_option
 @url_option

@@ -21,11 +21,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue.cli._options import (
+    LISTEN_VARIABLE,
     URL_VARIABLE,
     Database,
     application_argument,
     byte_count,
-    duration,
+    duration_option,
+    listen_url_option,
     load_jobs,
     load_module,
     load_object,
@@ -51,7 +53,6 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.worker import Worker, WorkerOptions
 
 _DEFAULTS: Final = WorkerOptions()
-LISTEN_VARIABLE: Final = "SA_JOBQUEUE_LISTEN_URL"
 
 _log = logging.getLogger("sa_jobqueue.supervisor")
 
@@ -100,29 +101,15 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     show_default=True,
     help="Number of worker processes, for CPU-bound handlers.",
 )
-@click.option(
+@duration_option(
     "--shutdown-timeout",
-    type=duration,
-    metavar="DURATION",
+    "How long running jobs may continue after SIGTERM before they are released.",
     default=_DEFAULTS.shutdown_timeout,
-    help="How long running jobs may continue after SIGTERM before they are released.  [default: 30s]",
 )
 @click.option("--name", metavar="NAME", help="Name of the worker in listings.  [default: the host name]")
-@click.option(
-    "--poll-interval",
-    type=duration,
-    metavar="DURATION",
-    default=_DEFAULTS.poll_interval,
-    help="Time between polls when no notification arrives.  [default: 5s]",
-)
+@duration_option("--poll-interval", "Time between polls when no notification arrives.", default=_DEFAULTS.poll_interval)
 @click.option("--no-listen", is_flag=True, help="Only poll; do not use LISTEN/NOTIFY.")
-@click.option(
-    "--listen-url",
-    envvar=LISTEN_VARIABLE,
-    show_envvar=True,
-    metavar="URL",
-    help="URL of the server itself for LISTEN, if --url is that of a connection pooler.",
-)
+@listen_url_option
 @click.option(
     "--metrics-port",
     type=click.IntRange(1, 65535),
@@ -141,11 +128,9 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 @click.option(
     "--health-address", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Address of --health-port."
 )
-@click.option(
+@duration_option(
     "--watchdog",
-    type=duration,
-    metavar="DURATION",
-    help="Exit with status 70 if the event loop or another component is stuck for this long; 0 disables it.  "
+    "Exit with status 70 if the event loop or another component is stuck for this long; 0 disables it.  "
     "[default: systemd's WatchdogSec, or 5m]",
 )
 @click.option(
@@ -185,35 +170,16 @@ def queue_limits(given: Any) -> dict[str, int | None]:
 @click.option(
     "--opentelemetry", is_flag=True, help="Create spans and metrics, exported by the SDK that the application configures."
 )
-@click.option(
-    "--cancel-timeout",
-    type=duration,
-    metavar="DURATION",
-    default=_DEFAULTS.cancel_timeout,
-    help="How long a cancelled or timed-out handler may take to return.  [default: 5s]",
+@duration_option(
+    "--cancel-timeout", "How long a cancelled or timed-out handler may take to return.", default=_DEFAULTS.cancel_timeout
 )
-@click.option(
-    "--heartbeat-interval",
-    type=duration,
-    metavar="DURATION",
-    default=_DEFAULTS.heartbeat_interval,
-    help="Time between heartbeats.  [default: 5s]",
-)
-@click.option(
+@duration_option("--heartbeat-interval", "Time between heartbeats.", default=_DEFAULTS.heartbeat_interval)
+@duration_option(
     "--heartbeat-timeout",
-    type=duration,
-    metavar="DURATION",
+    "A worker without a heartbeat for this long is dead: its jobs are rescued. Use one value for all workers.",
     default=_DEFAULTS.heartbeat_timeout,
-    help="A worker without a heartbeat for this long is dead: its jobs are rescued. Use one value for all workers.  "
-    "[default: 15s]",
 )
-@click.option(
-    "--rescue-interval",
-    type=duration,
-    metavar="DURATION",
-    default=_DEFAULTS.rescue_interval,
-    help="Time between searches for jobs of dead workers.  [default: 4s]",
-)
+@duration_option("--rescue-interval", "Time between searches for jobs of dead workers.", default=_DEFAULTS.rescue_interval)
 @click.option("--control-fd", type=int, hidden=True, help="Reading end of a pipe from a parent process.")
 @click.option(
     "--import",

@@ -10,8 +10,17 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import Database, by_option, duration, json_option, with_database
-from sa_jobqueue.cli._output import counted, echo, print_json, print_table
+from sa_jobqueue.cli._listing import Columns, print_rows
+from sa_jobqueue.cli._options import (
+    Database,
+    by_option,
+    dry_run_option,
+    duration_option,
+    json_option,
+    only,
+    with_database,
+)
+from sa_jobqueue.cli._output import counted, echo, print_json
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 from sa_jobqueue.operations.pages import every_item
 
@@ -19,16 +28,20 @@ DEAD_AFTER: Final = timedelta(minutes=1)
 """A worker without a heartbeat for this long counts as stopped: it was killed, and its row is removed later."""
 _POLL_SECONDS: Final = 0.25
 
-_name_option = click.option(
-    "--name",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Only workers of this name; * matches any characters; may be repeated.",
-)
-_queue_option = click.option(
-    "--queue", "queues", multiple=True, metavar="QUEUE", help="Only workers that serve this queue; may be repeated."
-)
+_name_option: Final = only("--name", "names", "NAME", "workers of this name; * matches any characters")
+_queue_option: Final = only("--queue", "queues", "QUEUE", "workers that serve this queue")
+_COLUMNS: Final[Columns] = {
+    "id": "id",
+    "state": "state",
+    "running": lambda one: f"{one.used} ({one.stuck_threads} stuck)" if one.stuck_threads else one.used,
+    "slots": "concurrency",
+    "last heartbeat": lambda one: f"{one.silent_for.total_seconds():.1f} s ago",
+    "queues": lambda one: ", ".join(one.queues),
+    "name": "name",
+    "host": "host",
+    "pid": "pid",
+    "drain requested": "drain_requested_at",
+}
 
 
 @click.group()
@@ -47,28 +60,12 @@ def list_(database: Database, /, *, names: tuple[str, ...], queues: tuple[str, .
         found = _every_worker(session, database, WorkerFilter(names=names, queues=queues))
     if as_json:
         print_json({"workers": [asdict(worker) for worker in found]})
-        return
-    headings = ["id", "state", "running", "slots", "last heartbeat", "queues", "name", "host", "pid", "drain requested"]
-    print_table(counted(len(found), "worker"), headings, [_row(worker) for worker in found])
+    else:
+        print_rows(counted(len(found), "worker"), _COLUMNS, found)
 
 
 def _every_worker(session: Session, database: Database, where: WorkerFilter) -> list[WorkerStatus]:
     return list(every_item(lambda after: list_workers(session, where=where, after=after, model=database.model)))
-
-
-def _row(worker: WorkerStatus) -> tuple[Any, ...]:
-    return (
-        worker.id,
-        worker.state,
-        f"{worker.used} ({worker.stuck_threads} stuck)" if worker.stuck_threads else worker.used,
-        worker.concurrency,
-        f"{worker.silent_for.total_seconds():.1f} s ago",
-        ", ".join(worker.queues),
-        worker.name,
-        worker.host,
-        worker.pid,
-        worker.drain_requested_at,
-    )
 
 
 @workers.command()
@@ -76,13 +73,10 @@ def _row(worker: WorkerStatus) -> tuple[Any, ...]:
 @_name_option
 @_queue_option
 @click.option("--all", "everybody", is_flag=True, help="Select every worker.")
-@click.option(
-    "--wait",
-    type=duration,
-    metavar="DURATION",
-    help="Wait at most this long, such as 2m, until they have stopped; exit with status 1 if they have not.",
+@duration_option(
+    "--wait", "Wait at most this long, such as 2m, until they have stopped; exit with status 1 if they have not."
 )
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@dry_run_option
 @by_option
 @json_option
 @with_database

@@ -8,8 +8,16 @@ from typing import Any
 
 import click
 
-from sa_jobqueue.cli._options import Database, duration, instant, json_option, with_database
-from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table
+from sa_jobqueue.cli._options import (
+    Database,
+    dry_run_option,
+    duration_option,
+    instant,
+    json_option,
+    limit_option,
+    with_database,
+)
+from sa_jobqueue.cli._output import counted, echo, print_changed, print_fields, print_json, print_table
 from sa_jobqueue.operations.writes import Write, count_write_chains, list_rejected_rows, list_writes, prune_writes
 from sa_jobqueue.redaction import is_redacting
 
@@ -21,9 +29,7 @@ def writes() -> None:
 
 @writes.command("list")
 @click.option("--write-id", metavar="ID", help="Only this write, or the batches of this stream.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), metavar="N", default=50, show_default=True, help="Maximum number of rows."
-)
+@limit_option
 @click.option(
     "--after",
     type=(instant, str, int),
@@ -58,14 +64,7 @@ def list_(
     show_default=True,
     help="Number of the batch, for a stream.",
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(1, 1000),
-    metavar="N",
-    default=50,
-    show_default=True,
-    help="Maximum number of rejected rows.",
-)
+@limit_option
 @json_option
 @with_database
 def show(database: Database, /, *, write_id: str, sequence: int, limit: int, as_json: bool) -> None:
@@ -96,10 +95,8 @@ def _find(session: Any, database: Database, write_id: str, sequence: int) -> Wri
 
 
 @writes.command()
-@click.option(
-    "--older-than", type=duration, required=True, metavar="DURATION", help="Only writes older than this, such as 90d."
-)
-@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@duration_option("--older-than", "Only writes older than this, such as 90d.", required=True)
+@dry_run_option
 @json_option
 @with_database
 def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, as_json: bool) -> None:
@@ -110,8 +107,5 @@ def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, as_jso
     with database.session() as session:
         pruned = prune_writes(session, older_than=older_than, dry_run=dry_run, model=database.model)
         session.commit()
-    if as_json:
-        names = [{"write_id": write_id, "sequence": sequence} for write_id, sequence in pruned]
-        print_json({"would_prune" if dry_run else "pruned": names})
-    else:
-        echo(f"{counted(pruned.matched, 'write')} {'would be ' if dry_run else ''}pruned")
+    names = [{"write_id": write_id, "sequence": sequence} for write_id, sequence in pruned]
+    print_changed("write", names, "pruned", dry_run=dry_run, as_json=as_json)

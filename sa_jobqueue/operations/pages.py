@@ -7,16 +7,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from sqlalchemy import Select, inspect
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.statements import listings
 from sa_jobqueue.types import JobStatus
 
 T = TypeVar("T")
+P = TypeVar("P", bound="Paged")
 
 MAX_PAGE: Final = 1000
 _UNINDEXED: Final = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
@@ -24,6 +26,14 @@ _UNINDEXED: Final = frozenset({JobStatus.COMPLETED, JobStatus.CANCELLED})
 SCAN_LIMIT: Final = 10_000
 """Maximum number of index entries that one call of a listing reads: some tens of milliseconds."""
 MAX_SCAN: Final = 1_000_000
+
+
+class Paged(Protocol):
+    """One page: of a listing, or of a change."""
+
+    @property
+    def next(self) -> Any:
+        """The `after` of the next page; None on the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +86,18 @@ def few_unfinished(
     return found if session.scalars(listings.count(found, limit=most + 1)).one() <= most else None
 
 
-def every_item(list_page: Callable[[Any], Page[T]]) -> Iterator[T]:
-    """Yield the items of all pages of a listing; `list_page` is called with the `after` of each."""
+def every_page(list_page: Callable[[Any], P]) -> Iterator[P]:
+    """Yield all pages of a listing, or of a change; `list_page` is called with the `after` of each."""
     page = list_page(None)
-    yield from page
+    yield page
     while page.next is not None:
         page = list_page(page.next)
+        yield page
+
+
+def every_item(list_page: Callable[[Any], Page[T] | BulkResult[T]]) -> Iterator[T]:
+    """Yield the items of all pages of a listing, or what all pages of a change changed."""
+    for page in every_page(list_page):
         yield from page
 
 

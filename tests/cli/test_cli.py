@@ -226,7 +226,7 @@ def test_dead_letters_redrive_by_filter_leaves_the_others(run: Run, jobs: Jobs, 
 def test_dead_letters_redrive_all_works_in_chunks(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dead_letters_command, "CHUNK", 2)
     dead = [jobs.add(JobStatus.DEAD) for _ in range(5)]
-    entries = [{"id": str(dead_letter["id"]), "job_id": str(one)} for one in dead for dead_letter in jobs.dead_letters(one)]
+    entries = [str(one) for one in dead]
     meant = document(run("dead-letters", "redrive", "--all", "--dry-run", "--json"))
     assert meant == {"would_be_redriven": entries}
     assert {jobs.status(one) for one in dead} == {JobStatus.DEAD}
@@ -235,22 +235,22 @@ def test_dead_letters_redrive_all_works_in_chunks(run: Run, jobs: Jobs, monkeypa
 
 
 def test_dead_letters_redrive_skips_and_reports_a_taken_deduplication_key(run: Run, jobs: Jobs) -> None:
-    held = jobs.add(JobStatus.DEAD, deduplication_key="k")
-    jobs.add(deduplication_key="k")
-    free = jobs.add(JobStatus.DEAD)
+    first, held, *free, last = [jobs.add(JobStatus.DEAD, deduplication_key=key) for key in ("a", "k", None, None, None, "b")]
+    for key in ("a", "k", "b"):
+        jobs.add(deduplication_key=key)
     result = run("dead-letters", "redrive", "--all", "--json", status=1)
-    assert [dead_letter["job_id"] for dead_letter in document(result)["redriven"]] == [str(free)]
-    (dead_letter,) = jobs.dead_letters(held)
-    assert [conflict["id"] for conflict in document(result)["conflicts"]] == [str(dead_letter["id"])]
-    assert "1 dead letter skipped" in result.stderr
-    assert (jobs.status(held), jobs.status(free)) == (JobStatus.DEAD, JobStatus.PENDING)
+    assert document(result)["redriven"] == [str(one) for one in free]
+    assert [one["job_id"] for one in document(result)["conflicts"]] == [str(first), str(held), str(last)]
+    assert "3 jobs skipped" in result.stderr
+    assert {jobs.status(one) for one in (first, held, last)} == {JobStatus.DEAD}
+    assert {jobs.status(one) for one in free} == {JobStatus.PENDING}
 
 
 def test_dead_letters_dismiss_leaves_the_job_dead(run: Run, jobs: Jobs) -> None:
     dead = jobs.add(JobStatus.DEAD)
     (dead_letter,) = jobs.dead_letters(dead)
     dismissed = document(run("dead-letters", "dismiss", dead_letter["id"], "--by", "ann", "--json"))
-    assert dismissed == {"dismissed": [{"id": str(dead_letter["id"]), "job_id": str(dead)}], "conflicts": []}
+    assert dismissed == {"dismissed": [str(dead_letter["id"])], "conflicts": []}
     assert [(one["resolution"], one["resolved_by"]) for one in jobs.dead_letters(dead)] == [("dismissed", "ann")]
     assert jobs.status(dead) is JobStatus.DEAD
 
@@ -261,7 +261,7 @@ def test_a_resolved_dead_letter_is_reported_with_who_resolved_it_and_when(run: R
     (dead_letter,), (other,) = jobs.dead_letters(resolved), jobs.dead_letters(open_one)
     run("dead-letters", "redrive", dead_letter["id"], "--by", "ann")
     result = run("dead-letters", "redrive", dead_letter["id"], other["id"], *more, status=1)
-    assert result.stdout == f"1 dead letter {'would be ' if more else ''}redriven\n"
+    assert result.stdout == f"1 job {'would be ' if more else ''}redriven\n"
     assert f"Error: dead letter {dead_letter['id']} is already resolved: redriven by ann at 20" in result.stderr
     assert "ids of jobs" not in result.stderr
 

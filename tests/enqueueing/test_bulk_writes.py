@@ -136,7 +136,7 @@ def test_the_command_line_lists_shows_and_prunes_bulk_writes(
     assert (shown["rejected"], [row["reason"] for row in shown["rejected_rows"]]) == (2, ["is not JSON"] * 2)
     assert "2 rejected rows" in run("show", "old")
     assert CliRunner().invoke(main, ["writes", "show", "none"]).exit_code == 1
-    assert len(run("prune", "--older-than", "50d", "--dry-run", "--json")["would_prune"]) == 3
+    assert len(run("prune", "--older-than", "50d", "--dry-run", "--json")["would_be_pruned"]) == 3
     assert run("prune", "--older-than", "50d") == "3 writes pruned\n"
 
 
