@@ -25,7 +25,6 @@ from sa_jobqueue.observe.health.overview import overviews
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import Progress
 from sa_jobqueue.worker.background.heartbeat import Heartbeat, Identity
-from sa_jobqueue.worker.run.isolation.reports import Reports
 from tests.fixtures import isolated
 from tests.fixtures.attempts import attempt_context
 from tests.fixtures.jobs import WORKER, Jobs, enqueue
@@ -259,40 +258,6 @@ def test_track_counts_an_item_when_the_next_one_is_requested() -> None:
     assert rows == ["a", "b", "c", (3, None, None)]  # the total was an estimate
     with pytest.raises(InvalidOptionError, match="total"):
         context.track([], total=-1)
-
-
-def test_a_child_process_sends_at_most_one_report_per_interval_including_the_latest() -> None:
-    now, later, sent = [0.0], [], []
-
-    class Timer:
-        cancelled = False
-
-        def cancel(self) -> None:
-            self.cancelled = True
-
-    def after(seconds: float, call: Any) -> Timer:
-        later.append((seconds, call))
-        return Timer()
-
-    reports = Reports(lambda message: sent.append(message["done"]), clock=lambda: now[0], later=after)
-    for n in range(1000):
-        now[0] += 0.0001
-        reports.put(n, None, None)
-    assert sent == [0]
-    ((seconds, call),) = later
-    assert seconds == pytest.approx(0.4999)
-    now[0] = 0.6
-    call()
-    assert sent == [0, 999]
-    call()  # nothing new
-    now[0] = 5.0
-    reports.put(1000, None, None)
-    reports.put(1001, None, None)
-    assert sent == [0, 999, 1000]
-    reports.close()
-    later[-1][1]()  # the timer had fired already
-    reports.put(1002, None, None)
-    assert sent == [0, 999, 1000]
 
 
 async def test_a_handler_in_a_child_process_reports(engine: Engine, tmp_path: Path) -> None:

@@ -6,36 +6,48 @@ import asyncio
 import contextvars
 import ctypes
 import faulthandler
+import json
+import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from importlib import import_module
 from queue import SimpleQueue
 from types import FrameType
 from typing import Any, Final, NoReturn, cast
-from uuid import UUID
 
-from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, enter_attempt
+from sa_jobqueue.context import AttemptContext, enter_attempt
 from sa_jobqueue.errors import InvalidOutputError
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.tracing import enter_span
-from sa_jobqueue.types import CancelReason, JobStatus
+from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.finish.outcomes import describe
 from sa_jobqueue.worker.run.calls import Call
-from sa_jobqueue.worker.run.isolation.answers import of_raise, of_return
-from sa_jobqueue.worker.run.isolation.logs import forward_to
-from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed, unpacked_job
-from sa_jobqueue.worker.run.isolation.reports import Reports
+from sa_jobqueue.worker.run.isolation.messages import (
+    HEAD,
+    MAX_FRAME,
+    Message,
+    blockers_of,
+    frame,
+    job_of,
+    length,
+    of_raise,
+    of_record,
+    of_return,
+)
 
 _PR_SET_PDEATHSIG: Final = 1
 """Of prctl(2), Linux."""
+REPORT_SECONDS: Final = 0.5
+"""Time between two reports of progress to the worker, which writes them much more rarely."""
 
 
 class Terminated(SystemExit):
@@ -48,6 +60,7 @@ class Channel:
     def __init__(self, number: int) -> None:
         os.set_inheritable(number, False)  # a program that a handler starts must not hold it open
         self._socket = socket.socket(fileno=number)
+        self._received = self._socket.makefile("rb")
         self._sending = threading.Lock()
 
     def send(self, message: Message) -> None:
@@ -60,19 +73,24 @@ class Channel:
 
     def receive(self) -> Message | None:
         """Return the worker's next message; None when there will be none."""
-        head = self._exactly(HEAD)
-        body = None if head is None else self._exactly(length(head))
-        return None if body is None else parsed(body)
-
-    def _exactly(self, count: int) -> bytes | None:
-        received = bytearray()
-        while len(received) < count:
-            with suppress(ConnectionError):
-                if more := self._socket.recv(min(count - len(received), 2**20)):
-                    received += more
-                    continue
+        try:
+            return cast("Message", json.loads(self._received.read(length(self._received.read(HEAD)))))
+        except (ConnectionError, ValueError):  # of half a message as well
             return None
-        return bytes(received)
+
+
+class _Forwarder(logging.Handler):
+    """Sends every log record of this process to the worker, whose handlers are the application's."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._channel.send(of_record(record))
+        except Exception:
+            self.handleError(record)
 
 
 class Child:
@@ -82,20 +100,19 @@ class Child:
         self._channel = channel
         self._types = types
         self._requests: SimpleQueue[Message | None] = SimpleQueue()
-        self._stopping = threading.Lock()
+        self._attempt_lock = threading.Lock()
+        self._attempt: AttemptContext | None = None
+        """The attempt under way."""
         self._stop: Callable[[CancelReason], None] | None = None
         self._providers: set[Any] = set()
 
     def serve(self) -> None:
         """Run attempts until the worker sends that there are no more."""
-        threading.Thread(target=self._listen, name="sa_jobqueue worker", daemon=True).start()
+        for work in (self._listen, self._report):
+            threading.Thread(target=work, name="sa_jobqueue worker", daemon=True).start()
         with asyncio.Runner() as runner:
             while (request := self._requests.get()) is not None:
-                answer = self._run(request, runner)
-                try:
-                    self._channel.send(answer)
-                except InvalidOutputError as error:
-                    self._channel.send(of_raise(unpacked_job(request["job"]), error, None))
+                self._run(request, runner)
         for provider in self._providers:
             provider.close()
 
@@ -105,7 +122,7 @@ class Child:
                 case "run":
                     self._requests.put(message)
                 case "stop":
-                    with self._stopping:
+                    with self._attempt_lock:
                         if self._stop is not None:
                             self._stop(CancelReason(message["reason"]))
                 case "close":
@@ -113,41 +130,50 @@ class Child:
         # The worker is gone: no process waits for the result, nor for programs that the handler has started.
         os.killpg(0, signal.SIGKILL)
 
-    def _run(self, request: Message, runner: asyncio.Runner) -> Message:
-        job = unpacked_job(request["job"])
+    def _report(self) -> None:
+        """Send the progress that the attempt under way reported last, now and then: it may report in a tight loop."""
+        sent: Any = None
+        while True:
+            time.sleep(REPORT_SECONDS)
+            with self._attempt_lock:  # until it is sent, no other attempt begins, which it would be taken for
+                reported = None if self._attempt is None else self._attempt.reported
+                if reported is not None and reported is not sent:
+                    self._channel.send({"is": "progress", "reported": reported})
+                    sent = reported
+
+    def _run(self, request: Message, runner: asyncio.Runner) -> None:
+        job = job_of(request)
         job_type: JobType | None = None
-        reports = Reports(self._channel.send)
-        context = AttemptContext(job, request["worker_id"], self._extend, reports.put)
+        context = AttemptContext(job, request["worker_id"], self._extend)
         enter_attempt(context)
         enter_span(request["span"])
+        self._begin(context)
         try:
             job_type = self._types(job.type_name, request["place"])
             self._providers.update(job_type.provided.values())
             with job_type.around_attempt():
                 payloads = [job_type.decode(job.input, job.input_version)] if job_type.takes_input else []
-                is_blocked = job_type.blockers_argument is not None
-                blockers = _blockers(request["blockers"], job_type) if is_blocked else None
-                call = Call(job_type, [context], payloads, blockers)
+                call = Call(job_type, [context], payloads, blockers_of(request, job_type))
                 if job_type.is_async:
                     outcomes = runner.run(self._run_async(call), context=contextvars.copy_context())
                 else:
-                    self._stopped_by(context.stop)
+                    self._begin(context, context.stop)
                     outcomes = call.run()
-                return of_return(call.only(outcomes), job_type)
+                answer = of_return(call.only(outcomes), job_type)
+            self._begin(None)
+            self._channel.send(answer)
         except Terminated:
             raise
         except BaseException as error:  # the handler's own: it ends no more than the attempt
-            return of_raise(job, error, job_type)
-        finally:
-            reports.close()
-            self._stopped_by(None)
+            self._begin(None)
+            self._channel.send(of_raise(job, error, job_type))
 
     def _extend(self, _: AttemptContext, timeout: timedelta) -> None:
         self._channel.send({"is": "extend", "seconds": timeout.total_seconds()})
 
-    def _stopped_by(self, stop: Callable[[CancelReason], None] | None) -> None:
-        with self._stopping:
-            self._stop = stop
+    def _begin(self, attempt: AttemptContext | None, stop: Callable[[CancelReason], None] | None = None) -> None:
+        with self._attempt_lock:
+            self._attempt, self._stop = attempt, stop
 
     async def _run_async(self, call: Call) -> list[Any]:
         loop, cancel = asyncio.get_running_loop(), cast("asyncio.Task[Any]", asyncio.current_task()).cancel
@@ -156,22 +182,8 @@ class Child:
             loop.call_soon_threadsafe(call.contexts[0].stop, reason)
             loop.call_soon_threadsafe(cancel)
 
-        self._stopped_by(stop)
+        self._begin(call.contexts[0], stop)
         return await call.run_async()
-
-
-def _blockers(outcomes: Iterable[dict[str, Any]], job_type: JobType) -> Blockers[Any]:
-    ended = tuple(
-        BlockerOutcome(
-            UUID(one["chain_id"]) if one["is_uuid"] else one["chain_id"],
-            one["type_name"],
-            JobStatus(one["status"]),
-            one["output"],
-            one["error"],
-        )
-        for one in outcomes
-    )
-    return Blockers(job_type.decode_blockers([one.output for one in ended]), ended)
 
 
 def found(app: str | None) -> Callable[[str, str], JobType]:
@@ -235,7 +247,9 @@ def main(channel_number: int, crash_number: int, parent: int) -> None:
     except Exception as error:
         channel.send({"is": "unready", "error": describe(error)})
         return
-    forward_to(channel.send, start["levels"])
+    for name, level in start["levels"].items():
+        logging.getLogger(name).setLevel(level)
+    logging.getLogger().handlers = [_Forwarder(channel)]
     signal.signal(signal.SIGTERM, _raise_signal)
     channel.send({"is": "ready"})
     with suppress(BrokenPipeError):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
 from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob
-from sa_jobqueue.errors import AttemptSignal, InvalidOptionError, IsolationError, JobQueueError
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
@@ -19,9 +19,8 @@ from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.memory import IS_MEASURABLE
 from sa_jobqueue.worker.options import WorkerOptions
-from sa_jobqueue.worker.run.isolation.answers import result_of
-from sa_jobqueue.worker.run.isolation.messages import Message, packed_job
-from sa_jobqueue.worker.run.isolation.process import Process, request_of
+from sa_jobqueue.worker.run.isolation.messages import of_job, result_of
+from sa_jobqueue.worker.run.isolation.process import Process
 
 _LEASE_OF_WAITING: Final = timedelta(seconds=60)
 """How much an attempt's lease is extended, repeatedly, while it waits for a child."""
@@ -68,10 +67,12 @@ class Children:
         self._worker_id = worker_id
         self._max_jobs = options.max_jobs_per_child
         self._cancel_timeout = options.cancel_timeout
-        self._idle: list[Process] = []
+        self._idle: asyncio.LifoQueue[Process | Exception] = asyncio.LifoQueue()
+        """Children without an attempt; for each attempt that waits for one that could not be started, the error."""
         self._all: set[Process] = set()
-        self._waiting: deque[asyncio.Future[Process]] = deque()
-        self._starting: set[asyncio.Task[Process]] = set()
+        self._waiting = 0
+        """How many attempts wait for a child."""
+        self._starting: set[asyncio.Task[Process | Exception]] = set()
         self._retiring: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -81,7 +82,9 @@ class Children:
         Raises: IsolationError when it cannot be started, or cannot import the application.
         """
         if self._needed:
-            self._offer(await self._started())
+            if isinstance(child := await self._started(), Exception):
+                raise child
+            self._idle.put_nowait(child)
 
     async def call(
         self,
@@ -98,12 +101,11 @@ class Children:
         `begin`: starts the attempt's time. `extend`: the same and moves its lease, or cancels this where it is lost: for
         one that has to wait for a child, whose lease would run out meanwhile, and which must not begin when it has.
         When this is cancelled, it returns after `cancel_timeout` at most, and nothing of the attempt is left.
-        Raises: what the handler raised, as `answers.result_of`; ProcessDiedError, MemoryLimitError; IsolationError when
+        Raises: what the handler raised, as `messages.result_of`; ProcessDiedError, MemoryLimitError; IsolationError when
         no child can be started.
         """
-        packed = [] if blockers is None else [_packed(one) for one in blockers.outcomes]
-        request = request_of(packed_job(job), worker_id=self._worker_id, place=job_type.place, blockers=packed)
-        child = self._warm(job_type)
+        request = of_job(job, blockers, worker_id=self._worker_id, place=job_type.place)
+        child = self._warm(job_type.memory_limit)
         if child is not None and job.timeout is not None:
             begin(job.timeout)
         elif child is None:
@@ -115,7 +117,7 @@ class Children:
             raise
         finally:
             self._give_back(child)
-        return self._result(child, answer, job)
+        return result_of(answer, job, self._model)
 
     async def close(self) -> None:
         """Close all of them, the idle ones gracefully."""
@@ -125,20 +127,13 @@ class Children:
         await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(child.close() for child in self._all), *self._retiring, return_exceptions=True)
 
-    def _result(self, child: Process, answer: Message, job: ClaimedJob) -> str | JobMixin[Any]:
-        try:
-            return result_of(answer, job, self._model)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            if isinstance(error, (JobQueueError, AttemptSignal)):
-                raise
-            child.kill()
-            raise IsolationError(f"it sent an invalid answer: {error!r}") from error
-
-    def _warm(self, job_type: JobType) -> Process | None:
-        while self._idle:
-            child = self._idle.pop()  # the last one used: what the others hold may be swapped out
+    def _warm(self, memory_limit: int | None) -> Process | None:
+        while not self._idle.empty():
+            child = self._idle.get_nowait()  # the last one used: what the others hold may be swapped out
+            if isinstance(child, Exception):  # the attempt that waited for it is gone
+                continue
             # What earlier attempts have left behind is not to count against this one.
-            is_full = job_type.memory_limit is not None and child.ran > 0 and child.resident() > job_type.memory_limit / 2
+            is_full = memory_limit is not None and child.ran > 0 and child.resident() > memory_limit / 2
             if child.is_free and not is_full:
                 return child
             self._retire(child)
@@ -146,60 +141,48 @@ class Children:
 
     async def _waited(self, timeout: timedelta | None, extend: Callable[[timedelta], Awaitable[None]]) -> Process:
         """Wait for a child: one that an attempt gives back, or a new one, whichever comes first."""
-        waiting: asyncio.Future[Process] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiting)
+        child: Process | Exception | None = None
+        self._waiting += 1
         self._start_more()
         try:
-            while not waiting.done():
+            while child is None:
                 if timeout is not None:
                     await extend(timeout + _LEASE_OF_WAITING)
-                await asyncio.wait({waiting}, timeout=_LEASE_OF_WAITING.total_seconds())
-            child = waiting.result()
+                with suppress(TimeoutError):
+                    child = await asyncio.wait_for(self._idle.get(), _LEASE_OF_WAITING.total_seconds())
+        finally:
+            self._waiting -= 1
+        if isinstance(child, Exception):
+            raise child
+        try:
             if timeout is not None:
                 await extend(timeout)
                 await asyncio.sleep(0)  # it cancels this task, which is not felt before it waits
         except BaseException:
-            if waiting.done() and not waiting.cancelled() and waiting.exception() is None:
-                self._give_back(waiting.result())
-            waiting.cancel()
+            self._give_back(child)
             raise
         return child
 
     def _start_more(self) -> None:
         """Start as many as are waited for, a few at a time: each keeps a processor busy for a second."""
-        wanted = sum(not one.done() for one in self._waiting) or int(self._needed and not self._idle)
+        wanted = self._waiting - self._idle.qsize() if self._waiting else int(self._needed and self._idle.empty())
         while len(self._starting) < min(wanted, _MOST_STARTING) and not self._closing:
             starting = asyncio.create_task(self._started(), name="sa_jobqueue child's start")
             self._starting.add(starting)
             starting.add_done_callback(self._has_started)
 
-    def _has_started(self, starting: asyncio.Task[Process]) -> None:
+    def _has_started(self, starting: asyncio.Task[Process | Exception]) -> None:
         self._starting.discard(starting)
         if starting.cancelled():
             return
-        error = starting.exception()
-        if error is None:
-            self._offer(starting.result())
-        elif waiting := self._first_waiting():
-            waiting.set_exception(error)
+        if isinstance(child := starting.result(), Process) or self._waiting:
+            self._idle.put_nowait(child)
         if self._waiting:
             self._start_more()
 
-    def _offer(self, child: Process) -> None:
-        if waiting := self._first_waiting():
-            waiting.set_result(child)
-        else:
-            self._idle.append(child)
-
-    def _first_waiting(self) -> asyncio.Future[Process] | None:
-        while self._waiting:
-            if not (waiting := self._waiting.popleft()).done():  # one that was cancelled is
-                return waiting
-        return None
-
     def _give_back(self, child: Process) -> None:
         if child.is_free and child.ran < self._max_jobs:
-            self._offer(child)
+            self._idle.put_nowait(child)
             return
         self._retire(child)
         self._start_more()
@@ -209,19 +192,12 @@ class Children:
         self._retiring.add(closing)
         closing.add_done_callback(self._retiring.discard)
 
-    async def _started(self) -> Process:
-        child = await Process.start(app=self._app, modules=self._modules)
+    async def _started(self) -> Process | Exception:
+        """Start one; return it, or the error with which it failed."""
+        try:
+            child = await Process.start(app=self._app, modules=self._modules)
+        except Exception as error:
+            return error
         self._all.add(child)
         child.ended.add_done_callback(lambda _: self._all.discard(child))
         return child
-
-
-def _packed(outcome: Any) -> dict[str, Any]:
-    return {
-        "chain_id": str(outcome.chain_id),
-        "is_uuid": not isinstance(outcome.chain_id, str),
-        "type_name": outcome.type_name,
-        "status": str(outcome.status),
-        "output": outcome.output,
-        "error": outcome.error,
-    }

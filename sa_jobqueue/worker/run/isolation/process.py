@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
+import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final, cast
 
 from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.errors import IsolationError, MemoryLimitError, ProcessDiedError
-from sa_jobqueue.tracing import current_traceparent
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.memory import resident_bytes
-from sa_jobqueue.worker.run.isolation.logs import levels, replay
-from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, parsed
+from sa_jobqueue.worker.run.isolation.messages import HEAD, MAX_FRAME, Message, frame, length, replay
 
 _LOOK_SECONDS: Final = 0.05
 """How often a child's memory is checked. Zeroing new memory, a processor fills about 200 MiB in that time."""
@@ -42,12 +42,18 @@ main(*map(int, sys.argv[1:4]))
 class Process:
     """One child process. Used from the worker's loop."""
 
-    def __init__(self, process: asyncio.subprocess.Process, channel: socket.socket, crash: int) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        crash: int,
+    ) -> None:
         self._process = process
-        self._channel = channel
+        self._reader, self._writer = reader, writer
         self._crash = crash
         self._loop = asyncio.get_running_loop()
-        self._answer: asyncio.Future[Message] | None = None
+        self._answer: asyncio.Future[Message] = self._loop.create_future()
         self._attempt: tuple[ClaimedJob, AttemptContext, contextvars.Context] | None = None
         self._cause: ProcessDiedError | None = None
         self._doomed = False
@@ -69,20 +75,20 @@ class Process:
                 pass_fds=(theirs.fileno(), writing),
                 start_new_session=True,  # a terminal's Ctrl-C is the worker's business; and its programs end with it
             )
+            os.set_blocking(reading, False)
+            streams = await asyncio.open_unix_connection(sock=ours)
         except BaseException:
-            ours.close()
+            ours.close()  # which a child that has started sees
             os.close(reading)
             raise
         finally:
             theirs.close()
             os.close(writing)
-        ours.setblocking(False)
-        os.set_blocking(reading, False)
-        child = cls(process, ours, reading)
+        child = cls(process, *streams, reading)
         try:
-            start: Message = {"is": "start", "app": app, "modules": list(modules), "levels": levels()}
+            start: Message = {"is": "start", "app": app, "modules": list(modules), "levels": _levels()}
             async with asyncio.timeout(_START_SECONDS):
-                answer = await asyncio.shield(await child._ask(start))
+                answer = await child._ask(start)
             if answer["is"] != "ready":
                 fault = answer["error"]
                 raise IsolationError(f"it cannot import the application: {fault['type']}: {fault['message']}")
@@ -104,8 +110,7 @@ class Process:
     @property
     def is_free(self) -> bool:
         """Whether it can run another attempt."""
-        answered = self._answer is not None and self._answer.done() and self._answer.exception() is None
-        return answered and not self._doomed and not self._hearing.done() and not self.ended.done()
+        return self._answer.done() and not self._doomed and not self._hearing.done() and self._process.returncode is None
 
     def resident(self) -> int:
         """Return the memory it uses in bytes; 0 if unknown."""
@@ -118,25 +123,21 @@ class Process:
         """
         self.ran += 1
         self._attempt = (job, context, contextvars.copy_context())
-        answer = await self._ask(request)
-        if memory_limit is not None:
-            watch = self._loop.create_task(self._watch(memory_limit), name="sa_jobqueue child's memory")
-            answer.add_done_callback(lambda _: watch.cancel())
-        return await asyncio.shield(answer)
+        return await self._ask(request, memory_limit)
 
     async def stop(self, reason: CancelReason, grace: timedelta) -> None:
         """End its attempt: by a message, after half of `grace` by SIGTERM, at the end of it by SIGKILL."""
-        answer, half = self._answer, grace.total_seconds() / 2
-        if answer is None or answer.done():
+        half = grace.total_seconds() / 2
+        if self._answer.done():
             return
         self._send({"is": "stop", "reason": reason})
         try:
-            if not (await asyncio.wait({answer}, timeout=half))[0]:
+            if not await self._answered(half):
                 self._doomed = True  # whatever it makes of it: a handler that was broken off may leave anything behind
                 self._signal(signal.SIGTERM)
-                await asyncio.wait({answer}, timeout=half)
+                await self._answered(half)
         finally:
-            if self._doomed or not answer.done():
+            if self._doomed or not self._answer.done():
                 self.kill()
                 # The attempt is over when its code is: the next one may begin as soon as that is written.
                 await asyncio.wait({self.ended}, timeout=_LAST_WORDS_SECONDS)
@@ -161,49 +162,34 @@ class Process:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
 
-    async def _ask(self, message: Message) -> asyncio.Future[Message]:
-        """Send a request; return a future for its answer. It is always set, at the latest by the child's end."""
-        answer = self._answer = self._loop.create_future()
-        answer.add_done_callback(self._answered)
-        if self.ended.done():
-            answer.set_exception(cast("ProcessDiedError", self._cause))
-            return answer
-        try:
-            with suppress(ConnectionError):  # `_end` reports how it ended
-                await self._loop.sock_sendall(self._channel, frame(message))
-        except asyncio.CancelledError:
-            self.kill()  # half a message is sent
-            raise
-        return answer
+    async def _ask(self, message: Message, memory_limit: int | None = None) -> Message:
+        """Send a request; return its answer. Raises: ProcessDiedError if the child ends without one."""
+        answer: asyncio.Future[Message] = self._loop.create_future()
+        self._answer = answer
+        self._send(message)
+        if memory_limit is not None:
+            watch = self._loop.create_task(self._watch(memory_limit), name="sa_jobqueue child's memory")
+            answer.add_done_callback(lambda _: watch.cancel())
+        if not await self._answered():
+            raise cast("ProcessDiedError", self._cause)
+        return answer.result()
 
-    def _answered(self, answer: asyncio.Future[Message]) -> None:
-        self._attempt = None
-        answer.exception()  # the caller may be gone
+    async def _answered(self, within: float | None = None) -> bool:
+        """Wait for the answer or the child's end; return whether it has answered."""
+        either: set[asyncio.Future[Any]] = {self._answer, self.ended}
+        await asyncio.wait(either, timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        return self._answer.done()
 
     def _send(self, message: Message) -> None:
-        # A few bytes, which the socket's buffer takes, unless the child has not read for long: then it is not waited for.
-        with suppress(OSError):
-            self._channel.send(frame(message))
+        # Nothing waits for the child to read it; one that is gone is noticed by `_end`.
+        self._writer.write(frame(message))
 
     async def _hear(self) -> None:
         """Receive its messages until it disconnects, or sends something invalid."""
-        with suppress(ConnectionError, ValueError, KeyError, TypeError, asyncio.IncompleteReadError):
-            while True:
-                size = length(await self._exactly(HEAD))
-                if size > MAX_FRAME:
-                    return
-                self._receive_message(parsed(await self._exactly(size)))
-                # What is there is received without waiting: a child that logs a lot would have the loop to itself.
-                await asyncio.sleep(0)
-
-    async def _exactly(self, count: int) -> bytes:
-        received = bytearray()
-        while len(received) < count:
-            more = await self._loop.sock_recv(self._channel, min(count - len(received), 2**18))
-            if not more:
-                raise asyncio.IncompleteReadError(bytes(received), count)
-            received += more
-        return bytes(received)
+        while (size := length(await self._reader.readexactly(HEAD))) <= MAX_FRAME:
+            self._receive_message(json.loads(await self._reader.readexactly(size)))
+            # What is there is received without waiting: a child that logs a lot would have the loop to itself.
+            await asyncio.sleep(0)
 
     def _receive_message(self, message: Message) -> None:
         match message["is"]:
@@ -217,14 +203,14 @@ class Process:
                     self._attempt[1].extend(timedelta(seconds=float(message["seconds"])))
             case "progress":
                 if self._attempt is not None:
-                    self._attempt[1].progress(message["done"], message["total"], message=message["message"])
+                    done, total, text = message["reported"]
+                    self._attempt[1].progress(done, total, message=text)
             case _:
-                if self._answer is None or self._answer.done():
-                    raise ValueError("an answer without a request")
+                self._attempt = None
                 self._answer.set_result(message)
 
     async def _watch(self, limit: int) -> None:
-        while True:
+        while not self.ended.done():
             if (held := self.resident()) > limit:
                 self._cause = MemoryLimitError(limit, held)
                 self.kill()
@@ -232,7 +218,7 @@ class Process:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _end(self) -> None:
-        """Wait for its end, read its last messages and clean up; the waiting request receives how it ended."""
+        """Wait for its end, read its last messages and clean up; `_cause` is how it ended."""
         exited = self._loop.create_task(self._process.wait())
         await asyncio.wait({exited, self._hearing}, return_when=asyncio.FIRST_COMPLETED)
         if not exited.done():  # it hung up: on its way out, or for good
@@ -246,11 +232,9 @@ class Process:
         await asyncio.wait({self._hearing}, timeout=_LAST_WORDS_SECONDS)
         self._hearing.cancel()
         await asyncio.gather(self._hearing, return_exceptions=True)
-        died = self._cause = self._cause or _death(status, self._dump())
+        self._cause = self._cause or _death(status, self._dump())
         os.close(self._crash)
-        self._channel.close()
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(died)
+        self._writer.close()
 
     def _dump(self) -> str:
         with suppress(BlockingIOError):
@@ -269,7 +253,6 @@ def _death(status: int, stack: str) -> ProcessDiedError:
     return ProcessDiedError(f"was killed by {name}{hint}", signal=name, stack=stack)
 
 
-def request_of(job: Mapping[str, Any], *, worker_id: str, place: str, blockers: list[dict[str, Any]]) -> Message:
-    """Return the request for an attempt."""
-    request = {"is": "run", "job": job, "worker_id": worker_id, "place": place, "blockers": blockers}
-    return request | {"span": current_traceparent()}
+def _levels() -> dict[str, int]:
+    """Return the levels that the root's logger and ours are to have in children, as they are in this process."""
+    return {name: logging.getLogger(name).level for name in ("root", "sa_jobqueue")}
