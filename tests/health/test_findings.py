@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
@@ -16,7 +16,7 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import BulkWrites, Code, Health, Severity, Thresholds, health
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.metrics.samples import of_report
-from sa_jobqueue.operations import upsert_queue
+from sa_jobqueue.operations import dismiss_dead_letters, upsert_queue
 from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER, Jobs
@@ -120,3 +120,75 @@ def test_waiting_jobs_are_found_by_the_cause_of_each_group(engine: Engine, jobs:
     assert "100 jobs wait, 89 of them of fairness key 'stark'" in found["imports"].summary
     assert found["texts"].evidence["job_id"] == locked
     assert all(str(one.evidence["job_id"]) in one.advice for one in found.values())
+
+
+def test_what_follows_from_a_dead_worker_is_part_of_its_finding(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER)
+    jobs.add_worker("gone:1", silent_for=60, queues=["mail"])
+    jobs.add(JobStatus.RUNNING, worker_id="gone:1", queue="mail")
+    jobs.add(queue="mail")
+    (found,) = health(engine).findings
+    assert (found.code, found.severity) == (Code.WORKERS_SILENT, CRITICAL)
+    assert found.summary.startswith("Worker gone:1 on here has had no heartbeat for 1 min")
+    assert "1 running job is to be rescued. Jobs are due in 'mail', which no other worker serves." in found.summary
+    jobs.add(queue="elsewhere")
+    findings = {one.code: one for one in health(engine).findings}
+    assert findings.keys() == {Code.WORKERS_SILENT, Code.QUEUE_UNSERVED}
+    assert findings[Code.QUEUE_UNSERVED].evidence["queues"] == ["elsewhere"]
+
+
+def test_a_worker_that_was_started_again_is_no_finding_once_its_jobs_are_rescued(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker("web:1", name="web", silent_for=60)
+    held = jobs.add(JobStatus.RUNNING, worker_id="web:1")
+    jobs.add_worker("web:2", name="web", concurrency=9)
+    (found,) = health(engine).findings
+    assert (found.code, found.severity) == (Code.WORKERS_SILENT, WARNING)
+    with engine.begin() as connection:
+        connection.execute(update(Job).where(Job.id == held).values(leased_by="web:2"))
+    assert health(engine).findings == []
+
+
+def test_dead_letters_are_found_by_type_and_error_and_explain_the_failed_attempts(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER, concurrency=90)
+    for number in range(30):
+        job_id = jobs.add(
+            JobStatus.DEAD,
+            type_name="refund",
+            error={"type": "ValueError", "message": "expired"},
+            fingerprint="f",
+        )
+        with engine.begin() as connection:
+            row = {"job_id": job_id, "attempt": 1, "outcome": "failed", "error": {"type": "ValueError"}}
+            connection.execute(insert(Job.Attempt).values(row | {"worker_id": WORKER}))
+        if number < 2:
+            jobs.add(JobStatus.DEAD, type_name="charge", error={"type": "KeyError", "message": "no"}, fingerprint="g")
+    first, second = health(engine).findings
+    assert (first.code, first.severity) == (Code.DEAD_LETTERS, CRITICAL)  # as severe as that all attempts fail
+    assert first.summary.startswith("30 dead letters of refund: ValueError (exhausted); 30 from the last hour")
+    assert first.evidence["error"] == {"type": "ValueError", "message": "expired"}
+    assert (second.code, second.severity) == (Code.DEAD_LETTERS, WARNING)
+    assert second.summary.startswith("2 dead letters of charge: KeyError")
+    with Session(engine) as session, session.begin():
+        dismiss_dead_letters(session, by="ann")
+    (found,) = health(engine).findings
+    assert found.code is Code.RETRIES
+    assert found.summary == "100% of 30 attempts failed in 1 min, most of them of refund: ValueError."
+
+
+def test_queues_that_wait_for_the_same_slots_or_session_are_one_finding(engine: Engine, jobs: Jobs) -> None:
+    queues = ["a", "b", "c", "d"]
+    jobs.add_worker(WORKER, queues=queues, concurrency=1)
+    jobs.add(JobStatus.RUNNING, queue="a")
+    for queue in queues:
+        jobs.add_many(5, queue=queue, scheduled_at=func.now() - timedelta(minutes=2))
+    (found,) = health(engine).findings
+    assert found.code is Code.CLAIM_AGE
+    assert found.summary.startswith("Queues 'a', 'b', 'c', 'd': 20 jobs wait. The oldest has been due for 2 min")
+    assert "all 1 slot of 1 worker" in found.summary
+    with engine.begin() as connection:
+        connection.execute(update(Job.Worker).values(concurrency=90))
+    with engine.connect() as holder:
+        holder.execute(select(Job.id).with_for_update())
+        (found,) = health(engine).findings
+    assert found.evidence["cause"] == "locked"
+    assert found.evidence["due"] == 20

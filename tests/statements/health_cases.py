@@ -46,6 +46,13 @@ HEALTH_CASES = [
     ),
     Case("health_unresolved", lambda: health.unresolved(Job), frozenset(), lambda world: {"limit": 100}, examines=100),
     Case(
+        "health_dead_groups",
+        lambda: health.dead_groups(Job),
+        frozenset(),
+        lambda world: {"scan": 100, "limit": 10},
+        examines=200,
+    ),
+    Case(
         "health_behind_dead",
         lambda: health.behind_dead(Job),
         PK,

@@ -12,6 +12,9 @@ from typing import Any
 from sa_jobqueue.operations import WorkerStatus
 from sa_jobqueue.types import AttemptOutcome, RefusedWrite, WorkerState
 
+SLOTS = "slots"
+"""What jobs wait for that wait for a free slot of any worker: `shared` of a `Waiting`."""
+
 
 class Severity(IntEnum):
     """Severity of a finding; the number is the exit status of a probe, as in the Monitoring Plugins."""
@@ -124,6 +127,8 @@ class Waiting:
     """The fairness key of more than half of them, if there are others; empty for none."""
     due_of_key: int = 0
     """How many are of that key."""
+    shared: str = ""
+    """What jobs of other queues wait for as well, such as one session's lock; empty if only this queue's do."""
     move: str = ""
     """SQL that moves them to the queue in which their type is served; empty if that is this queue, or not known."""
 
@@ -147,6 +152,8 @@ class Rates:
     queues: Sequence[QueueRates] = ()
     unsuccessful: Mapping[AttemptOutcome, int] = field(default_factory=dict)
     """Attempts that did not succeed, by outcome."""
+    failing: tuple[str, str] | None = None
+    """Type and error of more than half of the latest of them; None if there is no such, or few failed."""
     is_partial: bool = False
 
     @property
@@ -221,6 +228,22 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeadGroup:
+    """Unresolved dead letters of one job type, reason and error."""
+
+    type_name: str
+    reason: str
+    fingerprint: str | None
+    error: dict[str, Any] | None
+    """Class and message of the error of one of them; the message may be redacted."""
+    count: int
+    last_hour: int
+    oldest_for: timedelta
+    job_id: Any
+    """One of their jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
     """Unresolved dead letters, and jobs blocked by dead chains. Counts stop at the limit of the report."""
 
@@ -234,6 +257,8 @@ class Failures:
     """Thirty days."""
     oldest_for: timedelta | None = None
     """Age of the oldest unresolved dead letter."""
+    groups: Sequence[DeadGroup] = ()
+    """The largest groups of the unresolved dead letters that were counted."""
     waiting: int = 0
     """Jobs blocked by a dead chain."""
     dead_chains: int = 0

@@ -7,7 +7,18 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from sa_jobqueue.observe.health.figures import Code, Finding, Health, Holder, HolderKind, IndexHealth, Severity, TableHealth
+from sa_jobqueue.observe.health.figures import (
+    SLOTS,
+    Code,
+    Finding,
+    Health,
+    Holder,
+    HolderKind,
+    IndexHealth,
+    Severity,
+    TableHealth,
+    Waiting,
+)
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.policies.fairness import as_arguments, named, queue_key_of
 from sa_jobqueue.printable import span
@@ -22,10 +33,54 @@ def judge(figures: Health, thresholds: Thresholds) -> Health:
     for find, needs in _FINDINGS:
         if needs.isdisjoint(figures.missing):
             findings += find(figures, thresholds)
-    return replace(figures, findings=sorted(findings, key=lambda finding: -finding.severity))
+    return replace(figures, findings=sorted(_folded(findings), key=lambda finding: -finding.severity))
 
 
-_ESSENTIAL: Final = {"queues", "workers", "unserved", "running"}
+def _folded(findings: Sequence[Finding]) -> list[Finding]:
+    """Return one finding for one cause: leave out those that follow from another, which becomes as severe as they are."""
+    left = list(findings)
+
+    def fold(child: Finding, into: Finding, summary: str = "") -> None:
+        left.remove(child)
+        bad = max(child.severity, into.severity)
+        left[left.index(into)] = replace(into, severity=bad, summary=summary or into.summary)
+
+    def of(code: Code) -> list[Finding]:
+        return [finding for finding in left if finding.code is code]
+
+    for unserved in of(Code.QUEUE_UNSERVED):
+        for silent in of(Code.WORKERS_SILENT):
+            queues = [name for name in unserved.evidence["queues"] if name in silent.evidence["queues"]]
+            if queues:
+                never = [name for name in unserved.evidence["queues"] if name not in queues]
+                fold(unserved, silent, f"{silent.summary} Jobs are due in {_names(queues)}, which no other worker serves.")
+                left += [_unserved(never)] if never else []
+    for orphaned in of(Code.ORPHANED):
+        for silent in of(Code.WORKERS_SILENT):
+            if orphaned.evidence["orphaned"] <= silent.evidence["running"]:
+                fold(orphaned, silent)
+    for silent in of(Code.WORKERS_SILENT):
+        for none in of(Code.NO_WORKER):
+            fold(silent, none, f"{none.summary} {silent.summary}")
+    for retries in of(Code.RETRIES):
+        kind = retries.evidence["type_name"]
+        for dead in of(Code.DEAD_LETTERS):
+            if kind and dead.evidence.get("type_name") == kind and dead.evidence["last_hour"] and retries in left:
+                fold(retries, dead)
+    for behind in of(Code.FALLING_BEHIND):
+        for waiting in of(Code.CLAIM_AGE):
+            if waiting.evidence["shared"] == SLOTS and behind in left:
+                fold(behind, waiting)
+    return left
+
+
+_NAMED: Final = 5
+"""Number of names in a sentence, and of quarantined rows with a separate finding; one more counts the rest."""
+_GROUPS: Final = 3
+"""Number of groups of dead letters, by type and error, with a separate finding."""
+_MAY_BE_CRITICAL: Final = {
+    *("queues", "workers", "unserved", "running", "waiting", "schedules", "failures", "rates", "horizon", "tables")
+}
 
 
 def _missing(of: Health) -> Iterator[Finding]:
@@ -38,7 +93,7 @@ def _missing(of: Health) -> Iterator[Finding]:
             summary += f" Session {one['pid']}{called} of {one['user']} holds an ACCESS EXCLUSIVE lock on {one['table']}."
             advice = f"End that session, if it should not hold the lock: SELECT pg_terminate_backend({one['pid']})."
         # What cannot be seen may be critical: an outage must not lower the severity.
-        bad = CRITICAL if not _ESSENTIAL.isdisjoint(of.missing) else WARNING
+        bad = CRITICAL if not _MAY_BE_CRITICAL.isdisjoint(of.missing) else WARNING
         yield _found(Code.NOT_MEASURED, bad, summary, advice, missing=list(of.missing))
 
 
@@ -47,25 +102,44 @@ def _served(of: Health, _: Thresholds) -> Iterator[Finding]:
         summary = f"{_many(of.due, 'job')} due, and no worker is alive."
         yield _found(Code.NO_WORKER, CRITICAL, summary, "Start a worker: sa-jobqueue worker MODULE:ATTRIBUTE.", due=of.due)
     elif of.unserved:
-        names = ", ".join(repr(name) for name in of.unserved)
-        summary = f"Jobs are due in {names}, which no live worker serves."
-        yield _found(
-            Code.QUEUE_UNSERVED,
-            CRITICAL,
-            summary,
-            "Start a worker that serves the queue: sa-jobqueue worker --queues.",
-            queues=list(of.unserved),
-        )
+        yield _unserved(of.unserved)
+
+
+def _unserved(queues: Sequence[str]) -> Finding:
+    summary = f"Jobs are due in {_names(queues)}, which no live worker serves."
+    advice = "Start a worker that serves the queue: sa-jobqueue worker --queues."
+    return _found(Code.QUEUE_UNSERVED, CRITICAL, summary, advice, queues=list(queues))
 
 
 def _workers(of: Health, _: Thresholds) -> Iterator[Finding]:
-    if silent := of.workers.silent:
-        longest = max(worker.silent_for for worker in silent)
-        summary = (
-            f"{_many(len(silent), 'worker')} without a heartbeat, the longest for {span(longest)}: killed or disconnected."
-        )
-        advice = "Live workers rescue its jobs. Check why it ended, and whether its supervisor restarts it."
-        yield _found(Code.WORKERS_SILENT, WARNING, summary, advice, workers=[worker.id for worker in silent])
+    started = {(worker.name, worker.host): worker.started_at for worker in of.workers.live}
+    silent = [
+        worker
+        for worker in of.workers.silent
+        # One without jobs that was started again since is history.
+        if worker.running or started.get((worker.name, worker.host), worker.heartbeat_at) <= worker.heartbeat_at
+    ]
+    if silent:
+        longest = span(max(worker.silent_for for worker in silent))
+        summary = f"Worker {silent[0].id} on {silent[0].host} has had no heartbeat for {longest}"
+        if len(silent) > 1:
+            some = ", ".join(worker.id for worker in silent[:_NAMED]) + (" and others" if len(silent) > _NAMED else "")
+            summary = f"{len(silent):,} workers have had no heartbeat, the longest for {longest}: {some}"
+        summary += " (killed, frozen, or disconnected)"
+        running = sum(worker.running for worker in silent)
+        summary += f"; {_many(running, 'running job')} to be rescued." if running else "."
+        advice = "Check why it ended, and whether its supervisor restarts it."
+        if running:
+            rescued = "Other workers rescue the jobs" if of.workers.live else "Start a worker, which rescues the jobs"
+            advice = f"{rescued}. {advice}"
+        seen: dict[str, Any] = {"workers": [worker.id for worker in silent], "running": running}
+        seen |= {"queues": sorted({queue for worker in silent for queue in worker.queues})}
+        bad = WARNING if of.workers.live or not running else CRITICAL
+        yield _found(Code.WORKERS_SILENT, bad, summary, advice, **seen)
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:_NAMED])) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
 
 
 def _threads(of: Health, _: Thresholds) -> Iterator[Finding]:
@@ -98,7 +172,7 @@ def _schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
     for one in of.schedules:
         if one.error is not None:
             summary = f"Schedule {one.name!r} cannot fire: {one.error}."
-            advice = "Correct its row and set its error to null, or delete it: sa-jobqueue schedules delete."
+            advice = "Set it again (sa-jobqueue schedules set, or its page), or delete it: sa-jobqueue schedules delete."
             yield _found(Code.SCHEDULE_BROKEN, WARNING, summary, advice, schedule=one.name, error=one.error)
             continue
         late = one.overdue or timedelta(0)
@@ -106,10 +180,6 @@ def _schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
             summary = f"Schedule {one.name!r} should have fired {span(late)} ago."
             advice = "Any worker fires it: check that one is running, and that no transaction locks its row (pg_locks)."
             yield _found(Code.SCHEDULE_LATE, bad, summary, advice, schedule=one.name, overdue=late)
-
-
-_NAMED: Final = 5
-"""Number of quarantined rows with a separate finding; one more finding counts the rest."""
 
 
 def _quarantined(of: Health, _: Thresholds) -> Iterator[Finding]:
@@ -170,17 +240,28 @@ _FOUND_ELSEWHERE: Final = {"no_worker", "queue_unserved", "queue_paused", "type_
 
 
 def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
+    late: dict[tuple[str, str], list[tuple[Severity, Waiting]]] = {}
     for one in of.waiting:
         bad = _grade(one.waiting_for, at.claim_age_warning, at.claim_age_critical)
         if bad and (one.move or one.cause not in _FOUND_ELSEWHERE):
-            due = one.due
-            what = f"{due:,} jobs wait" if due > 1 else "1 job waits"
-            mostly = f", {one.due_of_key:,} of them of fairness key {one.fairness_key!r}" if one.fairness_key else ""
-            oldest = one.sentence.replace("It has been due for", "The oldest has been due for", 1)
-            summary = f"Queue {one.queue!r}: {what}{mostly}. {oldest.removesuffix('.')}."
-            seen: dict[str, Any] = {"queue": one.queue, "cause": one.cause, "due": due, "job_id": one.oldest_job_id}
-            seen |= {"type_name": one.type_name, "claim_age": one.waiting_for, "threshold": at.claim_age_warning}
-            yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {one.oldest_job_id}.", **seen)
+            late.setdefault(("", one.shared) if one.shared else (one.queue, one.cause + one.type_name), []).append(
+                (bad, one)
+            )
+    for same in late.values():
+        oldest = max((one for _, one in same), key=lambda one: one.waiting_for)
+        due = sum(one.due for _, one in same)
+        what = f"{due:,} jobs wait" if due > 1 else "1 job waits"
+        queues = [one.queue for _, one in same]
+        where = f"Queue{'s' * (len(queues) > 1)} {_names(queues)}: "
+        of_key = oldest.fairness_key and len(queues) == 1
+        mostly = f", {oldest.due_of_key:,} of them of fairness key {oldest.fairness_key!r}" if of_key else ""
+        sentence = oldest.sentence.replace("It has been due for", "The oldest has been due for", 1)
+        summary = f"{where}{what}{mostly}. {sentence.removesuffix('.')}."
+        seen: dict[str, Any] = {"queue": oldest.queue, "cause": oldest.cause, "due": due, "job_id": oldest.oldest_job_id}
+        seen |= {"type_name": oldest.type_name, "claim_age": oldest.waiting_for, "threshold": at.claim_age_warning}
+        seen |= {"fairness_key": oldest.fairness_key, "queues": queues, "shared": oldest.shared}
+        bad = max(severity for severity, _ in same)
+        yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {oldest.oldest_job_id}.", **seen)
 
 
 def _backlog(of: Health, at: Thresholds) -> Iterator[Finding]:
@@ -199,9 +280,11 @@ def _retries(of: Health, at: Thresholds) -> Iterator[Finding]:
     ended = of.rates.completed + of.rates.failed_attempts
     bad = _grade(of.rates.retry_rate, at.retry_rate_warning, at.retry_rate_critical)
     if bad and ended >= at.retry_minimum:
-        summary = f"{of.rates.retry_rate:.0%} of {ended:,} attempts failed in {span(of.rates.window)}."
+        kind, error = of.rates.failing or ("", "")
+        most = f", most of them of {kind}" + (f": {error}" if error else "") if kind else ""
+        summary = f"{of.rates.retry_rate:.0%} of {ended:,} attempts failed in {span(of.rates.window)}{most}."
         advice = "Find the error: sa-jobqueue dead-letters groups, or the workers' logs."
-        seen = {"retry_rate": of.rates.retry_rate, "by_outcome": dict(of.rates.unsuccessful)}
+        seen = {"retry_rate": of.rates.retry_rate, "by_outcome": dict(of.rates.unsuccessful), "type_name": kind}
         yield _found(Code.RETRIES, bad, summary, advice, **seen)
 
 
@@ -226,25 +309,35 @@ def _running(of: Health, at: Thresholds) -> Iterator[Finding]:
 
 def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
     dead = of.failures
-    if dead.unresolved and dead.oldest_for is not None:
+    # Where each of them blocks others, that is the finding.
+    if dead.unresolved and dead.oldest_for is not None and dead.unresolved > dead.dead_chains:
         bad = CRITICAL if dead.last_hour >= at.dead_letters_hour_critical else WARNING
-        at_least = "at least " if dead.is_capped else ""
-        summary = (
-            f"{at_least}{_many(dead.unresolved, 'dead letter')} unresolved: {dead.last_hour:,} from the last hour, "
-            f"{dead.last_day:,} from the last day, the oldest {span(dead.oldest_for)} old."
-        )
-        advice = "Group them by error, then redrive or dismiss: sa-jobqueue dead-letters groups."
-        seen = {"unresolved": dead.unresolved, "last_hour": dead.last_hour, "oldest_for": dead.oldest_for}
-        yield _found(Code.DEAD_LETTERS, bad, summary, advice, **seen)
+        advice = "See the error, then redrive or dismiss them: sa-jobqueue dead-letters groups."
+        listed = dead.groups[:_GROUPS]
+        for group in listed:
+            why = f": {group.error['type']}" if group.error and group.error.get("type") else ""
+            ages = f"{group.last_hour:,} from the last hour, the oldest {span(group.oldest_for)} old"
+            summary = f"{_times(group.count, 'dead letter')} of {group.type_name}{why} ({group.reason}); {ages}."
+            seen: dict[str, Any] = {"type_name": group.type_name, "reason": group.reason, "fingerprint": group.fingerprint}
+            seen |= {"error": group.error, "count": group.count, "last_hour": group.last_hour, "job_id": group.job_id}
+            # A sum of groups: only the largest has the severity of all.
+            yield _found(Code.DEAD_LETTERS, bad if group is listed[0] else WARNING, summary, advice, **seen)
+        if (more := dead.unresolved - sum(group.count for group in listed)) > 0:
+            at_least = "at least " if dead.is_capped else ""
+            what = "other dead letter" if listed else "dead letter"
+            summary = (
+                f"{at_least}{_many(more, what)} unresolved; in all {dead.last_hour:,} from the last hour, "
+                f"{dead.last_day:,} from the last day, the oldest {span(dead.oldest_for)} old."
+            )
+            yield _found(Code.DEAD_LETTERS, WARNING if listed else bad, summary, advice, unresolved=dead.unresolved)
     if dead.waiting:
         summary = f"{_many(dead.waiting, 'job')} blocked by {_times(dead.dead_chains, 'dead chain')}."
         advice = f"They stay blocked until it is redriven: sa-jobqueue explain {dead.example_chain_id}."
         seen = {"waiting": dead.waiting, "chains": dead.dead_chains, "chain_id": dead.example_chain_id}
         yield _found(Code.BLOCKED_BY_DEAD, WARNING, summary, advice, **seen)
     if dead.to_unblock_for is not None and dead.to_unblock_for >= at.chains_to_unblock:
-        summary = (
-            f"{_times(dead.chains_to_unblock, 'chain')} ended {span(dead.to_unblock_for)} ago and still blocks other jobs."
-        )
+        ended = f"{_times(dead.chains_to_unblock, 'chain')} ended {span(dead.to_unblock_for)} ago"
+        summary = f"{ended}, and jobs still wait for {'it' if dead.chains_to_unblock == 1 else 'them'}."
         advice = "Any live worker unblocks them; if there is one, check what locks the blocked jobs' rows (pg_locks)."
         yield _found(
             Code.CHAINS_TO_UNBLOCK,
@@ -356,7 +449,7 @@ def _server(of: Health, at: Thresholds) -> Iterator[Finding]:
         yield _found(Code.WRAPAROUND, bad, summary, advice, frozen_age=server.frozen_age)
     if server.connections >= server.max_connections * at.connections:
         summary = f"{server.connections} of {server.max_connections} connections are in use."
-        advice = "Use smaller pools or a pooler; a worker needs three connections more than its concurrency."
+        advice = "Use smaller pools or a pooler; see the connections of a worker in the guide to workers in production."
         seen = {"connections": server.connections, "max_connections": server.max_connections}
         yield _found(Code.CONNECTIONS, WARNING, summary, advice, **seen)
     if not server.sees_all:

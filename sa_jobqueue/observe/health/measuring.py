@@ -21,7 +21,9 @@ from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
 from sa_jobqueue.observe.health.figures import (
+    SLOTS,
     BulkWrites,
+    DeadGroup,
     Failures,
     Health,
     Holder,
@@ -43,9 +45,10 @@ from sa_jobqueue.observe.health.figures import (
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations import WorkerStatus, get_job, list_job_types, list_queues, list_schedules, list_workers
-from sa_jobqueue.operations.explaining import Cause, Explainer
+from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation
+from sa_jobqueue.redaction import redacted_error
 from sa_jobqueue.statements import health as statements
-from sa_jobqueue.statements import horizon, jobs, quarantine, storage
+from sa_jobqueue.statements import horizon, jobs, quarantine, recent, storage
 from sa_jobqueue.statements.session_names import PREFIX
 from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite
 
@@ -63,6 +66,11 @@ _LATE_QUEUES: Final = 20
 """Maximum number of queues whose waiting jobs are explained."""
 _GROUPS: Final = 5
 """Maximum number of groups of due jobs, by type and fairness key, that are explained of each queue."""
+_FEW: Final = 10
+"""Number of failed attempts from which it is asked of which type most are."""
+_LATEST: Final = 200
+"""Number of latest attempts that tell that."""
+_DEAD_GROUPS: Final = 10
 _TIMEOUT: Final = timedelta(seconds=10)
 _CANCELLED: Final = {"57014", "55P03"}
 """SQLSTATEs of a statement that ran out of its time, or was cancelled; and of a lock that was."""
@@ -316,6 +324,7 @@ def _waiting(
                     waiting_for=max(explainer.now - oldest.oldest_at, timedelta(0)),
                     sentence=explained.sentence,
                     type_name=explained.type_name,
+                    shared=_shared(explained),
                     move=explained.evidence.get("move", ""),
                     fairness_key=key if is_one_key else "",
                     due_of_key=of_key if is_one_key else 0,
@@ -324,11 +333,23 @@ def _waiting(
     return found
 
 
+def _shared(explained: Explanation) -> str:
+    """Return what jobs of other queues may wait for as well."""
+    if explained.cause is Cause.LOCKED:
+        return f"session {explained.evidence['locked_by']}"
+    return SLOTS if explained.cause in {Cause.BUSY, Cause.QUEUED, Cause.DRAINING} else ""
+
+
 def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> Rates:
     parameters = {"window": window, "transactions": _TRANSACTIONS, "limit": MAX_EXAMINED}
     rows = session.execute(statements.lately(model), parameters).mappings().all()
     attempts = session.execute(statements.recent_attempts(model), parameters).all()
     examined = max(sum(row["examined"] for row in rows), sum(n for _, n in attempts))
+    failing = None
+    if sum(n for outcome, n in attempts if outcome in statements.UNSUCCESSFUL) >= _FEW:
+        latest = session.execute(recent.failures(model), {"limit": _LATEST, "scan": _LATEST}).all()
+        for kind, n in Counter((row.type_name, row.error_type or "") for row in latest).most_common(1):
+            failing = kind if 2 * n > len(latest) else None
     return Rates(
         window=window,
         queues=[
@@ -341,6 +362,7 @@ def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> R
             )
             for row in rows
         ],
+        failing=failing,
         unsuccessful={AttemptOutcome(outcome): n for outcome, n in attempts},
         is_partial=examined >= MAX_EXAMINED,
     )
@@ -361,6 +383,22 @@ def _running(session: Session, model: type[JobMixin[Any]], now: datetime, heartb
 
 def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Failures:
     dead_letters = session.execute(statements.unresolved(model), {"limit": COUNTED}).mappings().one()
+    groups: list[DeadGroup] = []
+    if dead_letters["unresolved"]:
+        found = session.execute(statements.dead_groups(model), {"scan": COUNTED, "limit": _DEAD_GROUPS}).mappings()
+        groups = [
+            DeadGroup(
+                type_name=row["type_name"],
+                reason=row["reason"],
+                fingerprint=row["fingerprint"],
+                error=redacted_error(row["type_name"], {"type": row["error_type"], "message": row["error_message"]}),
+                count=row["n"],
+                last_hour=row["last_hour"],
+                oldest_for=_since(row["oldest_at"], now) or timedelta(0),
+                job_id=row["job_id"],
+            )
+            for row in found
+        ]
     behind = session.execute(statements.behind_dead(model), {"limit": COUNTED}).mappings().one()
     chains_to_unblock = session.execute(statements.chains_to_unblock(model), {"limit": COUNTED}).mappings().one()
     return Failures(
@@ -371,6 +409,7 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
         last_week=dead_letters["last_week"],
         last_month=dead_letters["last_month"],
         oldest_for=_since(dead_letters["oldest_at"], now),
+        groups=groups,
         waiting=behind["waiting"],
         dead_chains=behind["chains"],
         example_chain_id=behind["chain_id"],
