@@ -1,9 +1,14 @@
-"""Links from each finding of the health report to the screen that its advice refers to."""
+"""For each finding of the health report the link to the screen that shows it, and the acts that end it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.screens.base import Context
 from sa_jobqueue.observe.health import Code, Finding
+from sa_jobqueue.policies.fairness import split
 
 
 def link(context: Context, finding: Finding) -> str:
@@ -18,8 +23,8 @@ def link(context: Context, finding: Finding) -> str:
             return context.url("job-types", name=seen["type"])
         case Code.PAUSED:
             return context.url("queues", name=seen.get("queue"))
-        case Code.SCHEDULE_LATE | Code.SCHEDULE_BROKEN:
-            return _screen(context, "schedules", anchor="findings")
+        case Code.SCHEDULE_LATE | Code.SCHEDULE_BROKEN | Code.SCHEDULE_MISSED:
+            return context.url("schedules", name=seen.get("schedule"))
         case Code.CLAIM_AGE:
             return context.url("job", id=seen.get("job_id"))
         case Code.RETRIES:
@@ -29,7 +34,7 @@ def link(context: Context, finding: Finding) -> str:
         case Code.LONG_RUNNING:
             return context.url("job", id=seen.get("job_id"))
         case Code.DEAD_LETTERS:
-            return context.url("dead-letters")
+            return context.url("dead-letters", **_group(seen))
         case Code.BLOCKED_BY_DEAD:
             return context.url("chain", id=seen.get("chain_id"))
         case Code.CHAINS_TO_UNBLOCK:
@@ -41,6 +46,50 @@ def link(context: Context, finding: Finding) -> str:
         case Code.HORIZON if seen.get("job_id") is not None:
             return context.url("job", id=seen["job_id"])
     return _screen(context, "storage", anchor="findings")
+
+
+def acts(context: Context, finding: Finding) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the acts that end the cause of a finding and that the user may do: name, title, and what it is about."""
+    for permission, title, what in _acts(finding):
+        if context.may(permission):
+            yield permission.value.replace("_", "-"), title, what
+
+
+def _acts(finding: Finding) -> Iterator[tuple[Permission, str, dict[str, Any]]]:
+    seen = finding.evidence
+    match finding.code:
+        case Code.PAUSED if "type" in seen:
+            yield Permission.RESUME_JOB_TYPES, "Resume", {"name": seen["type"]}
+        case Code.PAUSED:
+            yield Permission.RESUME_QUEUES, "Resume", {"name": seen["queue"], "fairness_key": seen.get("fairness_key", "")}
+        case Code.CLAIM_AGE if seen["fairness_key"]:
+            key = seen["fairness_key"]
+            yield Permission.PAUSE_QUEUES, f"Pause {key}", {"name": seen["queue"], "fairness_key": key}
+        case Code.LONG_RUNNING:
+            yield Permission.CANCEL_JOBS, "Cancel", {"id": str(seen["job_id"])}
+        case Code.SCHEDULE_MISSED:
+            period = {"since": seen["missed_from"].isoformat(), "until": seen["missed_until"].isoformat()}
+            yield Permission.RUN_SCHEDULE, "Run them", {"name": seen["schedule"], **period}
+            yield Permission.RESUME_SCHEDULES, "Leave them out", {"name": seen["schedule"]}
+        case Code.DEAD_LETTERS if "type_name" in seen:
+            yield Permission.REDRIVE_DEAD_LETTERS, "Redrive", _group(seen)
+            yield Permission.DISMISS_DEAD_LETTERS, "Dismiss", _group(seen)
+
+
+def settings(context: Context, finding: Finding) -> str | None:
+    """Return the link to the settings of the limit that jobs wait for, if the user may change them."""
+    what, name = finding.evidence.get("limit_of") or ("", "")
+    if what == "type" and context.may(Permission.UPSERT_JOB_TYPE):
+        return context.url("job-types", name=name)
+    if what == "queue" and context.may(Permission.UPSERT_QUEUE):
+        queue, key = split(name)
+        return context.url("queues", name=queue, fairness_key=key or None)
+    return None
+
+
+def _group(seen: Mapping[str, Any]) -> dict[str, Any]:
+    names = {"type": seen.get("type_name"), "reason": seen.get("reason"), "fingerprint": seen.get("fingerprint")}
+    return {name: str(value) for name, value in names.items() if value}
 
 
 def _screen(context: Context, name: str, *, anchor: str) -> str:

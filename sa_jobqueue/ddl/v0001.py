@@ -337,6 +337,7 @@ CREATE TABLE ${q}schedule (
   paused_at timestamptz, paused_by text,
   next_fire_at timestamptz, last_fire_at timestamptz,
   fired tstzmultirange DEFAULT '{}' NOT NULL,
+  missed_from timestamptz, missed_until timestamptz,
   error text,
   source text DEFAULT 'table' NOT NULL,
   created_at timestamptz DEFAULT now() NOT NULL,
@@ -352,6 +353,8 @@ CREATE TABLE ${q}schedule (
   CONSTRAINT ${p}ck_schedule_timeout CHECK (timeout > '0'::interval AND timeout <= '36500 days'::interval),
   CONSTRAINT ${p}ck_schedule_times CHECK (next_fire_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND last_fire_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND missed_from BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
+    AND missed_until BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND paused_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND created_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'
     AND updated_at BETWEEN '1900-01-01 00:00:00+00' AND '9000-01-01 00:00:00+00'),

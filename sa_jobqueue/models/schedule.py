@@ -63,6 +63,10 @@ class ScheduleMixin(Companion, Generic[IdT]):
     """The last time it fired for; null before the first."""
     fired: Mapped[Any] = mapped_column(TSTZMULTIRANGE, nullable=False, server_default=text("'{}'"), deferred=True)
     """The times that it fired or was run for, as ranges: none is fired again, even when its job was deleted."""
+    missed_from: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """First of the times that it left out because no worker fired it in time; null when they were run, or acknowledged."""
+    missed_until: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
+    """Last of those times; null where `missed_from` is."""
     error: Mapped[str | None] = mapped_column(Text)
     """Why it cannot fire, if the row is not a valid schedule; set it to null when you correct the row."""
     source: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'table'"))
@@ -93,7 +97,13 @@ class ScheduleMixin(Companion, Generic[IdT]):
             check("grace", "grace >= '0'::interval AND grace <= '3650 days'::interval"),
             check("max_attempts", "max_attempts >= 1"),
             check("timeout", f"timeout > '0'::interval AND timeout <= '{LONGEST.days} days'::interval"),
-            check("times", within_times("next_fire_at", "last_fire_at", "paused_at", "created_at", "updated_at")),
+            check(
+                "times",
+                within_times(
+                    *("next_fire_at", "last_fire_at", "missed_from", "missed_until"),
+                    *("paused_at", "created_at", "updated_at"),
+                ),
+            ),
             check("rate_cost", f"rate_cost BETWEEN 1 AND {MAX_RATE_COST}"),
             check("source", "source IN ('code', 'table')"),
             check("paused", "paused_by IS NULL OR paused_at IS NOT NULL"),

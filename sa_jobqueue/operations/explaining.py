@@ -382,7 +382,7 @@ class Explainer:
         recorded = next((kind.queue for kind in settings[-1][2] if isinstance(kind, TypeStatus)), None)
         served = sorted({queue for one in self.live if job.type_name in one.job_types for queue in one.queues})
         queue = recorded if recorded in served or not served else served[0]
-        if queue is None or queue == job.queue:
+        if queue is None or job.queue in (queue, recorded):
             return ""
         is_served = "served" if served else "declared"
         values = (queue, job.queue, job.type_name)
@@ -458,7 +458,7 @@ class Explainer:
                 counts[1:1] = [sum(row.n for row in rows if row.fairness_key == job.fairness_key)]
             for (what, name, _), limit, count in zip(settings, most, counts, strict=True):
                 if limit is not None and count >= limit:
-                    evidence |= {"global_concurrency": limit, "running": count}
+                    evidence |= {"global_concurrency": limit, "running": count, "limit_of": (what, name)}
                     todo = f"sa-jobqueue {what}s set {as_arguments(name)} --global-concurrency"
                     of: dict[str, Any] = {"type_name": name} if what == "type" else {"queue_key": name}
                     words, who = _longest_running(self.session, self.model, self.now, **of)
@@ -585,6 +585,7 @@ def _delayed_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> 
             continue
         wait = rate.wait(weight)
         evidence = {"per_second": rate.per_second, "next_start": wait, "algorithm": rate.algorithm, "weight": weight}
+        evidence |= {"limit_of": (row.what, queue_key_of(row.name, row.fairness_key))}
         what = "no more jobs by its rate limit" if weight == 1 else f"no jobs of rate_cost {weight:,} by its rate limit"
         if rate.algorithm is RateAlgorithm.SLIDING_WINDOW:
             what += f" of {rate.limit:,} in any {span(rate.period)}"

@@ -77,7 +77,7 @@ def explain_schedule(
     }
     is_open = _last_job(session, one, evidence, model)
     if one.error is not None:
-        sentence = f"It cannot fire: {one.error}. Correct its row and set its error to null."
+        sentence = f"It cannot fire: {one.error}. Set it again with a valid definition (sa-jobqueue schedules set)."
         return ScheduleExplanation(name=name, cause=ScheduleCause.BROKEN, sentence=sentence, evidence=evidence)
     left_out = _left_out(session, one, now, evidence, model)
     if one.paused_at is not None:
@@ -163,6 +163,7 @@ def _left_out(
     """Count its times since it last fired or was changed that created no job; return a sentence if there are any."""
     schedule = declared({name: getattr(one, name) for name in ("name", *schedules.SETTINGS)})
     since = max(one.last_fire_at or one.updated_at, one.updated_at) + timedelta(microseconds=1)
+    since = min(since, one.missed_from or since)
     until = min(now, one.next_fire_at - timedelta(microseconds=1)) if one.next_fire_at is not None else now
     times = schedule.times.latest(since=since, until=until, limit=COUNTED)
     ids = {id_of(one.name, time, model): time for time in times}
@@ -177,4 +178,4 @@ def _left_out(
         MisfirePolicy.ALL: "it was paused, overlapped, or more were missed than it fires late",
     }[MisfirePolicy(one.misfire_policy)]
     count = f"{COUNTED} times or more" if len(missed) >= COUNTED else f"{len(missed)} time{'s' * (len(missed) > 1)}"
-    return f" Since then {count} created no job, the last at {missed[-1]}: {why}."
+    return f" Lately {count} created no job, the last at {missed[-1]}: {why}."

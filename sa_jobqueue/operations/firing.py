@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +23,7 @@ from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.policies.cron import Cron
-from sa_jobqueue.registry.schedules import Schedule, ScheduleRun
+from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule, ScheduleRun
 from sa_jobqueue.statements import corrections, schedules
 
 BATCH = 50
@@ -90,6 +90,8 @@ class _Plan:
     jobs: tuple[JobMixin[Any], ...] = ()
     next_fire_at: datetime | None = None
     missed_since: datetime | None = None
+    missed: tuple[datetime, datetime] | None = None
+    """The first and last time that it left out because no worker fired it in time."""
     error: str | None = None
     follows: datetime | None = None
     """The time that it last fired for, if the first of these times is the next one."""
@@ -107,6 +109,8 @@ class _Plan:
             "to_next_fire_at": self.next_fire_at,
             "to_last_fire_at": self.fire_times[-1] if self.fire_times else None,
             "to_last_job_id": self.jobs[-1].id if self.jobs else None,
+            "to_missed_from": self.missed[0] if self.missed else None,
+            "to_missed_until": self.missed[1] if self.missed else None,
             "to_error": self.error,
         }
 
@@ -136,9 +140,13 @@ def _plan(row: RowMapping, model: type[JobMixin[Any]]) -> _Plan:
     if row["is_open"] and not schedule.overlap:
         return _Plan(name, next_fire_at=following, missed_since=since)
     left_out = since if not times or times[0] > since else None
+    missed = None
+    if left_out is not None and schedule.misfire_policy is not MisfirePolicy.ONE:  # which fires once for all of them
+        until = times[0] - timedelta(microseconds=1) if times else now
+        missed = (left_out, *(schedule.times.latest(since=left_out, until=until, limit=1) or [left_out]))
     last = row["last_fire_at"]
     follows = last if last is not None and times and schedule.times.after(last) == times[0] else None
-    return _Plan(name, tuple(times), jobs, following, left_out, follows=follows)
+    return _Plan(name, tuple(times), jobs, following, left_out, missed, follows=follows)
 
 
 def declared(row: Mapping[Any, Any]) -> Schedule:

@@ -57,6 +57,11 @@ class ScheduleStatus:
     """The last time that it fired for; None before the first."""
     last_job_id: Any
     """Id of its last job, which may have been deleted; None before the first."""
+    missed_from: datetime | None
+    """The first time that it left out because no worker fired it in time, until those times are run, or acknowledged by
+    `resume_schedules`; None for none."""
+    missed_until: datetime | None
+    """The last such time."""
     error: str | None
     """Why it cannot fire."""
     created_at: datetime
@@ -73,6 +78,16 @@ class ScheduleStatus:
             return Cron(self.cron, self.time_zone).in_words
         except InvalidOptionError:
             return None
+
+    def missed_times(self, limit: int) -> list[datetime]:
+        """Return the last `limit` times from `missed_from` to `missed_until`; empty if the expression is invalid."""
+        if self.missed_from is None or self.missed_until is None:
+            return []
+        try:
+            times = Cron(self.cron, self.time_zone).latest(since=self.missed_from, until=self.missed_until, limit=limit)
+        except InvalidOptionError:
+            return []
+        return times or [self.missed_from]
 
     def next_times(self, count: int, *, after: datetime) -> list[datetime]:
         """Return its next `count` times after an instant, whether or not it is paused.
@@ -233,15 +248,17 @@ def resume_schedules(
     dry_run: bool = False,
     model: type[JobMixin[Any]] = Job,
 ) -> BulkResult[str]:
-    """Resume paused schedules, which fire at their next time from now on. Return those that were paused.
+    """Resume paused schedules, which fire at their next time from now on, and acknowledge what schedules have missed.
 
-    `names`: names of schedules. Times during the pause do not count as missed.
-    Changes: clears `paused_at` and `paused_by`, and sets `next_fire_at`, by the database's clock. Locks, Raises: as
+    `names`: names of schedules. Return those that were paused or had missed times. Times during the pause do not count as
+    missed; those that were missed are not run, and no longer a finding.
+    Changes: clears `paused_at`, `paused_by`, `missed_from` and `missed_until`, and sets `next_fire_at` of those that were
+    paused, by the database's clock. Locks, Raises: as
     `pause_schedules`; InvalidOptionError for a schedule that cannot fire.
     """
     check_by(by)
     found = _found(session, names, model, for_update=not dry_run)
-    paused = [row for row in found if row["paused_at"] is not None]
+    paused = [row for row in found if row["paused_at"] is not None or row["missed_from"] is not None]
     times = [{"schedule": row["name"], "next": declared(row).times.after(row["now"])} for row in paused]
     resumed = [row["name"] for row in paused]
     if dry_run:
@@ -286,7 +303,8 @@ def run_schedule(
         if dry_run:
             return [None]
         ids = enqueue_many(session, [job])
-        moved = {"to_next_fire_at": row["next_fire_at"], "to_last_fire_at": None, "to_error": row["error"]}
+        moved = {"to_next_fire_at": row["next_fire_at"], "to_error": row["error"]}
+        moved |= dict.fromkeys(("to_last_fire_at", "to_missed_from", "to_missed_until"))
         session.execute(schedules.move(model), [{"schedule": name, "to_last_job_id": ids[0], **moved}])
         record(session, "run_schedule", by=by, ids=ids, model=model, name=name)
         return ids

@@ -29,7 +29,10 @@ SETTINGS: Final = (
     "overlap",
 )
 """The columns that define a schedule."""
-STATE: Final = ("source", "paused_at", "paused_by", "next_fire_at", "last_fire_at", "last_job_id", "error")
+STATE: Final = (
+    *("source", "paused_at", "paused_by", "next_fire_at", "last_fire_at", "last_job_id", "missed_from", "missed_until"),
+    "error",
+)
 """The columns with a schedule's state."""
 
 
@@ -138,23 +141,30 @@ def fired_already(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 def record_fired(model: type[JobMixin[Any]]) -> sa.Update:
     """Record times as fired. Parameters: `schedule`; `first` and `last`, between which it fired at all of its times.
 
-    Takes many. Changes: `fired`. Locks: its row, which `due` or `lock` has locked. Index: the primary key.
+    Takes many. Changes: `fired`; `missed_from` and `missed_until` to null where all of those times are among them.
+    Locks: its row, which `due` or `lock` has locked. Index: the primary key.
     """
     schedule = table(model.Schedule)
     first, last = (sa.bindparam(name, type_=sa.TIMESTAMP(timezone=True)) for name in ("first", "last"))
     span = sa.func.tstzmultirange(sa.func.tstzrange(first, last, "[]"))
+    are_all = sa.and_(first <= schedule.c.missed_from, last >= schedule.c.missed_until)
     return (
         sa.update(schedule)
         .where(schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
-        .values(fired=schedule.c.fired.op("+")(span))
+        .values(
+            fired=schedule.c.fired.op("+")(span),
+            missed_from=sa.case((are_all, sa.null()), else_=schedule.c.missed_from),
+            missed_until=sa.case((are_all, sa.null()), else_=schedule.c.missed_until),
+        )
     )
 
 
 @once_a_model
 def move(model: type[JobMixin[Any]]) -> sa.Update:
-    """Set when a schedule fires next, and for which time it fired; or the error that stops it until it is corrected.
+    """Set when a schedule fires next, for which time it fired and what it missed; or the error that stops it.
 
-    Parameters: `schedule`, `next_fire_at`, `last_fire_at`, `last_job_id` (null keeps what is there), `error`. Takes many.
+    Parameters: `schedule`, `next_fire_at`, `last_fire_at`, `last_job_id`, `missed_from`, `missed_until` (null keeps what is
+    there, and the first of earlier missed times stays), `error`. Takes many.
     Changes: those columns; not `updated_at`, because the definition is unchanged.
     Locks: its row, which `due` or `lock` has locked. Index: the primary key.
     """
@@ -167,6 +177,8 @@ def move(model: type[JobMixin[Any]]) -> sa.Update:
             next_fire_at=given["next_fire_at"],
             last_fire_at=sa.func.coalesce(given["last_fire_at"], schedule.c.last_fire_at),
             last_job_id=sa.func.coalesce(given["last_job_id"], schedule.c.last_job_id),
+            missed_from=sa.func.coalesce(schedule.c.missed_from, given["missed_from"]),
+            missed_until=sa.func.coalesce(given["missed_until"], schedule.c.missed_until),
             error=given["error"],
         )
     )
@@ -273,16 +285,22 @@ def pause(model: type[JobMixin[Any]]) -> sa.Update:
 
 @once_a_model
 def resume(model: type[JobMixin[Any]]) -> sa.Update:
-    """Let a schedule that is locked fire again. Parameters: `schedule`, `next`, when it does first. Takes many.
+    """Let a schedule that is locked fire again, and forget what it missed.
 
-    Changes: `paused_at` and `paused_by` to null, `next_fire_at`. Locks: its row. Index: the primary key.
+    Parameters: `schedule`; `next`, when it fires first if it was paused. Takes many.
+    Changes: `paused_at`, `paused_by`, `missed_from` and `missed_until` to null; `next_fire_at`.
+    Locks: its row. Index: the primary key.
     """
     schedule = table(model.Schedule)
     return (
         sa.update(schedule)
         .where(schedule.c.name == sa.bindparam("schedule", type_=sa.Text))
         .values(
-            paused_at=sa.null(), paused_by=sa.null(), next_fire_at=sa.bindparam("next", type_=schedule.c.next_fire_at.type)
+            **dict.fromkeys(("paused_at", "paused_by", "missed_from", "missed_until"), sa.null()),
+            next_fire_at=sa.case(
+                (schedule.c.paused_at.is_not(None), sa.bindparam("next", type_=schedule.c.next_fire_at.type)),
+                else_=schedule.c.next_fire_at,
+            ),
         )
     )
 

@@ -81,6 +81,13 @@ def schedule_broken(of: UnhealthyQueue) -> None:
     of.run("INSERT INTO schedule (name, type_name, cron, error) VALUES ('n', 't', 'never', 'cron: is none')")
 
 
+def schedule_missed(of: UnhealthyQueue) -> None:
+    of.run(
+        "INSERT INTO schedule (name, type_name, cron, next_fire_at, missed_from, missed_until) "
+        "VALUES ('n', 't', '@hourly', now() + '1 hour', now() - '3 hours'::interval, now() - '1 hour'::interval)"
+    )
+
+
 def claim_age(of: UnhealthyQueue) -> None:
     of.jobs.add(due_in=-120)
 
@@ -223,6 +230,7 @@ PROBLEMS: list[tuple[Callable[[UnhealthyQueue], None], set[tuple[Code, Severity]
     (paused_type, {(Code.PAUSED, WARNING)}),
     (schedule_late, {(Code.SCHEDULE_LATE, WARNING)}),
     (schedule_broken, {(Code.SCHEDULE_BROKEN, WARNING)}),
+    (schedule_missed, {(Code.SCHEDULE_MISSED, WARNING)}),
     (claim_age, {(Code.CLAIM_AGE, WARNING)}),
     (claim_age_critical, {(Code.CLAIM_AGE, CRITICAL)}),
     (falling_behind, {(Code.FALLING_BEHIND, WARNING)}),

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Schedule
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotFoundError
+from sa_jobqueue.observe.health import Code, health
 from sa_jobqueue.operations import (
     BulkResult,
     cancel_jobs,
@@ -214,6 +215,55 @@ def test_missed_times_are_handled_by_the_misfire_policy(
     assert fired_run.missed_since == (first if left_out else None)
     assert len(jobs_of(sessions)) == len(fired)
     assert status(sessions).next_fire_at == last + 10 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("options", "missed"),
+    [
+        ({"misfire_policy": "skip"}, (9, 0)),
+        ({"misfire_policy": "skip", "grace": timedelta(minutes=5)}, (9, 1)),
+        ({"misfire_policy": "one"}, None),  # it fired for all of them
+        ({"misfire_policy": "all"}, None),
+        ({"misfire_policy": "all", "catch_up": 3}, (9, 3)),
+    ],
+    ids=str,
+)
+def test_missed_times_are_recorded_until_they_are_run_or_acknowledged(
+    sessions: Sessions, options: dict[str, Any], missed: tuple[int, int] | None
+) -> None:
+    scheduled(sessions, cron="*/10 * * * *", **options)
+    last = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    change(sessions, next_fire_at=last - 90 * MINUTE)
+
+    def recorded() -> tuple[datetime | None, datetime | None]:
+        row = status(sessions)
+        return row.missed_from, row.missed_until
+
+    fire(sessions, at=last + 3 * MINUTE)
+    times = (None, None) if missed is None else tuple(last - ago * 10 * MINUTE for ago in missed)
+    assert recorded() == times
+    fire(sessions, at=last + 10 * MINUTE)  # the next time does not hide them
+    assert recorded() == times
+    with sessions() as session:
+        (found,) = [one for one in health(session).findings if one.code is Code.SCHEDULE_MISSED] if missed else [None]
+    if missed is None or found is None:
+        return
+    count = missed[0] - missed[1] + 1
+    assert f"left out {count} times, from 2026-05-01 10:30 to " in found.summary
+    with sessions.begin() as session:
+        run_schedule(session, "nightly", since=times[0], until=last - 80 * MINUTE)  # some of them
+    assert recorded() == times
+    with sessions.begin() as session:
+        assert len(run_schedule(session, "nightly", since=times[0], until=last)) >= count - 2
+    assert recorded() == (None, None)
+    change(sessions, next_fire_at=last + 20 * MINUTE)
+    fire(sessions, at=last + 120 * MINUTE)
+    assert recorded() != (None, None)
+    upcoming = status(sessions).next_fire_at
+    with sessions.begin() as session:
+        assert resume_schedules(session, ["nightly"]).ids == ["nightly"]
+    assert recorded() == (None, None)
+    assert status(sessions).next_fire_at == upcoming  # it was not paused
 
 
 def test_a_time_within_the_grace_period_is_fired_under_every_misfire_policy(sessions: Sessions) -> None:

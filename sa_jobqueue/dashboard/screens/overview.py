@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from sa_jobqueue.dashboard.findings import link
+from sa_jobqueue.dashboard.findings import acts, link, settings
 from sa_jobqueue.dashboard.screens.base import Context, Screen
+from sa_jobqueue.observe.health import Finding
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.policies.fairness import label_of, queue_key_of
 
@@ -29,10 +30,26 @@ def view(context: Context) -> dict[str, Any]:
         "report": report,
         "holder": holder,
         "holder_text": "" if holder is None else described(holder),
-        "findings": [(finding, link(context, finding)) for finding in report.findings],
+        "findings": [_shown(context, finding) for finding in report.findings],
         "queues": [(name, depths.get(name), rates.get(name)) for name in sorted({*depths, *rates})],
         "failures": failures,
         "longest": sample.value.longest,
+    }
+
+
+def _shown(context: Context, finding: Finding) -> dict[str, Any]:
+    """Return a finding for the page; with the error of its dead letters, if the user may see it."""
+    summary, error = finding.summary, finding.evidence.get("error")
+    if isinstance(error, dict) and error.get("message") and error.get("type"):
+        kind = str(error["type"])
+        summary = summary.replace(f": {kind} (", f": {context.error_line(finding.evidence['type_name'], error)} (", 1)
+    return {
+        "severity": finding.severity,
+        "summary": summary,
+        "advice": finding.advice,
+        "link": link(context, finding),
+        "acts": list(acts(context, finding)),
+        "settings": settings(context, finding),
     }
 
 

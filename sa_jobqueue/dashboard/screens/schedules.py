@@ -110,7 +110,7 @@ def _pause(context: Context, session: Session) -> Outcome:
 def _preview_resume(context: Context, session: Session) -> Preview:
     given = forms.names(context, "schedule")
     result = resume_schedules(session, given, dry_run=True, model=context.model)
-    what = "It fires next at its first time from now. What was missed is not caught up."
+    what = "A paused one fires next at its first time from now. What was missed is not run, and no longer a finding."
     return forms.preview_resume(result, given, what)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from sa_jobqueue.operations import WorkerStatus
 from sa_jobqueue.types import AttemptOutcome, RefusedWrite, WorkerState
 
+MISSED = 100
+"""Limit of the count of times that a schedule has left out."""
 SLOTS = "slots"
 """What jobs wait for that wait for a free slot of any worker: `shared` of a `Waiting`."""
 
@@ -37,6 +39,7 @@ class Code(StrEnum):
     PAUSED = "paused"
     SCHEDULE_LATE = "schedule_late"
     SCHEDULE_BROKEN = "schedule_broken"
+    SCHEDULE_MISSED = "schedule_missed"
     CLAIM_AGE = "claim_age"
     FALLING_BEHIND = "falling_behind"
     RETRIES = "retries"
@@ -127,6 +130,8 @@ class Waiting:
     """The fairness key of more than half of them, if there are others; empty for none."""
     due_of_key: int = 0
     """How many are of that key."""
+    limit_of: tuple[str, str] | None = None
+    """Whose limit they wait for: `queue` with its key, or `type` with its name."""
     shared: str = ""
     """What jobs of other queues wait for as well, such as one session's lock; empty if only this queue's do."""
     move: str = ""
@@ -386,13 +391,19 @@ class Paused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateSchedule:
-    """A schedule that is overdue or cannot fire."""
+    """A schedule that is overdue, cannot fire, or has left out times."""
 
     name: str
     overdue: timedelta | None
     """Time since it should have fired."""
     error: str | None
     """Why it cannot fire."""
+    missed_from: datetime | None = None
+    """The first time that it left out because no worker fired it, until they are run or acknowledged; None for none."""
+    missed_until: datetime | None = None
+    """The last such time."""
+    missed: int = 0
+    """How many; at most 100 are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -449,7 +460,7 @@ class Health:
     paused: Sequence[Paused] = ()
     """Queues, then job types, by name."""
     schedules: Sequence[LateSchedule] = ()
-    """Schedules that are overdue or cannot fire, by name."""
+    """Schedules that are overdue, cannot fire or have left out times, by name."""
     quarantined: Sequence[Quarantined] = ()
     """Rows that cannot be written, oldest first; at most 1,000."""
     bulk_writes: BulkWrites = BulkWrites()

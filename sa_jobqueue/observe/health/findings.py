@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, timedelta
 from typing import Any, Final
 
 from sa_jobqueue.observe.health.figures import (
+    MISSED,
     SLOTS,
     Code,
     Finding,
@@ -49,6 +50,13 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
         return [finding for finding in left if finding.code is code]
 
     for unserved in of(Code.QUEUE_UNSERVED):
+        # Jobs that are to be moved to another queue have a finding that says so.
+        moved = {one.evidence["queue"] for one in of(Code.CLAIM_AGE) if one.evidence["cause"] == "queue_unserved"}
+        if moved:
+            left.remove(unserved)
+            queues = [name for name in unserved.evidence["queues"] if name not in moved]
+            left += [_unserved(queues)] if queues else []
+    for unserved in of(Code.QUEUE_UNSERVED):
         for silent in of(Code.WORKERS_SILENT):
             queues = [name for name in unserved.evidence["queues"] if name in silent.evidence["queues"]]
             if queues:
@@ -71,6 +79,20 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
         for waiting in of(Code.CLAIM_AGE):
             if waiting.evidence["shared"] == SLOTS and behind in left:
                 fold(behind, waiting)
+    for horizon in of(Code.HORIZON):
+        for waiting in of(Code.CLAIM_AGE):
+            if waiting.evidence["shared"] == f"session {horizon.evidence['pid']}" and horizon in left:
+                fold(horizon, waiting)
+    bloated = of(Code.BLOAT)
+    if len(bloated) > 1:
+        first = left.index(bloated[0])
+        names = [one.evidence["name"] for one in bloated]
+        wasted = sum(one.evidence["wasted_bytes"] for one in bloated)
+        summary = f"About {_bytes(wasted)} of {len(names)} tables and indexes is bloat: {', '.join(names)}."
+        advice = "When the cause is resolved: sa-jobqueue reindex; for a table, VACUUM FULL at a quiet time."
+        evidence = {"name": names[0], "names": names, "wasted_bytes": wasted}
+        left[first] = replace(bloated[0], summary=summary, advice=advice, evidence=evidence)
+        left = [one for one in left if one not in bloated]
     return left
 
 
@@ -172,9 +194,20 @@ def _schedules(of: Health, at: Thresholds) -> Iterator[Finding]:
     for one in of.schedules:
         if one.error is not None:
             summary = f"Schedule {one.name!r} cannot fire: {one.error}."
-            advice = "Set it again (sa-jobqueue schedules set, or its page), or delete it: sa-jobqueue schedules delete."
+            advice = "Set it again (on its page, or with upsert_schedule), or delete it: sa-jobqueue schedules delete."
             yield _found(Code.SCHEDULE_BROKEN, WARNING, summary, advice, schedule=one.name, error=one.error)
             continue
+        if one.missed_from is not None and one.missed_until is not None:
+            times = "1 time" if one.missed == 1 else f"{one.missed:,} times{' or more' if one.missed >= MISSED else ''}"
+            first, last = (time.astimezone(UTC).strftime("%Y-%m-%d %H:%M") for time in (one.missed_from, one.missed_until))
+            when = f"at {last} UTC" if one.missed == 1 else f"from {first} to {last} UTC"
+            summary = f"Schedule {one.name!r} left out {times}, {when}: no worker fired it in time."
+            run = (
+                f"sa-jobqueue schedules run {one.name} --since {first.replace(' ', 'T')}Z --until {last.replace(' ', 'T')}Z"
+            )
+            advice = f"Run them ({run}), or leave them out: sa-jobqueue schedules resume {one.name}."
+            seen = {"schedule": one.name, "missed_from": one.missed_from, "missed_until": one.missed_until}
+            yield _found(Code.SCHEDULE_MISSED, WARNING, summary, advice, **seen)
         late = one.overdue or timedelta(0)
         if bad := _grade(late, at.claim_age_warning, at.claim_age_critical):
             summary = f"Schedule {one.name!r} should have fired {span(late)} ago."
@@ -259,7 +292,7 @@ def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
         summary = f"{where}{what}{mostly}. {sentence.removesuffix('.')}."
         seen: dict[str, Any] = {"queue": oldest.queue, "cause": oldest.cause, "due": due, "job_id": oldest.oldest_job_id}
         seen |= {"type_name": oldest.type_name, "claim_age": oldest.waiting_for, "threshold": at.claim_age_warning}
-        seen |= {"fairness_key": oldest.fairness_key, "queues": queues, "shared": oldest.shared}
+        seen |= {"limit_of": oldest.limit_of, "fairness_key": oldest.fairness_key, "queues": queues, "shared": oldest.shared}
         bad = max(severity for severity, _ in same)
         yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {oldest.oldest_job_id}.", **seen)
 
@@ -313,17 +346,18 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
     if dead.unresolved and dead.oldest_for is not None and dead.unresolved > dead.dead_chains:
         bad = CRITICAL if dead.last_hour >= at.dead_letters_hour_critical else WARNING
         advice = "See the error, then redrive or dismiss them: sa-jobqueue dead-letters groups."
+        at_least = "at least " if dead.is_capped else ""
         listed = dead.groups[:_GROUPS]
         for group in listed:
             why = f": {group.error['type']}" if group.error and group.error.get("type") else ""
             ages = f"{group.last_hour:,} from the last hour, the oldest {span(group.oldest_for)} old"
-            summary = f"{_times(group.count, 'dead letter')} of {group.type_name}{why} ({group.reason}); {ages}."
+            what = f"{at_least}{_times(group.count, 'dead letter')} of {group.type_name}"
+            summary = f"{what}{why} ({group.reason}); {ages}."
             seen: dict[str, Any] = {"type_name": group.type_name, "reason": group.reason, "fingerprint": group.fingerprint}
             seen |= {"error": group.error, "count": group.count, "last_hour": group.last_hour, "job_id": group.job_id}
             # A sum of groups: only the largest has the severity of all.
             yield _found(Code.DEAD_LETTERS, bad if group is listed[0] else WARNING, summary, advice, **seen)
         if (more := dead.unresolved - sum(group.count for group in listed)) > 0:
-            at_least = "at least " if dead.is_capped else ""
             what = "other dead letter" if listed else "dead letter"
             summary = (
                 f"{at_least}{_many(more, what)} unresolved; in all {dead.last_hour:,} from the last hour, "

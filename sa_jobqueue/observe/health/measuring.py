@@ -21,6 +21,7 @@ from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
 from sa_jobqueue.observe.health.figures import (
+    MISSED,
     SLOTS,
     BulkWrites,
     DeadGroup,
@@ -244,8 +245,15 @@ def _paused(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iter
 
 def _late(session: Session, model: type[JobMixin[Any]]) -> Iterator[LateSchedule]:
     for one in list_schedules(session, model=model):
-        if one.overdue is not None or one.error is not None:
-            yield LateSchedule(name=one.name, overdue=one.overdue, error=one.error)
+        if one.overdue is not None or one.error is not None or one.missed_from is not None:
+            yield LateSchedule(
+                name=one.name,
+                overdue=one.overdue,
+                error=one.error,
+                missed_from=one.missed_from,
+                missed_until=one.missed_until,
+                missed=len(one.missed_times(MISSED)),
+            )
 
 
 def _quarantined(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Quarantined]:
@@ -324,6 +332,7 @@ def _waiting(
                     waiting_for=max(explainer.now - oldest.oldest_at, timedelta(0)),
                     sentence=explained.sentence,
                     type_name=explained.type_name,
+                    limit_of=explained.evidence.get("limit_of"),
                     shared=_shared(explained),
                     move=explained.evidence.get("move", ""),
                     fairness_key=key if is_one_key else "",
@@ -337,6 +346,8 @@ def _shared(explained: Explanation) -> str:
     """Return what jobs of other queues may wait for as well."""
     if explained.cause is Cause.LOCKED:
         return f"session {explained.evidence['locked_by']}"
+    if limit := explained.evidence.get("limit_of"):
+        return f"type {limit[1]}" if limit[0] == "type" else ""
     return SLOTS if explained.cause in {Cause.BUSY, Cause.QUEUED, Cause.DRAINING} else ""
 
 
