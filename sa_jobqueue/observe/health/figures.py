@@ -127,7 +127,7 @@ class Waiting:
     type_name: str
     """Its type."""
     fairness_key: str = ""
-    """The fairness key of more than half of them, if there are others; empty for none."""
+    """The fairness key of more than half of them; empty for none."""
     due_of_key: int = 0
     """How many are of that key."""
     limit_of: tuple[str, str] | None = None

@@ -287,7 +287,8 @@ def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
         queues = [one.queue for _, one in same]
         where = f"Queue{'s' * (len(queues) > 1)} {_names(queues)}: "
         of_key = oldest.fairness_key and len(queues) == 1
-        mostly = f", {oldest.due_of_key:,} of them of fairness key {oldest.fairness_key!r}" if of_key else ""
+        most = "all" if oldest.due_of_key == due else f"{oldest.due_of_key:,}"
+        mostly = f", {most} of them of fairness key {oldest.fairness_key!r}" if of_key else ""
         sentence = oldest.sentence.replace("It has been due for", "The oldest has been due for", 1)
         summary = f"{where}{what}{mostly}. {sentence.removesuffix('.')}."
         seen: dict[str, Any] = {"queue": oldest.queue, "cause": oldest.cause, "due": due, "job_id": oldest.oldest_job_id}

@@ -322,7 +322,7 @@ def _waiting(
             for row, _ in groups:
                 keys[row.fairness_key] += row.n
             key, of_key = keys.most_common(1)[0]
-            is_one_key = key and len(keys) > 1 and 2 * of_key > due
+            is_one_key = key and 2 * of_key > due
             found.append(
                 Waiting(
                     queue=queue.queue,

@@ -1,0 +1,242 @@
+"""The fifteen incidents: how each is staged, what the overview must say of it, and what ends it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from sqlalchemy import func
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job
+from sa_jobqueue.operations import pause_queues, upsert_queue
+from sa_jobqueue.settings import QueueSettings
+from tests.incidents.world import Seen, World
+
+DUE: Final = 57
+"""Seconds for which jobs have been due when they are staged, so that nobody waits for the minute that a finding takes."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """An incident under way."""
+
+    shows: str
+    """What the page behind the finding's link has: the job, worker or schedule in trouble."""
+    act: Callable[[Seen], None] | None = None
+    """What the finding or that page offers; None where the queue mends itself."""
+    since: float = 0
+    """Seconds since it began, when it was staged."""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """One kind of trouble."""
+
+    name: str
+    says: str
+    """The cause, as a pattern of the finding's sentence."""
+    within: float
+    """Seconds from its beginning to the finding: the threshold, and what the overview and a worker's look take."""
+    stage: Callable[[World], Staged]
+
+
+INCIDENTS: list[Incident] = []
+
+
+def incident(*, says: str, within: float) -> Callable[[Callable[[World], Staged]], Callable[[World], Staged]]:
+    """Add an incident; its first line of documentation is its name."""
+
+    def add(stage: Callable[[World], Staged]) -> Callable[[World], Staged]:
+        INCIDENTS.append(Incident((stage.__doc__ or "").split("\n")[0].rstrip("."), says, within, stage))
+        return stage
+
+    return add
+
+
+def due(type_name: str, queue: str, payload: Any = None, **columns: Any) -> Job:
+    """Return a job that has been due for nearly a minute."""
+    at = func.now() - timedelta(seconds=DUE)
+    return Job(type_name, payload or {}, queue=queue, _handler=None, scheduled_at=at, **columns)
+
+
+def bad_refund() -> Job:
+    """Return a job whose only attempt fails."""
+    return Job("refund", {"card": "expired"}, queue="refunds", _handler=None, max_attempts=1)
+
+
+@incident(says=r"6\d dead letters of refund: ValueError", within=20)
+def poison_type(world: World) -> Staged:
+    """Every job of a type dies."""
+    ids = world.enqueue(
+        *(Job("refund", {"card": "expired"}, queue="refunds", _handler=None, max_attempts=1) for _ in range(60))
+    )
+    world.until(lambda: world.sql("SELECT count(*) = 60 FROM dead_letter WHERE type_name = 'refund'"), "dead letters")
+    return Staged(str(ids[0])[:8], lambda seen: world.press(seen, "dismiss-dead-letters"))
+
+
+@incident(says=r"Queue 'imports': [\d,]+ jobs wait, ([\d,]+|all) of them of fairness key 'stark'", within=70)
+def flood_of_a_tenant(world: World) -> Staged:
+    """A tenant floods a queue."""
+    world.enqueue(*(due("import_row", "imports", fairness_key="stark") for _ in range(6000)))
+    world.enqueue(*(due("import_row", "imports", fairness_key="wayne") for _ in range(50)))
+    return Staged("stark", lambda seen: world.press(seen, "pause-queues"), DUE)
+
+
+def _running_on(world: World, name: str) -> str:
+    (job_id,) = world.enqueue(Job("thumbnail", {"seconds": 300}, queue="pictures", _handler=None))
+    world.until(lambda: world.sql("SELECT status = 'running' FROM job WHERE id = :id", id=job_id), "the start")
+    return str(world.sql("SELECT id FROM worker WHERE name = :name", name=name))
+
+
+@incident(says=r"no heartbeat.*killed|killed:\S+ on \S+ has had no heartbeat", within=25)
+def killed_worker(world: World) -> Staged:
+    """A worker is killed."""
+    process = world.worker("killed", "pictures")
+    worker_id = _running_on(world, "killed")
+    process.kill()
+    return Staged(worker_id)
+
+
+@incident(says=r"no heartbeat.*frozen:|frozen:\S+ on \S+ has had no heartbeat", within=25)
+def frozen_worker(world: World) -> Staged:
+    """A worker is frozen."""
+    process = world.worker("frozen", "pictures")
+    worker_id = _running_on(world, "frozen")
+    process.send_signal(signal.SIGSTOP)
+    return Staged(worker_id)
+
+
+@incident(says=r"psql of the dba.*idle in transaction.*held back the xmin horizon", within=25)
+def long_transaction(world: World) -> Staged:
+    """A transaction stays open."""
+    world.session_of_a_dba("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", "SELECT count(*) FROM job")
+    return Staged("psql of the dba", lambda seen: world.run_advice(seen, r"SELECT pg_terminate_backend\(\d+\)"))
+
+
+@incident(says=r"Queue 'news' has been paused for .* by carol, and 6 jobs are due", within=10)
+def forgotten_pause(world: World) -> Staged:
+    """Somebody paused a queue, and forgot."""
+    with Session(world.engine) as session, session.begin():
+        upsert_queue(session, QueueSettings(name="news"))
+        pause_queues(session, ["news"], by="carol")
+    world.enqueue(*(due("newsletter", "news") for _ in range(6)))
+    return Staged("carol", lambda seen: world.press(seen, "resume-queues"))
+
+
+@incident(says=r"'billing'.*37 jobs wait.*runs 1 job, its limit is 1", within=70)
+def global_limit(world: World) -> Staged:
+    """A queue runs one job at a time."""
+    with Session(world.engine) as session, session.begin():
+        upsert_queue(session, QueueSettings(name="billing", global_concurrency=1))
+    (first,) = world.enqueue(Job("charge_card", {"seconds": 300}, queue="billing", _handler=None))
+    world.until(lambda: world.sql("SELECT status = 'running' FROM job WHERE id = :id", id=first), "the start")
+    world.enqueue(*(due("charge_card", "billing") for _ in range(37)))
+    return Staged(str(first), lambda seen: world.press(seen, "upsert-queue", global_concurrency=""), DUE)
+
+
+@incident(says=r"'mail'.*15 jobs wait.*none of .* has a handler for 'send_fax'", within=70)
+def type_without_a_handler(world: World) -> Staged:
+    """No worker has the handler of a type."""
+    ids = world.enqueue(*(due("send_fax", "mail") for _ in range(15)))
+    return Staged(str(ids[0])[:8], None, DUE)
+
+
+def _schedule(world: World, name: str, cron: str, policy: str = "one") -> None:
+    world.sql(
+        "INSERT INTO schedule (name, type_name, input, cron, misfire_policy, grace, next_fire_at) VALUES "
+        "(:name, 'report', '{}', :cron, :policy, '10 s', date_trunc('minute', now()) - interval '3 min')",
+        **{"name": name, "cron": cron, "policy": policy},
+    )
+
+
+@incident(says=r"Schedule 'broken' cannot fire: .*cron", within=40)
+def broken_schedule(world: World) -> Staged:
+    """The row of a schedule is wrong."""
+    _schedule(world, "broken", "61 * * * *")
+    return Staged("cannot be read", lambda seen: world.press(seen, "upsert-schedule", cron="1 * * * *"))
+
+
+@incident(says=r"Schedule 'skipped' left out .*no worker fired", within=40)
+def skipped_schedule(world: World) -> Staged:
+    """No worker was there at the times of a schedule, which skips what it misses."""
+    _schedule(world, "skipped", "* * * * *", "skip")
+    return Staged("skipped", lambda seen: world.press(seen, "run-schedule"))
+
+
+@incident(says=r"3 jobs are blocked by 1 dead chain", within=20)
+def dead_blocker(world: World) -> Staged:
+    """Jobs wait for a chain that is dead."""
+    with Session(world.engine) as session, session.begin():
+        bad = bad_refund()
+        session.add(bad)
+        session.flush()
+        session.add_all(Job("report", {}, queue="reports", _handler=None, blockers=[bad]) for _ in range(3))
+        blocker = bad.id
+    world.until(lambda: world.sql("SELECT count(*) FROM dead_letter WHERE job_id = :id", id=blocker), "the dead letter")
+
+    def redrive(seen: Seen) -> None:
+        world.sql("UPDATE job SET input = '{}' WHERE id = :id", id=blocker)
+        world.press(seen, "redrive-dead-letters")
+
+    return Staged(str(blocker), redrive)
+
+
+@incident(says=r"'reports'.*session \d+ 'psql of the dba'.* has locked its row", within=70)
+def locked_row(world: World) -> Staged:
+    """Somebody has locked the row of a job."""
+    job_id = world.sql(
+        "INSERT INTO job (id, chain_id, type_name, chain_type_name, queue, input, scheduled_at) "
+        "SELECT id, id, 'report', 'report', 'reports', '{}', now() + '3 s' FROM (SELECT gen_random_uuid() AS id) "
+        "AS made RETURNING id"
+    )
+    world.session_of_a_dba(f"UPDATE job SET scheduled_at = scheduled_at WHERE id = '{job_id}'")
+    return Staged(str(job_id), lambda seen: world.run_advice(seen, r"SELECT pg_terminate_backend\(\d+\)"))
+
+
+@incident(says=r"1 dead letter of charge_card: .*input_version: is 2, but this charge_card knows up to 1", within=20)
+def newer_payload(world: World) -> Staged:
+    """A job has a payload that only a newer handler knows."""
+    (job_id,) = world.enqueue(Job("charge_card", {}, queue="mail", input_version=2, _handler=None))
+    world.until(lambda: world.sql("SELECT count(*) FROM dead_letter WHERE job_id = :id", id=job_id), "the dead letter")
+
+    def dismiss(seen: Seen) -> None:
+        world.press(seen, "dismiss-dead-letters")
+
+    return Staged(str(job_id)[:8], dismiss)
+
+
+@incident(says=r"'texts'.*starts no more jobs by its rate limit", within=70)
+def rate_limit(world: World) -> Staged:
+    """A rate limit is too low for what arrives."""
+    with Session(world.engine) as session, session.begin():
+        settings = QueueSettings(name="texts", rate_limit=1, rate_period=timedelta(minutes=1), rate_burst=1)
+        upsert_queue(session, settings)
+    world.enqueue(*(due("send_text", "texts") for _ in range(200)))
+    gone = {"rate_limit": "", "rate_period": "", "rate_burst": "", "rate_algorithm": ""}
+    return Staged("send_text", lambda seen: world.press(seen, "upsert-queue", **gone), DUE)
+
+
+@incident(says=r"crunch \S+ has been running for 3 h", within=10)
+def long_job(world: World) -> Staged:
+    """A job has been running for three hours."""
+    (job_id,) = world.enqueue(Job("crunch", {"seconds": 20}, queue="numbers", _handler=None))
+    world.until(lambda: world.sql("SELECT status = 'running' FROM job WHERE id = :id", id=job_id), "the start")
+    world.sql("UPDATE job SET started_at = started_at - interval '3 h' WHERE id = :id", id=job_id)
+    return Staged(str(job_id), lambda seen: world.press(seen, "cancel-jobs"))
+
+
+@incident(says=r"About .* bloat: .*ix_job_claim", within=10)
+def bloat(world: World) -> Staged:
+    """An index is bloated."""
+    world.sql(
+        "INSERT INTO job (id, chain_id, type_name, chain_type_name, scheduled_at) SELECT id, id, 't', 't', now() + '1 day' "
+        "FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, 5000)) AS made"
+    )
+    world.sql("DELETE FROM job WHERE type_name = 't' AND id > '10000000-0000-0000-0000-000000000000'")
+    world.sql("SELECT pg_stat_force_next_flush()")
+    world.sql("VACUUM ANALYZE job")
+    return Staged("ix_job_claim", lambda seen: world.run_advice(seen, r"REINDEX INDEX CONCURRENTLY \w+"))
