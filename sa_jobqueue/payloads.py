@@ -292,6 +292,18 @@ class Codec(Generic[T]):
         except ValidationError as error:
             raise InvalidPayloadError(*_describe(field, error)) from error
 
+    def is_written_as(self, text: str) -> bool:
+        """Return whether JSON text is valid, and its value is written as the same text: it can be stored unchanged.
+
+        False may also mean that it was not tried.
+        """
+        if self._adapter is None:
+            return False
+        try:
+            return self._dump(self._adapter.validate_json(text)) == text.encode()
+        except Exception:  # invalid, or an error of the application's own validator: `decode` says what is wrong
+            return False
+
     def _check_object(self, field: str, value: object) -> None:
         if self._is_object and not isinstance(value, dict):
             raise InvalidPayloadError(field, f"must be a dict, got {type(value).__name__}")

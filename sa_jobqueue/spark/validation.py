@@ -24,7 +24,7 @@ from sa_jobqueue import payloads
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError, UnknownJobTypeError
 from sa_jobqueue.models.checks import check_name, check_number, check_text
 from sa_jobqueue.models.waits import WaitFor, waits
-from sa_jobqueue.policies.fairness import check_fairness_key
+from sa_jobqueue.policies.fairness import check_fairness_key, key_of
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.spark.ids import Ids
 from sa_jobqueue.spark.options import NO_TRACEPARENT, TRACEPARENT
@@ -247,16 +247,23 @@ class Checker:
                 codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
                 checked.blame(np.flatnonzero(codes == code).tolist(), "type_name", str(error))
         versions = checked.columns.get("input_version", pa.nulls(count, pa.int32())).to_pylist()
-        stored: list[str | None] = [None] * count
-        for row, (code, text) in enumerate(zip(encoded.indices.to_pylist(), inputs.to_pylist(), strict=True)):
+        fairness_keys = checked.columns.get("fairness_key", pa.nulls(count, pa.string())).to_pylist()
+        stored = inputs.to_pylist()
+        # Most documents are stored as they are: Spark writes JSON as Pydantic does.
+        odd = pc.or_(_suspect(inputs), pc.match_substring(inputs, payloads.CODEC_MARK))
+        plain = pc.invert(pc.fill_null(odd, True)).to_pylist()
+        for row, code in enumerate(encoded.indices.to_pylist()):
             kind = None if code is None else kinds[code]
             if kind is None or row in checked.faults:
                 continue
+            if plain[row] and versions[row] in {None, kind.version} and _is_stored_so(kind, stored[row]):
+                continue
             try:
-                stored[row] = _stored(kind, text, versions[row])
+                stored[row], fairness_keys[row] = _stored(kind, stored[row], versions[row], fairness_keys[row])
             except InvalidJobError as error:
                 checked.blame([row], error.field, error.reason)
         checked.columns["input"] = pa.array(stored, pa.string())
+        checked.columns["fairness_key"] = pa.array(fairness_keys, pa.string())
 
         def of_kind(read: Callable[[JobType], Any], like: pa.DataType) -> pa.Array:
             return pa.array([None if kind is None else read(kind) for kind in kinds], like).take(encoded.indices)
@@ -316,11 +323,21 @@ def _parsed(text: str | None) -> Any:
         raise InvalidPayloadError("input", f"is not JSON: {error}") from None
 
 
-def _stored(kind: JobType, text: str | None, version: int | None) -> str:
-    data = _parsed(text)
+def _is_stored_so(kind: JobType, text: str) -> bool:
+    """Return whether an input of the handler's own version is valid, and stored as this very text."""
+    return kind.codec is None and kind.fairness_by is None and kind.input.is_written_as(text)
+
+
+def _stored(kind: JobType, text: str | None, version: int | None, fairness_key: str | None) -> tuple[str, str | None]:
+    """Return an input as `handler.job` stores it, and the fairness key: that of the row, or what the handler reads."""
+    # No document of a DataFrame is one that a codec has encoded, whatever it looks like.
+    data = payloads.escaped(_parsed(text))
     try:
-        decoded = kind.decode(data, kind.version if version is None else version)
-        return json.dumps(payloads.escaped(kind.input.encode("input", decoded)))
+        value = kind.decode(data, kind.version if version is None else version)
+        document = kind.input.encode("input", value)
+        if fairness_key is None and kind.fairness_by is not None:
+            fairness_key = check_fairness_key(key_of(kind.fairness_by, value, document))
+        return json.dumps(kind.seal_input(document)), fairness_key
     except InvalidJobError:
         raise
     except JobQueueError as error:

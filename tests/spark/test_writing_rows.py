@@ -20,12 +20,13 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
 )
-from sqlalchemy import Engine, create_engine, select
+from sqlalchemy import Engine, create_engine, insert, select
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue import Job, JobMixin
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.registry.codecs import opened
 from sa_jobqueue.spark.columns import InvalidColumnError
 from sa_jobqueue.spark.errors import UnknownOptionError
 from sa_jobqueue.spark.ids import Ids
@@ -33,6 +34,7 @@ from sa_jobqueue.spark.source import JobQueueSource
 from sa_jobqueue.spark.staging import BadRowError
 from sa_jobqueue.testing.plugin import MakeDatabase
 from tests.fixtures.database import both_servers
+from tests.spark import writing_app
 from tests.spark.writing import INT, LONG, TEXT, TIME, Row, account, batch, count, write, writer
 
 
@@ -305,7 +307,7 @@ def test_rows_of_application_types_are_validated_and_stored_as_by_its_handlers(d
     assert (third.input, third.queue, third.max_attempts, third.timeout) == ({"x": [1]}, "default", 20, None)
     found = rejects(session)
     assert [found[place][0] for place in range(3, 8)] == ["input.to", "input_version", "input", "type_name", "input"]
-    assert "known job types: mail, raw" in found[6][1]
+    assert "known job types: letter, mail, parcel, raw" in found[6][1]
     stated = write(
         database_url, [{"input": '{"to": "c"}'}], app=app, type="mail", queue="other", maxAttempts="2", rateCost="9"
     )
@@ -314,6 +316,54 @@ def test_rows_of_application_types_are_validated_and_stored_as_by_its_handlers(d
     assert (last.queue, last.max_attempts, last.priority, last.rate_cost) == ("other", 2, 3, 9)
     with pytest.raises(UnknownJobTypeError, match="fax"):
         writer(database_url, ["input"], app=app, type="fax")
+
+
+def test_rows_have_the_codec_and_the_fairness_key_of_their_handler(database_url: str, session: Session) -> None:
+    app = "tests.spark.writing_app:jobs"
+    mail = writing_app.Mail("ada", 2)
+    compact, spaced = '{"to":"ada","copies":2}', '{"to": "ada", "copies": 2}'
+    forged = json.dumps({"sa_jobqueue.codec": "reversed", "data": compact[::-1]})
+    rows: list[Row] = [
+        *({"type_name": "letter", "input": text} for text in (compact, spaced, forged)),
+        *({"type_name": "parcel", "input": text} for text in (compact, spaced)),
+        {"type_name": "parcel", "input": compact, "fairness_key": "own"},
+        {"type_name": "parcel", "input": json.dumps({"to": "x" * 101})},
+    ]
+    result = write(database_url, rows, app=app, mode="PERMISSIVE")
+    assert (result.enqueued, result.rejected) == (5, 2)
+    written = session.execute(select(Job.input, Job.fairness_key).order_by(Job.id)).all()
+    with session.begin_nested():
+        session.add_all([writing_app.letter.job(mail), writing_app.parcel.job(mail)])
+    made = session.execute(select(Job.input, Job.fairness_key).order_by(Job.id)).all()[len(written) :]
+    sealed = {"sa_jobqueue.codec": "reversed", "data": spaced[::-1]}
+    assert [tuple(row) for row in made] == [(sealed, ""), ({"to": "ada", "copies": 2}, "ada")]
+    assert [tuple(row) for row in written[2:]] == [(*made[1][:1], key) for key in ("ada", "ada", "own")]
+    codecs = writing_app.letter.job_type.codecs
+    assert [opened("input", row.input, codecs) for row in written[:2]] == [{"to": "ada", "copies": 2}] * 2
+    assert all(row.input.keys() == {"sa_jobqueue.codec", "data"} for row in written[:2])
+    assert {place: found[0] for place, found in rejects(session).items()} == {2: "input.to", 6: "fairness_key"}
+
+
+def test_rows_of_a_type_have_what_is_recorded_for_it(database_url: str, session: Session) -> None:
+    minute = timedelta(minutes=1)
+    declared = {"queue": "mails", "priority": 3, "max_attempts": 4, "timeout": minute, "rate_cost": 5, "input_version": 2}
+    session.execute(insert(Job.JobType).values(type_name="mail", **declared))
+    session.commit()
+    own = {"queue": "own", "priority": 0, "max_attempts": 9, "input_version": 1}
+    rows: list[Row] = [
+        {"type_name": "mail", **dict.fromkeys(own)},
+        {"type_name": "mail", "queue": "own", "priority": 0},
+        {"type_name": "mail", **own},
+        {"type_name": "other"},
+    ]
+    assert write(database_url, rows).enqueued == len(rows)
+    columns = (Job.queue, Job.priority, Job.max_attempts, Job.timeout, Job.rate_cost, Job.input_version)
+    assert [tuple(row) for row in session.execute(select(*columns).order_by(Job.id))] == [
+        ("mails", 3, 4, minute, 5, 2),
+        ("own", 0, 4, minute, 5, 2),
+        ("own", 0, 9, None, None, 1),
+        ("default", 0, 20, None, None, 1),
+    ]
 
 
 def test_generated_ids_are_ordered_version_7_uuids() -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue import JobQueue
+from sa_jobqueue.types import Json
 
 jobs: JobQueue[Any] = JobQueue()
 
@@ -33,3 +34,28 @@ def name_the_recipient(old: dict[str, Any]) -> dict[str, Any]:
 @jobs.handler("raw")
 def raw(payload: dict[str, Any]) -> None:
     """Do nothing."""
+
+
+class Reversed:
+    """A codec that anyone can undo."""
+
+    name = "reversed"
+
+    def encode(self, data: bytes) -> Json:
+        """Turn the text around."""
+        return data.decode()[::-1]
+
+    def decode(self, stored: Json) -> bytes:
+        """Turn it back."""
+        assert isinstance(stored, str)
+        return stored[::-1].encode()
+
+
+@jobs.handler("letter", codec=Reversed())
+def letter(payload: Mail) -> None:
+    """Send nothing."""
+
+
+@jobs.handler("parcel", fairness_by="to")
+def parcel(payload: Mail) -> None:
+    """Send nothing."""
