@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from sqlalchemy import URL, Connection, NullPool, create_engine
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import DeclarativeBase, Session
 
@@ -89,12 +89,7 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
         "jit": "off",
         **({"default_transaction_read_only": "on"} if read_only else {}),
     }
-    arguments = {
-        "application_name": _application_name(),
-        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
-        **startup_arguments(own_options(url), {**SETTINGS, **settings}),
-    }
-    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=arguments)
+    engine = _engine(url, tuple(startup_arguments(own_options(url), {**SETTINGS, **settings}).items()))
     try:
         connection = engine.connect()
     except DBAPIError as error:
@@ -103,6 +98,19 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
         raise DatabaseUnavailableError(_clean(f"cannot use {shown_url(url)}: {reason}", url)) from None
     with connection:
         yield connection
+
+
+@lru_cache(maxsize=8)
+def _engine(url: URL, arguments: tuple[tuple[str, Any], ...]) -> Engine:
+    """Return an engine, which holds no connection. Each new one asks the server what it is, as long as connecting takes."""
+    given = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **dict(arguments)}
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=given)
+
+    def name_connection(*found: Any) -> None:
+        found[-1]["application_name"] = _application_name()
+
+    event.listen(engine, "do_connect", name_connection)
+    return engine
 
 
 @contextmanager
