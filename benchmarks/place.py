@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, NullPool, create_engine, text
+from sqlalchemy import Connection, Engine, NullPool, create_engine, make_url, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -49,6 +49,8 @@ class Place:
 
     def __init__(self, url: str, *, server_pid: int | None, bin_dir: Path | None) -> None:
         self.url = url
+        self.tcp_url = url
+        """The same over TCP, for clients that have no other way; of a server of ours that listens there."""
         self.server_pid = server_pid
         """Of the server when it is ours, whose CPU time can be read; None otherwise."""
         self.bin_dir = bin_dir
@@ -108,8 +110,11 @@ class Place:
 def open_place(server: PostgresServer) -> Iterator[Place]:
     """Give a place of its own on a server; the database is dropped afterwards."""
     pid, bin_dir = own_server(server)
-    with ThrowAwayDatabase(server.url) as database:
+    url = server.socket_url if isinstance(server, EmbeddedServer) else server.url
+    with ThrowAwayDatabase(url) as database:
         place = Place(database.url, server_pid=pid, bin_dir=bin_dir)
+        name = make_url(database.url).database
+        place.tcp_url = make_url(server.url).set(database=name).render_as_string(hide_password=False)
         with place.begin() as connection:
             runner.upgrade(connection)
         yield place
@@ -123,7 +128,7 @@ def own_server(server: PostgresServer) -> tuple[int | None, Path | None]:
 @contextmanager
 def serve(source: str) -> Iterator[PostgresServer]:
     """Give the server of a URL, or one of our own from the programs named `newest`, `oldest`, `embedded` or `local`."""
-    with open_server(source, ServerOptions(settings=SETTINGS)) as server:
+    with open_server(source, ServerOptions(settings=SETTINGS, tcp=True)) as server:
         yield server
 
 

@@ -11,11 +11,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from sqlalchemy import make_url
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASKS: Final = 2
 """Tasks at once, and partitions of what is written."""
+JDBC: Final = Path("/usr/share/java/postgresql.jar")
+"""PostgreSQL's JDBC driver, where Debian's package `libpostgresql-jdbc-java` puts it; SA_JOBQUEUE_JDBC_JAR names another."""
 
 
 @cache
@@ -28,7 +32,9 @@ def session() -> SparkSession:
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{TASKS}]").appName("benchmarks")
+    jar = jdbc_jar()
     for name, value in {
+        **({"spark.jars": str(jar)} if jar else {}),
         "spark.ui.enabled": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
@@ -42,6 +48,23 @@ def session() -> SparkSession:
     started = builder.getOrCreate()
     atexit.register(started.stop)
     return started
+
+
+def jdbc_jar() -> Path | None:
+    """Return PostgreSQL's JDBC driver, if there is one; without it, Spark's own connector is not measured."""
+    jar = Path(os.environ.get("SA_JOBQUEUE_JDBC_JAR", JDBC))
+    return jar if jar.is_file() else None
+
+
+def jdbc_options(url: str) -> dict[str, str]:
+    """Return what Spark's own connector needs for the same database. Texts become whatever type the column has."""
+    at = make_url(url)
+    address = f"jdbc:postgresql://{at.host}:{at.port}/{at.database}"
+    login = {"user": at.username, "password": at.password}
+    return {
+        "url": f"{address}?stringtype=unspecified&reWriteBatchedInserts=true",
+        "driver": "org.postgresql.Driver",
+    } | {name: value for name, value in login.items() if value}
 
 
 def read(url: str, *, parts: int = TASKS, **options: str) -> None:

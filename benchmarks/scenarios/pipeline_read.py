@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any, Final
 
 from benchmarks import rows, spark
@@ -31,6 +31,11 @@ def scenario() -> Scenario:
                 Case(name=f"Spark, {name}", run=partial(_loaded, parts=parts), prepare=_warm, against=limit)
                 for name, parts in (("one part", 1), ("4 parts", 4), ("200 parts", 200))
             ),
+            *(
+                Case(name=f"JDBC, {parts} parts", run=partial(_read_by_jdbc, parts=parts), prepare=_warm, against=limit)
+                for parts in (1, spark.TASKS)
+                if spark.jdbc_jar()
+            ),
         ),
     )
 
@@ -58,6 +63,25 @@ def _copy(place: Place, watch: Stopwatch, jobs: int) -> int:
 
 def _read(place: Place, watch: Stopwatch, jobs: int) -> int:
     return _loaded(place, watch, jobs, parts=spark.TASKS)
+
+
+def _read_by_jdbc(place: Place, watch: Stopwatch, jobs: int, *, parts: int) -> int:
+    """Read the table in parts of ids, whose bounds whoever uses it finds out: that is not measured."""
+    reader = spark.session().read.format("jdbc").options(**spark.jdbc_options(place.tcp_url), fetchsize="10000")
+    edges = place.scalar(
+        "SELECT array_agg(id::text ORDER BY id) FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM job) AS each"
+        f" WHERE n % {max(1, jobs // parts)} = 0"
+    )
+    frames = []
+    for low, high in zip([None, *edges[: parts - 1]], [*edges[: parts - 1], None], strict=True):
+        bounds = [f"id >= '{low}'"] * (low is not None) + [f"id < '{high}'"] * (high is not None)
+        frames.append(reader.option("query", f"SELECT * FROM job WHERE {' AND '.join(bounds) or 'true'}").load())
+    watch.beside = spark.pids
+    whole = reduce(lambda left, right: left.union(right), frames)
+    with watch:
+        whole.write.format("noop").mode("overwrite").save()
+    watch.round_trips = None
+    return rows.count(place)
 
 
 def _loaded(place: Place, watch: Stopwatch, jobs: int, *, parts: int) -> int:
