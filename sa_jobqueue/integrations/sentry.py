@@ -18,7 +18,7 @@ from sentry_sdk.integrations.logging import ignore_logger
 
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import AttemptSignal, Cancel, Discard, Retry, Snooze
-from sa_jobqueue.operations.firing import id_of, time_in
+from sa_jobqueue.operations.schedules import id_of, time_in
 from sa_jobqueue.registry import JobQueue, Proceed, Schedule
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker.logs import ATTEMPTS, LOGGER_NAME

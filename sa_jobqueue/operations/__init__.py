@@ -17,17 +17,18 @@ from sqlalchemy.orm import Session, scoped_session
 
 from sa_jobqueue.errors import InvalidOptionError, require_postgresql
 from sa_jobqueue.operations.audit import AuditFilter, list_audit, prune_audit
-from sa_jobqueue.operations.blocker_counts import BlockerCounts, count_blockers
-from sa_jobqueue.operations.cancelling import cancel_chains
+from sa_jobqueue.operations.blockers import BlockerCounts, count_blockers
 from sa_jobqueue.operations.chains import (
     ChainFilter,
+    cancel_chains,
+    delete_chains,
     get_chain,
     list_blocked_jobs,
     list_blockers,
     list_chain_jobs,
     list_chains,
 )
-from sa_jobqueue.operations.completing import complete_job, lock_chain
+from sa_jobqueue.operations.completions import complete_job, lock_chain
 from sa_jobqueue.operations.copying import enqueue_payloads
 from sa_jobqueue.operations.dead_letters import (
     DeadLetterFilter,
@@ -39,25 +40,23 @@ from sa_jobqueue.operations.dead_letters import (
 )
 from sa_jobqueue.operations.deduplicate import Deduplicate, enqueue, enqueue_unique
 from sa_jobqueue.operations.deduplicate_many import enqueue_many_unique
-from sa_jobqueue.operations.deletion import delete_chains
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.events import AwaitedEvent, list_awaited_events, send_event
 from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
 from sa_jobqueue.operations.explaining_schedules import ScheduleCause, ScheduleExplanation, explain_schedule
-from sa_jobqueue.operations.firing import fire_schedules
 from sa_jobqueue.operations.hooks import after_commit
 from sa_jobqueue.operations.jobs import (
     JobFilter,
     cancel_jobs,
     get_job,
+    get_progress,
     list_attempts,
     list_jobs,
     reschedule_jobs,
+    set_priority,
     trigger_jobs,
 )
-from sa_jobqueue.operations.pages import Page
-from sa_jobqueue.operations.priorities import set_priority
-from sa_jobqueue.operations.progress import get_progress
+from sa_jobqueue.operations.pages import BulkResult, Page
 from sa_jobqueue.operations.pruning import PruneCursor, Pruned, PrunedDeadLetters, prune, prune_dead_letters
 from sa_jobqueue.operations.queues import (
     QueueStatus,
@@ -78,11 +77,11 @@ from sa_jobqueue.operations.queues import (
     upsert_job_type,
     upsert_queue,
 )
-from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.operations.schedules import (
     ScheduleStatus,
     SyncedSchedules,
     delete_schedules,
+    fire_schedules,
     get_schedule,
     list_schedules,
     pause_schedules,

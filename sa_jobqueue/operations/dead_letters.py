@@ -15,8 +15,7 @@ from sa_jobqueue.operations.audit import record
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_ids
 from sa_jobqueue.operations.jobs import _change
-from sa_jobqueue.operations.pages import Page, check_limit, check_lists, page_of
-from sa_jobqueue.operations.results import BulkResult
+from sa_jobqueue.operations.pages import BulkResult, Page, check_limit, check_lists, page_of
 from sa_jobqueue.operations.steps import restart_from, restart_timed_out
 from sa_jobqueue.statements import dead_letters, jobs
 from sa_jobqueue.types import DeadReason, JobId, JobStatus

@@ -24,7 +24,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from sa_jobqueue.db.splitting import summary
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, require_postgresql
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.blocking import declare, write_edges
+from sa_jobqueue.operations.blockers import declare, write_edges
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.transactions import queue_connection
 from sa_jobqueue.policies.fairness import ANY_QUEUE, queue_key_of

@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
-from sa_jobqueue.operations.firing import schedule_of
 from sa_jobqueue.operations.jobs import get_job, list_attempts
 from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_types, list_queues
+from sa_jobqueue.operations.schedules import schedule_of
 from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.policies.fairness import as_arguments, named, queue_key_of, split

@@ -13,9 +13,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations.firing import declared, fired_already, id_of
 from sa_jobqueue.operations.jobs import get_job
-from sa_jobqueue.operations.schedules import ScheduleStatus, get_schedule
+from sa_jobqueue.operations.schedules import ScheduleStatus, declared, fired_already, get_schedule, id_of
 from sa_jobqueue.operations.workers import list_workers
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.printable import span

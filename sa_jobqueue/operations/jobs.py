@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, overload
 
@@ -14,10 +14,13 @@ from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError, NotReschedu
 from sa_jobqueue.models import AttemptMixin, Job, JobMixin
 from sa_jobqueue.models.checks import due_at
 from sa_jobqueue.operations.audit import check_by, record
+from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_after, check_id, check_ids
 from sa_jobqueue.operations.pages import (
+    MAX_PAGE,
     SCAN_LIMIT,
+    BulkResult,
     Page,
     check_columns,
     check_instants,
@@ -29,13 +32,11 @@ from sa_jobqueue.operations.pages import (
     page_of,
     scanned_page,
 )
-from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.operations.transactions import queue_connection
-from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, JobT
-from sa_jobqueue.statements import jobs, listings, notifications
+from sa_jobqueue.statements import jobs, listings, notifications, priorities, progress
 from sa_jobqueue.statements._parts import BATCH
-from sa_jobqueue.types import ENDED, INITIAL, JobId, JobStatus
+from sa_jobqueue.types import ENDED, INITIAL, MAX_PRIORITY, MIN_PRIORITY, JobId, JobStatus, Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -338,3 +339,76 @@ def _expire(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]]) 
         known = session.identity_map.get(session.identity_key(model, job_id))
         if known is not None:
             session.expire(known)
+
+
+def set_priority(
+    session: Session,
+    priority: int,
+    *,
+    where: JobFilter = JobFilter(),
+    matching: ColumnElement[bool] | None = None,
+    after: JobId | None = None,
+    limit: int = MAX_PAGE,
+    scan_limit: int = SCAN_LIMIT,
+    by: str | None = None,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> BulkResult[Any]:
+    """Set the priority of waiting jobs that match a filter, one page per call; return those that had another priority.
+
+    `priority`: -9 to 9, larger first. `where`: only pending and blocked jobs are changed. Running jobs, and jobs enqueued
+    later, keep theirs. `matching`, `after`, `limit`, `scan_limit`: as in `list_jobs`, oldest first. Commit after each page;
+    workers apply it with their next claim.
+    Changes: `priority`.
+    Locks: the jobs, roots first, each in the order of their ids, until the transaction ends. It waits for a running claim;
+    later claims skip the jobs until then.
+    Raises: InvalidOptionError naming the option. Nothing is written then.
+    """
+    if not isinstance(priority, int) or isinstance(priority, bool) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidOptionError("priority", f"must be from {MIN_PRIORITY} to {MAX_PRIORITY}, got {priority!r}")
+    check_by(by)
+    statuses = sorted(INITIAL.intersection(where.statuses) if where.statuses else INITIAL)
+    if not statuses:
+        raise InvalidOptionError("where", "must include the status pending or blocked: only waiting jobs can be changed")
+    session.flush()
+    page: Page[Any] = list_jobs(
+        session,
+        where=replace(where, statuses=statuses),
+        matching=matching,
+        columns=["id", "priority"],
+        after=after,
+        limit=limit,
+        newest_first=False,
+        scan_limit=scan_limit,
+        model=model,
+    )
+    ids = [job["id"] for job in page]
+    if not ids:
+        return BulkResult([], 0, page.next)
+    if dry_run:
+        return BulkResult([job["id"] for job in page if job["priority"] != priority], len(ids), page.next)
+    with translated():
+        changed = set(session.execute(priorities.set_priority(model), {"ids": ids, "to": priority}).scalars())
+    for job_id in changed:
+        known = session.identity_map.get(session.identity_key(model, job_id))
+        if known is not None:
+            session.expire(known, ["priority", "changed_xid"])
+    done = [job_id for job_id in ids if job_id in changed]
+    # Not the condition itself: it may quote payloads.
+    about = {"where": where, "matching": None if matching is None else "a condition", "priority": priority}
+    record(session, "set_priority", by=by, ids=done, matched=len(ids), model=model, **about)
+    return BulkResult(done, len(ids), page.next)
+
+
+def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> Progress | None:
+    """Return the progress that a job's running attempt had reported by its worker's last heartbeat.
+
+    None if the job is not running, or its attempt has not reported any yet. `job_id`: id of the job.
+    Raises: JobNotFoundError.
+    """
+    check_id(model, "job_id", job_id)
+    with translated():
+        row = session.execute(progress.of_job(model), {"job_id": job_id}).one_or_none()
+    if row is None:
+        raise JobNotFoundError([job_id], reason="")
+    return progress.read(row)

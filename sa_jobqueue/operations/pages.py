@@ -13,7 +13,6 @@ from sqlalchemy import Select, inspect
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.operations.results import BulkResult
 from sa_jobqueue.statements import listings
 from sa_jobqueue.types import JobStatus
 
@@ -173,3 +172,32 @@ def page_of(items: Sequence[T], *, limit: int, position: Callable[[T], Any]) -> 
 
 def _item(values: Sequence[Any], columns: Sequence[str]) -> Any:
     return dict(zip(columns, values, strict=True)) if columns else values[0]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult(Generic[T]):
+    """The rows that one call changed, and the position of the next call.
+
+    Iterating it gives the ids. An operation with a `limit` changes one page a call:
+
+        result = redrive_dead_letters(session, by="ann")
+        session.commit()
+        while result.next is not None:
+            result = redrive_dead_letters(session, by="ann", after=result.next)
+            session.commit()
+    """
+
+    ids: list[T]
+    """The ids of the rows changed; of queues, job types and schedules, the names."""
+    matched: int
+    """Number of rows that the call was about: those changed, and those that needed no change."""
+    next: Any = None
+    """The `after` of the next call; None if there is nothing left, and for operations without a `limit`."""
+
+    @property
+    def changed(self) -> int:
+        """Number of rows changed."""
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.ids)

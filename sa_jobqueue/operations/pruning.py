@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.db.splitting import is_of_a_row, sqlstate
 from sa_jobqueue.errors import ConflictError, InvalidOptionError, JobQueueError
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations.deletion import delete_jobs
+from sa_jobqueue.operations.chains import delete_jobs
 from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
 from sa_jobqueue.statements import archived, retention
 from sa_jobqueue.types import JobId, JobStatus

@@ -18,8 +18,16 @@ from sa_jobqueue.errors import InvalidOptionError, JobTypeNotFoundError, QueueNo
 from sa_jobqueue.models import Job, JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.operations.audit import check_by, record
-from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
-from sa_jobqueue.operations.results import BulkResult
+from sa_jobqueue.operations.pages import (
+    MAX_PAGE,
+    BulkResult,
+    Page,
+    check_limit,
+    check_lists,
+    check_position,
+    every_item,
+    page_of,
+)
 from sa_jobqueue.policies.fairness import label_of, queue_key_of
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.registry.settings import (

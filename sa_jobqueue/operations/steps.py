@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import InvalidOptionError, LostAttemptError
 from sa_jobqueue.models import Job, JobMixin, StepMixin
-from sa_jobqueue.operations.completing import check_session
+from sa_jobqueue.operations.completions import check_session
 from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.pages import check_limit
 from sa_jobqueue.statements import steps

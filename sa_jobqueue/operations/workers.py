@@ -14,8 +14,16 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.operations.audit import check_by, record
-from sa_jobqueue.operations.pages import MAX_PAGE, Page, check_limit, check_lists, check_position, every_item, page_of
-from sa_jobqueue.operations.results import BulkResult
+from sa_jobqueue.operations.pages import (
+    MAX_PAGE,
+    BulkResult,
+    Page,
+    check_limit,
+    check_lists,
+    check_position,
+    every_item,
+    page_of,
+)
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import controls, leases, workers
 from sa_jobqueue.types import MOST_CONCURRENT, WorkerState

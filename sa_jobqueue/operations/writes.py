@@ -10,9 +10,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations.blocker_counts import BlockerCounts
-from sa_jobqueue.operations.pages import Page, check_limit, check_position, page_of
-from sa_jobqueue.operations.results import BulkResult
+from sa_jobqueue.operations.blockers import BlockerCounts
+from sa_jobqueue.operations.pages import BulkResult, Page, check_limit, check_position, page_of
 from sa_jobqueue.statements import writes
 
 

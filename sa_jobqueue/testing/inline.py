@@ -22,8 +22,8 @@ from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, Claime
 from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError, LostAttemptError
 from sa_jobqueue.events import EventBus, JobCancelled, JobCompleted, JobStarted
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.completing import complete_attempt, ended_by_handler
-from sa_jobqueue.operations.unblocking import unblock_all
+from sa_jobqueue.operations.blockers import unblock_all
+from sa_jobqueue.operations.completions import complete_attempt, ended_by_handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import blockers, completions

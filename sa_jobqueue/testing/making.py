@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.context import AttemptContext, BlockerOutcome, Blockers, ClaimedJob, Continuation
 from sa_jobqueue.errors import Cancel, Discard, InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations.completing import complete_job
+from sa_jobqueue.operations.completions import complete_job
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.testing._dispatch import on_session, opened
 from sa_jobqueue.testing.clock import expire

@@ -19,7 +19,7 @@ from sa_jobqueue.migrations.grants import grant_statements
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.models.base import verbatim
 from sa_jobqueue.operations import fire_schedules, list_schedules, upsert_schedule
-from sa_jobqueue.operations.unblocking import unblock
+from sa_jobqueue.operations.blockers import unblock
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers
 from tests.fixtures.inconsistent_rows import CASES, ONLY_REFUSED, Case, force, set_up, write

@@ -29,7 +29,7 @@ from sa_jobqueue.operations import (
     upsert_queue,
     upsert_schedule,
 )
-from sa_jobqueue.operations.firing import id_of
+from sa_jobqueue.operations.schedules import id_of
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.statements.session_names import session_name

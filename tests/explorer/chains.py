@@ -17,9 +17,9 @@ from sa_jobqueue.errors import ChainNotFoundError, ChainReferencedError, JobEnde
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_chains, complete_job, delete_chains
-from sa_jobqueue.operations.completing import attach, complete_attempt
+from sa_jobqueue.operations.blockers import unblock
+from sa_jobqueue.operations.completions import attach, complete_attempt
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, redrive_dead_letters
-from sa_jobqueue.operations.unblocking import unblock
 from sa_jobqueue.statements import blockers
 from sa_jobqueue.statements.claims import CLAIMED
 from sa_jobqueue.types import ENDED, OnFailure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sa_jobqueue.operations import unblocking
+from sa_jobqueue.operations import blockers
 from tests.explorer import Explorer
 from tests.explorer import chains as ops
 from tests.explorer.chains import Scene, prove
@@ -161,8 +161,8 @@ def test_a_dependant_locked_during_unblocking_is_unblocked_later(
     explorer: Explorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A chain that many wait for takes several transactions; one that was held in the first is not forgotten in the last."""
-    monkeypatch.setattr(unblocking, "BATCH", 1)
-    monkeypatch.setattr(unblocking, "ROUNDS", 1)
+    monkeypatch.setattr(blockers, "BATCH", 1)
+    monkeypatch.setattr(blockers, "ROUNDS", 1)
     report = prove(
         explorer,
         lambda scene: scene.runs("x").adds("j", "x").adds("k", "x").adds("l", "x").ends("x"),

@@ -32,7 +32,7 @@ from sa_jobqueue.operations import (
     redrive_dead_letters,
     reschedule_jobs,
 )
-from sa_jobqueue.operations.completing import attach, complete_attempt
+from sa_jobqueue.operations.completions import attach, complete_attempt
 from sa_jobqueue.operations.deduplicate import enqueue_unique
 from sa_jobqueue.statements import waiting
 from tests.model.model import NOBODY, Model, NewJob, Once, Refused, Wait

@@ -35,7 +35,7 @@ from sa_jobqueue.operations import (
     set_priority,
     trigger_jobs,
 )
-from sa_jobqueue.operations.completing import lock_chain
+from sa_jobqueue.operations.completions import lock_chain
 
 GOOD = uuid4()
 ASKED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobStatus, Schedule
 from sa_jobqueue.operations import list_schedules, upsert_schedule
-from sa_jobqueue.operations.firing import correct_schedules
+from sa_jobqueue.operations.schedules import correct_schedules
 from sa_jobqueue.statements import corrections
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs

@@ -27,7 +27,7 @@ from sa_jobqueue.operations import (
     upsert_schedule,
 )
 from sa_jobqueue.operations.explaining_schedules import last_runs
-from sa_jobqueue.operations.firing import time_in
+from sa_jobqueue.operations.schedules import time_in
 from sa_jobqueue.registry.schedules import MisfirePolicy, Schedule
 from sa_jobqueue.statements.schedules import SETTINGS as COLUMNS
 

@@ -13,8 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sa_jobqueue import aio
 from sa_jobqueue.events import EventBus, ScheduleBroken, ScheduleFired, SchedulesUndeclared
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.firing import BATCH, correct_schedules
-from sa_jobqueue.operations.schedules import SyncedSchedules
+from sa_jobqueue.operations.schedules import BATCH, SyncedSchedules, correct_schedules
 from sa_jobqueue.registry.schedules import Schedule, ScheduleRun
 from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import RefusedWrite

@@ -14,8 +14,8 @@ from sa_jobqueue.db.splitting import in_parts, is_of_a_row
 from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
+from sa_jobqueue.operations.blockers import ROUNDS, Moved, Unblocked, unblock
 from sa_jobqueue.operations.enqueueing import QUIET
-from sa_jobqueue.operations.unblocking import ROUNDS, Moved, Unblocked, unblock
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite

@@ -22,7 +22,7 @@ from sa_jobqueue.context import AttemptContext, Blockers, ClaimedJob, Continuati
 from sa_jobqueue.db.forks import LeaveIfForked
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.completing import attach, complete_attempts, ended_by_handler
+from sa_jobqueue.operations.completions import attach, complete_attempts, ended_by_handler
 from sa_jobqueue.policies.fairness import queue_key_of
 from sa_jobqueue.registry.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
 from sa_jobqueue.registry.job_types import JobType

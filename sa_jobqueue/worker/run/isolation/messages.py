@@ -16,7 +16,7 @@ from sqlalchemy import inspect
 from sa_jobqueue.context import BlockerOutcome, Blockers, ClaimedJob, Continuation
 from sa_jobqueue.errors import AttemptSignal, Cancel, Discard, InvalidOutputError, IsolatedHandlerError, Retry, Snooze
 from sa_jobqueue.models import JobMixin, WaitFor
-from sa_jobqueue.operations.completing import attach
+from sa_jobqueue.operations.completions import attach
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.tracing import current_traceparent
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus

@@ -25,10 +25,10 @@ from sa_jobqueue.errors import (
     LostAttemptError,
 )
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations.blockers import unblock_all
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.transactions import queue_connection, require_transaction
-from sa_jobqueue.operations.unblocking import unblock_all
 from sa_jobqueue.registry.handlers import DEFAULT_MODEL, Handler, JobT
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import chains, completions, jobs, leases

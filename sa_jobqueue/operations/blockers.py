@@ -1,0 +1,348 @@
+"""Blockers: what happens when jobs with blockers are flushed, in any order, and when a chain that jobs wait for ends.
+
+Before the flush, the chains they wait for are locked, and each new job stores the number of open ones. A locked chain cannot
+end. After the flush, the blockers are written.
+
+When a chain ends, the jobs that wait for it are updated and waiting callers notified, in the transaction that ended it or
+later: an ended root with `has_waiters` still has work to do. No lock is waited for here; rows that are locked are skipped,
+and a worker retries them.
+"""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, event, inspect
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, JobNotFoundError, NotAChainError, require_postgresql
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models.base import dead_letter_ids, lowest_id
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.given_ids import check_id
+from sa_jobqueue.operations.transactions import queue_connection, require_transaction
+from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.statements import blockers, chains, notifications
+from sa_jobqueue.statements._parts import BATCH
+from sa_jobqueue.types import JobId, JobStatus, OnFailure
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A new job and a chain that it waits for."""
+
+    job: JobMixin[Any]
+    chain_id: JobId
+    index: int
+    on_failure: str
+    is_resolved: bool = False
+
+
+_declared: WeakKeyDictionary[Session, list[Edge]] = WeakKeyDictionary()
+"""The edges of a flush that is under way."""
+
+
+@event.listens_for(Session, "before_flush")
+def _before_flush(session: Session, context: object, instances: object) -> None:
+    waiting = [job for job in session.new if isinstance(job, JobMixin) and job._blockers]
+    _declared.pop(session, None)
+    if waiting:
+        add_blockers(session, waiting)
+        new = [job for job in session.new if isinstance(job, JobMixin)]
+        _declared[session] = declare(_connection(session, waiting), new)
+
+
+@event.listens_for(Session, "after_flush")
+def _after_flush(session: Session, context: object) -> None:
+    edges = _declared.pop(session, None)
+    if edges:
+        write_edges(_connection(session, [edge.job for edge in edges]), edges)
+
+
+def _connection(session: Session, jobs: Sequence[JobMixin[Any]]) -> Connection:
+    # An application with several databases binds the queue's class to one of them.
+    connection = queue_connection(session, type(jobs[0]))
+    require_postgresql(connection.dialect.name)
+    return connection
+
+
+def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:
+    """Add blockers that are new jobs to the session, like the cascade of a relationship."""
+    reached = list(waiting)
+    while reached:
+        for one in reached.pop()._blockers:
+            job = one.chain
+            if isinstance(job, JobMixin) and inspect(job).transient and not job._is_enqueued:
+                session.add(job)
+                reached.append(job)
+
+
+def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
+    """Count the open chains that each new job waits for, and return its blockers, to be written after the jobs.
+
+    Changes: the jobs' `status`, `open_blockers`, `has_waiters`; `has_waiters` of the chains.
+    Locks: the roots of existing chains, in the order of their ids, until the transaction ends.
+    Raises: TransactionRequiredError in AUTOCOMMIT; ChainNotFoundError, NotAChainError, InvalidBlockersError, InvalidJobError
+    naming the blocker. Nothing is written then.
+    """
+    if not any(job._blockers for job in new):
+        return []
+    require_transaction(connection, "a job with blockers")
+    edges: list[Edge] = []
+    by_id = {job.id: job for job in new}
+    for job in new:
+        for index, one in enumerate(job._blockers):
+            if isinstance(one.chain, JobMixin) and one.chain.__jobqueue__ != job.__jobqueue__:
+                raise InvalidJobError(f"blockers[{index}]", f"is a {type(one.chain).__name__}, of another queue's tables")
+            if one.chain_id == job.chain_id:
+                raise InvalidJobError(f"blockers[{index}]", "is the job's own chain, which cannot end before it")
+            edges.append(Edge(job, one.chain_id, index, one.on_failure))
+    _check_cycles(edges, by_id)
+    decided: list[Edge] = []
+    for model in {type(edge.job) for edge in edges}:
+        own = [edge for edge in edges if type(edge.job) is model]
+        decided += _decide(connection, model, own, by_id)
+    open_edges: dict[JobId, int] = {}
+    for edge in decided:
+        open_edges[edge.job.id] = open_edges.get(edge.job.id, 0) + (not edge.is_resolved)
+    for job in {edge.job for edge in decided}:
+        job.open_blockers = open_edges[job.id]
+        job.status = JobStatus.BLOCKED if job.open_blockers else JobStatus.PENDING
+    return decided
+
+
+def _decide(
+    connection: Connection, model: type[JobMixin[Any]], edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]
+) -> list[Edge]:
+    ids = sorted({edge.chain_id for edge in edges if edge.chain_id not in new}, key=str)
+    found = {row.id: row for row in connection.execute(chains.lock(model), {"ids": ids})} if ids else {}
+    for edge in edges:
+        if edge.chain_id in new:
+            new[edge.chain_id].has_waiters = True
+        elif edge.chain_id not in found:
+            raise ChainNotFoundError(
+                [edge.chain_id],
+                field=f"blockers[{edge.index}]",
+                reason="enqueue it before, or in the same flush; nothing was written",
+            )
+        elif found[edge.chain_id].chain_id != edge.chain_id:
+            raise NotAChainError({edge.chain_id: found[edge.chain_id].chain_id}, field=f"blockers[{edge.index}]")
+        if edge.job._handler is not None:  # of a chain given by its id, the type is known only now
+            first = new[edge.chain_id] if edge.chain_id in new else found[edge.chain_id]
+            edge.job._handler.check_blocker(edge.index, first)
+    decided = [
+        replace(edge, is_resolved=edge.chain_id not in new and _is_resolved(edge, found[edge.chain_id])) for edge in edges
+    ]
+    marked = sorted({edge.chain_id for edge in decided if not edge.is_resolved and edge.chain_id in found}, key=str)
+    unmarked = [chain_id for chain_id in marked if not found[chain_id].has_waiters]
+    if unmarked:
+        connection.execute(blockers.await_chains(model), {"ids": unmarked})
+    return decided
+
+
+def _is_resolved(edge: Edge, root: Any) -> bool:
+    if not root.ended:
+        return False
+    # A failed chain stays a blocker of a job that must fail with it: the unblocking of the chain's waiters ends the job.
+    return root.outcome is JobStatus.COMPLETED or edge.on_failure == OnFailure.CONTINUE
+
+
+def _check_cycles(edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]) -> None:
+    """Refuse jobs that wait for each other: among jobs already there a cycle cannot be."""
+    graph: dict[JobId, list[JobId]] = {}
+    for edge in edges:
+        if edge.chain_id in new:
+            graph.setdefault(edge.job.id, []).append(edge.chain_id)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        cycle = " waits for ".join(f"{new[job_id].type_name} {job_id}" for job_id in reversed(error.args[1]))
+        raise InvalidJobError("blockers", f"wait for each other in a cycle: {cycle}") from error
+
+
+def write_edges(connection: Connection, edges: Sequence[Edge]) -> None:
+    """Insert the blockers of jobs that have been written."""
+    for model in {type(edge.job) for edge in edges}:
+        own = [edge for edge in edges if type(edge.job) is model]
+        connection.execute(
+            blockers.add_edges(model),
+            {
+                "job_ids": [edge.job.id for edge in own],
+                "chain_ids": [edge.chain_id for edge in own],
+                "indexes": [edge.index for edge in own],
+                "resolved": [edge.is_resolved for edge in own],
+                "policies": [edge.on_failure for edge in own],
+                "traces": [edge.job.trace_context for edge in own],
+            },
+        )
+
+
+ROUNDS: Final = 10
+"""Statements of `BATCH` edges in one transaction; a chain that many wait for takes several transactions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A blocked job that the end of a chain made pending or dead."""
+
+    job_id: JobId
+    status: JobStatus
+    queue_key: str
+    """Its queue and fairness key as one text."""
+    type_name: str
+    attempt: int
+
+
+@dataclass(slots=True)
+class Unblocked:
+    """Jobs that were unblocked, and the work that is left."""
+
+    moved: list[Moved] = field(default_factory=list)
+    finished: list[JobId] = field(default_factory=list)
+    """Chains whose waiters were all unblocked."""
+    left: dict[JobId, JobId | None] = field(default_factory=dict)
+    """Chains to continue with: those with many waiters, with the job after which to continue; those whose waiting jobs
+    or roots were locked by another transaction; and those that ended because a job died of its blocker."""
+    retained: list[JobId] = field(default_factory=list)
+    """Chains that only excluded jobs still wait for."""
+
+
+def unblock(
+    connection: Connection,
+    model: type[JobMixin[Any]],
+    chains: dict[JobId, JobId | None],
+    *,
+    excluded: Sequence[JobId] = (),
+    only: Sequence[JobId] | None = None,
+) -> Unblocked:
+    """Update the jobs that wait for ended chains, in the caller's READ COMMITTED transaction; does nothing in any other.
+
+    `chains`: chains that may have ended, each with the job after which to continue, or None. `excluded`: waiting jobs to
+    leave unchanged. `only`: change only these jobs, and keep the chains for later.
+    Changes: resolves blockers; waiting jobs become pending or dead; the chains' `has_waiters`.
+    Locks: the chains' roots and the waiting jobs, until the transaction ends; locked rows are skipped.
+    """
+    result = Unblocked()
+    lowest = lowest_id(model.__jobqueue__)
+    outcomes = {row.id: row[1] for row in connection.execute(blockers.lock_ended(model), {"ids": list(chains)})}
+    if len(outcomes) < len(chains):
+        others = [chain_id for chain_id in chains if chain_id not in outcomes]
+        result.left |= dict.fromkeys(connection.scalars(blockers.still_to_unblock(model), {"ids": others}))
+    afters = {chain_id: chains[chain_id] or lowest for chain_id in outcomes}
+    held: dict[JobId, JobId] = {}  # chains, each with the job after which the first of those held comes
+    for _ in range(ROUNDS if afters else 0):
+        seen = _unblock_batch(
+            connection, model, outcomes=outcomes, afters=afters, held=held, result=result, excluded=excluded, only=only
+        )
+        if seen < BATCH:
+            result.finished = [chain_id for chain_id in afters if chain_id not in held]
+            break
+    else:
+        result.left |= afters
+    # Back to the first that was held, not on from the last that was seen: the next call knows of no others.
+    result.left |= held
+    if only is not None:
+        result.left |= chains
+        result.finished = []
+    elif excluded and result.finished:
+        given = {"chains": result.finished, "jobs": list(excluded)}
+        result.retained = list(connection.scalars(blockers.waiting_among(model), given))
+        result.finished = [chain_id for chain_id in result.finished if chain_id not in result.retained]
+    if result.finished:
+        connection.execute(blockers.clear_waiters(model), {"ids": result.finished})
+    for queue_key in sorted({moved.queue_key for moved in result.moved if moved.status is JobStatus.PENDING}):
+        connection.execute(notifications.notify_due(model), {"queue": queue_key})
+    return result
+
+
+def _unblock_batch(
+    connection: Connection,
+    model: type[JobMixin[Any]],
+    *,
+    outcomes: dict[JobId, JobStatus],
+    afters: dict[JobId, JobId],
+    held: dict[JobId, JobId],
+    result: Unblocked,
+    excluded: Sequence[JobId],
+    only: Sequence[JobId] | None,
+) -> int:
+    before = dict(afters)
+    rows = connection.execute(
+        blockers.unblock(model, only=only is not None),
+        {
+            "chains": list(afters),
+            "outcomes": [outcomes[chain_id].value for chain_id in afters],
+            "afters": list(afters.values()),
+            "limit": BATCH,
+            "dead_letter_ids": dead_letter_ids(model.__jobqueue__, BATCH),
+            "excluded": list(excluded),
+        }
+        | ({} if only is None else {"ids": list(only)}),
+    ).all()
+    seen = 0
+    for row in rows:
+        if row.status is None:
+            seen += 1
+            afters[row.chain_id] = max(afters[row.chain_id], row.job_id)
+            if row.held:
+                held.setdefault(row.chain_id, before[row.chain_id])
+        else:
+            queue_key = queue_key_of(row.queue, row.fairness_key)
+            result.moved.append(Moved(row.job_id, JobStatus(row.status), queue_key, row.type_name, row.attempt))
+            if row.has_waiters and row.status == JobStatus.DEAD:
+                result.left[row.chain_id] = None
+    return seen
+
+
+def unblock_all(connection: Connection, model: type[JobMixin[Any]], chain_ids: Iterable[JobId]) -> None:
+    """Unblock all jobs whose rows are not locked; a worker does the rest, and in REPEATABLE READ all of it.
+
+    For operations that end chains in a transaction of the application. Otherwise like `unblock`.
+    """
+    todo: dict[JobId, JobId | None] = dict.fromkeys(chain_ids)
+    seen: set[tuple[JobId, JobId | None]] = set()
+    while todo := {chain_id: after for chain_id, after in todo.items() if (chain_id, after) not in seen}:
+        seen |= set(todo.items())
+        todo = unblock(connection, model, todo).left
+
+
+@dataclass(frozen=True, slots=True)
+class BlockerCounts:
+    """Counts of the chains that a job waits or waited for, by their state at one moment."""
+
+    open: int
+    """Not ended yet."""
+    completed: int
+    """Ended with that status."""
+    dead: int
+    """Ended with that status; one that is redriven is open again."""
+    cancelled: int
+    """Ended with that status."""
+
+    @property
+    def total(self) -> int:
+        """Total number."""
+        return self.open + self.completed + self.dead + self.cancelled
+
+    @property
+    def ended(self) -> int:
+        """Those that are not open."""
+        return self.total - self.open
+
+
+def count_blockers(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> BlockerCounts:
+    """Return the number of chains that a job waits or waited for, by their state. Reads a row for each chain.
+
+    `job_id`: id of the job that waits.
+    Raises: JobNotFoundError.
+    """
+    check_id(model, "job_id", job_id)
+    with translated():
+        row = session.execute(blockers.counts(model), {"job_id": job_id}).one()
+    if not row.is_there:
+        raise JobNotFoundError([job_id], reason="")
+    return BlockerCounts(*tuple(row)[1:])
