@@ -1,7 +1,7 @@
 """A build at real size: every module of Python's standard library, each after the modules it imports.
 
-Run it with `python examples/build_graph.py`; `--limit 150` takes so many modules only. One transaction enqueues a job a
-module, blocked by the jobs of what it imports, and one that waits for all of them. A worker compiles the modules; then
+Run it with `python examples/build_graph.py`; `--limit 150` takes only so many modules. One transaction enqueues a job for
+each module, blocked by the jobs of its imports, and one that waits for all of them. A worker compiles the modules; then
 the order is checked by the database's own times, and the program ends with status 1 if it was wrong.
 """
 
@@ -229,7 +229,7 @@ def work(engine: Engine, count: int, console: Console) -> None:
 
 
 def faults(engine: Engine, graph: Graph, last: UUID) -> list[str]:
-    """Check by the database alone that all was built, once, and in order; return what is wrong."""
+    """Check by the database alone that all was built, once, and in order; return the errors."""
     edge, waiting, waited_for = Job.Blocker, aliased(Job), aliased(Job)
     pairs = (
         select(func.count(), func.count().filter(waiting.started_at >= waited_for.completed_at))

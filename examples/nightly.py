@@ -1,4 +1,4 @@
-"""A nightly job by the time of Prague: once a night, also when the clocks change, and later if no worker was running.
+"""A nightly job by the time of Prague: once a night, even when the clocks change, and later if no worker was running.
 
 Run it with `python examples/nightly.py`.
 """

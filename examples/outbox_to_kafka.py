@@ -64,7 +64,7 @@ def put_into_outbox(session: Session, context: UOWTransaction) -> None:
     for what, order in changes:
         if isinstance(order, Order):
             change = Change(what=what, order_id=order.id, status=order.status)
-            # One at a time and in order for each order, also while a job waits for its next attempt.
+            # One at a time and in order for each order, even while a job waits for its next attempt.
             session.add(publish.job(change, ordering_key=f"order-{order.id}"))
 
 
@@ -92,7 +92,7 @@ def publish(items: list[BatchItem[Change]]) -> list[int | Exception]:
 
 
 def received(count: int) -> list[Change]:
-    """Return what a consumer gets from the first partitions, up to so many messages."""
+    """Consume up to `count` messages of the first partitions."""
     topics = producer().list_topics("orders", timeout=10)
     servers = ",".join(f"{broker.host}:{broker.port}" for broker in topics.brokers.values())
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "shown", "log_level": 3})

@@ -39,7 +39,7 @@ class OrderPaid:
 
 @jobs.handler("send_receipt")
 def send_receipt(paid: OrderPaid, session: Session) -> dict[str, str]:
-    """What it writes through `session` is committed together with its completion, or not at all."""
+    """Write the receipt. The row and the job's completion are one commit."""
     order = session.get_one(Order, paid.order_id)
     order.receipt = f"R-{order.id:04}"
     return {"receipt": order.receipt}

@@ -20,7 +20,7 @@ def resize(image: dict[str, int]) -> int:
 
 
 def run(engine: Engine, statement: str) -> None:
-    """Run one statement in a transaction of its own, and print what came of it."""
+    """Run one statement in a separate transaction, and print its result or its error."""
     try:
         with engine.begin() as connection:
             result = connection.execute(text(statement))

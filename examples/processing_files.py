@@ -102,7 +102,7 @@ def delete_orphans(session: Session) -> None:
 
 
 def upload(engine: Engine, content: bytes, *, is_accepted: bool = True) -> str:
-    """What a view does: the file first, then its row and its job in one commit. There is never a job without a file."""
+    """Write the file, then its row and its job in one commit, as a view does. There is never a job without a file."""
     key = f"upload-{uuid4()}"
     (STORE / key).write_bytes(content)
     with Session(engine) as session, session.begin():

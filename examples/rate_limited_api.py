@@ -1,4 +1,4 @@
-"""An API that allows so many calls at once and so many in any period, by weight: all workers together keep to it.
+"""An API that limits calls at a time, and in any period by their cost: all workers together keep to both limits.
 
 Run it with `python examples/rate_limited_api.py`.
 """
@@ -16,7 +16,7 @@ from sa_jobqueue.testing.servers import open_server
 PERIOD = timedelta(milliseconds=300)
 jobs = JobQueue()
 jobs.queue("models", global_concurrency=3, rate_limit=10, rate_period=PERIOD, rate_algorithm=RateAlgorithm.SLIDING_WINDOW)
-refused = {4}  # what the provider refuses, once
+refused = {4}  # calls that the provider refuses, once
 running: list[int] = []
 most: list[int] = []
 
@@ -61,7 +61,7 @@ def main() -> None:
             starts = [(job.started_at, job.rate_cost) for job in session.scalars(select(Job))]
             within = [sum(weight for at, weight in starts if one - PERIOD < at <= one) for one, _ in starts]
             print("answered", session.scalars(select(Job.output)).all().count("answer 4"), "of those refused")
-        print("at most three at once:", max(most) <= 3)
+        print("at most three at a time:", max(most) <= 3)
         print("at most ten by weight in any period:", max(within) <= 10)
         engine.dispose()
 
@@ -71,5 +71,5 @@ if __name__ == "__main__":
 
 # Output:
 # answered 1 of those refused
-# at most three at once: True
+# at most three at a time: True
 # at most ten by weight in any period: True

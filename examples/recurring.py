@@ -1,4 +1,4 @@
-"""A recurring job: each run enqueues the next, as a chain of its own, under a key that only one of them can have.
+"""A recurring job: each run enqueues the next, as a separate chain, under a key that only one of them can have.
 
 Run it with `python examples/recurring.py`.
 """

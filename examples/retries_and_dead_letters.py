@@ -28,7 +28,7 @@ bank = {"up": False}
 @jobs.handler("charge", max_attempts=3, retry=immediately)
 def charge(order_id: int, ctx: AttemptContext) -> str:
     if order_id < 0:
-        raise Discard(f"there is no order {order_id}")  # no attempt could ever succeed: die at once
+        raise Discard(f"there is no order {order_id}")  # no attempt could ever succeed: die now
     if not bank["up"]:
         raise ConnectionError("the bank does not answer")
     return f"charged at attempt {ctx.attempt}"
@@ -50,7 +50,7 @@ def main() -> None:
             for group in group_dead_letters(session):
                 print(f"dead: {group.count} {group.type_name}, {group.reason}, {group.error_type}")
 
-            # The bank is back: what failed because of it gets three fresh attempts, what is hopeless is closed.
+            # The bank is back: jobs that failed because of it get three fresh attempts, hopeless ones are closed.
             bank["up"] = True
             exhausted = DeadLetterFilter(types=["charge"], reasons=[DeadReason.EXHAUSTED])
             print(f"redriven: {redrive_dead_letters(session, where=exhausted, by='ann').changed}")

@@ -71,7 +71,7 @@ def is_permanent(error: smtplib.SMTPRecipientsRefused | smtplib.SMTPDataError) -
 
 
 def sign_up(engine: Engine, user_id: int, email: str) -> None:
-    """What a view does: the user and the job are one commit."""
+    """Add the user and the job in one commit, as a view does."""
     with Session(engine) as session, session.begin():
         session.add(User(id=user_id, email=email))
         session.add(welcome.job(user_id))

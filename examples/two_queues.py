@@ -17,7 +17,7 @@ class Base(DeclarativeBase):
 
 
 class Job(JobMixin, Base):
-    """Tables `job`, `job_attempt`, ... ; the application adds a column of its own."""
+    """Tables `job`, `job_attempt`, ... ; the application adds a column."""
 
     tenant: Mapped[str | None] = mapped_column(index=True)
 

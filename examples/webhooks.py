@@ -44,7 +44,7 @@ def sign(body: bytes) -> str:
 
 
 def receive(engine: Engine, body: bytes, signature: str) -> str:
-    """What a view does when a provider calls it: check, enqueue, commit, answer. An event may come twice."""
+    """Check, enqueue, commit, answer, as a view does. An event may come twice."""
     if not hmac.compare_digest(signature, sign(body)):
         raise PermissionError("wrong signature")  # the view answers 401
     event = json.loads(body)
@@ -75,7 +75,7 @@ def payment_received(event: Event, session: Session) -> None:
 
 @jobs.handler("deliver", max_attempts=10, timeout=timedelta(seconds=30))
 def deliver(delivery: Delivery, ctx: AttemptContext) -> int:
-    """Send one event. The key is the same in each attempt, so that the receiver can drop what it has seen."""
+    """Send one event. The key is the same in each attempt, so the receiver can drop a repetition."""
     body = json.dumps(delivery.body).encode()
     headers = {"Content-Type": "application/json", "Idempotency-Key": str(ctx.job.id), "Signature": sign(body)}
     answer = httpx.post(delivery.url, content=body, headers=headers, timeout=10)

@@ -1,7 +1,7 @@
 """A shop's API: an order and the job that ships it are written in one request, in one transaction.
 
     alembic upgrade head          # its own tables and the queue's, one linear history
-    fastapi dev app.py            # the API
+    uvicorn app:app --reload      # the API
     sa-jobqueue worker app:jobs   # the worker, as many as you like
 
 All three read the database from SA_JOBQUEUE_URL.

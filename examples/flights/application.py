@@ -87,11 +87,11 @@ class AirportDay:
 
 @jobs.batch_handler("measure_flight", queue="flights", max_size=200)
 def measure_flights(flights: list[Flight], session: Session) -> list[str | Exception]:
-    """Measure flights, up to 200 at once. Their rows and their completions are one commit."""
+    """Measure flights, up to 200 in one call. Their rows and their completions are one commit."""
     arrived = [flight for flight in flights if not is_diverted(flight)]
     if arrived:
         rows = [measured(flight) for flight in arrived]
-        # Without render_nulls, each other set of missing values is a statement of its own: 45 a batch instead of one.
+        # Without render_nulls, each set of missing values would be a separate statement: 45 a batch instead of one.
         session.execute(insert(Measured), rows, execution_options={"render_nulls": True})
     diverted = Discard("diverted: it left, and did not arrive where it should")
     return [diverted if is_diverted(flight) else flight.flight for flight in flights]

@@ -28,7 +28,7 @@ def read(name: str) -> Any:
 
 
 def published(name: str, month: int | None, days: int | None) -> Any:
-    """Return a table of the year, or what it has of a month and the first days of each month, as it was published."""
+    """Return a table of the year, or its rows of a month and the first days of each month, as it was published."""
     table = read(name)
     if month is not None and "month" in table:
         table = table[table["month"] == month]
@@ -53,7 +53,7 @@ def _known(frame: DataFrame, column: str) -> Column:
 
 
 def job_id(kind: str, at: Column, *parts: str) -> Column:
-    """Return the same UUIDv7 for the same thing whenever it is asked for: its time, then a hash of what it is called."""
+    """Return the same UUIDv7 for the same thing on every call: its time, then a hash of its name."""
     stamp = f.lpad(f.lower(f.hex(f.unix_millis(at))), 12, "0")
     digest = f.md5(f.concat_ws("/", f.lit(kind), *(f.col(part).cast("string") for part in parts)))
     pieces = [stamp.substr(1, 8), stamp.substr(9, 4)]
