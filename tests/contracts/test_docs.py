@@ -171,6 +171,13 @@ def test_the_readme_is_one_screen_of_text_and_a_program() -> None:
     assert "<!-- prints: " in text  # its program runs with the other pages, and prints what the page shows
 
 
+def test_lists_and_tables_begin_after_an_empty_line() -> None:
+    """Without one the site shows them as text, which GitHub does not."""
+    start = re.compile(r"^(?![-|<#\s]|\d+\. )[^\n]+\n(?:- |1\. |\|).*", re.MULTILINE)
+    texts = {page: re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE) for page in PAGES}
+    assert [f"{relative(page)}: {found[0]}" for page, text in texts.items() for found in start.finditer(text)] == []
+
+
 def blocks(page: Path) -> Iterator[tuple[str, str, str]]:
     """Give each block of a page: the line before it, its language, its text."""
     for found in re.finditer(r"(?:^|\n)([^\n]*)\n+```(\w*)\n(.*?)\n```(?=\n|$)", page.read_text(), re.DOTALL):
