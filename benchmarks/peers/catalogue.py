@@ -61,6 +61,9 @@ OURS: Final = System(
     claim_like="WITH picked AS%",
 )
 
+APPLICATION: Final = replace(OURS, name="application", script="application_adapter.py")
+"""No queue: what else uses the database of one."""
+
 _PGQUEUER: Final = Promises(
     fenced="no: by id",
     rescued="by any worker, once its heartbeat is old",

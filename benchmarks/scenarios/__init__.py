@@ -22,6 +22,7 @@ from benchmarks.scenarios import (
     latency,
     life,
     memory,
+    neighbour,
     observed,
     peers_drain,
     peers_enqueue,
@@ -78,5 +79,6 @@ def beside_peers() -> list[Scenario]:
         peers_drain.two_workers(),
         peers_latency.scenario(),
         idle.scenario(),
+        neighbour.scenario(),
         degradation.scenario(),
     ]

@@ -731,6 +731,20 @@ CREATE VIEW ${q}job_transition (from_status, to_status) AS
     ('running', 'completed'), ('running', 'pending'), ('running', 'dead'), ('running', 'cancelled'),
     ('dead', 'pending'), ('dead', 'blocked')) AS transition (f, t)
 --;
+CREATE FUNCTION ${q}job_idle_lock(queue_key text) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$$$
+  SELECT hashtextextended('${channel}:idle:' || (CASE WHEN queue_key = '' THEN -1
+    ELSE hashtextextended(split_part(queue_key, chr(31), 1), 0) & 15 END)::text, 0)
+$$$$
+--;
+CREATE FUNCTION ${q}job_notify_due(queue_key text) RETURNS void LANGUAGE plpgsql AS $$$$
+DECLARE
+  idle bigint := ${q}job_idle_lock(queue_key);
+BEGIN
+  -- One expression: a statement that is cancelled between the two calls would keep a lock of the session.
+  PERFORM CASE WHEN pg_try_advisory_lock(idle) THEN pg_advisory_unlock(idle)
+    ELSE pg_notify('${channel}:due', queue_key) IS NULL END;
+END $$$$
+--;
 CREATE FUNCTION ${q}job_uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS $$$$
   SELECT encode(set_bit(set_bit(overlay(uuid_send(gen_random_uuid())
     PLACING substring(int8send((extract(epoch FROM clock_timestamp()) * 1000)::bigint) FROM 3) FROM 1 FOR 6),
@@ -773,7 +787,7 @@ BEGIN
       RETURNING queue, fairness_key)
     SELECT DISTINCT queue, fairness_key FROM due
   LOOP
-    PERFORM pg_notify('${channel}:due', concat_ws(chr(31), woken.queue, NULLIF(woken.fairness_key, '')));
+    PERFORM ${q}job_notify_due(concat_ws(chr(31), woken.queue, NULLIF(woken.fairness_key, '')));
   END LOOP;
   RETURN true;
 END $$$$
@@ -826,7 +840,7 @@ BEGIN
     VALUES (NEW.id, NEW.queue, NEW.fairness_key, NEW.type_name, NEW.id, NEW.type_name, NEW.input, NEW.scheduled_at)
     RETURNING queue INTO NEW.queue;
   -- Also of one that is due later: a worker that sleeps must learn when to wake.
-  PERFORM pg_notify('${channel}:due', concat_ws(chr(31), NEW.queue, NULLIF(NEW.fairness_key, '')));
+  PERFORM ${q}job_notify_due(concat_ws(chr(31), NEW.queue, NULLIF(NEW.fairness_key, '')));
   RETURN NEW;
 END $$$$
 --;
@@ -869,7 +883,7 @@ BEGIN
     UPDATE ${q}job SET scheduled_at = NEW.scheduled_at WHERE id = held.id;
     NEW.status := held.status;
     IF held.status = 'pending' THEN
-      PERFORM pg_notify('${channel}:due', concat_ws(chr(31), held.queue, NULLIF(held.fairness_key, '')));
+      PERFORM ${q}job_notify_due(concat_ws(chr(31), held.queue, NULLIF(held.fairness_key, '')));
     END IF;
   ELSIF NEW.status = 'cancelled' AND held.status IN ('blocked', 'pending', 'running') THEN
     IF held.status = 'running' THEN
@@ -894,7 +908,7 @@ BEGIN
     END IF;
     UPDATE ${q}job SET status = NEW.status, scheduled_at = NEW.scheduled_at, completed_at = NULL, completed_by = NULL,
       max_attempts = held.attempt + GREATEST(spent, 1), changed_xid = '0' WHERE id = held.id;
-    PERFORM pg_notify('${channel}:due', concat_ws(chr(31), held.queue, NULLIF(held.fairness_key, '')));
+    PERFORM ${q}job_notify_due(concat_ws(chr(31), held.queue, NULLIF(held.fairness_key, '')));
   ELSE
     RAISE EXCEPTION 'job %: is %, which cannot become %', held.id, held.status, NEW.status
       USING ERRCODE = 'SJ001', COLUMN = 'status', HINT = 'cancel what has not ended; redrive what is dead';
@@ -920,6 +934,7 @@ DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk
   ${q}worker, ${q}dead_letter, ${q}job_event, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job
 --;
 DROP FUNCTION ${q}job_send_event(text, jsonb, interval), ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(),
+  ${q}job_notify_due(text), ${q}job_idle_lock(text),
   ${q}job_unblock(), ${q}job_deleted(), ${q}job_blocker_refuse(), ${q}job_changed(), ${q}job_stamp(), ${q}job_declared(),
   ${q}job_refuse()
 --;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from sqlalchemy import (
@@ -39,6 +39,8 @@ REGISTRY_KEY = "sa_jobqueue"
 STORAGE_KEY = "sa_jobqueue.storage"
 """`Table.info[STORAGE_KEY]` has the storage parameters of a table by name."""
 
+_ARGUMENTS: Final = {"job_send_event": "text, jsonb, interval", "job_notify_due": "text", "job_idle_lock": "text"}
+"""Types of the arguments of the queue's functions; none of the others has any."""
 CURRENT_XID = text("pg_current_xact_id()")
 
 
@@ -174,9 +176,10 @@ def register(table: Table, layout: Layout) -> None:
             return
         for routine in (
             *("job_send_event", "job_unblock", "job_deleted", "job_queue_update", "job_queue_insert", "job_uuid7"),
-            *("job_blocker_refuse", "job_changed", "job_stamp", "job_declared", "job_refuse"),
+            *("job_notify_due", "job_idle_lock", "job_blocker_refuse", "job_changed", "job_stamp", "job_declared"),
+            "job_refuse",
         ):
-            arguments = "text, jsonb, interval" if routine == "job_send_event" else ""
+            arguments = _ARGUMENTS.get(routine, "")
             connection.execute(verbatim(f"DROP FUNCTION IF EXISTS {layout.qualified(routine)}({arguments})"))
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import ARRAY, JSON, ClauseElement, ColumnElement, Connection, Dialect, Engine, Insert, event, inspect
+from sqlalchemy import ARRAY, JSON, ClauseElement, ColumnElement, Connection, Dialect, Insert, event, inspect
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
@@ -36,29 +36,26 @@ from sa_jobqueue.types import JobStatus
 
 JobT = TypeVar("JobT", bound=JobMixin[Any])
 
-QUIET: Final = timedelta(milliseconds=9)
-"""Average time between two notifications of this process for one queue. A notification is suppressed only if one was sent
-within that time, because a notified worker keeps polling for longer."""
-BURST: Final = 5
-"""Number of notifications that may follow each other more closely, so that jobs at a steady, lower rate are all notified
-despite jitter."""
+LOOK_AGAIN_AFTER: Final = timedelta(milliseconds=100)
+"""A transaction that commits so long after it looked for idle workers looks again: one may have fallen asleep meanwhile. A
+worker that falls asleep keeps polling for longer than this."""
 
 _Topic = tuple[str, str]
-_next_allowed: WeakKeyDictionary[Engine, dict[_Topic, float]] = WeakKeyDictionary()
-"""By engine and topic: the theoretical arrival time of the generic cell rate algorithm (ITU-T I.371), by this process's
-clock. Separate for each engine, because each database has its own workers."""
 
 
-@dataclass(slots=True)
-class _Notifications:
-    """Notifications that a transaction has sent, and those that it suppressed because one was sent recently."""
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What a transaction has made due: its INSERT notified if a worker was idle at the time."""
 
-    sent: dict[_Topic, Engine] = field(default_factory=dict)
-    suppressed: dict[_Topic, tuple[Connection, type[JobMixin[Any]], str | None, str]] = field(default_factory=dict)
+    connection: Connection
+    model: type[JobMixin[Any]]
+    queue: str | None
+    fairness_key: str
+    at: float
 
 
 # By transaction, not by session: a session that was closed without a commit is often reused.
-_pending: WeakKeyDictionary[SessionTransaction, _Notifications] = WeakKeyDictionary()
+_pending: WeakKeyDictionary[SessionTransaction, dict[_Topic, _Look]] = WeakKeyDictionary()
 
 
 @event.listens_for(Session, "before_flush")
@@ -88,7 +85,7 @@ def _before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[An
 def notify_workers(
     session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str | None, fairness_key: str = ""
 ) -> None:
-    """Notify the workers of a queue when this transaction commits, unless this process has just notified them.
+    """Notify the idle workers of a queue when this transaction commits.
 
     `queue`: None for one that the database decides; all workers are notified.
     """
@@ -103,44 +100,30 @@ def _queue_key(queue: str | None, fairness_key: str) -> str:
 def _is_to_notify(
     session: Session, connection: Connection, model: type[JobMixin[Any]], queue: str | None, fairness_key: str
 ) -> bool:
-    """Return whether to send a notification now, and record it. Raises: UnsupportedServerError without PostgreSQL."""
+    """Return whether this is the transaction's first for the queue. Raises: UnsupportedServerError without PostgreSQL."""
     require_postgresql(connection.dialect.name)
     if session.twophase:
         return False  # PostgreSQL refuses to PREPARE a transaction with a NOTIFY: workers find the job at their next poll
     transaction = cast("SessionTransaction", session.get_transaction())  # there is one, since it writes a row
     topic = (model.__jobqueue__.channel("due"), queue or ANY_QUEUE)  # one topic for all fairness keys of the queue
-    notified = _pending.setdefault(transaction, _Notifications())
-    if topic in notified.sent:
+    looks = _pending.setdefault(transaction, {})
+    if topic in looks:
         return False
-    allowed = _next_allowed.get(connection.engine, {}).get(topic)
-    if allowed is not None and allowed - time.monotonic() > (BURST - 0.5) * QUIET.total_seconds():
-        notified.suppressed[topic] = (connection, model, queue, fairness_key)
-        return False
-    notified.sent[topic] = connection.engine
+    looks[topic] = _Look(connection, model, queue, fairness_key, time.monotonic())
     return True
 
 
-def _outermost(session: Session) -> _Notifications:
+@event.listens_for(Session, "before_commit")
+def _look_again(session: Session) -> None:
     transaction = session.get_transaction()
     if transaction is None or session.get_nested_transaction() is not None:
-        return _Notifications()
-    return _pending.get(transaction, _Notifications())
-
-
-@event.listens_for(Session, "before_commit")
-def _send_suppressed(session: Session) -> None:
-    # In a transaction longer than `QUIET`, a worker that was notified before it may have stopped polling by now.
-    for connection, model, queue, fairness_key in list(_outermost(session).suppressed.values()):
-        notify_workers(session, connection, model, queue, fairness_key)
-
-
-@event.listens_for(Session, "after_commit")
-def _record_sent(session: Session) -> None:
-    # Only a committed notification was delivered, so only that may suppress others.
-    now = time.monotonic()
-    for topic, engine in _outermost(session).sent.items():
-        allowed = _next_allowed.setdefault(engine, {})
-        allowed[topic] = max(allowed.get(topic, now), now) + QUIET.total_seconds()
+        return
+    since = time.monotonic() - LOOK_AGAIN_AFTER.total_seconds()
+    for look in _pending.get(transaction, {}).values():
+        if look.at < since:
+            look.connection.execute(
+                notifications.notify_due(look.model), {"queue": _queue_key(look.queue, look.fairness_key)}
+            )
 
 
 @event.listens_for(Session, "after_soft_rollback")
@@ -148,7 +131,7 @@ def _discard_rolled_back(session: Session, previous: SessionTransaction) -> None
     # A rollback to a savepoint discards the notifications sent within it.
     transaction = session.get_transaction()
     if transaction is not None and transaction in _pending:
-        _pending[transaction].sent.clear()
+        _pending[transaction].clear()
 
 
 def enqueue_one(session: Session, job: JobMixin[Any]) -> Any:

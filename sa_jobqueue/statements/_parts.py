@@ -24,6 +24,14 @@ def once_a_model(build: Callable[P, R]) -> Callable[P, R]:
     return cast("Callable[P, R]", lru_cache(maxsize=256)(build))
 
 
+def function(model: type[JobMixin[Any]], noun: str, *arguments: sa.ColumnElement[Any]) -> sa.Function[Any]:
+    """Return a call of one of the queue's own functions."""
+    layout = model.__jobqueue__
+    named = getattr(sa.func, layout.schema) if layout.schema else sa.func
+    called: sa.Function[Any] = getattr(named, layout.name(noun))(*arguments)
+    return called
+
+
 def table(model: type[JobMixin[Any]] | type[Companion]) -> sa.Table:
     """Return the table of a mapped class."""
     return cast("sa.Table", model.__table__)

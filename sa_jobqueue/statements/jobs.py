@@ -16,7 +16,7 @@ from sa_jobqueue.db.copy import CopyTarget
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due
-from sa_jobqueue.statements._parts import XID, array, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, array, function, once_a_model, status, table
 from sa_jobqueue.statements.arrivals import heads, is_keyed
 from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 
@@ -54,7 +54,7 @@ def notifying_xid(model: type[JobMixin[Any]], lane: str) -> sa.ScalarSelect[Any]
 
 def _notifying(model: type[JobMixin[Any]], lane: sa.ColumnElement[str]) -> sa.ScalarSelect[Any]:
     # In the value of a column: a CTE that nothing reads would not be executed.
-    sent = sa.func.pg_notify(model.__jobqueue__.channel("due"), lane)
+    sent = function(model, "job_notify_due", lane)
     return sa.select(XID).select_from(sent.alias("notified")).scalar_subquery()
 
 

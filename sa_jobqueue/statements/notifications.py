@@ -8,18 +8,29 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.statements._parts import once_a_model
+from sa_jobqueue.statements._parts import function, once_a_model
 
 
 @once_a_model
 def notify_due(model: type[JobMixin[Any]]) -> sa.Select[Any]:
-    """Tell idle workers, when and if this transaction commits, that a queue has something new.
+    """Notify idle workers, when and if this transaction commits, that a queue has something new; nothing if none is idle.
 
-    Parameters: `queue`, or a queue key (`fairness.queue_key_of`). Locks: a commit that carries a notification takes
-    one lock a database for a moment; send few.
+    Parameters: `queue`, or a queue key (`fairness.queue_key_of`). Locks: an advisory lock for a moment; a commit with a
+    notification takes one lock of the whole server.
     """
     # Built once: for single jobs, building it each time costs more than the server takes.
-    return sa.select(sa.func.pg_notify(model.__jobqueue__.channel("due"), sa.bindparam("queue", type_=sa.Text)))
+    return sa.select(function(model, "job_notify_due", sa.bindparam("queue", type_=sa.Text)))
+
+
+def announce_idle(model: type[JobMixin[Any]]) -> str:
+    """Return the SQL that announces this session's worker as idle for some queues, for psycopg.
+
+    Parameters: the queues, and `ANY_QUEUE`. Shape: whether all were announced; otherwise some of them were.
+    Locks: up to 17 shared advisory locks of the session, which `notify_due` finds; it ends with the session.
+    """
+    lock = model.__jobqueue__.qualified("job_idle_lock")
+    locks = f"SELECT DISTINCT {lock}(queue) AS lock FROM unnest(%s::text[]) AS queue"
+    return f"SELECT bool_and(pg_try_advisory_lock_shared(lock)) FROM ({locks}) AS locks"
 
 
 @once_a_model

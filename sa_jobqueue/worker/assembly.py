@@ -74,7 +74,7 @@ class Assembly:
         signals = self._signals = Signals()
         quarantine = Quarantine(engine, model, worker_id, events)
         ownership = Ownership(engine, model, worker_id)
-        self._listener = Listener(connections, model.__jobqueue__, signals)
+        self._listener = Listener(connections, model, signals, queues=identity.queues)
         self._reader = ControlReader(
             engine,
             model,
@@ -141,6 +141,7 @@ class Assembly:
             may_start=self._heartbeat.allows,
             controls=lambda: self._reader.current,
             quarantine=quarantine,
+            listener=self._listener if self.can_listen else None,
             until_idle=until_idle,
         )
         scheduler = Scheduler(

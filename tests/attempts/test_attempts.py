@@ -289,7 +289,11 @@ async def test_an_open_transaction_on_one_job_does_not_delay_completion_of_other
 
 def _is_listening(engine: Engine) -> bool:
     with engine.connect() as connection:
-        return bool(connection.execute(text("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%unblock%'")).scalar())
+        return bool(
+            connection.execute(
+                text("SELECT 1 FROM pg_stat_activity WHERE query ~ '^LISTEN.*unblock|^SELECT bool_and.pg_try'")
+            ).scalar()
+        )
 
 
 class UnprintableError(Exception):

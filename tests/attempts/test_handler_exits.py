@@ -395,4 +395,8 @@ async def test_an_on_stop_callback_that_raises_does_not_prevent_the_stop(
 
 def _is_listening(engine: Engine) -> bool:
     with engine.connect() as connection:
-        return bool(connection.execute(text("SELECT 1 FROM pg_stat_activity WHERE query LIKE 'LISTEN%unblock%'")).scalar())
+        return bool(
+            connection.execute(
+                text("SELECT 1 FROM pg_stat_activity WHERE query ~ '^LISTEN.*unblock|^SELECT bool_and.pg_try'")
+            ).scalar()
+        )

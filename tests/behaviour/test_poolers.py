@@ -132,7 +132,7 @@ async def test_a_worker_behind_a_pooler_listens_at_listen_url(engine: Engine, da
             with engine.connect() as connection:
                 return bool(
                     connection.scalar(
-                        text("SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT 1' OR query ~ 'LISTEN'")
+                        text("SELECT count(*) FROM pg_stat_activity WHERE query ~ 'SELECT 1$|LISTEN|SELECT bool_and.pg_try'")
                     )
                 )
 

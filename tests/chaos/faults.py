@@ -28,7 +28,7 @@ WHERE datname = current_database() AND backend_type = 'client backend'
 AND application_name NOT LIKE 'chaos%%' AND query LIKE ANY (%(queries)s)
 """
 
-LISTENING: Final = ("LISTEN%", "SELECT 1")
+LISTENING: Final = ("LISTEN%", "SELECT 1", "SELECT bool_and%", "SELECT pg_advisory_unlock_all()")
 """The last statement of a session that listens: now and then ours asks whether the server is still there."""
 
 

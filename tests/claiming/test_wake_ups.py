@@ -20,7 +20,7 @@ from sa_jobqueue.events import JobDied, JobRescued, JobStarted
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_chains, complete_job, delete_chains, redrive_dead_letters
 from sa_jobqueue.statements import expiry
-from sa_jobqueue.worker.claim import claimer
+from sa_jobqueue.worker.claim import idleness
 from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import EventLog, quick, until, working
@@ -46,7 +46,7 @@ ENDS: Final[dict[str, End]] = {
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
     """Return whether a worker sleeps; it polls again only when it is woken."""
-    monkeypatch.setattr(claimer, "_SPIN_WINDOW", 0.0)
+    monkeypatch.setattr(idleness, "_POLLS", 0.0)
     sleeping: set[Claimer] = set()
     sleep = Claimer._sleep
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -15,6 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import Job, JobQueue, JobStatus, aio, enqueue_many
 from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.layout import Layout
 from sa_jobqueue.operations import enqueueing
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
@@ -28,24 +30,6 @@ DUE = [("due", "")]  # to all queues: the database decides in which one a job wi
 
 @queue.handler("send", queue="mail")
 def send(order: dict[str, Any]) -> None: ...
-
-
-class Clock:
-    """The process's clock, moved by hand."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(enqueueing, "time", clock)
-    monkeypatch.setattr(enqueueing, "BURST", 1)
-    return clock
 
 
 # Within the caller's transaction.
@@ -154,86 +138,27 @@ def test_jobs_added_together_notify_once_per_queue(
 # Notifications.
 
 
-def test_a_queue_notified_less_than_nine_milliseconds_ago_is_not_notified(
-    sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
+@pytest.mark.parametrize(("seconds", "expected"), [(0.05, []), (0.15, DUE)])
+def test_a_transaction_that_took_long_looks_again_for_idle_workers_before_it_commits(
+    sessions: sessionmaker[Session],
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: float,
+    expected: list[tuple[str, str]],
 ) -> None:
-    counts = []
-    for wait in (0.0, 0.0004, 0.0047, 0.0091, 0.0089):
-        clock.now += wait
-        with sessions.begin() as session:
-            session.add(Job("test"))
-        counts.append(len(notifications.seen()))
-    assert counts == [1, 0, 1, 1, 1]
-
-
-def test_notifications_allow_a_burst_and_then_an_average_rate(
-    sessions: sessionmaker[Session], notifications: Notifications, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.undo()
-    monkeypatch.setattr(enqueueing, "time", clock)
-    counts = []
-    for step in [0.0] * 7 + [0.001] * 36:
-        clock.now += step
-        with sessions.begin() as session:
-            session.add(Job("test"))
-        counts.append(len(notifications.seen()))
-    assert counts[:7] == [1] * enqueueing.BURST + [0, 0]
-    assert sum(counts[7:]) == 4
-    assert all(1 in counts[end - 9 : end] for end in range(9, len(counts)))  # a suppressed one came soon after a sent one
-
-
-def test_a_rolled_back_notification_suppresses_no_later_one(
-    sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
-) -> None:
+    """A worker that falls asleep while the transaction is open is notified, or still polls when it commits."""
+    now = 1000.0
+    monkeypatch.setattr(enqueueing, "time", SimpleNamespace(monotonic=lambda: now))
     with sessions() as session:
-        session.add(Job("test"))
-        session.flush()
-        session.rollback()
-    with sessions.begin() as session:
-        session.add(Job("test"))
-    assert notifications.seen() == DUE
-
-
-def test_a_transaction_longer_than_the_debounce_notifies_at_its_commit(
-    sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
-) -> None:
-    """A worker that was woken when it began is asleep again when it commits."""
-    with sessions.begin() as session:
-        session.add(Job("test"))
-    assert notifications.seen() == DUE
-    with sessions.begin() as session:
         session.add(Job("test"))
         session.flush()
         with session.begin_nested():
             session.add(Job("test"))
-        clock.now += 1
-        assert notifications.seen() == []
-    assert notifications.seen() == DUE
-
-
-def test_the_notification_debounce_starts_at_the_commit(
-    sessions: sessionmaker[Session], notifications: Notifications, clock: Clock
-) -> None:
-    with sessions.begin() as session:
-        session.add(Job("test"))
-        session.flush()
-        clock.now += 1
-    with sessions.begin() as session:
-        session.add(Job("test"))
-    assert notifications.seen() == DUE
-
-
-def test_notifications_are_debounced_per_engine(
-    sessions: sessionmaker[Session], engine: Engine, notifications: Notifications, clock: Clock
-) -> None:
-    from sqlalchemy import create_engine
-
-    other = create_engine(engine.url)
-    for made in (sessions, sessionmaker(other)):
-        with made.begin() as session:
-            session.add(Job("test"))
-    other.dispose()
-    assert notifications.seen() == DUE * 2
+        worker = Notifications(database_url, Layout())
+        now += seconds
+        session.commit()
+        assert worker.seen() == expected
+        worker.close()
 
 
 @pytest.mark.long

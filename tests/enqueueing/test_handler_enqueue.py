@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, InvalidPayloadError
-from sa_jobqueue.operations import enqueueing
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
@@ -77,25 +76,19 @@ def test_handler_enqueue_writes_the_same_row_as_add(
 
 
 def test_handler_enqueue_is_one_statement_including_its_notification(
-    engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, jobs: Jobs, notifications: Notifications
 ) -> None:
-    monkeypatch.setattr(enqueueing, "BURST", 1)
-    monkeypatch.setattr(enqueueing, "QUIET", timedelta(minutes=1))
     with Session(engine) as session, counted(engine) as statements:
         send.enqueue(session, Order(id=1), fairness_key="a")
         send.enqueue(session, Order(id=2))
         tidy.enqueue(session)
         session.commit()
-    assert ["pg_notify(" in statement for statement in statements] == [True, False, True]  # one a queue and transaction
+    assert ["job_notify_due(" in statement for statement in statements] == [True, False, True]  # one a queue and transaction
     assert notifications.seen() == [("due", "mail\x1fa"), ("due", "default")]
     assert jobs.count() == 3
 
 
-def test_add_is_one_statement_including_its_notification(
-    engine: Engine, jobs: Jobs, notifications: Notifications, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(enqueueing, "BURST", 1)
-    monkeypatch.setattr(enqueueing, "QUIET", timedelta(minutes=1))
+def test_add_is_one_statement_including_its_notification(engine: Engine, jobs: Jobs, notifications: Notifications) -> None:
     with Session(engine, expire_on_commit=False) as session, counted(engine) as statements:
         first, second = send.job(Order(id=1), fairness_key="a"), send.job(Order(id=2))
         for job in (first, second):
@@ -105,9 +98,9 @@ def test_add_is_one_statement_including_its_notification(
         assert [(job.changed_xid, job.created_at) for job in (first, second)] == [
             (row["changed_xid"], row["created_at"]) for row in (jobs.get(first.id), jobs.get(second.id))
         ]
-    assert ["pg_notify(" in statement for statement in written] == [True, False]
+    assert ["job_notify_due(" in statement for statement in written] == [True, True]
     assert all(statement.startswith("INSERT") for statement in written)
-    assert notifications.seen() == [("due", "mail\x1fa")]
+    assert notifications.seen() == [("due", "mail\x1fa"), ("due", "mail")]
 
 
 def test_a_job_added_again_after_a_rollback_notifies_again(engine: Engine, jobs: Jobs, notifications: Notifications) -> None:

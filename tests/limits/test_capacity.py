@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue, Worker, cancel_jobs
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import Discard, Snooze
-from sa_jobqueue.worker.claim import arrivals, claimer, counting, limits
+from sa_jobqueue.worker.claim import arrivals, claimer, counting, idleness, limits
 from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, quick, until, working
@@ -61,7 +61,7 @@ class Gate:
 @pytest.fixture
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], bool]:
     """Count again under full limits only when a job of the worker ends; return a check for how many workers rest."""
-    monkeypatch.setattr(claimer, "_SPIN_WINDOW", 0.0)
+    monkeypatch.setattr(idleness, "_POLLS", 0.0)
     for module in (limits, claimer):
         monkeypatch.setattr(module, "FULL", NEVER.total_seconds())
     sleeping: set[Claimer] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 from protocol import Adapter, Put, Tally, main, payload, uvloop
@@ -14,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, Worker, WorkerOptions, enqueue_many
 from sa_jobqueue.events import Event, EventBus, JobCompleted
-from sa_jobqueue.operations import enqueue_payloads
+from sa_jobqueue.operations import enqueue_payloads, enqueueing
 from sa_jobqueue.worker.memory import frozen
 
 TYPE = "no_op"
@@ -41,6 +42,8 @@ class Ours(Adapter):
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[Put]:
         """Enqueue and commit by one synchronous session."""
+        if self.orders.get("notify") == "off":
+            enqueueing._is_to_notify = lambda *_: False
         with Session(create_engine(self.url)) as session:
 
             async def put(number: int) -> None:
@@ -84,7 +87,8 @@ class Ours(Adapter):
         if not stamps:
             events.subscribe(on_event, kinds=[JobCompleted])
         engine = create_async_engine(self.url, pool_size=100)
-        worker = Worker(queue, engine, options=WorkerOptions(concurrency=100), events=events)
+        options = WorkerOptions(concurrency=100, poll_interval=timedelta(seconds=self.orders.get("poll_seconds", 5)))
+        worker = Worker(queue, engine, options=options, events=events)
         with frozen():  # as `sa-jobqueue worker` does
             running = asyncio.ensure_future(worker.run())
             stopping = asyncio.ensure_future(done.wait())

@@ -164,7 +164,14 @@ async def _carry_out(adapter: Adapter, orders: dict[str, Any]) -> None:
             loop.call_soon_threadsafe(event.set)
 
     threading.Thread(target=listen, daemon=True).start()
-    verbs = {"setup": _setup, "enqueue": _enqueue, "fill": _fill, "produce": _produce, "work": _work}
+    verbs = {
+        "setup": _setup,
+        "enqueue": _enqueue,
+        "fill": _fill,
+        "produce": _produce,
+        "flood": _flood,
+        "work": _work,
+    }
     await verbs[orders["do"]](adapter, orders, go, done)
     say("gone")
     await over.wait()
@@ -211,6 +218,24 @@ async def _produce(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, 
                 break
         say("end", jobs=len(stamps))
     say("told", stamps=stamps, memory={})
+
+
+async def _flood(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+    latencies = []
+    async with adapter.producer() as put:
+        await put(-1)
+        say("ready")
+        await go.wait()
+        rate = orders.get("rate")
+        due = time.monotonic()
+        while not _stopped.is_set():  # a loop that never waits would not see `done`
+            if rate:
+                due += 1 / rate
+                time.sleep(max(0.0, due - time.monotonic()))  # noqa: ASYNC251
+            began = time.perf_counter()
+            await put(len(latencies))
+            latencies.append(time.perf_counter() - began)
+    say("told", latencies=latencies)
 
 
 async def _work(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:

@@ -11,6 +11,8 @@ reads is bounded: notifications faster than a channel's `Throttle` allows are pa
 | `unblock` | none | a search for ended chains whose dependants are still blocked | 100 a second |
 | `rules` | none | a read of settings, one of schedules, and a heartbeat | 10 of each a second |
 
+Producers send `due` only while a worker is announced as idle: `announce`.
+
 A further channel, `ended`, is for those who wait for a chain (`sa_jobqueue.waiting`): a read of that chain, 20 a second.
 """
 
@@ -18,15 +20,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
 
 from sa_jobqueue.db.connections import Connections
-from sa_jobqueue.db.timeouts import answered_within
-from sa_jobqueue.layout import Layout
+from sa_jobqueue.db.timeouts import answered_within, cancelled
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.policies.fairness import ANY_QUEUE
+from sa_jobqueue.statements.notifications import announce_idle
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.signals import Hints, Signals
 
@@ -35,6 +39,11 @@ QUIET_SECONDS = 20.0
 
 BURST: Final = 0.2
 """Seconds' worth of notifications that a channel passes on without delay after a pause: ordinary traffic never waits."""
+_WITHDRAW: Final = "SELECT pg_advisory_unlock_all()"
+"""This connection holds no other locks."""
+_TRIES: Final = 5
+_COLLISION: Final = 0.001
+"""Seconds until an announcement that met a producer's look is tried again."""
 MOST_PAYLOADS: Final = 1000
 """Maximum number of distinct payloads that are kept while they wait; with more, anything may have changed."""
 
@@ -84,13 +93,23 @@ class Listener(Component):
     """LISTENs on a dedicated connection and passes notifications on as signals.
 
     A crash loses notifications, which costs latency up to the poll interval, never a job; after every (re)connect it sends
-    each signal once, for what was missed. Two may overlap.
+    each signal once, for what was missed. Two may overlap. It also holds the announcement that this worker is idle, which
+    ends with the connection.
     """
 
     name = "listener"
 
-    def __init__(self, connections: Connections, layout: Layout, signals: Signals) -> None:
+    def __init__(
+        self, connections: Connections, model: type[JobMixin[Any]], signals: Signals, *, queues: Sequence[str]
+    ) -> None:
+        layout = model.__jobqueue__
         self._connections, self._signals = connections, signals
+        self._announce_idle, self._queues = sql.SQL(announce_idle(model)), [*queues, ANY_QUEUE]
+        self._asked = asyncio.Event()
+        self._announcing: asyncio.Future[bool] | None = None
+        self._withdraws = False
+        self.is_announced = False
+        """Whether producers notify this worker."""
         self._lost, self._unblock = layout.channel("lost"), layout.channel("unblock")
         self._channels = {
             layout.channel("rules"): Throttle(lambda _: signals.rules_changed(), interval=0.1),
@@ -118,14 +137,69 @@ class Listener(Component):
             self._signals.chains_ended()
             while True:
                 self.last_active = time.monotonic()
-                await self._hear(connection)
+                await self._hear_until_asked(connection)
                 with answered_within(connection, self._connections.patience):
-                    await connection.execute("SELECT 1")
+                    await self._answer(connection)
         finally:
             self.listening.clear()
+            self.is_announced = self._withdraws = False
+            self._announced(False)
             for throttle in self._channels.values():
                 throttle.close()
             await connection.close()
+
+    async def announce(self) -> bool:
+        """Announce this worker as idle for its queues; return whether that was done now.
+
+        The caller must look for jobs once more: from here on, producers notify of what they enqueue, but not of what they
+        enqueued before.
+        """
+        if self.is_announced or not self.listening.is_set():
+            return False
+        if self._announcing is None:
+            self._announcing = asyncio.get_running_loop().create_future()
+        self._asked.set()
+        return await asyncio.shield(self._announcing)
+
+    def withdraw(self) -> None:
+        """End the announcement soon: producers notify no more."""
+        if self.is_announced:
+            self.is_announced, self._withdraws = False, True
+            self._asked.set()
+
+    def _announced(self, done: bool) -> None:
+        announcing, self._announcing = self._announcing, None
+        if announcing is not None:
+            self.is_announced = done
+            announcing.set_result(done)
+
+    async def _answer(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        """Announce or withdraw, as asked; otherwise check the connection."""
+        self._asked.clear()
+        if self._withdraws:
+            self._withdraws = False
+            await connection.execute(_WITHDRAW)
+        if self._announcing is None:
+            await connection.execute("SELECT 1")
+            return
+        for _ in range(_TRIES):  # a producer that looks holds the lock for a moment
+            cursor = await connection.execute(self._announce_idle, [self._queues])
+            if await cursor.fetchone() == (True,):
+                self._announced(True)
+                return
+            await connection.execute(_WITHDRAW)
+            await asyncio.sleep(_COLLISION)
+        self._announced(False)  # another session holds it: producers notify meanwhile
+
+    async def _hear_until_asked(self, connection: psycopg.AsyncConnection[Any]) -> None:
+        tasks = asyncio.create_task(self._hear(connection)), asyncio.create_task(self._asked.wait())
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await cancelled(*tasks)
+        hearing, _ = tasks
+        if not hearing.cancelled():
+            hearing.result()
 
     async def _hear(self, connection: psycopg.AsyncConnection[Any]) -> None:
         async for note in connection.notifies(timeout=QUIET_SECONDS):

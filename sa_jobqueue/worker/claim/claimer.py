@@ -26,10 +26,12 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.background.controls import Controls
+from sa_jobqueue.worker.background.listener import Listener
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.claims import Claims, is_of_ordering
 from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan
+from sa_jobqueue.worker.claim.idleness import Idleness
 from sa_jobqueue.worker.claim.limits import FULL, transaction
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.planner import Planner, Share
@@ -46,10 +48,6 @@ from sa_jobqueue.worker.signals import Hints, Signals
 
 _DEBOUNCE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
-_SPIN_WINDOW: Final = 0.2
-"""Seconds for which a notified worker keeps polling: longer than the time for which producers suppress notifications."""
-_FIRST_POLL: Final = 0.005
-"""Seconds until a notified worker polls again, doubled each time: finds jobs whose notifications were suppressed."""
 _NOT_ALLOWED_DELAY: Final = 0.02
 """Seconds until a worker that may not start jobs now checks again."""
 _MOST: Final = 500
@@ -151,6 +149,7 @@ class Claimer(Component):
         may_start: Callable[[float], bool],
         controls: Callable[[], Controls],
         quarantine: Quarantine,
+        listener: Listener | None = None,
         until_idle: bool = False,
     ) -> None:
         self._signals, self._until_idle = signals, until_idle
@@ -179,8 +178,7 @@ class Claimer(Component):
         self._lanes = self._new_lanes()
         self._woken = asyncio.Event()
         self._was_notified = True
-        self._spin_until = 0.0
-        self._poll_delay = _FIRST_POLL
+        self._idleness = Idleness(listener, self._loop.time)
         self._has_run = False
         self._connected_at = float("-inf")
         self._claim_began = float("-inf")
@@ -190,8 +188,7 @@ class Claimer(Component):
         """Poll now: a notification said that these queues (None or `ANY_QUEUE`: any queue) may have due jobs."""
         if queues is None or any(not queue or queue_of(queue) in self._options.limits for queue in queues):
             self._was_notified = True
-            self._spin_until = self._loop.time() + _SPIN_WINDOW
-            self._poll_delay = _FIRST_POLL
+            self._idleness.arrived()
             self._woken.set()
 
     def poll_again(self) -> None:
@@ -246,11 +243,12 @@ class Claimer(Component):
                         if await self._is_idle(connection):
                             return
                         continue
-                    await self._sleep()
-                    await self._let_go()
+                    if not await self._idleness.announce():
+                        await self._sleep()
+                        await self._let_go()
                 elif 0 < self._executor.free < self._executor.concurrency // 2:
                     await asyncio.sleep(_DEBOUNCE)
-                elif self._loop.time() < self._spin_until and not self._lanes.backlog.open:
+                elif self._idleness.is_busy and not self._lanes.backlog.open:
                     await self._sleep()
 
     async def _is_idle(self, connection: AsyncConnection) -> bool:
@@ -583,6 +581,7 @@ class Claimer(Component):
     async def _start(self, jobs: Sequence[ClaimedJob]) -> None:
         if jobs:
             self._started_at = self._loop.time()
+            self._idleness.arrived(len(jobs))
         for job in jobs:
             self._ordered = self._ordered or job.ordering_key is not None
             self._executor.start(job)
@@ -592,8 +591,10 @@ class Claimer(Component):
         """After a quiet time, close the unused connections except one, which an idle worker's components take in turn."""
         pool: Any = self._engine.pool
         is_quiet = self._executor.running == 0 and self._loop.time() - self._started_at > _QUIET
-        if is_quiet and pool.checkedin() > 1:
-            await self._engine.dispose()
+        # One by one: after `dispose`, a connection that is in use now would return to a pool that nothing closes any more.
+        for _ in range(pool.checkedin() - 1 if is_quiet else 0):
+            async with self._engine.connect() as unused:
+                await unused.invalidate()
 
     async def _wait_for_slot(self) -> None:
         self._executor.changed.clear()
@@ -614,11 +615,8 @@ class Claimer(Component):
     async def _sleep(self) -> None:
         """Sleep until a job may be due, or until a slot becomes free that a queue with a limit needs."""
         now, lanes = self._loop.time(), self._lanes
-        if now < self._spin_until:
-            seconds, self._poll_delay = self._poll_delay, 2 * self._poll_delay
-        else:
-            seconds = self._options.poll_interval.total_seconds()
-        times = [self._capacity_in()]
+        seconds = self._options.poll_interval.total_seconds()
+        times = [self._idleness.poll_in(), self._capacity_in()]
         times += [self._quarantine.retry_in(write, self._claim_began) for write in (RefusedWrite.START, RefusedWrite.CLAIM)]
         times.append(lanes.arrivals.full_scan_in())
         if (opens_at := lanes.backlog.next_at) is not None:

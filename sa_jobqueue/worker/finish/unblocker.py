@@ -15,7 +15,6 @@ from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.operations.blockers import ROUNDS, Moved, Unblocked, unblock
-from sa_jobqueue.operations.enqueueing import QUIET
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
@@ -58,7 +57,6 @@ class Unblocker(Component):
         self._later: dict[JobId, float] = {}
         """Chains that cannot be processed now, each with the time of the next try by the monotonic clock."""
         self._due: set[str] = set()
-        self._notified_at: dict[str, float] = {}
         self._chains_to_unblock = blockers.chains_to_unblock(model)
         self._searches = self._notifies = False
         self._found: JobId | None = None
@@ -79,11 +77,9 @@ class Unblocker(Component):
     def notify_due(self, queue: str) -> None:
         """Wake this worker and others for a job of a queue, or of a part of one, that this worker has just made due."""
         self._signals.due([queue])
-        if time.monotonic() - self._notified_at.get(queue, 0.0) > QUIET.total_seconds():
-            self._notified_at[queue] = time.monotonic()
-            self._due.add(queue)
-            self._empty.clear()
-            self._arrived.set()
+        self._due.add(queue)
+        self._empty.clear()
+        self._arrived.set()
 
     def notify_workers(self) -> None:
         """Wake other workers: this one released jobs, or leaves due jobs to them."""

@@ -1,1 +1,1 @@
-SELECT pg_notify(%(pg_notify_2)s::VARCHAR, %(queue)s::VARCHAR) AS pg_notify_1
+SELECT job_notify_due(%(queue)s::VARCHAR) AS job_notify_due_1
