@@ -301,7 +301,7 @@ class Codec(Generic[T]):
             return False
         try:
             return self._dump(self._adapter.validate_json(text)) == text.encode()
-        except Exception:  # invalid, or an error of the application's own validator: `decode` says what is wrong
+        except Exception:  # invalid, or an error of the application's own validator: `decode` raises it
             return False
 
     def _check_object(self, field: str, value: object) -> None:

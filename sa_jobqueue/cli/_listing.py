@@ -12,7 +12,7 @@ from sa_jobqueue.cli._output import counted, echo, print_json, print_table, row_
 from sa_jobqueue.operations.pages import Page, collected
 
 Columns: TypeAlias = Mapping[str, str | Callable[[Any], Any]]
-"""What a table shows of each row, by heading: the name of an attribute, or a function of the row."""
+"""The values of a table's rows, by heading: the name of an attribute, or a function of the row."""
 
 page_options: Final = stacked(
     limit_option,

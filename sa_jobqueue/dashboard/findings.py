@@ -49,7 +49,7 @@ def link(context: Context, finding: Finding) -> str:
 
 
 def acts(context: Context, finding: Finding) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Yield the acts that end the cause of a finding and that the user may do: name, title, and what it is about."""
+    """Yield the acts that end the cause of a finding and that the user may do: name, title, and its arguments."""
     for permission, title, what in _acts(finding):
         if context.may(permission):
             yield permission.value.replace("_", "-"), title, what

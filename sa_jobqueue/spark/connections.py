@@ -102,7 +102,7 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
 
 @lru_cache(maxsize=8)
 def _engine(url: URL, arguments: tuple[tuple[str, Any], ...]) -> Engine:
-    """Return an engine, which holds no connection. Each new one asks the server what it is, as long as connecting takes."""
+    """Return an engine, which holds no connection. Each new one queries the version, which takes as long as connecting."""
     given = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **dict(arguments)}
     engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=given)
 

@@ -50,7 +50,7 @@ STAGED = (
 """The columns of `job_bulk_staging` that a task writes, in the order it writes them."""
 
 _DECLARED = {"queue": sa.Text(), "priority": sa.SmallInteger(), "max_attempts": sa.Integer(), "input_version": sa.Integer()}
-"""Columns without which a row has what is recorded for its type, also of the others."""
+"""Columns without which a row has the recorded values of its type, those of the others included."""
 
 COUNTED = ("staged", "enqueued", "duplicates", "rejected")
 """The columns of `job_bulk_write` that count rows."""

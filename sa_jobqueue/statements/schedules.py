@@ -161,7 +161,7 @@ def record_fired(model: type[JobMixin[Any]]) -> sa.Update:
 
 @once_a_model
 def move(model: type[JobMixin[Any]]) -> sa.Update:
-    """Set when a schedule fires next, for which time it fired and what it missed; or the error that stops it.
+    """Set when a schedule fires next, for which time it fired and which times it missed; or the error that stops it.
 
     Parameters: `schedule`, `next_fire_at`, `last_fire_at`, `last_job_id`, `missed_from`, `missed_until` (null keeps what is
     there, and the first of earlier missed times stays), `error`. Takes many.
@@ -285,7 +285,7 @@ def pause(model: type[JobMixin[Any]]) -> sa.Update:
 
 @once_a_model
 def resume(model: type[JobMixin[Any]]) -> sa.Update:
-    """Let a schedule that is locked fire again, and forget what it missed.
+    """Let a schedule that is locked fire again, and forget the times that it missed.
 
     Parameters: `schedule`; `next`, when it fires first if it was paused. Takes many.
     Changes: `paused_at`, `paused_by`, `missed_from` and `missed_until` to null; `next_fire_at`.

@@ -50,7 +50,7 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
         return [finding for finding in left if finding.code is code]
 
     for unserved in of(Code.QUEUE_UNSERVED):
-        # Jobs that are to be moved to another queue have a finding that says so.
+        # Jobs that are to be moved to another queue have a finding with that cause.
         moved = {one.evidence["queue"] for one in of(Code.CLAIM_AGE) if one.evidence["cause"] == "queue_unserved"}
         if moved:
             left.remove(unserved)

@@ -70,7 +70,7 @@ _GROUPS: Final = 5
 _FEW: Final = 10
 """Number of failed attempts from which it is asked of which type most are."""
 _LATEST: Final = 200
-"""Number of latest attempts that tell that."""
+"""Number of latest attempts that are counted for it."""
 _DEAD_GROUPS: Final = 10
 _TIMEOUT: Final = timedelta(seconds=10)
 _CANCELLED: Final = {"57014", "55P03"}

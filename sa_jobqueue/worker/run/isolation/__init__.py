@@ -7,8 +7,8 @@ connection of ours. They communicate over one socket with frames of JSON, so not
 row, the child sends log records, extensions and one answer.
 
 The child decodes the payload, calls the handler, encodes its output, and asks the type's retry policy, because only there is
-the error still an exception. The worker builds the continuation from the columns that were set. It trusts what a child
-sends: that is the application's own code, with the application's own rights. Bytes that are no message end the child.
+the error still an exception. The worker builds the continuation from the columns that were set. It trusts the child,
+which runs the application's own code, with the application's own rights. Bytes that are no message end the child.
 
 After `max_jobs_per_child` attempts a child is closed, and its successor is started. When an attempt must stop (timed out,
 cancelled, lost, released), its child has half of `cancel_timeout` to end it, then gets SIGTERM, and at the end of
