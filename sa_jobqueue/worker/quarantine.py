@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import itemgetter
 from typing import Any, Final, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -18,6 +19,7 @@ from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.statements import quarantine
 from sa_jobqueue.types import RefusedWrite
 
+T = TypeVar("T")
 R = TypeVar("R")
 
 PAUSES: Final = Backoff(base=timedelta(seconds=2), factor=4, cap=timedelta(minutes=5), jitter=False)
@@ -123,25 +125,34 @@ class Quarantine:
         self._drop_old()
         await self._record(self._forget, {"after": FORGOTTEN})
 
+    async def write(self, write: RefusedWrite, items: Sequence[T], run: Callable[[Sequence[T]], Awaitable[R]]) -> list[R]:
+        """Write items together; those that fail alone are quarantined. Return the results of the calls that succeeded."""
+        written, refused = await in_parts(items, run)
+        await self.add(write, refused)
+        return written
+
     async def select(
         self,
         write: RefusedWrite,
-        run: Callable[[Sequence[Any] | None], Awaitable[R]],
-        candidates: Callable[[], Awaitable[Sequence[Any]]],
+        run: Callable[[dict[str, Any]], Awaitable[Sequence[R]]],
+        candidates: Callable[[dict[str, Any]], Awaitable[Sequence[Any]]],
+        subject: Callable[[Any], Any] = itemgetter(0),
     ) -> list[R]:
-        """Run a write that selects its rows itself; if one of them makes it fail, write the others by id.
+        """Run a write that selects its rows itself; if one of them makes it fail, write the others by id. Return their rows.
 
-        `run`: called with None it selects the rows that are not `quarantined`; called with ids it writes only those.
-        `candidates`: returns the ids that it would select. Shape: the results of the calls that succeeded.
+        `run`: given the rows to leave out, as `excluded`, and after a failure the `ids` that alone are to be written.
+        `candidates`: given `excluded`, returns the ids that it would select. `subject`: returns the id of a row.
         """
+        given = {"excluded": self.quarantined(write)}
         try:
-            return [await run(None)]
+            rows = list(await run(given))
         except Exception as error:
             if not is_of_a_row(error):
                 raise
-        written, refused = await in_parts(await candidates(), run)
-        await self.add(write, refused)
-        return written
+            parts = await self.write(write, await candidates(given), lambda ids: run(given | {"ids": list(ids)}))
+            rows = [row for part in parts for row in part]
+        await self.written(write, map(subject, rows))
+        return rows
 
     def _drop_old(self) -> None:
         old = self._clock() - FORGOTTEN.total_seconds()

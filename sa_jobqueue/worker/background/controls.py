@@ -218,21 +218,15 @@ class ControlReader(Component):
         self._written.add(write)  # before it is: `declare_again` may be called meanwhile
         quarantined = self._quarantine.quarantined(write)
         declared = {name: one for name, one in declared.items() if name not in quarantined}
-        if not declared:
-            return []
 
-        async def some(names: Sequence[str] | None) -> tuple[Sequence[str], R]:
-            names = list(declared) if names is None else names
+        async def some(names: Sequence[str]) -> tuple[Sequence[str], R]:
             async with AsyncSession(self._transactions) as session, session.begin():
                 await session.execute(_LOCK_TIMEOUT)
                 new = [declared[name] for name in names]
                 return names, await session.run_sync(operation, new, model=self._model)
 
-        async def candidates() -> Sequence[str]:
-            return list(declared)
-
         try:
-            parts = await self._quarantine.select(write, some, candidates)
+            parts = await self._quarantine.write(write, list(declared), some)
         except BaseException as error:
             state = sqlstate(error) if isinstance(error, DBAPIError) else None
             if state == NO_RIGHT:

@@ -63,10 +63,7 @@ class Rescuer(Component):
         self._queues = queues
         self._types = types
         self._backoff = backoff
-        self._rescue = compiled(leases.rescue, model)
-        self._rescue_orphans = compiled(leases.rescue, model, orphans=True)
         self._forget = leases.forget_dead_workers(model)
-        self._expire = compiled(expiry.expire, model)
         self._correct_heartbeats = compiled(corrections.correct_heartbeats, model)
         self._correct_leases = compiled(corrections.correct_leases, model)
         self._correct_transactions = compiled(corrections.correct_transactions, model)
@@ -93,27 +90,20 @@ class Rescuer(Component):
 
     async def rescue(self, *, orphans: bool = False) -> int:
         """Rescue one batch and report it; return the number of jobs. A failed scan has changed nothing."""
-        given: dict[str, Any] = {"limit": BATCH, "excluded": self._quarantine.quarantined(RefusedWrite.RESCUE)}
-        given |= {} if orphans else {"ttl": self._options.heartbeat_timeout}
-        more = {"base": self._backoff.base.total_seconds(), "cap": self._backoff.cap.total_seconds()}
+        given: dict[str, Any] = {"limit": BATCH} | ({} if orphans else {"ttl": self._options.heartbeat_timeout})
+        given |= {"base": self._backoff.base.total_seconds(), "cap": self._backoff.cap.total_seconds()}
 
-        async def rescue_some(ids: Sequence[Any] | None) -> Sequence[Any]:
-            statement = self._rescue_orphans if orphans else self._rescue
-            among: dict[str, Any] = {}
-            if ids is not None:
-                statement, among = compiled(leases.rescue, self._model, orphans=orphans, only=True), {"ids": ids}
-            dead_letters = {"dead_letter_ids": dead_letter_ids(self._model.__jobqueue__, BATCH)}
+        async def rescue_some(which: dict[str, Any]) -> Sequence[Any]:
+            statement = compiled(leases.rescue, self._model, orphans=orphans, only="ids" in which)
+            made = {"dead_letter_ids": dead_letter_ids(self._model.__jobqueue__, BATCH)}
             async with self._engine.connect() as connection:
-                return await statement.execute(connection, given | more | dead_letters | among)
+                return await statement.execute(connection, given | made | which)
 
-        async def candidates() -> Sequence[Any]:
+        async def candidates(which: dict[str, Any]) -> Sequence[Any]:
             async with self._engine.connect() as connection:
-                found = await connection.execute(leases.lost(self._model, orphans=orphans), given)
-                return list(found.scalars())
+                return (await connection.scalars(leases.lost(self._model, orphans=orphans), given | which)).all()
 
-        rescued = [
-            row for rows in await self._quarantine.select(RefusedWrite.RESCUE, rescue_some, candidates) for row in rows
-        ]
+        rescued = await self._quarantine.select(RefusedWrite.RESCUE, rescue_some, candidates)
         if rescued:  # others may serve these queues, and wait for these ordering keys
             self._unblocker.notify_workers()
             self._signals.may_start()
@@ -122,29 +112,26 @@ class Rescuer(Component):
             if died and has_waiters:
                 self._unblocker.put(chain_id)
             self._events.emit(JobRescued(job_id, type_name, attempt, worker_id, died))
-        await self._quarantine.written(RefusedWrite.RESCUE, [row[0] for row in rescued])
         return len(rescued) if not orphans else len(rescued) + await self.rescue()
 
     async def expire(self) -> int:
         """Cancel one batch of jobs that were not started before they expired, and report it; return their number."""
-        given = {"limit": BATCH, "excluded": self._quarantine.quarantined(RefusedWrite.EXPIRE)}
 
-        async def cancel(ids: Sequence[Any] | None) -> Sequence[Any]:
-            statement = self._expire if ids is None else compiled(expiry.expire, self._model, only=True)
+        async def cancel(which: dict[str, Any]) -> Sequence[Any]:
             async with self._engine.connect() as connection:
-                return await statement.execute(connection, given if ids is None else given | {"ids": ids})
+                statement = compiled(expiry.expire, self._model, only="ids" in which)
+                return await statement.execute(connection, {"limit": BATCH, **which})
 
-        async def candidates() -> Sequence[Any]:
+        async def candidates(which: dict[str, Any]) -> Sequence[Any]:
             async with self._engine.connect() as connection:
-                return list((await connection.execute(expiry.late(self._model), given)).scalars())
+                return (await connection.scalars(expiry.late(self._model), {"limit": BATCH, **which})).all()
 
-        late = [row for rows in await self._quarantine.select(RefusedWrite.EXPIRE, cancel, candidates) for row in rows]
+        late = await self._quarantine.select(RefusedWrite.EXPIRE, cancel, candidates)
         for job_id, type_name, attempt, chain_id, has_waiters in late:
             if has_waiters:
                 self._unblocker.put(chain_id)
             self._signals.ended(job_id)
             self._events.emit(JobCancelled(job_id, type_name, attempt))
-        await self._quarantine.written(RefusedWrite.EXPIRE, [row[0] for row in late])
         return len(late)
 
     async def correct(self) -> None:

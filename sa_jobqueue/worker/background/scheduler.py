@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
@@ -108,15 +109,11 @@ class Scheduler(Component):
         quarantined = self._quarantine.quarantined(RefusedWrite.DECLARE)
         declared = {one.name: one for one in self._declared if one.name not in quarantined}
 
-        async def some(names: Sequence[str] | None) -> SyncedSchedules:
-            new = declared.values() if names is None else [declared[name] for name in names]
+        async def some(names: Sequence[str]) -> SyncedSchedules:
             async with AsyncSession(self._engine) as session, session.begin():
-                return await aio.sync_schedules(session, new, model=self._model)
+                return await aio.sync_schedules(session, [declared[name] for name in names], model=self._model)
 
-        async def candidates() -> Sequence[str]:
-            return list(declared)
-
-        parts = await self._quarantine.select(RefusedWrite.DECLARE, some, candidates)
+        parts = await self._quarantine.write(RefusedWrite.DECLARE, list(declared), some) or [await some([])]
         written = [name for one in parts for name in (*one.created, *one.changed, *one.unchanged)]
         await self._quarantine.written(RefusedWrite.DECLARE, written)
         undeclared = {name: type_name for one in parts for name, type_name in one.undeclared.items()}
@@ -141,20 +138,17 @@ class Scheduler(Component):
 
     async def fire(self) -> int:
         """Fire one batch, commit and report; return the number of schedules. A failure has changed and reported nothing."""
-        excluded = self._quarantine.quarantined(RefusedWrite.FIRE)
 
-        async def some(names: Sequence[str] | None) -> list[ScheduleRun]:
+        async def some(which: dict[str, Any]) -> list[ScheduleRun]:
             async with AsyncSession(self._engine) as session, session.begin():
-                given: dict[str, Any] = {"names": names, "excluded": excluded}
+                given: dict[str, Any] = {"names": which.get("ids"), "excluded": which["excluded"]}
                 return await aio.fire_schedules(session, limit=BATCH, model=self._model, **given)
 
-        async def candidates() -> Sequence[str]:
+        async def candidates(which: dict[str, Any]) -> Sequence[str]:
             async with self._engine.connect() as connection:
-                found = await connection.execute(self._due_names, {"limit": BATCH, "excluded": excluded})
-                return list(found.scalars())
+                return (await connection.scalars(self._due_names, {"limit": BATCH, **which})).all()
 
-        fired = [one for part in await self._quarantine.select(RefusedWrite.FIRE, some, candidates) for one in part]
-        await self._quarantine.written(RefusedWrite.FIRE, [one.schedule for one in fired])
+        fired = await self._quarantine.select(RefusedWrite.FIRE, some, candidates, attrgetter("schedule"))
         for one in fired:
             if one.error is not None:
                 self._events.emit(ScheduleBroken(one.schedule, one.error))

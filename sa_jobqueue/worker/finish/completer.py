@@ -6,18 +6,15 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.db.compiled import compiled
-from sa_jobqueue.db.splitting import cause_of, in_parts
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobRescheduled
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import JobMixin
@@ -25,8 +22,8 @@ from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.finish.continuations import ChainWriter, note_ended, with_roots
-from sa_jobqueue.worker.finish.outcomes import Completed, Finished, of_error
+from sa_jobqueue.worker.finish.continuations import ChainWriter, Written, note_ended, with_roots
+from sa_jobqueue.worker.finish.outcomes import Completed, Finished
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.ownership import Ownership
 from sa_jobqueue.worker.quarantine import MOST, Quarantine
@@ -36,38 +33,6 @@ _HELD_REST = 0.05
 """Seconds until the next try when every result in the queue waits for another transaction's lock."""
 
 
-@dataclass(slots=True)
-class _Refused:
-    """A result in quarantine: it is tried again at `due`, by the monotonic clock."""
-
-    end: Completed | Finished
-    due: float
-    is_uncertain: bool = False
-    """Whether the last try may have written it."""
-
-
-@dataclass(slots=True)
-class _Done:
-    """The outcome of writing some results."""
-
-    written: set[Any] = field(default_factory=set)
-    """Jobs whose result was written."""
-    failed: dict[Any, Finished] = field(default_factory=dict)
-    """Attempts whose continuation or output cannot be written, by job: they fail."""
-    held: set[Any] = field(default_factory=set)
-    """Jobs whose rows another transaction has locked."""
-    refused: list[tuple[Completed | Finished, Exception]] = field(default_factory=list)
-    """Results that cannot be written."""
-
-    def refuse(self, refused: Iterable[tuple[Completed | Finished, Exception]]) -> None:
-        """Record results that failed alone: an error of Python ends the attempt, one of the database may pass."""
-        for end, error in refused:
-            if isinstance(end, Finished) or isinstance(error, DBAPIError):
-                self.refused.append((end, error))
-            else:
-                self.failed[end.job.id] = of_error(end.job, cause_of(error), None)
-
-
 class Completer(Component):
     """Writes the results of attempts in the order in which they arrive, one batch per statement.
 
@@ -75,7 +40,7 @@ class Completer(Component):
     A result leaves the queue only when its write was acknowledged: an outage delays it, and the fence then decides whether
     it still counts. A crash of the process loses the queue; those jobs are rescued and run again.
 
-    A result that the database refuses does not delay the others: it is quarantined and tried again, alone and after growing
+    A result that the database refuses does not delay the others: it is quarantined and tried again, after growing
     delays, until it is written, the attempt is lost or the worker stops. The job stays `running` meanwhile.
     """
 
@@ -112,7 +77,8 @@ class Completer(Component):
         self.is_connected = False
         """Whether it has a connection to write with. Without one the claimer starts nothing: no result could be written."""
         self._quarantine = quarantine
-        self._refused: dict[tuple[JobId, int], _Refused] = {}
+        self._refused: dict[tuple[JobId, int], tuple[Completed | Finished, float]] = {}
+        """Results in quarantine, by attempt, each with the time of its next try by the monotonic clock."""
 
     def put(self, end: Completed | Finished) -> None:
         """Queue a result for the next write."""
@@ -137,11 +103,12 @@ class Completer(Component):
         """Wait until everything queued is acknowledged or quarantined."""
         await self._empty.wait()
 
-    def retry_refused(self) -> None:
-        """Try the quarantined results once more, now: the worker is about to stop."""
-        for refused in self._refused.values():
-            self.put(refused.end)
-        self._refused.clear()
+    def retry_refused(self, due_by: float = float("inf")) -> None:
+        """Try the quarantined results once more, now; the worker that is about to stop those that are not due as well."""
+        for attempt, (end, due) in list(self._refused.items()):
+            if due <= due_by:
+                del self._refused[attempt]
+                self.put(end)
 
     async def run(self) -> None:
         """Write what arrives until cancelled."""
@@ -149,41 +116,18 @@ class Completer(Component):
             self.is_connected = True
             try:
                 while True:
-                    if not self._queue:
-                        self._empty.set()
-                        self._arrived.clear()
-                        await self._rest()
+                    self.retry_refused(time.monotonic())
                     if self._queue:
                         await self.flush(connection)
-                    if self._refused:
-                        await self._retry(connection)
+                        continue
+                    self._empty.set()
+                    self._arrived.clear()
+                    due = min((due for _, due in self._refused.values()), default=None)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(None if due is None else max(due - time.monotonic(), 0)):
+                            await self._arrived.wait()
             finally:
                 self.is_connected = False
-
-    async def _rest(self) -> None:
-        """Wait until a result arrives, or one in quarantine is due."""
-        if not self._refused:
-            await self._arrived.wait()
-            return
-        due = min(refused.due for refused in self._refused.values())
-        with suppress(TimeoutError):
-            async with asyncio.timeout(max(due - time.monotonic(), 0)):
-                await self._arrived.wait()
-
-    async def _retry(self, connection: AsyncConnection) -> None:
-        """Try the due ones again, each alone."""
-        now = time.monotonic()
-        for refused in [one for one in self._refused.values() if one.due <= now]:
-            repeated, refused.is_uncertain = refused.is_uncertain, True
-            done = await self._write(connection, [refused.end])
-            refused.is_uncertain = False
-            if done.held:
-                refused.due = now + 1.0
-                continue
-            del self._refused[refused.end.job.id, refused.end.job.attempt]
-            await self._apply([refused.end], done, repeated=repeated)
-            if not done.refused:
-                await self._quarantine.written(_write_of(refused.end), [refused.end.job.id])
 
     async def flush(self, connection: AsyncConnection) -> None:
         """Write one batch and report the outcome. A batch that fails as a whole stays queued for the next run."""
@@ -197,8 +141,8 @@ class Completer(Component):
         if len(done.held) == len(batch):
             await asyncio.sleep(_HELD_REST)
 
-    async def _write(self, connection: AsyncConnection, batch: Sequence[Completed | Finished]) -> _Done:
-        done = _Done()
+    async def _write(self, connection: AsyncConnection, batch: Sequence[Completed | Finished]) -> Written:
+        done = Written()
         alone: list[Completed] = []
         chained: list[Completed] = []
         ended: list[Finished] = []
@@ -209,56 +153,50 @@ class Completer(Component):
                 alone.append(end)
             else:
                 chained.append(end)
-        if alone:
-            written, refused = await in_parts(alone, partial(self._write_completed, connection))
-            done.written.update(*written)
-            done.refuse(refused)
-            if len(done.written) == len(batch):  # the usual case: no need to look at single ones
-                return done
+        await done.add(alone, partial(self._write_completed, connection))
         if chained:
-            ends = await self._chained.write(connection, chained)
-            done.written |= ends.ids
-            done.failed |= ends.failed
-            done.refuse(ends.refused)
-        if ended:
-            finished, unfinished = await in_parts(ended, partial(self._write_finished, connection))
-            done.written.update(*finished)
-            done.refuse(unfinished)
-        known = done.written | done.failed.keys() | {end.job.id for end, _ in done.refused}
-        unwritten = [end for end in batch if end.job.id not in known]
-        done.held = await self._ownership.held([end.job for end in unwritten], connection) if unwritten else set()
+            await self._chained.write(connection, chained, done)
+        await done.add(ended, partial(self._write_finished, connection))
+        if len(done.ids) < len(batch):
+            known = done.ids | done.failed.keys() | {end.job.id for end, _ in done.refused}
+            unwritten = [end.job for end in batch if end.job.id not in known]
+            done.held = await self._ownership.held(unwritten, connection) if unwritten else set()
         return done
 
-    async def _apply(self, batch: Sequence[Completed | Finished], done: _Done, *, repeated: bool) -> None:
+    async def _apply(self, batch: Sequence[Completed | Finished], done: Written, *, repeated: bool) -> None:
         """Report results that are no longer queued, and keep those that are still to be written."""
-        if len(done.written) < len(batch):
-            refused = {end.job.id for end, _ in done.refused}
-            for end in batch:
-                if end.job.id in done.failed:
-                    self.put(done.failed[end.job.id])
-                elif end.job.id in done.held:
-                    self.put(end)
-                elif end.job.id not in done.written and end.job.id not in refused and not repeated:
-                    # After a failed try, that try itself may have ended a missing attempt: nothing to report.
-                    self._signals.ended(end.job.id)
-                    self._events.emit(AttemptLost(end.job.id, end.job.type_name, end.job.attempt))
-            await self._set_aside(done.refused)
+        refused = {end.job.id for end, _ in done.refused}
         completed: list[Completed] = []
         for end in batch:
-            if end.job.id in done.written:
+            job = end.job
+            if job.id in done.ids:
                 if isinstance(end, Finished):
                     self.report(end)
                 else:
                     completed.append(end)
+            elif job.id in done.failed:
+                self.put(done.failed[job.id])
+            elif job.id in done.held:
+                self.put(end)
+            elif job.id not in refused and not repeated:
+                # After a failed try, that try itself may have ended a missing attempt: nothing to report.
+                self._signals.ended(job.id)
+                self._events.emit(AttemptLost(job.id, job.type_name, job.attempt))
         self._report_completed(completed)
+        kept = refused | done.held
+        for write in (RefusedWrite.COMPLETE, RefusedWrite.FINISH):
+            over = (end.job.id for end in batch if end.job.id not in kept and _write_of(end) is write)
+            await self._quarantine.written(write, over)
+        await self._set_aside(done.refused)
 
     async def _set_aside(self, refused: Sequence[tuple[Completed | Finished, Exception]]) -> None:
         now = time.monotonic()
-        added = [_Refused(end, now) for end, _ in refused]
-        self._refused |= {(one.end.job.id, one.end.job.attempt): one for one in added}  # before anything is awaited
-        for one, (_, error) in zip(added, refused, strict=True):
-            pauses = await self._quarantine.add(_write_of(one.end), [(one.end.job.id, error)])
-            one.due = now + pauses[one.end.job.id].total_seconds()
+        ends = {(end.job.id, end.job.attempt): (end, error) for end, error in refused}
+        self._refused |= {attempt: (end, now) for attempt, (end, _) in ends.items()}  # before anything is awaited
+        for attempt, (end, error) in ends.items():
+            pauses = await self._quarantine.add(_write_of(end), [(end.job.id, error)])
+            if attempt in self._refused:
+                self._refused[attempt] = end, now + pauses[end.job.id].total_seconds()
 
     async def _write_completed(self, connection: AsyncConnection, ends: Sequence[Completed]) -> list[Any]:
         rows = await self._complete.execute(

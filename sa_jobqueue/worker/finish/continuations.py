@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from sa_jobqueue.db.splitting import cause_of, in_parts, is_of_a_row
@@ -22,20 +23,38 @@ from sa_jobqueue.types import ENDED, JobStatus
 from sa_jobqueue.worker.finish.outcomes import Completed, Finished, of_error
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 
+E = TypeVar("E", Completed, Finished)
+
 _PATIENCE_MILLISECONDS: Final = 50
 """How long a continuation with blockers waits for their locks before it is tried again."""
 
 
 @dataclass(slots=True)
 class Written:
-    """The outcome of writing a batch."""
+    """The outcome of writing some results."""
 
     ids: set[Any] = field(default_factory=set)
     """Jobs whose result was written."""
     failed: dict[Any, Finished] = field(default_factory=dict)
-    """Attempts whose continuation cannot be written, by job: they fail."""
+    """Attempts whose continuation or output cannot be written, by job: they fail."""
+    held: set[Any] = field(default_factory=set)
+    """Jobs whose rows another transaction has locked."""
     refused: list[tuple[Completed | Finished, Exception]] = field(default_factory=list)
-    """Results of whole chains that cannot be written."""
+    """Results that cannot be written."""
+
+    async def add(self, ends: Sequence[E], write: Callable[[Sequence[E]], Awaitable[Iterable[Any]]]) -> None:
+        """Write results together, and what fails alone not at all; `write` returns the ids of the jobs that it wrote."""
+        written, refused = await in_parts(ends, write)
+        self.ids.update(*written)
+        for end, error in refused:
+            self.refuse(end, error)
+
+    def refuse(self, end: Completed | Finished, error: Exception) -> None:
+        """Record a result that failed alone: an error of Python ends the attempt, one of the database may pass."""
+        if isinstance(end, Finished) or isinstance(error, DBAPIError):
+            self.refused.append((end, error))
+        else:
+            self.failed[end.job.id] = of_error(end.job, cause_of(error), None)
 
 
 class ChainWriter:
@@ -47,9 +66,8 @@ class ChainWriter:
         self._worker_id = worker_id
         self._unblocker = unblocker
 
-    async def write(self, connection: AsyncConnection, ends: Sequence[Completed]) -> Written:
+    async def write(self, connection: AsyncConnection, ends: Sequence[Completed], written: Written) -> None:
         """Complete attempts, each fenced; those neither written nor failed are locked elsewhere, or lost."""
-        written = Written()
         last = [end for end in ends if isinstance(end.result, str)]
         going_on = {id(end.result): end for end in ends if isinstance(end.result, JobMixin) and not end.result._blockers}
         groups, unprepared = self._grouped(list(going_on.values()))
@@ -68,7 +86,6 @@ class ChainWriter:
         for end in going_on.values():
             if end.job.id in written.ids:
                 self._notify_due(end)
-        return written
 
     def _grouped(self, ends: Sequence[Completed]) -> tuple[list[Group], list[Completed]]:
         """Group continuations by the columns that they set; return those apart whose columns cannot be filled in."""
@@ -97,7 +114,7 @@ class ChainWriter:
                 # The cause may be the continuation: a duplicate id, a column that does not fit.
                 await self._write_alone(end, written)
             else:
-                written.refused.append((end, error))
+                written.refuse(end, error)
 
     async def _execute(self, connection: AsyncConnection, columns: dict[str, str], ends: Sequence[Completed]) -> set[Any]:
         going_on = [end for end in ends if isinstance(end.result, JobMixin)]
