@@ -55,5 +55,17 @@ def span(given: timedelta) -> str:
     return " ".join(parts)
 
 
+_LITERAL: Final = re.compile(r"'(?:[^']|'')*'?|\$(\w*)\$.*?(?:\$\1\$|$)|(?<![$])\b\d[\d.]*\b", re.DOTALL)
+_SHOWN: Final = 120
+
+
+def shortened(query: str | None) -> str | None:
+    """Return a query on one line without its literals, which may be private or a password. Pure."""
+    if query is None or query == "<insufficient privilege>":
+        return None
+    plain = " ".join(_LITERAL.sub("?", query).split())
+    return plain if len(plain) <= _SHOWN else f"{plain[: _SHOWN - 1]}…"
+
+
 def _escape(char: str) -> str:
     return repr(char)[1:-1]

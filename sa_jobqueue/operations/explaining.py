@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -21,9 +21,9 @@ from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.policies.fairness import as_arguments, named, queue_key_of, split
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
-from sa_jobqueue.printable import span
+from sa_jobqueue.printable import shortened, span
 from sa_jobqueue.redaction import redacted_error
-from sa_jobqueue.statements import explaining, limits, quarantine
+from sa_jobqueue.statements import explaining, limits, quarantine, storage
 from sa_jobqueue.types import ENDED, AttemptOutcome, JobId, JobStatus, RefusedWrite, StepKind, WorkerState
 
 
@@ -153,6 +153,17 @@ def explain_job(
     """
     job = get_job(session, job_id, model=model)
     return Explainer(session, model, heartbeat_timeout).explain(job)
+
+
+def holder_of(row: Mapping[Any, Any]) -> str:
+    """Describe the session or prepared transaction of a row that names who holds a lock."""
+    if not row["pid"]:
+        return "a prepared transaction"
+    called = f" {row['name']!r}" if row["name"] else ""
+    user = f" of {row['user']}" if row["user"] else ""
+    doing = f", {row['state']}, in a transaction for {span(row['locked_for'])}" if row["locked_for"] is not None else ""
+    query = shortened(row["query"])
+    return f"session {row['pid']}{called}{user}{doing}" + (f" (its last statement: {query})" if query else "")
 
 
 class Explainer:
@@ -348,8 +359,7 @@ class Explainer:
         if (taken := _type_slots_in_use(self.session, job, self.model, self.now, ready)) is not None:
             evidence |= taken[1]
             return Cause.BUSY, f"{since}, but {taken[0]}.", evidence
-        place = {name: getattr(job, name) for name in ("queue", "fairness_key", "priority", "scheduled_at", "id")}
-        before: int = self.session.execute(explaining.ahead(self.model), place | {"limit": COUNTED}).scalar_one()
+        before = self._ahead(job)
         evidence |= {"ahead": before, "slots": slots, "running": running}
         asked = running >= slots or self.now > job.scheduled_at + _SOON
         if asked and (decided := _delayed_by_selector(job, ready, ahead=before, is_full=running >= slots)) is not None:
@@ -377,6 +387,12 @@ class Explainer:
             evidence,
         )
 
+    def _ahead(self, job: Any) -> int:
+        """Count the due jobs of its fairness key that are before it."""
+        place = {name: getattr(job, name) for name in ("queue", "fairness_key", "priority", "scheduled_at", "id")}
+        count: int = self.session.execute(explaining.ahead(self.model), place | {"limit": COUNTED}).scalar_one()
+        return count
+
     def _elsewhere(self, job: Any, settings: _Settings, evidence: dict[str, Any]) -> str:
         """Return in which queue its type is served, and how to move the waiting jobs there, if any worker handles it."""
         recorded = next((kind.queue for kind in settings[-1][2] if isinstance(kind, TypeStatus)), None)
@@ -393,19 +409,18 @@ class Explainer:
         return f"; its type is {is_served} in queue {queue!r}, to move the waiting jobs there: {move}"
 
     def _locked(self, job: Any) -> tuple[str, dict[str, Any]] | None:
-        """Describe the session that has locked the job's row, if there is one."""
+        """Describe the session that has locked the job's row, or that the workers' statements wait for, if there is one."""
         row = self.session.execute(explaining.locked_by(self.model), {"job_id": job.id}).mappings().first()
+        what = "has locked its row"
+        if row is None:
+            held = self.session.execute(storage.lock_holders(self.model)).mappings().all()
+            row = next((one for one in held if one["waited_for"] > _CLAIMED_WITHIN), None)
+            what = "holds a lock that workers wait for"
         if row is None:
             return None
-        evidence = {"locked_by": row["pid"], "locked_for": row["locked_for"], "query": row["query"]}
-        if row["pid"] is None:
-            return "a prepared transaction has locked its row: COMMIT PREPARED or ROLLBACK PREPARED it", evidence
-        called = f" {row['name']!r}" if row["name"] else ""
-        user = f" of {row['user']}" if row["user"] else ""
-        doing = f", {row['state']}, in a transaction for {span(row['locked_for'])}" if row["locked_for"] is not None else ""
-        query = f" (its last statement: {' '.join(row['query'].split())[:200]})" if row["query"] else ""
-        who = f"session {row['pid']}{called}{user}{doing}"
-        return f"{who} has locked its row{query}; to end it: SELECT pg_terminate_backend({row['pid']})", evidence
+        evidence = {"locked_by": row["pid"] or None, "locked_for": row["locked_for"], "query": shortened(row["query"])}
+        end = f"to end it: SELECT pg_terminate_backend({row['pid']})" if row["pid"] else "COMMIT or ROLLBACK PREPARED it"
+        return f"{holder_of(row)} {what}; {end}", evidence
 
     def _settings(self, job: Any) -> _Settings:
         """Return the settings of its queue, of its fairness key if it has one, and of its type."""
@@ -467,6 +482,11 @@ class Explainer:
                     return Cause.LIMITED, f"{since}, but {runs}: {todo}.", evidence
         if (rate := _delayed_by_rate(self.session, job, self.model)) is not None:
             evidence |= rate[1]
+            if before := self._ahead(job):
+                turn = rate[1]["next_start"] + timedelta(seconds=before * rate[1]["weight"] / rate[1]["per_second"])
+                evidence |= {"ahead": before, "expected_wait": turn}
+                at_least = "at least " if before >= COUNTED else ""
+                since = f"{since}, {_many(before)} are before it and its turn comes in {at_least}{span(turn)}"
             return Cause.RATE_LIMITED, f"{since}, but {rate[0]}.", evidence
         return None
 

@@ -183,6 +183,59 @@ def exclusive_locks(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     )
 
 
+@once_a_model
+def lock_holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Return the sessions whose locks sessions of workers wait for, except those that wait themselves.
+
+    Shape: `(pid, name, user, state, query, locked_for, waiters, waited_for)`: the pids of those that wait, and how long the
+    first of them has; a pid of 0 and nulls for a prepared transaction. The longest waits come first.
+    Locks: none.
+    """
+    columns = (
+        "pid",
+        "datname",
+        "application_name",
+        "usename",
+        "state",
+        "query",
+        "xact_start",
+        "query_start",
+        "wait_event_type",
+    )
+    waiter, holder = (_catalog("pg_stat_activity", *columns).alias(name) for name in ("waiter", "holder"))
+    blocking = (
+        sa.func.unnest(sa.func.pg_blocking_pids(waiter.c.pid)).table_valued("pid").render_derived("blocking").lateral()
+    )
+    now = sa.func.clock_timestamp()
+    locked_for = sa.cast(now - holder.c.xact_start, sa.Interval)
+    waited_for = sa.cast(now - sa.func.min(waiter.c.query_start), sa.Interval).label("waited_for")
+    return (
+        sa.select(
+            blocking.c.pid,
+            holder.c.application_name.label("name"),
+            holder.c.usename.label("user"),
+            holder.c.state,
+            holder.c.query,
+            locked_for.label("locked_for"),
+            sa.func.array_agg(waiter.c.pid).label("waiters"),
+            waited_for,
+        )
+        .select_from(waiter.join(blocking, sa.true()).outerjoin(holder, holder.c.pid == blocking.c.pid))
+        .where(
+            waiter.c.datname == sa.func.current_database(),
+            waiter.c.wait_event_type == sa.literal_column("'Lock'"),
+            waiter.c.application_name.like(sa.literal_column("'sa_jobqueue %'")),
+            sa.func.cardinality(sa.func.pg_blocking_pids(blocking.c.pid)) == sa.literal_column("0"),
+        )
+        .group_by(
+            *(blocking.c.pid, holder.c.application_name, holder.c.usename, holder.c.state, holder.c.query),
+            holder.c.xact_start,
+        )
+        .order_by(waited_for.desc())
+        .limit(sa.literal_column("10"))
+    )
+
+
 def _regclasses(model: type[JobMixin[Any]]) -> sa.ColumnElement[Any]:
     """Return the tables' oids, found by name on the search path or in the queue's schema; one that is not there is null."""
     layout = model.__jobqueue__

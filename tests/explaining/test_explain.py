@@ -289,7 +289,8 @@ def test_explain_names_the_session_that_has_locked_a_late_job(
         found = explain_job(session, job)
         assert (found.cause, found.evidence["locked_by"]) == (Cause.LOCKED, pid)
         assert f"but session {pid}" in found.sentence
-        assert "has locked its row (its last statement: SELECT job.id" in found.sentence
+        assert "(its last statement: SELECT job.id" in found.sentence
+        assert f"has locked its row; to end it: SELECT pg_terminate_backend({pid})" in found.sentence
         assert f"SELECT pg_terminate_backend({pid})" in found.sentence
         session.rollback()
         assert explain_job(session, young).cause is Cause.READY  # as a worker's claim does for an instant
@@ -343,3 +344,32 @@ def test_dead_workers_serve_no_queue_and_no_type(session: Session, workers: Work
     longer = timedelta(minutes=2)
     assert {one.name: one.workers for one in list_queues(session, heartbeat_timeout=longer)} == {"gone": 1, "kept": 2}
     assert {one.type_name for one in list_job_types(session, heartbeat_timeout=longer)} == {"old", "test"}
+
+
+def test_explain_shows_the_statement_of_a_locking_session_without_its_literals(
+    session: Session, engine: Engine, jobs: Jobs, workers: Workers
+) -> None:
+    workers.add()
+    job = jobs.add(due_in=-90)
+    with engine.connect() as holder:
+        holder.exec_driver_sql(f"SELECT 'secret of a payload' FROM job WHERE id = '{job}' FOR UPDATE")
+        found = explain_job(session, job)
+    assert "(its last statement: SELECT ? FROM job WHERE id = ? FOR UPDATE)" in found.sentence
+    assert "secret" not in str(found.evidence)
+
+
+def test_explain_says_when_a_job_behind_a_rate_limit_has_its_own_turn(
+    session: Session, engine: Engine, jobs: Jobs, workers: Workers
+) -> None:
+    workers.add(concurrency=99)
+    upsert_queue(session, QueueSettings(name="default", rate_limit=1, rate_period=timedelta(minutes=1), rate_burst=1))
+    with engine.begin() as connection:
+        spent = {"is_type": False, "name": "default", "spent_at": func.now(), "tokens": 0}
+        connection.execute(insert(Job.RateState).values(spent))
+    session.commit()
+    jobs.add_many(120)
+    last = jobs.add()
+    found = explain_job(session, last)
+    assert (found.cause, found.evidence["ahead"]) == (Cause.RATE_LIMITED, 120)
+    assert timedelta(hours=2) <= found.evidence["expected_wait"] <= timedelta(hours=2, minutes=1)
+    assert "120 others are before it and its turn comes in 2 h" in found.sentence

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy import Engine, create_engine, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.observe.health import BulkWrites, Code, Health, Severity, Thresholds, health
+from sa_jobqueue.observe.health import BulkWrites, Code, Finding, Health, Severity, Thresholds, health
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.metrics.samples import of_report
 from sa_jobqueue.operations import dismiss_dead_letters, upsert_queue
@@ -21,6 +22,7 @@ from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.tallies import tally
+from tests.fixtures.workers import wait_until
 from tests.health.problems import CRITICAL, PROBLEMS, WARNING, UnhealthyQueue, committed, staged
 
 QUICK = Thresholds(bloat_bytes=100_000)
@@ -192,3 +194,41 @@ def test_queues_that_wait_for_the_same_slots_or_session_are_one_finding(engine: 
         (found,) = health(engine).findings
     assert found.evidence["cause"] == "locked"
     assert found.evidence["due"] == 20
+
+
+@pytest.mark.parametrize("lock", ["LOCK TABLE job IN EXCLUSIVE MODE", "SELECT 1 FROM job WHERE id = '{job}' FOR UPDATE"])
+def test_a_session_that_workers_wait_for_is_one_finding_with_its_statement(
+    engine: Engine, database_url: str, jobs: Jobs, lock: str
+) -> None:
+    """Of a row that a worker writes, or of a whole table: it holds back the horizon too, and jobs wait for it."""
+    jobs.add_worker(WORKER, concurrency=9)
+    job = jobs.add(JobStatus.RUNNING)
+    jobs.add(due_in=-90)
+    worker = create_engine(database_url, connect_args={"application_name": "sa_jobqueue tester"})
+    # A tenth of the threshold, in which no statement waits that is not blocked.
+    soon = Thresholds(claim_age_warning=timedelta(milliseconds=100), horizon_warning=timedelta(milliseconds=1))
+    with engine.connect() as holder, ThreadPoolExecutor() as threads:
+        pid = holder.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        holder.exec_driver_sql(lock.format(job=job))
+
+        def complete() -> None:
+            with worker.begin() as connection:
+                connection.execute(select(Job.id).where(Job.id == job).with_for_update())
+
+        written = threads.submit(complete)
+
+        def locked() -> list[Finding]:
+            assert not written.done()
+            return [one for one in health(engine, thresholds=soon).findings if one.code is Code.LOCKED]
+
+        wait_until(lambda: locked() != [], what="the finding")
+        findings = health(engine, thresholds=soon).findings
+        holder.rollback()
+        written.result()
+    worker.dispose()
+    (found,) = [one for one in findings if one.code is Code.LOCKED]
+    assert found.summary.startswith("1 statement of workers waits, the longest for ")
+    assert f"for a lock of session {pid} of postgres, idle in transaction" in found.summary
+    assert "(its last statement: " in found.summary
+    assert found.advice.endswith(f"SELECT pg_terminate_backend({pid}).")
+    assert Code.HORIZON not in {one.code for one in findings}

@@ -18,7 +18,7 @@ from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.events import JobCompleted
 from sa_jobqueue.observe.health import Code, Holder, HolderKind, Severity, Thresholds, health
 from sa_jobqueue.observe.health.findings import described, remedy
-from sa_jobqueue.observe.health.measuring import shortened
+from sa_jobqueue.printable import shortened
 from sa_jobqueue.statements.session_names import session_name
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.holders import Holders

@@ -223,7 +223,7 @@ def rate_limit(world: World) -> Staged:
 @incident(says=r"crunch \S+ has been running for 3 h", within=10)
 def long_job(world: World) -> Staged:
     """A job has been running for three hours."""
-    (job_id,) = world.enqueue(Job("crunch", {"seconds": 20}, queue="numbers", _handler=None))
+    (job_id,) = world.enqueue(Job("crunch", {"seconds": 300}, queue="numbers", _handler=None))
     world.until(lambda: world.sql("SELECT status = 'running' FROM job WHERE id = :id", id=job_id), "the start")
     world.sql("UPDATE job SET started_at = started_at - interval '3 h' WHERE id = :id", id=job_id)
     return Staged(str(job_id), lambda seen: world.press(seen, "cancel-jobs"))
@@ -239,4 +239,4 @@ def bloat(world: World) -> Staged:
     world.sql("DELETE FROM job WHERE type_name = 't' AND id > '10000000-0000-0000-0000-000000000000'")
     world.sql("SELECT pg_stat_force_next_flush()")
     world.sql("VACUUM ANALYZE job")
-    return Staged("ix_job_claim", lambda seen: world.run_advice(seen, r"REINDEX INDEX CONCURRENTLY \w+"))
+    return Staged("ix_job_claim", lambda seen: world.run_advice(seen, r"VACUUM FULL"))

@@ -93,6 +93,7 @@ HEALTH_CASES = [
     ),
     Case("storage_tables", lambda: storage.tables(Job), frozenset(), guarded=False),
     Case("storage_indexes", lambda: storage.indexes(Job), frozenset(), guarded=False),
+    Case("storage_lock_holders", lambda: storage.lock_holders(Job), frozenset(), guarded=False),
     Case("storage_locks", lambda: storage.exclusive_locks(Job), frozenset(), guarded=False),
     Case("storage_server", storage.server, frozenset(), guarded=False),
 ]

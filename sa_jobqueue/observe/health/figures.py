@@ -41,6 +41,7 @@ class Code(StrEnum):
     SCHEDULE_BROKEN = "schedule_broken"
     SCHEDULE_MISSED = "schedule_missed"
     CLAIM_AGE = "claim_age"
+    LOCKED = "locked"
     FALLING_BEHIND = "falling_behind"
     RETRIES = "retries"
     ORPHANED = "orphaned"
@@ -362,6 +363,22 @@ class Horizon:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LockHolder:
+    """A session, or a prepared transaction, whose locks statements of workers wait for."""
+
+    pid: int | None
+    """None for a prepared transaction."""
+    description: str
+    """Its pid, application_name, user, state and last statement, as text."""
+    locked_for: timedelta
+    """Time since its transaction began."""
+    waiters: Sequence[int]
+    """Pids of the sessions of workers that wait for it."""
+    waited_for: timedelta
+    """How long the first of them has waited."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """The database server, and what this role may see of it."""
 
@@ -457,6 +474,8 @@ class Health:
     """Queues with due jobs that no live worker serves."""
     waiting: Sequence[Waiting] = ()
     """What the jobs of queues wait for whose oldest has been due for too long, by queue and cause."""
+    locks: Sequence[LockHolder] = ()
+    """What the statements of workers wait for, the longest first."""
     paused: Sequence[Paused] = ()
     """Queues, then job types, by name."""
     schedules: Sequence[LateSchedule] = ()

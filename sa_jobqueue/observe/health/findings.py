@@ -79,19 +79,24 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
         for waiting in of(Code.CLAIM_AGE):
             if waiting.evidence["shared"] == SLOTS and behind in left:
                 fold(behind, waiting)
-    for horizon in of(Code.HORIZON):
+    for locked in of(Code.LOCKED):
         for waiting in of(Code.CLAIM_AGE):
-            if waiting.evidence["shared"] == f"session {horizon.evidence['pid']}" and horizon in left:
-                fold(horizon, waiting)
+            if waiting.evidence["shared"] == f"session {locked.evidence['pid']}" and locked in left:
+                fold(locked, waiting)
+    for horizon in of(Code.HORIZON):
+        for other in (*of(Code.LOCKED), *of(Code.CLAIM_AGE)):
+            pids = [f"session {pid}" for pid in (other.evidence.get("pid"), *other.evidence.get("waiters", ()))]
+            if f"session {horizon.evidence['pid']}" in (*pids, other.evidence.get("shared")) and horizon in left:
+                fold(horizon, other)
     bloated = of(Code.BLOAT)
     if len(bloated) > 1:
-        first = left.index(bloated[0])
         names = [one.evidence["name"] for one in bloated]
         wasted = sum(one.evidence["wasted_bytes"] for one in bloated)
         summary = f"About {_bytes(wasted)} of {len(names)} tables and indexes is bloat: {', '.join(names)}."
-        advice = "When the cause is resolved: sa-jobqueue reindex; for a table, VACUUM FULL at a quiet time."
-        evidence = {"name": names[0], "names": names, "wasted_bytes": wasted}
-        left[first] = replace(bloated[0], summary=summary, advice=advice, evidence=evidence)
+        # Tables come first, and a table that is written again has new indexes.
+        left[left.index(bloated[0])] = replace(
+            bloated[0], summary=summary, evidence={"names": names, "wasted_bytes": wasted}
+        )
         left = [one for one in left if one not in bloated]
     return left
 
@@ -296,6 +301,26 @@ def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
         seen |= {"limit_of": oldest.limit_of, "fairness_key": oldest.fairness_key, "queues": queues, "shared": oldest.shared}
         bad = max(severity for severity, _ in same)
         yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {oldest.oldest_job_id}.", **seen)
+
+
+def _locks(of: Health, at: Thresholds) -> Iterator[Finding]:
+    for one in of.locks:
+        # Both: workers wait for each other for moments, and a long transaction is none of their business.
+        bad = _grade(min(one.locked_for, one.waited_for * _WAITS), at.claim_age_warning, at.claim_age_critical)
+        if bad:
+            n = len(one.waiters)
+            waits = f"{_times(n, 'statement')} of workers {'waits' if n == 1 else 'wait'}"
+            summary = f"{waits}, the longest for {span(one.waited_for)}, for a lock of {one.description}."
+            advice = f"End it, if it should not hold the lock: SELECT pg_terminate_backend({one.pid})."
+            if one.pid is None:
+                advice = "COMMIT PREPARED or ROLLBACK PREPARED it: pg_prepared_xacts."
+            yield _found(
+                Code.LOCKED, bad, summary, advice, pid=one.pid, waiters=list(one.waiters), waited_for=one.waited_for
+            )
+
+
+_WAITS: Final = 10
+"""A statement that waits for a tenth of a threshold waits for a lock that will be held for that long."""
 
 
 def _backlog(of: Health, at: Thresholds) -> Iterator[Finding]:
@@ -512,6 +537,7 @@ MEASURED: Final = {
     "paused": "pauses",
     "quarantined": "quarantine",
     "bulk_writes": "bulk writes",
+    "locks": "locks that workers wait for",
     "longest": "longest running jobs",
     "latest": "latest failures",
 }
@@ -526,6 +552,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_quarantined, {"quarantined"}),
     (_bulk_writes, {"bulk_writes"}),
     (_waiting, {"queues", "waiting"}),
+    (_locks, {"locks"}),
     (_backlog, {"queues", "rates", "workers"}),
     (_retries, {"rates"}),
     (_running, {"running", "workers"}),

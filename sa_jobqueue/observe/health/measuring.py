@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +31,7 @@ from sa_jobqueue.observe.health.figures import (
     Horizon,
     IndexHealth,
     LateSchedule,
+    LockHolder,
     Paused,
     Quarantined,
     QueueDepth,
@@ -46,7 +46,8 @@ from sa_jobqueue.observe.health.figures import (
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.operations import WorkerStatus, get_job, list_job_types, list_queues, list_schedules, list_workers
-from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation
+from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, holder_of
+from sa_jobqueue.printable import shortened
 from sa_jobqueue.redaction import redacted_error
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, recent, storage
@@ -211,6 +212,7 @@ def measured(
         ),
         unserved=parts.read("unserved", lambda session: _unserved(session, model, heartbeat_timeout), []),
         waiting=parts.read("waiting", lambda session: _waiting(session, model, heartbeat_timeout, late), []),
+        locks=parts.read("locks", lambda session: _locks(session, model), []),
         paused=parts.read("paused", lambda session: list(_paused(session, model, now)), []),
         schedules=parts.read("schedules", lambda session: list(_late(session, model)), []),
         quarantined=parts.read("quarantined", lambda session: list(_quarantined(session, model, now)), []),
@@ -224,6 +226,19 @@ def measured(
 
 def _unserved(session: Session, model: type[JobMixin[Any]], heartbeat_timeout: timedelta) -> list[str]:
     return list(session.scalars(jobs.unserved_queues(model), {"ttl": heartbeat_timeout}))
+
+
+def _locks(session: Session, model: type[JobMixin[Any]]) -> list[LockHolder]:
+    return [
+        LockHolder(
+            pid=row["pid"] or None,
+            description=holder_of(row),
+            locked_for=row["locked_for"] or row["waited_for"],
+            waiters=row["waiters"],
+            waited_for=row["waited_for"],
+        )
+        for row in session.execute(storage.lock_holders(model)).mappings()
+    ]
 
 
 def _paused(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Paused]:
@@ -518,18 +533,6 @@ def _job_id(model: type[JobMixin[Any]], name: str | None) -> Any:
         return UUID(written)
     except ValueError:
         return None
-
-
-_LITERAL: Final = re.compile(r"'(?:[^']|'')*'?|\$(\w*)\$.*?(?:\$\1\$|$)|(?<![$])\b\d[\d.]*\b", re.DOTALL)
-_SHOWN: Final = 120
-
-
-def shortened(query: str | None) -> str | None:
-    """Return a query on one line without its literals, which may be private or a password. Pure."""
-    if query is None or query == "<insufficient privilege>":
-        return None
-    plain = " ".join(_LITERAL.sub("?", query).split())
-    return plain if len(plain) <= _SHOWN else f"{plain[: _SHOWN - 1]}…"
 
 
 def _since(instant: datetime | None, now: datetime) -> timedelta | None:
