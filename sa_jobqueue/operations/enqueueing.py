@@ -15,8 +15,19 @@ from operator import itemgetter
 from typing import Any, Final, TypeAlias, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import ARRAY, JSON, ClauseElement, ColumnElement, Connection, Dialect, Insert, event, inspect
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    ClauseElement,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Insert,
+    TwoPhaseTransaction,
+    event,
+    inspect,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
 from sqlalchemy.orm import Mapper, Session, SessionTransaction, object_session, scoped_session
 from sqlalchemy.orm.attributes import instance_state
 from sqlalchemy.types import TypeDecorator, TypeEngine
@@ -56,6 +67,8 @@ class _Look:
 
 # By transaction, not by session: a session that was closed without a commit is often reused.
 _pending: WeakKeyDictionary[SessionTransaction, dict[_Topic, _Look]] = WeakKeyDictionary()
+_looked: WeakKeyDictionary[Connection, dict[tuple[type[JobMixin[Any]], str], float]] = WeakKeyDictionary()
+"""The same of connections without a session. What a rollback leaves there makes the next commit look once too often."""
 
 
 @event.listens_for(Session, "before_flush")
@@ -126,6 +139,13 @@ def _look_again(session: Session) -> None:
             )
 
 
+def _look_again_on(connection: Connection) -> None:
+    since = time.monotonic() - LOOK_AGAIN_AFTER.total_seconds()
+    for (model, lane), at in _looked.pop(connection, {}).items():
+        if at < since:
+            connection.execute(notifications.notify_due(model), {"queue": lane})
+
+
 @event.listens_for(Session, "after_soft_rollback")
 def _discard_rolled_back(session: Session, previous: SessionTransaction) -> None:
     # A rollback to a savepoint discards the notifications sent within it.
@@ -154,15 +174,38 @@ def enqueue_one(session: Session, job: JobMixin[Any]) -> Any:
         if is_announced():
             announce(session, [job])
         connection = queue_connection(session, model)
-        columns = _columns(model)
-        for key, made in columns.defaults.items():
-            if key not in job.__dict__:
-                setattr(job, key, _made(key, made, job))
-        notifies = _is_to_notify(session, connection, model, job.queue, job.fairness_key)
-        statement, given = _insert_of(job, columns, notifies=notifies)
-        connection.execute(statement, given)
-    job._is_enqueued = True
+        _insert_one(connection, job, notifies=_is_to_notify(session, connection, model, job.queue, job.fairness_key))
     return job.id
+
+
+def _enqueue_on(connection: Connection, job: JobMixin[Any]) -> Any:
+    """Insert one job as `enqueue_one`, in the transaction of a connection, of which no session knows."""
+    require_postgresql(connection.dialect.name)
+    job.__jobqueue__.check_translation(connection.get_execution_options())
+    if job._blockers or is_announced():  # what these do belongs to a session
+        if not connection.in_transaction():
+            connection.begin()
+        with Session(connection, join_transaction_mode="rollback_only") as session:
+            job_id = enqueue_one(session, job)
+            session.commit()  # not the connection's transaction
+            return job_id
+    with translated():
+        # In each INSERT, for nothing tells of rollbacks to savepoints; PostgreSQL delivers equal notifications once.
+        notifies = not isinstance(connection.get_transaction(), TwoPhaseTransaction)
+        if notifies:
+            if not event.contains(connection, "commit", _look_again_on):
+                event.listen(connection, "commit", _look_again_on)
+            _looked.setdefault(connection, {})[type(job), _queue_key(job.queue, job.fairness_key)] = time.monotonic()
+        _insert_one(connection, job, notifies=notifies)
+    return job.id
+
+
+def _insert_one(connection: Connection, job: JobMixin[Any], *, notifies: bool) -> None:
+    columns = _columns(type(job))
+    _set_defaults(type(job), [job])
+    statement, given = _insert_of(job, columns, notifies=notifies)
+    connection.execute(statement, given)
+    job._is_enqueued = True
 
 
 def _insert_of(job: JobMixin[Any], columns: _Columns, *, notifies: bool) -> tuple[Insert, dict[str, Any]]:
@@ -197,12 +240,14 @@ def _insert_each(connection: Connection, kind: type[JobMixin[Any]], listed: Sequ
 
 
 def _insert(session: Any, job: JobMixin[Any]) -> Any:
-    given = session() if isinstance(session, scoped_session | async_scoped_session) else session
-    if isinstance(given, AsyncSession):
-        return given.run_sync(enqueue_one, job)
-    if not isinstance(given, Session):
-        raise InvalidOptionError("session", f"must be a Session or an AsyncSession, got {given!r}")
-    return enqueue_one(given, job)
+    match session() if isinstance(session, scoped_session | async_scoped_session) else session:
+        case AsyncSession() | AsyncConnection() as given:
+            return given.run_sync(_insert, job)
+        case Session() as given:
+            return enqueue_one(given, job)
+        case Connection() as given:
+            return _enqueue_on(given, job)
+    raise InvalidOptionError("session", f"must be a Session or a Connection, or one of asyncio, got {session!r}")
 
 
 Handler._insert = staticmethod(_insert)

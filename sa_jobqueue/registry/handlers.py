@@ -19,7 +19,8 @@ from typing import (
     overload,
 )
 
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 from typing_extensions import TypeVar
 
@@ -283,18 +284,23 @@ class Handler(Generic[InT, OutT, JobT]):
         return WaitFor(self.job(payload, **options), on_failure)
 
     @overload
-    def enqueue(self: _WithoutPayload[OutT, JobT], session: Session, payload: None = None, /, **options: Any) -> Any: ...
+    def enqueue(
+        self: _WithoutPayload[OutT, JobT], session: Session | Connection, payload: None = None, /, **options: Any
+    ) -> Any: ...
     @overload
     def enqueue(
-        self: _WithoutPayload[OutT, JobT], session: AsyncSession, payload: None = None, /, **options: Any
+        self: _WithoutPayload[OutT, JobT], session: AsyncSession | AsyncConnection, payload: None = None, /, **options: Any
     ) -> Coroutine[Any, Any, Any]: ...
     @overload
-    def enqueue(self, session: Session, payload: InT, /, **options: Any) -> Any: ...
+    def enqueue(self, session: Session | Connection, payload: InT, /, **options: Any) -> Any: ...
     @overload
-    def enqueue(self, session: AsyncSession, payload: InT, /, **options: Any) -> Coroutine[Any, Any, Any]: ...
+    def enqueue(
+        self, session: AsyncSession | AsyncConnection, payload: InT, /, **options: Any
+    ) -> Coroutine[Any, Any, Any]: ...
     def enqueue(self, session: Any, payload: Any = None, /, **options: Any) -> Any:
-        """Insert a job of this type in the session's transaction; return its id. With an `AsyncSession`, await the result.
+        """Insert a job of this type in the transaction of a session or connection; return its id.
 
+        `session`: a `Session` or `Connection`, or an `AsyncSession` or `AsyncConnection`, and then await the result.
         The cheapest way to enqueue one job: one statement, which also notifies workers, without an ORM object or mapper
         events. `options`: those of `job`.
         Changes: one row. Locks: only the new row.

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from sqlalchemy import Engine, event, func, select
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, InvalidPayloadError
+from sa_jobqueue.operations import enqueueing
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
@@ -189,3 +190,64 @@ async def test_handler_enqueue_accepts_every_kind_of_session(
     await scoped_async.remove()
     assert {first, second, third} < set(jobs.statuses())
     assert jobs.count() == 4
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "keys", "delay", "at", "past"])
+def test_a_connection_writes_the_same_row_as_a_session(engine: Engine, jobs: Jobs, options: dict[str, Any]) -> None:
+    with engine.begin() as connection:
+        by_connection = send.enqueue(connection, Order(id=7), **options)
+    with Session(engine) as session:
+        keys = {"deduplication_key": "l"} if "deduplication_key" in options else {}
+        by_session = send.enqueue(session, Order(id=7), **options | keys)
+        session.commit()
+    own = {"id", "chain_id", "changed_xid", "deduplication_key", "created_at", "scheduled_at", "expires_at"}
+    one, other = jobs.get(by_connection), jobs.get(by_session)
+    assert {name: one[name] for name in one if name not in own} == {name: other[name] for name in other if name not in own}
+
+
+def test_a_connection_commits_and_rolls_the_job_back(engine: Engine, jobs: Jobs) -> None:
+    with engine.connect() as connection:
+        kept = tidy.enqueue(connection)
+        connection.commit()
+        tidy.enqueue(connection)
+        connection.rollback()
+    with engine.connect() as connection:
+        assert connection.scalars(select(Job.__table__.c.id)).all() == [kept]
+
+
+def test_a_connection_takes_blockers_along(engine: Engine, jobs: Jobs) -> None:
+    with engine.connect() as connection:
+        waiting = tidy.enqueue(connection, blockers=[send.job(Order(id=7))])
+        connection.commit()
+    assert jobs.get(waiting)["status"] is JobStatus.BLOCKED
+
+
+async def test_an_async_connection_is_awaited(database_url: str, jobs: Jobs) -> None:
+    engine = create_async_engine(database_url)
+    async with engine.begin() as connection:
+        job_id = await send.enqueue(connection, Order(id=7))
+    await engine.dispose()
+    assert jobs.get(job_id)["type_name"] == "send"
+
+
+def test_a_connection_notifies_workers_once_as_a_session_does(engine: Engine, notifications: Notifications) -> None:
+    with Session(engine) as session:
+        send.enqueue(session, Order(id=7))
+        session.commit()
+    expected = notifications.seen()
+    with engine.begin() as connection:
+        send.enqueue(connection, Order(id=7))
+        send.enqueue(connection, Order(id=8))
+    assert notifications.seen() == expected
+
+
+def test_a_long_transaction_of_a_connection_looks_for_idle_workers_again(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueueing, "LOOK_AGAIN_AFTER", timedelta(0))
+    with counted(engine) as statements:
+        with engine.begin() as connection:
+            send.enqueue(connection, Order(id=7))
+        with engine.begin() as connection:
+            connection.execute(select(func.now()))
+    assert ["job_notify_due(" in statement for statement in statements] == [True, True, False]

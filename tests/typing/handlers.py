@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
 
-from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy import Connection
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue
@@ -109,10 +110,17 @@ jobs.handler("retried", retry=lambda attempt, error: None)
 jobs.handler("retried", retry=lambda attempt: timedelta(0))  # E: expected "RetryPolicy | None"
 
 
-async def enqueued(session: Session, asynchronous_session: AsyncSession) -> None:
+async def enqueued(
+    session: Session,
+    asynchronous_session: AsyncSession,
+    connection: Connection,
+    asynchronous_connection: AsyncConnection,
+) -> None:
     assert_type(plain.enqueue(session, Order(1), delay=timedelta(hours=1)), Any)
     assert_type(await plain.enqueue(asynchronous_session, Order(1)), Any)
     assert_type(tick.enqueue(session), Any)
+    assert_type(tick.enqueue(connection), Any)
+    assert_type(await plain.enqueue(asynchronous_connection, Order(1)), Any)
     assert_type(await sweep.enqueue(asynchronous_session), Any)
     plain.enqueue(asynchronous_session, Order(1))  # E: must be used
     plain.enqueue(session, 1)  # E: No overload variant
