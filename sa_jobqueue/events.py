@@ -194,6 +194,8 @@ class WorkerStarted:
     """The engine's URL, with the password masked and without query parameters."""
     schema_version: int = 0
     """Version of the database's tables."""
+    max_connections: int = 0
+    """The most connections that it opens: its own, and one for each running handler that takes a session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli import masked
 from sa_jobqueue.cli._options import load_model, load_object
-from sa_jobqueue.db.connections import Connections, unavailable
+from sa_jobqueue.db.connections import OWN_CONNECTIONS, Connections, unavailable
 from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, own_engine
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaMissingError
 from sa_jobqueue.maintenance import storage_settings
@@ -36,8 +36,6 @@ PATIENCE: Final = timedelta(seconds=10)
 MAX_SKEW: Final = timedelta(seconds=1)
 """Difference between the clocks of this machine and the server from which on it is reported."""
 DISTRIBUTION: Final = "sa-jobqueue"
-OWN_CONNECTIONS: Final = 9
-"""The most connections that a worker process opens beside those of its handlers' sessions."""
 
 _READ_BY_PSYCOPG: Final = ("client_encoding", "datestyle", "intervalstyle", "array_nulls")
 """Settings of `SETTINGS` that the application's own sessions need, because the driver reads no other values."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 from weakref import WeakSet
 
 import psycopg
@@ -22,6 +22,14 @@ from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.errors.drivers import RAW_ERRORS
 from sa_jobqueue.payloads import read_json
+
+POOL: Final = 7
+"""Connections of the engine that a worker's components share."""
+STEPS_POOL: Final = 4
+"""Connections of the engine that records steps."""
+OWN_CONNECTIONS: Final = POOL + STEPS_POOL + 2
+"""The most connections that a worker opens for itself, one for heartbeats and one for notifications included. Handlers'
+sessions take one each."""
 
 C = TypeVar("C", bound=psycopg.AsyncConnection[Any])
 

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue.db.connections import Connections
+from sa_jobqueue.db.connections import POOL, STEPS_POOL, Connections
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.events import ComponentFailed, EventBus, HeartbeatFailing, ProviderFailed, SettingsChanged
 from sa_jobqueue.registry.job_queue import JobQueue
@@ -68,9 +68,9 @@ class Assembly:
         self._options, self._events, self._signs = options, events, signs
         self._worker_id = worker_id
         self.can_listen = options.listen and not until_idle and connections.can_listen
-        self.engine = engine = connections.engine(7)
+        self.engine = engine = connections.engine(POOL)
         # Of its own, so that handlers with many steps do not delay claims and completions; opened by the first step.
-        self._steps_engine = connections.engine(4)
+        self._steps_engine = connections.engine(STEPS_POOL)
         signals = self._signals = Signals()
         quarantine = Quarantine(engine, model, worker_id, events)
         ownership = Ownership(engine, model, worker_id)

@@ -130,8 +130,9 @@ def describe(event: worker_events.Event) -> Record:
                 "handlers": list(event.handlers),
                 "database": event.database,
                 "schema_version": event.schema_version,
+                "max_connections": event.max_connections,
             }
-            words = "worker %s started queues=%s concurrency=%d handlers=%s database=%s schema_version=%d"
+            words = "worker %s started queues=%s concurrency=%d handlers=%s database=%s schema_version=%d max_connections=%d"
             return Record(logging.INFO, words, tuple(map(_listed, fields.values())), fields)
         case worker_events.SettingsChanged():
             paused = (", ".join(event.paused_queues) or "none", ", ".join(event.paused_types) or "none")

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import sessionmaker
 
 from sa_jobqueue import aio
-from sa_jobqueue.db.connections import Connections, check_reachable, unavailable
+from sa_jobqueue.db.connections import OWN_CONNECTIONS, Connections, check_reachable, unavailable
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.db.urls import read_url
 from sa_jobqueue.ddl import LATEST
@@ -262,6 +262,7 @@ class Worker:
                 handlers=tuple(sorted(self._identity.job_types)),
                 database=self._url.set(query={}).render_as_string(hide_password=True),
                 schema_version=schema_version,
+                max_connections=OWN_CONNECTIONS + parts.executor.concurrency,
             )
         )
         if connections.is_pooled:

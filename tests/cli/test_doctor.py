@@ -16,6 +16,7 @@ from sqlalchemy import Engine, create_engine, make_url, text
 from sa_jobqueue import Job
 from sa_jobqueue.cli import _doctor
 from sa_jobqueue.cli._doctor import Check, Status, examine
+from sa_jobqueue.db.connections import OWN_CONNECTIONS
 from sa_jobqueue.testing.databases import drop_database
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.contracts.packages import ROOT
@@ -219,15 +220,15 @@ def test_too_few_connections_are_found(engine: Engine, database_url: str) -> Non
     assert "connections" not in checks(database_url, role="producer")
     user = f"few_{uuid4().hex[:12]}"
     with engine.begin() as connection:
-        connection.execute(text(f"CREATE ROLE {user} LOGIN PASSWORD 'few' CONNECTION LIMIT 18"))
+        connection.execute(text(f"CREATE ROLE {user} LOGIN PASSWORD 'few' CONNECTION LIMIT 22"))
     url = make_url(database_url).set(username=user, password="few").render_as_string(hide_password=False)
     try:
         found = checks(url)["connections"]
         assert found.status is Status.WARNING
-        assert found.found.startswith(f"the CONNECTION LIMIT of role {user} allows 18, of which 0 are in use")
-        assert "up to 19" in found.found
+        assert found.found.startswith(f"the CONNECTION LIMIT of role {user} allows 22, of which 0 are in use")
+        assert "up to 23" in found.found
         with engine.begin() as connection:
-            connection.execute(text(f"ALTER ROLE {user} CONNECTION LIMIT 19"))
+            connection.execute(text(f"ALTER ROLE {user} CONNECTION LIMIT 23"))
         assert checks(url)["connections"].status is Status.OK
     finally:
         with engine.begin() as connection:
@@ -236,7 +237,7 @@ def test_too_few_connections_are_found(engine: Engine, database_url: str) -> Non
 
 def test_the_guide_states_how_many_connections_a_worker_opens() -> None:
     guide = (ROOT / "docs/guides/workers-in-production.md").read_text(encoding="utf-8")
-    assert f"at most `{_doctor.OWN_CONNECTIONS} + concurrency`" in guide
+    assert f"at most `{OWN_CONNECTIONS} + concurrency`" in guide
 
 
 def test_doctor_reports_missing_privileges(engine: Engine, database_url: str, run: Run) -> None:

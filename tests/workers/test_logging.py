@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, Worker
+from sa_jobqueue.db.connections import OWN_CONNECTIONS
 from tests.fixtures.workers import quick
 
 
@@ -28,7 +29,7 @@ async def test_a_worker_created_in_python_logs_its_start_and_each_attempt(
     await Worker(jobs, engine, options=quick()).run_until_idle()
     started = next(message for message in caplog.messages if " started " in message)
     assert "queues=default concurrency=10 handlers=send database=postgresql" in started
-    assert started.endswith("schema_version=1")
+    assert started.endswith(f"schema_version=1 max_connections={OWN_CONNECTIONS + 10}")
     assert sum("completed in" in message for message in caplog.messages) == 1
     assert "in send\n" in caplog.text
     assert "LookupError: no such order" in caplog.text
