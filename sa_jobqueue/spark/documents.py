@@ -63,7 +63,7 @@ def document(df: DataFrame, payload: Ours | Sequence[str] | None, *, is_typed: b
     """
     if payload is None or not isinstance(payload, (str, Column)):
         names = df.columns if payload is None else payload
-        columns = [(name, _named(df, name)) for name in names]
+        columns = [(name, named(df, name)) for name in names]
         rows = df.select(*(column.alias(name) for name, column in columns))
         fields = [
             (_exact(column, field.dataType, field.name, is_typed), field.name, _has_no_number(column, field.dataType))
@@ -71,7 +71,7 @@ def document(df: DataFrame, payload: Ours | Sequence[str] | None, *, is_typed: b
         ]
         text = F.to_json(F.struct(*(column.alias(name) for column, name, _ in fields)), _JSON)
         return _without(text, [condition for *_, condition in fields])
-    column = _named(df, payload) if isinstance(payload, str) else payload
+    column = named(df, payload) if isinstance(payload, str) else payload
     field = df.select(column).schema[0]
     if isinstance(field.dataType, StringType):
         return column
@@ -80,7 +80,7 @@ def document(df: DataFrame, payload: Ours | Sequence[str] | None, *, is_typed: b
     return _without(F.substring(listed, F.lit(2), F.length(listed) - 2), [_has_no_number(column, field.dataType)])
 
 
-def _named(df: DataFrame, name: str) -> Column:
+def named(df: DataFrame, name: str) -> Column:
     """Return a column by its name, which may have dots and backticks, or by a path into a struct."""
     return F.col("`" + name.replace("`", "``") + "`") if name in df.columns else F.col(name)
 

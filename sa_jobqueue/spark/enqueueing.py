@@ -25,10 +25,11 @@ from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.spark import writing
 from sa_jobqueue.spark.connections import connect, find_queue, load_object
-from sa_jobqueue.spark.documents import Ours, document
+from sa_jobqueue.spark.documents import Ours, document, named
 from sa_jobqueue.spark.options import OPTIONS, Options, Use, plain, read_options
 from sa_jobqueue.spark.progress import counted_tasks
 from sa_jobqueue.spark.sampling import check_payload
+from sa_jobqueue.spark.validation import check_on_failure
 from sa_jobqueue.spark.writing import WriteError
 from sa_jobqueue.tracing import current_traceparent
 
@@ -121,7 +122,7 @@ def enqueue(
         ("blockers", blockers),
     ):
         if column is not None:
-            columns[name] = F.col(column) if isinstance(column, str) else column
+            columns[name] = named(df, column) if isinstance(column, str) else column
     given = _with_options(given, options or {})
     written_by = df.sparkSession.conf.get("spark.app.name")
     for name, default in (("traceContext", current_traceparent()), ("writtenBy", written_by)):
@@ -137,7 +138,7 @@ def _with_options(given: dict[str, str], options: Mapping[str, str]) -> dict[str
     arguments = {plain(name) for name in given}
     for name in options:
         if plain(name) in arguments:
-            _refuse(name, "is an argument of enqueue; pass it as that, not in options")
+            _refuse(name, "is an argument, and given as that: leave it out of options")
     return given | dict(options)
 
 
@@ -202,8 +203,8 @@ def written(
     `write_id`: its name; for a stream, the id of the query, and `sequence` the number of the batch. `url`, `app`,
     `options`: see `enqueue`.
     """
-    given = dict(options or {}) | {name: value for name, value in (("url", url), ("app", app)) if value is not None}
-    return _written(_options(given), write_id, sequence)
+    given = {name: value for name, value in (("url", url), ("app", app)) if value is not None}
+    return _written(_options(_with_options(given, options or {})), write_id, sequence)
 
 
 def _written(options: Options, write_id: str, sequence: int) -> WriteResult | None:
@@ -225,7 +226,9 @@ def _constant(name: str, value: Any) -> Any:
     elif isinstance(value, timedelta):
         _check_due(delay=value)
         return value.total_seconds()
-    elif name != "on_failure":
+    elif name == "on_failure":
+        _check(check_on_failure, value)
+    else:
         _refuse(name, f"must be a timedelta or a column, got {value!r}")
     return value
 

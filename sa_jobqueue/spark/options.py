@@ -40,6 +40,13 @@ IGNORED: Final = frozenset({"path", "paths", "isuserspecifiedschema", "checkpoin
 """Options that Spark itself adds to a source."""
 
 
+NO_TABLE: Final = "a table of Spark's catalog loses its OPTIONS when it is read or written, so it cannot be a queue"
+IN_PLACE_OF_TABLE: Final = (
+    'read a CREATE TEMPORARY VIEW ... USING jobqueue OPTIONS (url "...", dataset "jobs"), and write a DataFrame, as in '
+    'spark.table(...).write.format("jobqueue").option("url", ...)'
+)
+
+
 REDACTION: Final = r"(?<=://)[^@\s/]*(?=@)|(?<=password=)[^&\s\"\\]+"
 """Value for `spark.sql.redaction.string.regex` that removes users and passwords from URLs, which Spark Connect writes to
 its event log."""
@@ -125,7 +132,7 @@ def seconds(name: str, given: str, *, longest: timedelta = timedelta(days=1)) ->
 
 
 def instant(name: str, given: str) -> datetime:
-    """Read a date or a time in ISO 8601; one without an offset is UTC."""
+    """Read a date or a time in ISO 8601; one without an offset is UTC, whatever the session's time zone."""
     try:
         read = datetime.fromisoformat(given.strip())
     except ValueError:
@@ -198,7 +205,10 @@ OPTIONS: Final = (
         partial(whole, low=1, high=10_000),
     ),
     Option(
-        "createdAfter", frozenset({Use.READ}), "Only rows created (enqueued, started, died) at or after this time.", instant
+        "createdAfter",
+        frozenset({Use.READ}),
+        "Only rows created (enqueued, started, died) at or after this time; UTC if it has no offset.",
+        instant,
     ),
     Option("createdBefore", frozenset({Use.READ}), "Only rows created before this time.", instant),
     Option("completedAfter", frozenset({Use.READ}), "Only rows ended (completed, resolved) at or after this time.", instant),
@@ -261,6 +271,8 @@ def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...
     of_use = {plain(option.name): option for option in known if use in option.uses}
     values = {option.name: option.default for option in of_use.values()}
     named: dict[str, str] = {}
+    if "path" in given and use in WRITING:
+        _refuse("path", f"save() and start() take none for a queue, got {given['path']!r}")
     for name, value in _with_dataset(given, of_use).items():
         key = plain(name)
         if key in IGNORED:
@@ -278,8 +290,18 @@ def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...
     return Options(use, values, frozenset(named))
 
 
+def refuse_table(given: Mapping[str, str]) -> None:
+    """Refuse to write without options, as INSERT INTO does: it would write to the database that the environment names."""
+    if not {plain(name) for name in given} - IGNORED:
+        _refuse("url", f"is missing, and so is every other option. {NO_TABLE}: {IN_PLACE_OF_TABLE}")
+
+
 def check_options(given: Mapping[str, str], *, known: tuple[Option, ...]) -> None:
     """Check options before the use is known: at least one use must accept all of them. Raises: InvalidOptionError."""
+    if "provider" in given:  # which Spark adds for a table, and only then
+        raise UnknownOptionError(
+            "provider", f"is no option: {NO_TABLE}. {IN_PLACE_OF_TABLE[0].upper()}{IN_PLACE_OF_TABLE[1:]}"
+        )
     names = {plain(option.name): option.name for option in known}
     for name in given:
         if plain(name) not in IGNORED | names.keys():
@@ -302,6 +324,8 @@ def _with_dataset(given: Mapping[str, str], of_use: Mapping[str, Option]) -> dic
     found = dict(given)
     path = found.get("path")
     if path and "dataset" in of_use:
+        if path not in DATASETS:
+            _refuse("path", f"must be one of {', '.join(DATASETS)} for load(), and save() takes none, got {path!r}")
         if "dataset" in found and found["dataset"] != path:
             _refuse("dataset", f"{found['dataset']!r} is given as an option and {path!r} to load()")
         found["dataset"] = path

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sa_jobqueue.spark import reading, streaming, writing
-from sa_jobqueue.spark.options import OPTIONS, Options, Use, check_options, read_options
+from sa_jobqueue.spark.options import OPTIONS, Options, Use, check_options, read_options, refuse_table
 
 KNOWN: Final = (*OPTIONS, *writing.OPTIONS)
 """All options, for every use."""
@@ -55,6 +55,7 @@ class JobQueueSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch."""
+        refuse_table(self._given.options)
         return writing.batch_writer(schema, self.use(Use.WRITE), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

@@ -74,6 +74,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 xid = now.xid if first is None else min(first, now.xid)
             elif starting != "latest":
                 xid = int(starting)
+                if xid > now.xid and not now.is_replica:
+                    raise InvalidOptionError(
+                        "startingXid", f"must be at most {now.xid}, below which all transactions of this cluster have ended"
+                    )
         return Offset(now.system, xid).as_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

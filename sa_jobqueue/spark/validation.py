@@ -131,7 +131,7 @@ class Checker:
         for name, check in (
             ("queue", partial(check_name, "queue")),
             ("fairness_key", check_fairness_key),
-            ("on_failure", _check_policy),
+            ("on_failure", check_on_failure),
         ):
             if name in given:
                 checked.columns[name] = _texts(given[name])
@@ -344,7 +344,8 @@ def _stored(kind: JobType, text: str | None, version: int | None, fairness_key: 
         raise InvalidPayloadError("input", str(error)) from error
 
 
-def _check_policy(value: Any) -> None:
+def check_on_failure(value: Any) -> None:
+    """Check the column `on_failure`. Raises: InvalidJobError."""
     WaitFor(None, on_failure=value)
 
 

@@ -309,6 +309,8 @@ def _prepare(schema: StructType, options: Options, *, overwrite: bool) -> Queue:
     Raises: InvalidOptionError, InvalidColumnError, SchemaError, DatabaseUnavailableError; UnknownJobTypeError for the
     option `type`. Nothing is written then.
     """
+    if overwrite and options.use is Use.STREAM_WRITE:
+        raise InvalidOptionError("outputMode", 'a queue is not overwritten: .outputMode("append") or .outputMode("update")')
     if overwrite:
         raise InvalidOptionError("mode", 'a queue is not overwritten: df.write.format("jobqueue").mode("append")')
     check_columns(schema, has_type=options["type"] is not None)

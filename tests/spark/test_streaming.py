@@ -63,6 +63,8 @@ def test_a_stream_starts_at_the_given_position(database_url: str) -> None:
     assert numbers([row for rows, _ in batches(stream(database_url), earliest) for row in rows]) == [1, 2, 3, 4]
     assert numbers([row for rows, _ in batches(stream(database_url), latest) for row in rows]) == [3, 4]
     assert numbers([row for rows, _ in batches(stream(database_url, startingXid=xid + 1)) for row in rows]) == [3, 4]
+    with pytest.raises(InvalidOptionError, match="startingXid: must be at most"):
+        stream(database_url, startingXid=xid + 1_000_000).initialOffset()
 
 
 def test_a_filtered_stream_without_rows_advances(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import enqueue as enqueue_job
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import list_rejected_rows
 from sa_jobqueue.registry.codecs import Codecs, opened
 from sa_jobqueue.spark import enqueue
@@ -85,8 +86,13 @@ def test_every_type_reaches_the_handler_as_from_the_handlers_own_job(
 
 
 def test_a_single_column_and_names_with_dots_keep_their_values(frame: DataFrame, database_url: str, engine: Engine) -> None:
+    keys = frame.select(F.lit(1).alias("n"), F.lit("k").alias("of.a`key"))
+    assert enqueue(keys, "any", payload=["n"], deduplication_key="of.a`key", url=database_url).enqueued == 1
+    assert received(engine) == [{"n": 1}]
     enqueue(frame, "any", payload="instant", url=database_url)
     enqueue(frame, "any", payload=["a.b", "instant"], url=database_url)
+    with pytest.raises(InvalidOptionError, match="on_failure: must be one of wait, fail, continue, got 'explode'"):
+        enqueue(frame, "any", payload="instant", on_failure="explode", url=database_url)
     instant = "2026-03-29T01:59:59.123457Z"
     assert sorted(received(engine), key=str) == [instant, {"a.b": 5, "instant": instant}]
 

@@ -27,6 +27,7 @@ from sa_jobqueue import Job, JobMixin
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.registry.codecs import opened
+from sa_jobqueue.spark import written
 from sa_jobqueue.spark.columns import InvalidColumnError
 from sa_jobqueue.spark.errors import UnknownOptionError
 from sa_jobqueue.spark.ids import Ids
@@ -275,6 +276,31 @@ def test_invalid_write_options_are_refused() -> None:
             JobQueueSource({"url": "postgresql://u@h/d", **options}).writer(StructType(), False)
     with pytest.raises(UnknownOptionError, match=r"writeId: is not an option of df\.writeStream"):
         JobQueueSource({"url": "postgresql://u@h/d", "writeId": "w"}).streamWriter(StructType(), False)
+
+
+def test_a_table_of_sparks_catalog_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SA_JOBQUEUE_URL", "postgresql://u@h/d")  # where it would write without a word
+    with pytest.raises(InvalidOptionError, match=r"url: is missing.*OPTIONS.*CREATE TEMPORARY VIEW"):
+        JobQueueSource({}).writer(StructType([StructField("type_name", TEXT)]), False)
+    with pytest.raises(UnknownOptionError, match=r"provider: .*OPTIONS.*CREATE TEMPORARY VIEW") as raised:
+        JobQueueSource({"provider": "jobqueue", "url": "postgresql://u:secret@h/d", "dataset": "jobs"})
+    assert "secret" not in str(raised.value)
+
+
+def test_a_path_and_a_whole_result_are_refused() -> None:
+    url = "postgresql://u@h/d"
+    for path, reason in (("some/where", r"path: must be one of jobs.*save\(\) takes none"), ("jobs", r"path: save\(\)")):
+        with pytest.raises(InvalidOptionError, match=reason):
+            JobQueueSource({"url": url, "path": path}).writer(StructType(), False)
+    with pytest.raises(InvalidOptionError, match=r'outputMode: a queue is not overwritten: .outputMode\("append"\)'):
+        JobQueueSource({"url": url}).streamWriter(StructType(), True)
+
+
+def test_what_is_given_once_as_an_argument_is_not_given_again(database_url: str) -> None:
+    for options in ({"url": "postgresql://u@h/other"}, {"URL": "postgresql://u@h/other"}):
+        with pytest.raises(InvalidOptionError, match="is an argument"):
+            written(database_url, "nightly", options=options)
+    assert written(None, "nightly", options={"url": database_url}) is None
 
 
 @both_servers
