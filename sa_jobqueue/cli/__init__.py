@@ -20,38 +20,50 @@ from sa_jobqueue import __version__
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.printable import printable
 
-_COMMANDS: Final = {
-    "worker": ("sa_jobqueue.cli.worker:worker", "Run jobs with an application's handlers."),
-    "workers": ("sa_jobqueue.cli.workers:workers", "List workers, drain them, or change their concurrency."),
-    "queues": ("sa_jobqueue.cli.queues:queues", "List, pause and resume queues, and set their limits."),
-    "types": ("sa_jobqueue.cli.types:types", "List, pause and resume job types, and set their limits."),
-    "jobs": ("sa_jobqueue.cli.jobs:jobs", "List, show, retry and cancel jobs, and change their priority."),
-    "enqueue": ("sa_jobqueue.cli.enqueue:enqueue", "Enqueue one job."),
-    "events": ("sa_jobqueue.cli.events:events", "Send the events that jobs wait for, and list them."),
-    "chains": ("sa_jobqueue.cli.chains:chains", "List, show, cancel and delete chains."),
-    "schedules": ("sa_jobqueue.cli.schedules:schedules", "List, pause, resume, run and synchronize schedules."),
-    "explain": ("sa_jobqueue.cli.explain:explain", "Explain why a job is not running."),
-    "trace": ("sa_jobqueue.cli.trace:trace", "Show the attempts of a chain as a tree, with times."),
-    "health": ("sa_jobqueue.cli.health:health", "Report problems of the queue, with its figures."),
-    "dashboard": ("sa_jobqueue.cli.dashboard:dashboard", "Serve the dashboard to a browser."),
-    "exporter": ("sa_jobqueue.cli.exporter:exporter", "Serve the queue's metrics to Prometheus."),
-    "dashboards": ("sa_jobqueue.cli.dashboards:dashboards", "Write a Grafana dashboard and Prometheus alert rules."),
-    "dead-letters": ("sa_jobqueue.cli.dead_letters:dead_letters", "List, group, redrive, dismiss and prune dead letters."),
-    "audit": ("sa_jobqueue.cli.audit:audit", "List what operators changed, and who did it."),
-    "archive": ("sa_jobqueue.cli.archive:archive", "Move finished chains to Parquet files."),
-    "optimize": ("sa_jobqueue.cli.maintenance:optimize", "Vacuum tables and rebuild indexes that need it."),
-    "vacuum": ("sa_jobqueue.cli.maintenance:vacuum", "Vacuum the tables, and show what holds back the xmin horizon."),
-    "reindex": ("sa_jobqueue.cli.maintenance:reindex", "Rebuild indexes concurrently."),
-    "prune": ("sa_jobqueue.cli.prune:prune", "Delete chains that ended before a given age."),
-    "writes": ("sa_jobqueue.cli.writes:writes", "List bulk writes, show their rejected rows, and prune the ledger."),
-    "report": ("sa_jobqueue.cli.report:report", "Create an HTML report of a queue's history."),
-    "migrate": ("sa_jobqueue.cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
-    "grants": ("sa_jobqueue.cli.grants:grants", "Print or create database roles with the least privileges."),
-    "import": ("sa_jobqueue.cli.imports:import_", "Move the waiting jobs of procrastinate or pgqueuer to this queue."),
-    "doctor": ("sa_jobqueue.cli.doctor:doctor", "Check an installation, and print what to change."),
-    "postgres": ("sa_jobqueue.cli.postgres:postgres", "Run a PostgreSQL server for development."),
-    "demo": ("sa_jobqueue.cli.demo.command:demo", "Run a demo: a database, workers, and a kill -9."),
+_SECTIONS: Final = {
+    "Run": {
+        "worker": ("worker:worker", "Run jobs with an application's handlers."),
+        "dashboard": ("dashboard:dashboard", "Serve the dashboard to a browser."),
+        "exporter": ("exporter:exporter", "Serve the queue's metrics to Prometheus."),
+        "postgres": ("postgres:postgres", "Run a PostgreSQL server for development."),
+        "demo": ("demo.command:demo", "Run a demo: a database, workers, and a kill -9."),
+    },
+    "Look": {
+        "health": ("health:health", "Report problems of the queue, with its figures."),
+        "explain": ("explain:explain", "Explain why a job is not running."),
+        "trace": ("trace:trace", "Show the attempts of a chain as a tree, with times."),
+        "audit": ("audit:audit", "List what operators changed, and who did it."),
+        "report": ("report:report", "Create an HTML report of a queue's history."),
+    },
+    "Act": {
+        "enqueue": ("enqueue:enqueue", "Enqueue one job."),
+        "jobs": ("jobs:jobs", "List, show, retry and cancel jobs, and change their priority."),
+        "chains": ("chains:chains", "List, show, cancel and delete chains."),
+        "dead-letters": ("dead_letters:dead_letters", "List, group, redrive, dismiss and prune dead letters."),
+        "events": ("events:events", "Send the events that jobs wait for, and list them."),
+    },
+    "Operate": {
+        "queues": ("queues:queues", "List, pause and resume queues, and set their limits."),
+        "types": ("types:types", "List, pause and resume job types, and set their limits."),
+        "schedules": ("schedules:schedules", "List, pause, resume, run and synchronize schedules."),
+        "workers": ("workers:workers", "List workers, drain them, or change their concurrency."),
+        "prune": ("prune:prune", "Delete chains that ended before a given age."),
+        "archive": ("archive:archive", "Move finished chains to Parquet files."),
+        "writes": ("writes:writes", "List bulk writes, show their rejected rows, and prune the ledger."),
+        "optimize": ("maintenance:optimize", "Vacuum tables and rebuild indexes that need it."),
+        "vacuum": ("maintenance:vacuum", "Vacuum the tables, and show what holds back the xmin horizon."),
+        "reindex": ("maintenance:reindex", "Rebuild indexes concurrently."),
+    },
+    "Set up": {
+        "doctor": ("doctor:doctor", "Check an installation, and print what to change."),
+        "migrate": ("migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
+        "grants": ("grants:grants", "Print or create database roles with the least privileges."),
+        "grafana": ("grafana:grafana", "Write a Grafana dashboard and Prometheus alert rules."),
+        "import": ("imports:import_", "Move the waiting jobs of procrastinate or pgqueuer to this queue."),
+    },
 }
+"""The commands by section of the help: the module and attribute below this package, and the help line."""
+_COMMANDS: Final = {name: place for section in _SECTIONS.values() for name, (place, _) in section.items()}
 
 # Up to the last @: a password may contain one that should have been quoted.
 _PASSWORD: Final = re.compile(r"(://[^\s:/'\"]*:)[^\s'\"]*@")
@@ -69,14 +81,16 @@ class LazyGroup(click.Group):
         """Import and return a command; None if there is no such command."""
         if cmd_name not in _COMMANDS:
             return None
-        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        module, _, attribute = _COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(import_module(f"{__name__}.{module}"), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the name and help line of each command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in _COMMANDS.items()])
+        """Write the name and help line of each command, by section."""
+        width = max(map(len, _COMMANDS))
+        for section, commands in _SECTIONS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Run a command. What the terminal's encoding does not have is shown as a question mark."""

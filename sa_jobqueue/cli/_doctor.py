@@ -14,6 +14,8 @@ from importlib import metadata
 from typing import Any, Final
 
 import click
+from packaging.requirements import Requirement
+from packaging.version import InvalidVersion
 from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, text
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.orm import Session
@@ -51,7 +53,7 @@ class Status(StrEnum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Check:
     """Result of one check, and what to change."""
 
@@ -61,60 +63,66 @@ class Check:
     advice: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    setting: str
-    is_bad: Callable[[str], bool]
-    status: Status
-    why: str
+def _ok(name: str, found: str) -> Check:
+    return Check(name, Status.OK, found)
 
 
-_OFF: Final = "off".__eq__
-_ON: Final = "on".__eq__
-_SET: Final = lambda value: value not in {"0", ""}  # noqa: E731 - one of several predicates
-_SERVER_RULES: Final = (
-    _Rule("fsync", _OFF, Status.ERROR, "a crash of the server can lose and corrupt data: set fsync = on"),
-    _Rule("full_page_writes", _OFF, Status.ERROR, "a crash of the server can corrupt data: set full_page_writes = on"),
-    _Rule("autovacuum", _OFF, Status.ERROR, "dead rows pile up and claims become slow: set autovacuum = on"),
-    _Rule("track_counts", _OFF, Status.ERROR, "autovacuum needs the statistics: set track_counts = on"),
-    _Rule(
-        *("synchronous_commit", _OFF, Status.WARNING),
+def _warning(name: str, found: str, advice: str) -> Check:
+    return Check(name, Status.WARNING, found, advice)
+
+
+def _error(name: str, found: str, advice: str) -> Check:
+    return Check(name, Status.ERROR, found, advice)
+
+
+_FATAL: Final = {
+    *("fsync", "full_page_writes", "autovacuum", "track_counts", "default_transaction_read_only", "session_replication_role")
+}
+"""Settings of the server with which the queue does not work or loses jobs; the others put something at risk."""
+_SERVER: Final[dict[str, tuple[set[str], str]]] = {
+    "fsync": ({"on"}, "a crash of the server can lose and corrupt data: set fsync = on"),
+    "full_page_writes": ({"on"}, "a crash of the server can corrupt data: set full_page_writes = on"),
+    "autovacuum": ({"on"}, "dead rows pile up and claims become slow: set autovacuum = on"),
+    "track_counts": ({"on"}, "autovacuum needs the statistics: set track_counts = on"),
+    "synchronous_commit": (
+        {"on", "local", "remote_write", "remote_apply"},
         "a crash of the server loses the jobs and completions of the last moments: set it to on for the roles that enqueue",
     ),
-    _Rule(
-        *("default_transaction_read_only", _ON, Status.ERROR),
+    "default_transaction_read_only": (
+        {"off"},
         "neither producers nor workers can write: turn it off for this database and role",
     ),
-    _Rule(
-        *("transaction_timeout", _SET, Status.WARNING),
+    "transaction_timeout": (
+        {"0"},
         "it ends the transactions of handlers that take longer: set it to 0 for the worker's role",
     ),
-    _Rule(
-        *("idle_in_transaction_session_timeout", _SET, Status.WARNING),
+    "idle_in_transaction_session_timeout": (
+        {"0"},
         "it ends handlers that use their session and then compute for longer: set it to 0 for the worker's role",
     ),
-    _Rule(
-        *("statement_timeout", _SET, Status.WARNING),
+    "statement_timeout": (
+        {"0"},
         "it ends statements of handlers and of commands that take longer: set it to 0 for the worker's role",
     ),
-    _Rule(
-        *("lock_timeout", _SET, Status.WARNING),
+    "lock_timeout": (
+        {"0"},
         "it ends statements of handlers that wait for a lock for longer: set it to 0 for the worker's role",
     ),
-    _Rule(
-        *("idle_session_timeout", _SET, Status.WARNING),
+    "idle_session_timeout": (
+        {"0"},
         "it closes idle connections in the application's pool: set it to 0, or create the engine with pool_pre_ping=True",
     ),
-    _Rule(
-        *("default_transaction_isolation", "read committed".__ne__, Status.WARNING),
+    "default_transaction_isolation": (
+        {"read committed"},
         "transactions of handlers can fail with serialization errors, and enqueueing with a deduplication key with "
         "StaleSnapshotError: set it to 'read committed', or retry these transactions",
     ),
-    _Rule(
-        *("session_replication_role", "origin".__ne__, Status.ERROR),
+    "session_replication_role": (
+        {"origin"},
         "the triggers that check the queue's tables do not run: set it to origin",
     ),
-)
+}
+"""The values that each setting of the server may have, and what happens with others and is to be done about it."""
 
 
 def application(path: str | None, role: str) -> tuple[list[Check], type[JobMixin[Any]] | None]:
@@ -128,33 +136,22 @@ def application(path: str | None, role: str) -> tuple[list[Check], type[JobMixin
         found, model = load_object(path), load_model(path)
     except click.UsageError as error:
         advice = "pass the module and the name of your JobQueue as --app MODULE:ATTRIBUTE; run it where the worker runs"
-        return [Check(name="application", status=Status.ERROR, found=error.message, advice=advice)], None
+        return [_error("application", error.message, advice)], None
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         reason = traceback.format_exception_only(error)[-1].strip().partition("\n")[0]
         module = path.partition(":")[0]
-        return [
-            Check(
-                name="application",
-                status=Status.ERROR,
-                found=f"module {module!r} cannot be imported: {masked(reason)} ({last.filename}:{last.lineno})",
-                advice=f"correct it until python -c 'import {module}' works, with the worker's environment variables",
-            )
-        ], None
+        why = f"module {module!r} cannot be imported: {masked(reason)} ({last.filename}:{last.lineno})"
+        advice = f"correct it until python -c 'import {module}' works, with the worker's environment variables"
+        return [_error("application", why, advice)], None
     if not isinstance(found, JobQueue):
-        return [Check(name="application", status=Status.OK, found=f"{path} is a Job model")], model
+        return [_ok("application", f"{path} is a Job model")], model
     names = [handler.name for handler in found]
     if not names and role == "worker":
-        return [
-            Check(
-                name="application",
-                status=Status.WARNING,
-                found=f"{path} has no handlers",
-                advice="import the modules that define them beside the JobQueue, or pass them to the worker as --import",
-            )
-        ], model
+        advice = "import the modules that define them beside the JobQueue, or pass them to the worker as --import"
+        return [_warning("application", f"{path} has no handlers", advice)], model
     listed = f"{path}: handlers {', '.join(sorted(names)) or 'none'}; queues {', '.join(found.queues) or 'none'}"
-    return [Check(name="application", status=Status.OK, found=listed)], model
+    return [_ok("application", listed)], model
 
 
 def examine(
@@ -174,12 +171,9 @@ def examine(
     try:
         connection = engine.connect()
     except (ArgumentError, DBAPIError) as error:
-        yield Check(
-            name="connection",
-            status=Status.ERROR,
-            found=_reason(unavailable(error, url) if isinstance(error, DBAPIError) else error),
-            advice="check the URL, the network and pg_hba.conf; a pooler must be in transaction or session mode",
-        )
+        reason = _reason(unavailable(error, url) if isinstance(error, DBAPIError) else error)
+        advice = "check the URL, the network and pg_hba.conf; a pooler must be in transaction or session mode"
+        yield _error("connection", reason, advice)
         return
     has_tables = False
     with connection:
@@ -202,12 +196,8 @@ def _tried(name: str, check: Callable[[], Check]) -> Check:
     try:
         return check()
     except (DBAPIError, JobQueueError) as error:
-        return Check(
-            name=name,
-            status=Status.ERROR,
-            found=f"could not be checked: {_reason(error)}",
-            advice="remove the cause that the database names, and run the command again",
-        )
+        advice = "remove the cause that the database names, and run the command again"
+        return _error(name, f"could not be checked: {_reason(error)}", advice)
 
 
 def _reason(error: Exception) -> str:
@@ -217,60 +207,34 @@ def _reason(error: Exception) -> str:
 
 def versions() -> Check:
     """Compare the installed packages with what this release needs and was tested with."""
-    found, wrong, advice = [f"Python {platform.python_version()}"], [], []
+    python, wrong, advice = f"Python {platform.python_version()}", [], []
     try:
-        needed = metadata.requires(DISTRIBUTION) or []
+        needed = [Requirement(one) for one in metadata.requires(DISTRIBUTION) or []]
         about = metadata.metadata(DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        return Check(
-            name="versions",
-            status=Status.WARNING,
-            found=f"{found[0]}; {DISTRIBUTION} is imported but not installed, so its requirements are unknown",
-            advice="install the package from its checkout or its wheel",
-        )
-    found.append(f"{DISTRIBUTION} {about['Version']}")
-    for requirement in needed:
-        match = re.match(r"([\w.-]+)(?:\[[^\]]*\])?\s*([<>=!,.\d]+)$", requirement)
-        if match is None:
-            continue  # of an extra
-        name, bounds = match.groups()
+        unknown = f"{python}; {DISTRIBUTION} is imported but not installed, so its requirements are unknown"
+        return _warning("versions", unknown, "install the package from its checkout or its wheel")
+    found = [python, f"{DISTRIBUTION} {about['Version']}"]
+    for one in needed:
+        if one.marker is not None and not one.marker.evaluate({"extra": ""}):
+            continue
         try:
-            version = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            version = "missing"
-        found.append(f"{name} {version}")
-        if not _is_within(version, bounds):
-            wrong.append(f"{name} {version} is not {bounds}")
-            advice.append(f"python -m pip install '{name}{bounds}'")
+            version = metadata.version(one.name)
+            fits = one.specifier.contains(version, prereleases=True)
+        except (metadata.PackageNotFoundError, InvalidVersion):
+            version, fits = "missing", False
+        found.append(f"{one.name} {version}")
+        if not fits:
+            wrong.append(f"{one.name} {version} is not {one.specifier}")
+            advice.append(f"python -m pip install '{one.name}{one.specifier}'")
+    if wrong:
+        return _error("versions", "; ".join(wrong), "; ".join(advice))
     tested = [re.findall(r":: 3\.(\d+)$", one) for one in about.get_all("Classifier") or []]
     newest = max(int(minor) for found_in in tested for minor in found_in)
-    if not wrong and int(platform.python_version_tuple()[1]) > newest:
-        return Check(
-            name="versions",
-            status=Status.WARNING,
-            found=f"{', '.join(found)}; not tested with Python newer than 3.{newest}",
-            advice=f"use Python 3.{newest}",
-        )
-    return Check(
-        name="versions",
-        status=Status.ERROR if wrong else Status.OK,
-        found="; ".join(wrong) or ", ".join(found),
-        advice="; ".join(advice),
-    )
-
-
-def _is_within(version: str, bounds: str) -> bool:
-    if not version[0].isdigit():
-        return False
-    own = _release(version)
-    lower = [_release(one) for one in re.findall(r">=([\d.]+)", bounds)]
-    upper = [_release(one) for one in re.findall(r"<([\d.]+)", bounds)]
-    return all(own >= one for one in lower) and all(own < one for one in upper)
-
-
-def _release(version: str) -> tuple[int, ...]:
-    release = re.match(r"[\d.]+", version)
-    return tuple(int(part) for part in release[0].strip(".").split(".")) if release else ()
+    if int(platform.python_version_tuple()[1]) > newest:
+        untested = f"{', '.join(found)}; not tested with Python newer than 3.{newest}"
+        return _warning("versions", untested, f"use Python 3.{newest}")
+    return _ok("versions", ", ".join(found))
 
 
 def _server(connection: Connection) -> Iterator[Check]:
@@ -278,45 +242,35 @@ def _server(connection: Connection) -> Iterator[Check]:
     yield _version(values)
     yield _primary(values)
     yield _encoding(values)
-    wrong = [rule for rule in _SERVER_RULES if rule.is_bad(values.get(rule.setting, ""))]
-    yield Check(
-        name="settings",
-        status=max((rule.status for rule in wrong), key=list(Status).index, default=Status.OK),
-        found=", ".join(f"{rule.setting} = {values[rule.setting]}" for rule in wrong)
-        or "durability, autovacuum and timeouts as the queue needs them",
-        advice="; ".join(f"{rule.setting}: {rule.why}" for rule in wrong),
-    )
+    wrong = {name: values[name] for name, (good, _) in _SERVER.items() if values.get(name) not in {*good, None, ""}}
+    if wrong:
+        status = Status.ERROR if _FATAL & wrong.keys() else Status.WARNING
+        found = ", ".join(f"{name} = {value}" for name, value in wrong.items())
+        yield Check("settings", status, found, "; ".join(f"{name}: {_SERVER[name][1]}" for name in wrong))
+    else:
+        yield _ok("settings", "durability, autovacuum and timeouts as the queue needs them")
 
 
 def _version(values: Mapping[str, str]) -> Check:
-    too_old = int(values["server_version_num"]) < MIN_SERVER_VERSION
-    return Check(
-        name="server",
-        status=Status.ERROR if too_old else Status.OK,
-        found=f"PostgreSQL {values['server_version']}",
-        advice=f"upgrade to PostgreSQL {MIN_SERVER_VERSION // 10_000} or newer" if too_old else "",
-    )
+    found = f"PostgreSQL {values['server_version']}"
+    if int(values["server_version_num"]) < MIN_SERVER_VERSION:
+        return _error("server", found, f"upgrade to PostgreSQL {MIN_SERVER_VERSION // 10_000} or newer")
+    return _ok("server", found)
 
 
 def _primary(values: Mapping[str, str]) -> Check:
-    is_standby = values.get("in_hot_standby") == "on"
-    return Check(
-        name="primary",
-        status=Status.ERROR if is_standby else Status.OK,
-        found="this server is a standby and refuses writes" if is_standby else "this server accepts writes",
-        advice="name all servers in the URL and add target_session_attrs=read-write" if is_standby else "",
-    )
+    if values.get("in_hot_standby") == "on":
+        advice = "name all servers in the URL and add target_session_attrs=read-write"
+        return _error("primary", "this server is a standby and refuses writes", advice)
+    return _ok("primary", "this server accepts writes")
 
 
 def _encoding(values: Mapping[str, str]) -> Check:
-    name = values["server_encoding"]
-    is_utf8 = name == "UTF8"
-    return Check(
-        name="encoding",
-        status=Status.OK if is_utf8 else Status.ERROR,
-        found=f"the database's encoding is {name}",
-        advice="" if is_utf8 else "workers and migrations refuse it: create the database with ENCODING 'UTF8'",
-    )
+    found = f"the database's encoding is {values['server_encoding']}"
+    if values["server_encoding"] != "UTF8":
+        advice = "workers and migrations refuse it: create the database with ENCODING 'UTF8'"
+        return _error("encoding", found, advice)
+    return _ok("encoding", found)
 
 
 def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
@@ -328,13 +282,10 @@ def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
     skew = max(timedelta(0), abs(ahead) - (after - before) / 2)
     side = "ahead of" if ahead > timedelta(0) else "behind"
     if skew <= MAX_SKEW:
-        return Check(name="clock", status=Status.OK, found="this machine's clock agrees with the server's")
-    return Check(
-        name="clock",
-        status=Status.WARNING,
-        found=f"this machine's clock is {skew.total_seconds():,.0f} s {side} the server's",
-        advice="times that the application computes (scheduled_at, expires_at) are off by as much: use NTP on both",
-    )
+        return _ok("clock", "this machine's clock agrees with the server's")
+    found = f"this machine's clock is {skew.total_seconds():,.0f} s {side} the server's"
+    advice = "times that the application computes (scheduled_at, expires_at) are off by as much: use NTP on both"
+    return _warning("clock", found, advice)
 
 
 def schema(connection: Connection, model: type[JobMixin[Any]], role: str) -> Check:
@@ -348,17 +299,11 @@ def schema(connection: Connection, model: type[JobMixin[Any]], role: str) -> Che
         if isinstance(error, SchemaMissingError) and (elsewhere := _elsewhere(connection, model, role)):
             return elsewhere
         found, _, advice = str(error).partition(": ")
-        return Check(name="schema", status=Status.ERROR, found=found, advice=advice)
+        return _error("schema", found, advice)
     except DBAPIError as error:
-        return Check(
-            name="schema",
-            status=Status.ERROR,
-            found=f"{name} cannot be looked at: {_reason(error)}",
-            advice="grant the role its rights: sa-jobqueue grants --apply",
-        )
-    if incomplete := _incomplete(connection, model):
-        return incomplete
-    return Check(name="schema", status=Status.OK, found=f"{name} is of version {version}")
+        reason = f"{name} cannot be looked at: {_reason(error)}"
+        return _error("schema", reason, "grant the role its rights: sa-jobqueue grants --apply")
+    return _incomplete(connection, model) or _ok("schema", f"{name} is of version {version}")
 
 
 def _elsewhere(connection: Connection, model: type[JobMixin[Any]], role: str) -> Check | None:
@@ -376,27 +321,23 @@ def _elsewhere(connection: Connection, model: type[JobMixin[Any]], role: str) ->
     if found is None:
         return None
     if found.relname != layout.name("job"):
-        return Check(
-            name="schema",
-            status=Status.ERROR,
-            found=f"table job does not exist; {found.nspname}.{found.relname} is the table of another model",
-            advice="pass the JobQueue with that model as --app; if that is another queue, run the application's migrations",
+        reason = f"table job does not exist; {found.nspname}.{found.relname} is the table of another model"
+        advice = "pass the JobQueue with that model as --app; if that is another queue, run the application's migrations"
+    elif not found.is_usable:
+        reason = f"role {found.role} has no USAGE on schema {found.nspname}, which has the tables"
+        advice = _grant_advice(role_names()[role], found.role)
+    elif layout.schema:
+        reason = (
+            f"table {layout.name('job')} is in schema {found.nspname}, and not in {layout.schema}, the model's queue_schema"
         )
-    if not found.is_usable:
-        return Check(
-            name="schema",
-            status=Status.ERROR,
-            found=f"role {found.role} has no USAGE on schema {found.nspname}, which has the tables",
-            advice=_grant_advice(role_names()[role], found.role),
+        advice = f"set queue_schema = {found.nspname!r} on the model and pass --app"
+    else:
+        reason = f"table {layout.name('job')} is in schema {found.nspname}, and not in search_path = {found.path}"
+        advice = (
+            f"set queue_schema = {found.nspname!r} on the model and pass --app, or "
+            f'ALTER ROLE "{found.role}" SET search_path = {found.nspname}'
         )
-    return Check(
-        name="schema",
-        status=Status.ERROR,
-        found=f"table {layout.name('job')} is in schema {found.nspname}, and not in "
-        + (f"{layout.schema}, the model's queue_schema" if layout.schema else f"search_path = {found.path}"),
-        advice=f"set queue_schema = {found.nspname!r} on the model and pass --app"
-        + ("" if layout.schema else f', or ALTER ROLE "{found.role}" SET search_path = {found.nspname}'),
-    )
+    return _error("schema", reason, advice)
 
 
 def _incomplete(connection: Connection, model: type[JobMixin[Any]]) -> Check | None:
@@ -404,12 +345,8 @@ def _incomplete(connection: Connection, model: type[JobMixin[Any]]) -> Check | N
     layout = model.__jobqueue__
     relations = [layout.qualified(noun) for noun in RIGHTS["observer"]]
     if names := ", ".join(_missing(connection, relations)):
-        return Check(
-            name="schema",
-            status=Status.ERROR,
-            found=f"{names} is missing: it was dropped by hand",
-            advice="create it again with its statements from sa-jobqueue migrate sql",
-        )
+        advice = "create it again with its statements from sa-jobqueue migrate sql"
+        return _error("schema", f"{names} is missing: it was dropped by hand", advice)
     disabled = connection.execute(
         text(
             "SELECT DISTINCT tgrelid::regclass::text FROM pg_trigger WHERE NOT tgisinternal AND tgenabled IN ('D', 'R') "
@@ -418,12 +355,8 @@ def _incomplete(connection: Connection, model: type[JobMixin[Any]]) -> Check | N
         {"names": relations},
     ).scalars()
     if tables := sorted(disabled):
-        return Check(
-            name="schema",
-            status=Status.ERROR,
-            found=f"triggers of {', '.join(tables)} are disabled, so illegal changes of jobs are not refused",
-            advice="; ".join(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in tables),
-        )
+        reason = f"triggers of {', '.join(tables)} are disabled, so illegal changes of jobs are not refused"
+        return _error("schema", reason, "; ".join(f"ALTER TABLE {table} ENABLE TRIGGER USER" for table in tables))
     return None
 
 
@@ -456,20 +389,12 @@ def privileges(connection: Connection, model: type[JobMixin[Any]], role: str) ->
             missing.setdefault(noun, []).append(right)
     member = role_names()[role]
     if missing:
-        return Check(
-            name="privileges",
-            status=Status.ERROR,
-            found=f"role {user} lacks " + "; ".join(f"{', '.join(rights)} on {noun}" for noun, rights in missing.items()),
-            advice=_grant_advice(member, user),
-        )
+        lacking = "; ".join(f"{', '.join(rights)} on {noun}" for noun, rights in missing.items())
+        return _error("privileges", f"role {user} lacks {lacking}", _grant_advice(member, user))
     if superuser:
-        return Check(
-            name="privileges",
-            status=Status.WARNING,
-            found=f"role {user} is a superuser",
-            advice=f"log in as a role that only has {member}: sa-jobqueue grants --apply",
-        )
-    return Check(name="privileges", status=Status.OK, found=f"role {user} has the rights of a {role}")
+        advice = f"log in as a role that only has {member}: sa-jobqueue grants --apply"
+        return _warning("privileges", f"role {user} is a superuser", advice)
+    return _ok("privileges", f"role {user} has the rights of a {role}")
 
 
 def _sessions(url: URL, listen_url: URL | None, engine: Engine, role: str) -> Iterator[Check]:
@@ -505,24 +430,14 @@ def _other_server(engine: Engine, listen_url: URL) -> str:
 
 def _pooler(connections: Connections, *, listen_url: URL | None, refused: str) -> Check:
     if refused:
-        return Check(
-            name="pooler",
-            status=Status.ERROR,
-            found=refused,
-            advice="pass the address of the PostgreSQL server itself, with the same database",
-        )
+        return _error("pooler", refused, "pass the address of the PostgreSQL server itself, with the same database")
     if not connections.is_pooled:
-        return Check(name="pooler", status=Status.OK, found="the URL leads to the server itself; LISTEN works")
-    if listen_url is None:
-        return Check(
-            name="pooler",
-            status=Status.WARNING,
-            found="the URL leads to a connection pooler; workers poll instead of listening",
-            advice="pass the server's own address as --listen-url; set prepare_threshold=None on the application's engine",
-        )
-    return Check(
-        name="pooler", status=Status.OK, found="the URL leads to a connection pooler; workers listen at --listen-url"
-    )
+        return _ok("pooler", "the URL leads to the server itself; LISTEN works")
+    if listen_url is not None:
+        return _ok("pooler", "the URL leads to a connection pooler; workers listen at --listen-url")
+    found = "the URL leads to a connection pooler; workers poll instead of listening"
+    advice = "pass the server's own address as --listen-url; set prepare_threshold=None on the application's engine"
+    return _warning("pooler", found, advice)
 
 
 def capacity(engine: Engine) -> Check:
@@ -533,13 +448,9 @@ def capacity(engine: Engine) -> Check:
     needed = OWN_CONNECTIONS + WorkerOptions().concurrency
     found = f"{setting} allows {most}, of which {used} are in use"
     if most - used >= needed:
-        return Check(name="connections", status=Status.OK, found=found)
-    return Check(
-        name="connections",
-        status=Status.WARNING,
-        found=f"{found}; a worker process opens up to {needed}, {OWN_CONNECTIONS} and one for each of its concurrency",
-        advice=f"raise {setting}, lower the workers' --concurrency, or connect through a pooler",
-    )
+        return _ok("connections", found)
+    found += f"; a worker process opens up to {needed}, {OWN_CONNECTIONS} and one for each of its concurrency"
+    return _warning("connections", found, f"raise {setting}, lower the workers' --concurrency, or connect through a pooler")
 
 
 _CAPACITY: Final = """\
@@ -565,40 +476,26 @@ FROM pg_database d, pg_roles WHERE d.datname = current_database() AND datconnlim
 
 def _application(url: URL) -> Check:
     """Check a session as the application opens it: without this library's settings."""
-    engine = create_engine(url, poolclass=NullPool)
-    try:
-        with engine.connect() as connection:
-            values = _settings(connection)
-    finally:
-        engine.dispose()
+    values = _settings_of(create_engine(url, poolclass=NullPool))
     wanted = {name: SETTINGS[name] for name in _READ_BY_PSYCOPG} | dict.fromkeys(_PLANS, "on")
     wrong = {name: values[name] for name, value in wanted.items() if not values[name].upper().startswith(value.upper())}
-    return Check(
-        name="sessions",
-        status=Status.WARNING if wrong else Status.OK,
-        found=", ".join(f"{name} = {value}" for name, value in wrong.items()) or "the application's sessions can be read",
-        advice="; ".join(f"set {name} to {wanted[name]} for the application's role" for name in wrong),
+    if not wrong:
+        return _ok("sessions", "the application's sessions can be read")
+    found = ", ".join(f"{name} = {value}" for name, value in wrong.items())
+    return _warning(
+        "sessions", found, "; ".join(f"set {name} to {wanted[name]} for the application's role" for name in wrong)
     )
 
 
 def _worker(connections: Connections) -> Check:
     """Check a session as a worker opens it: the planner's settings must hold in its statements."""
-    engine = connections.thread_engine()
-    try:
-        with engine.connect() as connection:
-            values = _settings(connection)
-    finally:
-        engine.dispose()
+    values = _settings_of(connections.thread_engine())
     wrong = {name: values[name] for name, value in GUARDS.items() if values[name] != value}
-    return Check(
-        name="planner",
-        status=Status.ERROR if wrong else Status.OK,
-        found=", ".join(f"{name} = {value} in a worker's session" for name, value in wrong.items())
-        or "a worker's sessions have its planner settings",
-        advice="find what changes settings after the login (an event trigger, a pooler's connect_query), and remove it"
-        if wrong
-        else "",
-    )
+    if not wrong:
+        return _ok("planner", "a worker's sessions have its planner settings")
+    found = ", ".join(f"{name} = {value} in a worker's session" for name, value in wrong.items())
+    advice = "find what changes settings after the login (an event trigger, a pooler's connect_query), and remove it"
+    return _error("planner", found, advice)
 
 
 def storage(engine: Engine, model: type[JobMixin[Any]]) -> Check:
@@ -618,12 +515,9 @@ def storage(engine: Engine, model: type[JobMixin[Any]]) -> Check:
     advice = [one.sql for one in changed]
     advice += [f"ALTER TABLE {table} RESET (autovacuum_enabled)" for table in off]
     advice += ["create the missing indexes again: sa-jobqueue migrate sql prints their statements"] if missing else []
-    return Check(
-        name="storage",
-        status=Status.WARNING if found else Status.OK,
-        found=", ".join(found) or "the tables have the storage parameters and indexes of the migrations",
-        advice="; ".join(advice),
-    )
+    if not found:
+        return _ok("storage", "the tables have the storage parameters and indexes of the migrations")
+    return _warning("storage", ", ".join(found), "; ".join(advice))
 
 
 _WITHOUT_AUTOVACUUM: Final = """\
@@ -631,6 +525,14 @@ SELECT c.oid::regclass::text FROM pg_class c, pg_options_to_table(c.reloptions)
 WHERE c.oid = ANY (CAST(CAST(:names AS text[]) AS regclass[])) AND option_name = 'autovacuum_enabled'
   AND NOT option_value::boolean
 ORDER BY 1"""
+
+
+def _settings_of(engine: Engine) -> dict[str, str]:
+    try:
+        with engine.connect() as connection:
+            return _settings(connection)
+    finally:
+        engine.dispose()
 
 
 def _settings(connection: Connection) -> dict[str, str]:

@@ -246,7 +246,16 @@ def with_database(command: Callable[Concatenate[Database, P], None]) -> Callable
     @app_option
     @functools.wraps(command)
     def call(url: str | None, app: str | None, *args: P.args, **kwargs: P.kwargs) -> None:
-        command(Database(parse_url(url), load_model(app)), *args, **kwargs)
+        database = Database(parse_url(url), load_model(app))
+        try:
+            command(database, *args, **kwargs)
+        except InvalidOptionError as error:
+            # Settings that belong together are one object of the library, and options with its name before theirs.
+            names = {error.option, error.option.replace("retention.", "retain_"), f"retry_{error.option}"}
+            for option in click.get_current_context().command.params:
+                if isinstance(option, click.Option) and option.name in names:
+                    raise click.UsageError(f"{option.opts[-1]}: {error.reason}") from error
+            raise
 
     return call
 
@@ -257,7 +266,9 @@ def parse_url(url: str | None) -> URL:
     Raises: click.UsageError, which never quotes the URL, as it may contain a password.
     """
     if not url:
-        raise click.UsageError(f"no database URL: set {URL_VARIABLE} or {FALLBACK_VARIABLE}, or pass --url")
+        raise click.UsageError(
+            f"no database URL: set {URL_VARIABLE} or {FALLBACK_VARIABLE}, or pass --url, such as postgresql://user@localhost/shop"
+        )
     try:
         return read_url(url, option="the database URL")
     except InvalidOptionError as error:

@@ -73,7 +73,7 @@ def enqueue(
     try:
         if isinstance(found, JobQueue):
             handler = found[type_name]
-            decoded = handler.job_type.input.decode("JSON", document)
+            decoded = handler.job_type.input.decode(f"payload of {type_name!r}", document)
             job: JobMixin[Any] = handler.job(decoded, delay=delay, at=at, **given)
         elif isinstance(found, type) and issubclass(found, JobMixin):
             job = found(type_name, document, delay=delay, at=at, **given)

@@ -92,8 +92,10 @@ class Limits:
         for name, setting in settings_of(type(self)).items():
             if (value := getattr(self, name)) is not getattr(type(self), name):  # the default needs no check
                 setting.check(name, value)
-        if (self.rate_limit is None) != (self.rate_period is None):
-            raise InvalidOptionError("rate_period", "must be set if and only if rate_limit is set")
+        if self.rate_limit is not None and self.rate_period is None:
+            raise InvalidOptionError("rate_period", "is needed with a rate limit, such as 1m")
+        if self.rate_limit is None and self.rate_period is not None:
+            raise InvalidOptionError("rate_period", "needs a rate limit")
         for name in ("rate_burst", "rate_algorithm"):
             if getattr(self, name) is not None and self.rate_limit is None:
                 raise InvalidOptionError(name, "needs rate_limit and rate_period")

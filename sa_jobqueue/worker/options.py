@@ -74,7 +74,9 @@ class WorkerOptions:
         for queue, limit in limits.items():
             if not isinstance(queue, str) or not _QUEUE.fullmatch(queue):
                 raise InvalidOptionError(
-                    "queues", f"{queue!r} is not a valid queue name; pass limits as a mapping: {{'reports': 2}}"
+                    "queues",
+                    f"{queue!r} is not a valid queue name, 1 to 100 of A-Z a-z 0-9 _ . : / -; "
+                    "pass limits as a mapping: {'reports': 2}",
                 )
             if limit is not None and (not isinstance(limit, int) or not 1 <= limit <= 10_000):
                 raise InvalidOptionError("queues", f"the limit of {queue!r} must be from 1 to 10,000, got {limit!r}")

@@ -34,7 +34,7 @@ ELSEWHERE = {
     "postgres": "it reads no database",
     "import pgqueuer": "it prints as the next: the same code",
     "import procrastinate": "tests/cli/test_import.py",
-    "dashboards": "it writes files that are ours",
+    "grafana": "it writes files that are ours",
     "grants": "it prints SQL and names of roles, checked by their own pattern",
     "migrate downgrade": "it deletes all of this",
     "migrate sql": "it reads no database",

@@ -35,6 +35,22 @@ def test_help_lists_the_commands_without_importing_them() -> None:
         assert command in done.stdout
 
 
+def test_help_groups_the_commands(run: Run) -> None:
+    shown = run("--help").stdout
+    assert [line for line in shown.splitlines() if line in {"Run:", "Look:", "Act:", "Operate:", "Set up:"}] == [
+        *("Run:", "Look:", "Act:", "Operate:", "Set up:")
+    ]
+    assert "Commands:" not in shown
+
+
+def test_an_error_names_the_option_as_it_is_typed(run: Run, jobs: Jobs) -> None:
+    error = run("queues", "set", "mail", "--rate-limit", 5, status=2).stderr
+    assert "Error: --rate-period: is needed with a rate limit, such as 1m" in error
+    error = run("jobs", "cancel", jobs.add(), "--by", "", status=2).stderr
+    assert "Error: --by: must be 1 to 200 printable characters" in error
+    run("queues", "show", "mail", status=1)
+
+
 def test_version_is_the_librarys(run: Run) -> None:
     assert run("--version").stdout.split()[-1] == __version__
 

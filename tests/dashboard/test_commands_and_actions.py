@@ -65,7 +65,7 @@ READS = {
         "explain",
     ),
     *("chains list", "chains progress", "chains show", "schedules explain", "schedules list", "schedules next"),
-    *("schedules show", "trace", "health", "dashboard", "exporter", "dashboards", "dead-letters groups"),
+    *("schedules show", "trace", "health", "dashboard", "exporter", "grafana", "dead-letters groups"),
     *("dead-letters list", "dead-letters show", "audit list", "writes list", "writes show", "report", "migrate sql"),
     *("migrate version", "grants", "doctor"),
 }

@@ -62,10 +62,10 @@ def test_queues_are_configured_paused_and_resumed(run: Run) -> None:
     settings = document(run("queues", "set", "other", "--retry-factor", "3", "--json"))
     assert (settings["retry_base"], settings["retry_factor"], settings["retry_cap"]) == (5, 3, 60)
     assert "--retry-base" in run("queues", "set", "other", "--retry-base", "soon", status=2).stderr
-    run("queues", "set", "other", "--retry-cap", "1s", status=1)
+    run("queues", "set", "other", "--retry-cap", "1s", status=2)
     assert document(run("queues", "set", "other", "--retry-base", "none", "--json"))["retry_cap"] is None
     for wrong in (["--weight", "0"], ["--global-concurrency", "0"], ["--rate-limit", "5"], ["--retain-dead", "99999d"]):
-        run("queues", "set", "mail", *wrong, status=1)
+        run("queues", "set", "mail", *wrong, status=2)
     unreadable = {"global-concurrency": "many", "rate-period": "nan", "retain-dead": "30", "concurrency-per-key": "1.5"}
     for option, given in unreadable.items():
         assert f"'--{option}'" in run("queues", "set", "mail", f"--{option}", given, status=2).stderr

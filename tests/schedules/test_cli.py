@@ -58,7 +58,7 @@ def test_schedules_are_paused_resumed_run_and_deleted(run: Run, engine: Engine) 
     span = ["--since", "2026-03-28", "--until", "2026-03-31"]
     assert "3 jobs enqueued" in run("schedules", "run", "nightly", *span).stdout
     assert "0 jobs enqueued" in run("schedules", "run", "nightly", *span).stdout
-    assert "since: " in run("schedules", "run", "nightly", "--since", "2026-03-28", status=1).stderr
+    assert "--since: " in run("schedules", "run", "nightly", "--since", "2026-03-28", status=2).stderr
     assert document(run("schedules", "resume", "nightly", "--json")) == {"resumed": ["nightly"]}
     shown = document(run("schedules", "show", "nightly", "--json"))
     assert shown["paused_at"] is None

@@ -50,7 +50,7 @@ def targets(dashboard: Any) -> Iterator[tuple[str, str]]:
 
 
 def test_alert_rules_are_valid_and_each_fires_only_when_it_should(tmp_path: Path) -> None:
-    done = CliRunner().invoke(main, ["dashboards", "--to", str(tmp_path)])
+    done = CliRunner().invoke(main, ["grafana", "--to", str(tmp_path)])
     assert done.exit_code == 0, done.output
     shutil.copy(Path(__file__).parent / "rules_test.yml", tmp_path)
     assert "14 rules found" in promtool("check", "rules", "rules.yml", within=tmp_path)
@@ -132,7 +132,7 @@ def test_the_dashboard_can_be_imported_unchanged(dashboard: Any) -> None:
 
 def test_existing_dashboard_files_are_not_overwritten_without_force(tmp_path: Path) -> None:
     def run(*more: str) -> Any:
-        return CliRunner().invoke(main, ["dashboards", "--to", str(tmp_path), *more])
+        return CliRunner().invoke(main, ["grafana", "--to", str(tmp_path), *more])
 
     assert run().exit_code == 0
     assert run().exit_code == 0  # the same again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import signal
 import sys
 import threading
@@ -19,7 +18,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import URL_VARIABLE, Database, json_option, parse_url
-from sa_jobqueue.cli._output import echo, print_fields, print_json, print_table
+from sa_jobqueue.cli._output import echo, print_fields, print_json
 from sa_jobqueue.cli.demo import app, run
 from sa_jobqueue.db.connections import shown
 from sa_jobqueue.progress import ProgressLines
@@ -38,16 +37,13 @@ Say = Callable[[str], None]
     metavar="URL",
     help=f"Use this database, with a separate schema {app.SCHEMA}.  [default: start a PostgreSQL server]",
 )
-@click.option("--keep", is_flag=True, help="Keep the database, and print how to inspect and remove it.")
 @click.option(
     "--workers", type=click.IntRange(1, 64), metavar="N", default=2, show_default=True, help="Number of worker processes."
 )
 @click.option("--dashboard", "with_dashboard", is_flag=True, help="Serve the dashboard, also after the run, until Ctrl-C.")
 @click.option("--files", "limit", type=click.IntRange(min=50), metavar="N", help="Maximum number of files.  [default: all]")
 @json_option
-def demo(
-    *, database_url: str | None, keep: bool, workers: int, with_dashboard: bool, limit: int | None, as_json: bool
-) -> None:
+def demo(*, database_url: str | None, workers: int, with_dashboard: bool, limit: int | None, as_json: bool) -> None:
     """Count functions, classes and imports in Python's standard library, one job per file.
 
     Starts PostgreSQL and worker processes, kills one worker, and checks the result against a count without the queue.
@@ -62,8 +58,8 @@ def demo(
     signal.signal(signal.SIGTERM, _end)
     say = partial(echo, err=as_json)  # standard output is for the JSON document only
     with (
-        _server(database_url, keep=keep, say=say) as server,
-        run.prepared(server.url, keep=keep) as engine,
+        _server(database_url, say) as server,
+        run.prepared(server.url) as engine,
         _dashboard(server.url, with_dashboard, say) as address,
     ):
         found = _run(server, engine, count=workers, limit=limit, say=say)
@@ -75,8 +71,6 @@ def demo(
             say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
             with suppress(KeyboardInterrupt):
                 threading.Event().wait()
-    if keep:
-        _print_inspection(server, say)
     if not found["ok"]:
         sys.exit(1)
 
@@ -117,65 +111,37 @@ def _run(server: PostgresServer, engine: Engine, *, count: int, limit: int | Non
 
 
 @contextmanager
-def _server(url: str | None, *, keep: bool, say: Say) -> Iterator[PostgresServer]:
-    """Open the server, and stop it unless the run succeeded and `keep` is set."""
-    options = ServerOptions(settings={"shared_buffers": "64MB", "max_connections": "50"}, outlive_owner=keep)
+def _server(url: str | None, say: Say) -> Iterator[PostgresServer]:
+    """Start a server, or use that of the URL."""
     given = "auto"
     if url:
         parsed = parse_url(url)
         with Database(parsed, app.Job).connection():
             pass  # reports an unreachable database as other commands do
         given = parsed.render_as_string(hide_password=False)
-    server = open_server(given, options)
-    try:
+    options = ServerOptions(settings={"shared_buffers": "64MB", "max_connections": "50"})
+    with open_server(given, options) as server:
         version = ".".join(map(str, server.version))
         say(f"PostgreSQL {version} {'found' if url else 'started'} at {shown(make_url(server.url))}")
         yield server
-    except BaseException:
-        server.stop()
-        raise
-    if not keep:
-        server.stop()
 
 
 def _print(found: dict[str, Any]) -> None:
-    if found["dead_by_error"]:
-        rows = [
-            (*(("", "") if place else (group["error"], group["count"])), example)
-            for group in found["dead_by_error"]
-            for place, example in enumerate(group["examples"])
-        ]
-        print_table("Dead letters by error", ["error", "count", "example"], rows)
     rescued_from = ", ".join(map(str, found["killed_pids"])) or "-"
     plain = f"{found['plain_seconds']:.1f} s"
+    errors = ", ".join(f"{count} {error}" for error, count in found["dead_by_error"].items())
     fields = {
         "files": found["files"],
         "jobs completed": found["completed"],
         "retries": found["retries"],
         "rescued": f"{found['rescued']} (from killed worker {rescued_from})",
-        "dead letters": found["dead_letters"]
-        or "0 (no broken file: the test data of the standard library is not installed)",
+        "dead letters": f"{found['dead_letters']} ({errors or 'the test data of the standard library is not installed'})",
         "duration": f"{found['seconds']:.1f} s, with the kill; the same work without a queue, in one process: {plain}",
         "check": "every file has one result or one dead letter, and all counts are equal" if found["ok"] else "FAILED",
     }
     print_fields("sa-jobqueue demo", fields)
     for complaint in found["complaints"]:
         echo(f"check failed: {complaint}", err=True)
-
-
-def _print_inspection(server: PostgresServer, say: Say) -> None:
-    url = make_url(server.url)
-    note = "  # replace *** with the password" if url.password else ""
-    plain = shown(url.set(drivername="postgresql"))
-    say("The database was kept. To inspect it:")
-    say(f"  export {URL_VARIABLE}={shlex.quote(shown(url))}{note}")
-    say("  sa-jobqueue dead-letters list --app sa_jobqueue.cli.demo.app:jobs")
-    say(f"  psql {shlex.quote(plain)} -c {shlex.quote(f'SELECT * FROM {app.SCHEMA}.file_counts LIMIT 10')}")
-    if isinstance(server, EmbeddedServer):
-        say("To stop it and remove its files:")
-        say(f"  kill -INT {server.pid} && sleep 2 && rm -rf {shlex.quote(str(server.socket_dir))}")
-    else:
-        say(f"To remove the demo's schema: DROP SCHEMA {app.SCHEMA} CASCADE")
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

@@ -18,7 +18,6 @@ from sqlalchemy import Engine, NullPool, Table, create_engine, func, select, tex
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import URL_VARIABLE
-from sa_jobqueue.cli._output import first_line
 from sa_jobqueue.cli._supervisor import worker_command
 from sa_jobqueue.cli.demo.app import LIBRARY, SCHEMA, Base, CountFile, Counts, FileCounts, Job, SourceFile, count, count_file
 from sa_jobqueue.errors import JobQueueError
@@ -30,7 +29,7 @@ from sa_jobqueue.types import ENDED, AttemptOutcome, JobStatus
 
 CHUNK: Final = 200
 """Files enqueued in one transaction."""
-_COMMENT: Final = "created by sa-jobqueue demo; dropped by its next run"
+OWN_COMMENT: Final = "created by sa-jobqueue demo; dropped by its next run"
 _LOCK_KEY: Final = 7_305_804_402_565_243_237  # any number; the same for all demos of one database
 # A short heartbeat timeout, so that viewers of the demo need not wait for the default of fifteen seconds.
 _OPTIONS: Final = (
@@ -40,7 +39,7 @@ _OPTIONS: Final = (
 _PATIENCE: Final = 60.0
 """Seconds without the end of a job after which the demo gives up."""
 _SHOWN: Final = 5
-"""Maximum number of files named in a complaint, and of examples of an error."""
+"""Maximum number of files that complaints name."""
 
 
 class DemoError(JobQueueError):
@@ -48,8 +47,8 @@ class DemoError(JobQueueError):
 
 
 @contextmanager
-def prepared(url: str, *, keep: bool) -> Iterator[Engine]:
-    """Create and migrate the demo's schema, yield an engine, and drop the schema unless `keep`.
+def prepared(url: str) -> Iterator[Engine]:
+    """Create and migrate the demo's schema, yield an engine, and drop the schema.
 
     The schema of an earlier run is dropped first. Locks: a session-level advisory lock, against concurrent demos.
     Raises: DemoError if another demo is running, or the schema was not created by the demo.
@@ -62,20 +61,19 @@ def prepared(url: str, *, keep: bool) -> Iterator[Engine]:
         if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK_KEY}).scalar_one():
             raise DemoError("another sa-jobqueue demo is running in this database")
         found = text("SELECT obj_description(oid, 'pg_namespace') AS comment FROM pg_namespace WHERE nspname = :name")
-        if (before := connection.execute(found, {"name": SCHEMA}).one_or_none()) and before.comment != _COMMENT:
+        if (before := connection.execute(found, {"name": SCHEMA}).one_or_none()) and before.comment != OWN_COMMENT:
             raise DemoError(f"schema {SCHEMA} exists and was not created by this version of the demo; drop or rename it")
         drop = text(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
         connection.execute(drop)
         try:
             with engine.begin() as migrating:
                 runner.upgrade(migrating, Job.__jobqueue__)
-                migrating.execute(text(f"COMMENT ON SCHEMA {SCHEMA} IS '{_COMMENT}'"))
+                migrating.execute(text(f"COMMENT ON SCHEMA {SCHEMA} IS '{OWN_COMMENT}'"))
                 Base.metadata.create_all(migrating, tables=own)
             yield engine
         finally:
             engine.dispose()
-            if not keep:
-                connection.execute(drop)
+            connection.execute(drop)
 
 
 class Workers:
@@ -244,17 +242,14 @@ def report(session: Session, plain: Mapping[str, Counts | None], killed: Mapping
     outcomes = dict(session.execute(select(attempt.outcome, func.count()).group_by(attempt.outcome)).all())
     lost_by = set(session.scalars(select(attempt.worker_id).where(attempt.outcome == AttemptOutcome.LOST.value)))
     first, last = session.execute(select(func.min(Job.started_at), func.max(Job.completed_at))).one()
-    results: dict[str, list[Counts]] = {}
+    ends: dict[str, list[Counts | None]] = {}
     for row in session.scalars(select(FileCounts)):
-        results.setdefault(row.path, []).append(Counts(row.lines, row.functions, row.classes, row.imports))
-    errors: dict[str, list[str]] = {}
-    dead: Counter[str] = Counter()
-    for letter in every_item(lambda after: list_dead_letters(session, after=after, newest_first=False, model=Job)):
-        dead[letter.input["path"]] += 1
-        errors.setdefault((letter.error or {}).get("type") or letter.reason, []).append(
-            f"{letter.input['path']}: {first_line(letter.error)}"
-        )
-    complaints = compare(set(session.scalars(select(SourceFile.path))), plain, results, dead)
+        ends.setdefault(row.path, []).append(Counts(row.lines, row.functions, row.classes, row.imports))
+    errors: Counter[str] = Counter()
+    for dead_letter in every_item(lambda after: list_dead_letters(session, after=after, model=Job)):
+        ends.setdefault(dead_letter.input["path"], []).append(None)
+        errors[(dead_letter.error or {}).get("type") or dead_letter.reason] += 1
+    complaints = compare(plain, ends)
     complaints += [f"{n} jobs are still {status}" for status, n in statuses.items() if status not in ENDED]
     complaints += [] if killed else ["no worker was killed, as none was found running a job; try more --files"]
     complaints += [f"no job was rescued from the killed worker {pid}" for pid, name in killed.items() if name not in lost_by]
@@ -262,42 +257,21 @@ def report(session: Session, plain: Mapping[str, Counts | None], killed: Mapping
     return {
         "files": len(plain),
         "completed": completed,
-        "retries": outcomes.get(AttemptOutcome.FAILED.value, 0) - dead.total(),
+        "retries": outcomes.get(AttemptOutcome.FAILED.value, 0) - errors.total(),
         "rescued": outcomes.get(AttemptOutcome.LOST.value, 0),
-        "dead_letters": dead.total(),
-        "dead_by_error": [
-            {"error": error, "count": len(all_), "examples": all_[:_SHOWN]} for error, all_ in sorted(errors.items())
-        ],
+        "dead_letters": errors.total(),
+        "dead_by_error": dict(errors.most_common()),
         "seconds": seconds,
-        "jobs_per_second": round((completed + dead.total()) / seconds, 1) if seconds else 0.0,
+        "jobs_per_second": round((completed + errors.total()) / seconds, 1) if seconds else 0.0,
         "killed_pids": list(killed),
         "complaints": complaints,
         "ok": not complaints,
     }
 
 
-def compare(
-    recorded: set[str],
-    plain: Mapping[str, Counts | None],
-    results: Mapping[str, Sequence[Counts]],
-    dead: Mapping[str, int],
-) -> list[str]:
-    """Return complaints: files without exactly one result or dead letter, or with wrong counts. Pure."""
-    wrong: dict[str, list[str]] = {}
-    for path in sorted(plain.keys() | recorded | results.keys() | dead.keys()):
-        ends, letters, expected = results.get(path, ()), dead.get(path, 0), plain.get(path)
-        if path not in plain or path not in recorded:
-            complaint = "was not both enqueued and counted without the queue"
-        elif len(ends) + letters != 1:
-            complaint = f"has {len(ends)} results and {letters} dead letters, instead of one of either"
-        elif (expected is None) != bool(letters):
-            complaint = "is broken, but has a result" if expected is None else "is valid, but has a dead letter"
-        elif expected is not None and ends[0] != expected:
-            complaint = "has different counts"
-        else:
-            continue
-        wrong.setdefault(complaint, []).append(path)
-    return [
-        f"{', '.join(paths[:_SHOWN])}{f' and {len(paths) - _SHOWN} more' if len(paths) > _SHOWN else ''}: {what}"
-        for what, paths in wrong.items()
-    ]
+def compare(plain: Mapping[str, Counts | None], ends: Mapping[str, Sequence[Counts | None]]) -> list[str]:
+    """Return the files that do not have exactly the expected result, or one dead letter (None) if they are broken. Pure."""
+    wanted = {path: [counts] for path, counts in plain.items()}
+    wrong = [path for path in sorted(wanted.keys() | ends.keys()) if wanted.get(path, []) != [*ends.get(path, [])]]
+    complaints = [f"{path}: expected {wanted.get(path, [])}, found {[*ends.get(path, [])]}" for path in wrong[:_SHOWN]]
+    return complaints + ([f"{len(wrong) - _SHOWN} more files"] if len(wrong) > _SHOWN else [])

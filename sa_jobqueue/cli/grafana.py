@@ -1,4 +1,4 @@
-"""`sa-jobqueue dashboards`: write a Grafana dashboard and Prometheus rules."""
+"""`sa-jobqueue grafana`: write a Grafana dashboard and Prometheus rules."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from sa_jobqueue.cli._output import echo
-from sa_jobqueue.observe import dashboards as packaged
+from sa_jobqueue.observe import dashboards
 
 
 @click.command()
@@ -20,13 +20,13 @@ from sa_jobqueue.observe import dashboards as packaged
     help="Target directory; created if missing.  [default: the working directory]",
 )
 @click.option("--force", is_flag=True, help="Overwrite files that differ.")
-def dashboards(*, folder: Path, force: bool) -> None:
+def grafana(*, folder: Path, force: bool) -> None:
     """Write a dashboard for Grafana (grafana.json) and recording and alerting rules for Prometheus (rules.yml).
 
     They use the metrics of `sa-jobqueue exporter` and `sa-jobqueue worker --metrics-port`. If an existing file differs,
     nothing is written without --force.
     """
-    texts = {folder / name: packaged.read(name) for name in packaged.NAMES}
+    texts = {folder / name: dashboards.read(name) for name in dashboards.NAMES}
     changed = [path for path, text in texts.items() if path.exists() and path.read_text(encoding="utf-8") != text]
     if changed and not force:
         raise click.ClickException(f"{changed[0]} exists and differs: pass --force to overwrite it")
