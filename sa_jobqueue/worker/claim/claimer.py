@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
@@ -32,11 +32,11 @@ from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.claims import Claims, is_of_ordering
 from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan
 from sa_jobqueue.worker.claim.idleness import Idleness
-from sa_jobqueue.worker.claim.limits import FULL, transaction
+from sa_jobqueue.worker.claim.limits import FULL, Limits, transaction
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.planner import Planner, Share
 from sa_jobqueue.worker.claim.rates import OutdatedError, TooHeavyError
-from sa_jobqueue.worker.claim.selectors import Selection, Selectors
+from sa_jobqueue.worker.claim.selectors import Selectors
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.outcomes import released
@@ -315,7 +315,7 @@ class Claimer(Component):
             clock=self._loop.time,
         )
 
-    def _obey(self) -> None:
+    def _apply_settings(self) -> None:
         """Apply settings that have changed since the last claim. Never during one: its cursors would be gone."""
         before, self._applied = self._applied, self._controls()
         if _partitions_of(before) != _partitions_of(self._applied) or self._concurrency != self._executor.concurrency:
@@ -327,7 +327,7 @@ class Claimer(Component):
         """Claim for every partition with a free slot and start what came; return how many jobs."""
         self._claim_began = self._loop.time()
         if self._controls() is not self._applied or self._concurrency != self._executor.concurrency:
-            self._obey()
+            self._apply_settings()
         self._exclude()
         lanes = self._lanes
         lanes.backlog.wake(self._loop.time())
@@ -409,88 +409,81 @@ class Claimer(Component):
             for partition, of in apart.items():
                 limit = min(sum(share.quota for share in of), free - started.total())
                 if limit > 0:
-                    self._count_started(started, await self._claim_apart(connection, partition, of, limit))
+                    started += await self._start(self._claim_apart(connection, partition, of, limit))
                 tried.add(partition)
             plain = {one: of for one, of in shares.items() if one.is_plain}
             if plain and (limit := free - started.total()) > 0:
-                self._count_started(started, await self._claim_together(connection, plain, limit))
+                started += await self._start(self._claim_together(connection, plain, limit))
             if not apart or started.total() - before >= left:
                 break
         planner.charge_queues(started)
         return started.total()
 
-    def _count_started(self, started: Counter[Queue], jobs: Sequence[ClaimedJob]) -> None:
-        for (queue, type_name), count in Counter([(job.queue, job.type_name) for job in jobs]).items():
-            started[queue, type_name if type_name in self._lanes.partitions.own_types else ""] += count
+    async def _start(self, claim: Awaitable[list[ClaimedJob]]) -> Counter[Queue]:
+        """Start the jobs of a claim; return how many of each queue."""
+        try:
+            jobs = await claim
+        except Exception as error:
+            if not is_of_ordering(error):
+                raise
+            self.poll_again()  # another claim has just started a job of the same ordering key, which is visible now
+            return Counter()
+        if jobs:
+            self._started_at = self._loop.time()
+        for job in jobs:
+            self._ordered = self._ordered or job.ordering_key is not None
+            self._executor.start(job)
+        await self._quarantine.written(RefusedWrite.START, [job.id for job in jobs])
+        own = self._lanes.partitions.own_types
+        return Counter((job.queue, job.type_name if job.type_name in own else "") for job in jobs)
+
+    async def _take(self, connection: AsyncConnection, plan: Plan) -> tuple[list[ClaimedJob], datetime]:
+        return await self._claims.take(connection, self._lanes.cursors.parameters(plan, self._claims.excluded))
 
     async def _claim_together(
         self, connection: AsyncConnection, shares: Mapping[Partition, Sequence[Share]], limit: int
     ) -> list[ClaimedJob]:
-        lanes = self._lanes
-        plan = lanes.planner.plan(shares, limit)
-        try:
-            jobs, at = await self._claims.take(connection, lanes.cursors.parameters(plan, self._claims.excluded))
-        except IntegrityError as error:
-            return self._of_ordering(error)
-        lanes.claimed(plan, shares, jobs, at)
-        await self._start(jobs)
+        """Claim for all partitions without limits across workers and without selectors, by one statement."""
+        plan = self._lanes.planner.plan(shares, limit)
+        jobs, at = await self._take(connection, plan)
+        self._lanes.claimed(plan, shares, jobs, at)
         return jobs
-
-    def _of_ordering(self, error: IntegrityError) -> list[ClaimedJob]:
-        """Return no jobs: another claim has just started one of the same ordering key."""
-        if not is_of_ordering(error):
-            raise error
-        self.poll_again()  # that job is visible now
-        return []
 
     async def _claim_apart(
         self, connection: AsyncConnection, partition: Partition, shares: Sequence[Share], limit: int
     ) -> list[ClaimedJob]:
-        """Claim for one partition; quarantine its limits if they cannot be read or written."""
-        if partition.limits is None:
-            return await self._claim_partition(connection, partition, shares, limit)
-        name = partition.limits.name
+        """Claim for one partition with a selector, or limits, which are quarantined if they cannot be read or written."""
         try:
-            jobs = await self._claim_partition(connection, partition, shares, limit)
+            chosen = await self._select(connection, partition, shares, limit)
+            if chosen is not None and not chosen:
+                return []
+            if (limits := partition.limits) is None:
+                plan = self._plan(partition, shares, limit, chosen, {})
+                jobs, at = await self._take(connection, plan)
+                self._claimed(partition, plan, shares, jobs, at)
+                return jobs
+            while (found := await self._claim_under(connection, partition, limits, shares, limit, chosen=chosen)) is None:
+                pass
         except Exception as error:
-            if isinstance(error, OSError) or not is_of_a_row(error):
+            is_of_row = is_of_a_row(error) and not isinstance(error, OSError) and not is_of_ordering(error)
+            if partition.limits is None or not is_of_row:
                 raise
             if await self._leave_out(connection, {partition: self._known_lanes().get(partition, [])}):
                 return await self._claim_apart(connection, partition, shares, limit)
-            await self._quarantine.add(RefusedWrite.CLAIM, [(name, error)])
+            await self._quarantine.add(RefusedWrite.CLAIM, [(partition.limits.name, error)])
             partition.is_refused = True
             return []
-        await self._quarantine.written(RefusedWrite.CLAIM, [name])
-        return jobs
-
-    async def _claim_partition(
-        self, connection: AsyncConnection, partition: Partition, shares: Sequence[Share], limit: int
-    ) -> list[ClaimedJob]:
-        chosen: list[Any] | None = None
-        if partition.selection is not None:
-            chosen = await self._select(connection, partition, partition.selection, shares, limit)
-            if not chosen:
-                return []
-        try:
-            if partition.limits is None:
-                plan = self._plan(partition, shares, limit, chosen, {})
-                jobs, at = await self._claims.take(connection, self._lanes.cursors.parameters(plan, self._claims.excluded))
-                self._claimed(partition, plan, shares, jobs, at)
-                await self._start(jobs)
-                return jobs
-            while True:
-                found = await self._claim_under(connection, partition, shares, limit, chosen)
-                if found is not None:
-                    return found
-        except IntegrityError as error:
-            return self._of_ordering(error)
+        await self._quarantine.written(RefusedWrite.CLAIM, [limits.name])
+        return found
 
     async def _claim_under(
         self,
         connection: AsyncConnection,
         partition: Partition,
+        limits: Limits,
         shares: Sequence[Share],
         limit: int,
+        *,
         chosen: Sequence[Any] | None,
     ) -> list[ClaimedJob] | None:
         """Claim as many jobs as the limits across all workers allow; return None if the claim must be repeated.
@@ -498,9 +491,7 @@ class Claimer(Component):
         It must be repeated if the jobs exceeded a rate, so that fewer may fit, or if another claim used the rate at the same
         time. No job is started before the commit.
         """
-        lanes, jobs, plan, limits = self._lanes, list[ClaimedJob](), None, partition.limits
-        if limits is None:
-            return []
+        lanes, jobs, plan = self._lanes, list[ClaimedJob](), None
         names = (
             lanes.planner.names(shares) if chosen is None else sorted({one.queue_key for one in chosen if one.fairness_key})
         )
@@ -516,7 +507,7 @@ class Claimer(Component):
                 if limit > 0:
                     capacities = {name: capacities.get(name, limit) for name in names}
                     plan = self._plan(partition, shares, limit, chosen, capacities)
-                    jobs, at = await self._claims.take(connection, lanes.cursors.parameters(plan, self._claims.excluded))
+                    jobs, at = await self._take(connection, plan)
                     await limits.rates.spend(connection, jobs)
         except (TooHeavyError, OutdatedError):  # the cursors have not moved
             return None
@@ -526,7 +517,6 @@ class Claimer(Component):
         self._limited |= {job.id: job.queue_key for job in jobs}
         if plan is not None:
             self._claimed(partition, plan, shares, jobs, at)
-        await self._start(jobs)
         return jobs
 
     def _plan(
@@ -559,14 +549,11 @@ class Claimer(Component):
             self._lanes.planner.retain(share.queue, bool(partition.selection.held))
 
     async def _select(
-        self,
-        connection: AsyncConnection,
-        partition: Partition,
-        selection: Selection,
-        shares: Sequence[Share],
-        limit: int,
-    ) -> list[Any]:
-        """Read the due jobs of a queue with a selector; return those that it chose, best first."""
+        self, connection: AsyncConnection, partition: Partition, shares: Sequence[Share], limit: int
+    ) -> list[Any] | None:
+        """Read the due jobs of a queue with a selector; return those that it chose, best first. None without a selector."""
+        if (selection := partition.selection) is None:
+            return None
         lanes, capacity = self._lanes, selection.capacity
         wanted = [share._replace(quota=capacity) for share in shares]
         plan = lanes.planner.plan({partition: wanted}, capacity)
@@ -577,15 +564,6 @@ class Claimer(Component):
         for share in shares:
             lanes.planner.retain(share.queue, bool(selection.held))
         return await selection.choose(limit, self._loop.time())
-
-    async def _start(self, jobs: Sequence[ClaimedJob]) -> None:
-        if jobs:
-            self._started_at = self._loop.time()
-            self._idleness.arrived(len(jobs))
-        for job in jobs:
-            self._ordered = self._ordered or job.ordering_key is not None
-            self._executor.start(job)
-        await self._quarantine.written(RefusedWrite.START, [job.id for job in jobs])
 
     async def _let_go(self) -> None:
         """After a quiet time, close the unused connections except one, which an idle worker's components take in turn."""

@@ -78,7 +78,7 @@ class Claims:
                     try:
                         await self.take(connection, self._from_start(by_id))
                         await _CHECK_NOW.execute(connection, {})
-                    except IntegrityError as error:
+                    except Exception as error:
                         if not is_of_ordering(error):
                             raise
                     raise _UndoneError
@@ -95,6 +95,6 @@ class Claims:
         return cursors.parameters(plan, excluded)
 
 
-def is_of_ordering(error: IntegrityError) -> bool:
+def is_of_ordering(error: Exception) -> bool:
     """Return whether another claim has just started a job of the same ordering key, which this one could not see."""
-    return (diagnose(error).constraint or "").endswith("uq_job_ordering")
+    return isinstance(error, IntegrityError) and (diagnose(error).constraint or "").endswith("uq_job_ordering")
