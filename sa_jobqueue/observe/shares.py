@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations import list_queues
+from sa_jobqueue.operations import QueueStatus, list_queues
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.statements import health
 
@@ -35,7 +35,8 @@ class Share:
     received: float
     """0 to 1: of the jobs started in all queues, or for a key of those of its queue."""
     due_share: float | None
-    """0 to 1: its weight among the queues, or the keys of its queue, with due jobs; None without due jobs."""
+    """0 to 1: its weight among the queues, or the keys of its queue, with due jobs; None without due jobs, and where a
+    pause, a limit or the lack of a worker decides what it gets."""
     waiting_for: timedelta | None
     """Time since its oldest due job became due; None without due jobs."""
 
@@ -47,7 +48,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """The shares of queues and fairness keys; queues and keys that starve first, then by name."""
+    """The shares of queues and fairness keys: those that starve first, then those that have waited longest."""
 
     window: timedelta
     queues: Sequence[Share]
@@ -68,10 +69,10 @@ def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model:
     rows = session.execute(health.recently_started(model), parameters).all()
     started = {(row.queue, row.fairness_key): row.started for row in rows}
     lanes = session.execute(health.due_lanes(model), {"limit": LANES}).all()
-    weights = {
-        (one.name, one.fairness_key): one.weight
-        for one in every_item(lambda after: list_queues(session, after=after, model=model))
-    }
+    found_queues = list(every_item(lambda after: list_queues(session, after=after, model=model)))
+    weights = {(one.name, one.fairness_key): one.weight for one in found_queues}
+    served = {one.name for one in found_queues if one.workers and not one.fairness_key}
+    limited = {(one.name, one.fairness_key) for one in found_queues if _is_limited(one)}
     due = {(row.queue, row.fairness_key): row.waiting_for for row in lanes}
     of_queue: dict[str, int] = defaultdict(int)
     due_of_queue: dict[str, timedelta] = {}
@@ -85,12 +86,17 @@ def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model:
     queues = _compared(
         {(queue, ""): (of_queue.get(queue, 0), due_of_queue.get(queue)) for queue in keys_of},
         weights,
+        limited | {(queue, "") for queue in keys_of if queue not in served},
     )
+    # Keys compete within a queue that gives them slots as they come.
+    apart = {one.name for one in found_queues if one.concurrency_per_key or (one.paused_at and not one.fairness_key)}
     keys: list[Share] = []
     for queue, found in keys_of.items():
         if found != {""}:
             keys += _compared(
-                {(queue, key): (started.get((queue, key), 0), due.get((queue, key))) for key in found}, weights
+                {(queue, key): (started.get((queue, key), 0), due.get((queue, key))) for key in found},
+                weights,
+                {one for one in limited if one[1]} if queue in served - apart else {(queue, key) for key in found},
             )
     return Shares(
         window=window,
@@ -100,12 +106,22 @@ def shares(session: Session, *, window: timedelta = timedelta(minutes=1), model:
     )
 
 
+def _is_limited(one: QueueStatus) -> bool:
+    return one.paused_at is not None or one.global_concurrency is not None or one.rate_limit is not None
+
+
 def _compared(
-    given: dict[tuple[str, str], tuple[int, timedelta | None]], weights: dict[tuple[str, str], int]
+    given: dict[tuple[str, str], tuple[int, timedelta | None]],
+    weights: dict[tuple[str, str], int],
+    apart: set[tuple[str, str]],
 ) -> list[Share]:
-    """Compare queues, or the keys of one queue, with each other: the jobs started, and how long the oldest has been due."""
+    """Compare queues, or the keys of one queue, with each other: the jobs started, and how long the oldest has been due.
+
+    `apart`: those whose share something else decides.
+    """
     total = sum(count for count, _ in given.values())
-    entitled = sum(weights.get(one, 1) for one, (_, waiting_for) in given.items() if waiting_for is not None)
+    competing = {one for one, (_, waiting_for) in given.items() if waiting_for is not None and one not in apart}
+    entitled = sum(weights.get(one, 1) for one in competing)
     return [
         Share(
             queue=queue,
@@ -113,7 +129,7 @@ def _compared(
             weight=weights.get((queue, key), 1),
             started=count,
             received=count / total if total else 0.0,
-            due_share=weights.get((queue, key), 1) / entitled if total and waiting_for is not None else None,
+            due_share=weights.get((queue, key), 1) / entitled if total and (queue, key) in competing else None,
             waiting_for=waiting_for,
         )
         for (queue, key), (count, waiting_for) in given.items()
@@ -121,4 +137,7 @@ def _compared(
 
 
 def _ordered(given: list[Share]) -> list[Share]:
-    return sorted(given, key=lambda one: (not one.is_starving, one.queue, one.fairness_key))
+    def place(one: Share) -> tuple[bool, timedelta, str, str]:
+        return not one.is_starving, -(one.waiting_for or timedelta(0)), one.queue, one.fairness_key
+
+    return sorted(given, key=place)

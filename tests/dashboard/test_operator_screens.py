@@ -164,6 +164,7 @@ def test_limits_show_the_remaining_capacity_of_a_sliding_window(client: Client, 
 def test_shares_compare_started_jobs_of_queues_and_fairness_keys_with_their_weights(
     client: Client, session: Session, jobs: Jobs
 ) -> None:
+    jobs.add_worker(queues=["mail", "reports"])
     upsert_queue(session, QueueSettings(name="mail", weight=3))
     upsert_queue(session, QueueSettings(name="mail", fairness_key="7", weight=4))
     session.commit()
@@ -183,7 +184,42 @@ def test_shares_compare_started_jobs_of_queues_and_fairness_keys_with_their_weig
     assert (starving.waiting_for or timedelta(0)) >= timedelta(seconds=30)
     assert not found.is_partial
     page = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.page("/queue/limits")))
-    assert re.search("mail 7 4 1 25% 80% 3[0-9] s less than half mail 8 1 3 75% 20%", page), page
+    assert re.search("mail 7 4 1 25% 80% 3[0-9] s less than half Pause… Settings mail 8 1 3 75% 20%", page), page
+    page = re.sub(r"\s+", " ", re.sub("<[^>]*>", " ", client.page("/queue/limits?key=MAIL 8")))
+    assert "mail 8 1 3 75%" in page
+    assert "mail 7 4" not in page
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"global_concurrency": 1}, {"rate_limit": 1, "rate_period": timedelta(hours=1)}, {"paused": True}, {"served": False}],
+    ids=str,
+)
+def test_what_a_limit_a_pause_or_no_worker_holds_back_is_not_said_to_starve(
+    session: Session, jobs: Jobs, settings: dict[str, Any]
+) -> None:
+    jobs.add_worker(queues=["reports", "mail"] if settings.get("served", True) else ["reports"])
+    limits = {name: value for name, value in settings.items() if name not in {"served", "paused"}}
+    upsert_queue(session, QueueSettings(name="mail", **limits))
+    if "paused" in settings:
+        pause_queues(session, ["mail"])
+    session.commit()
+    for queue in ("mail", "reports"):
+        jobs.add_many(3, queue=queue)
+    for _ in range(9):
+        jobs.add(JobStatus.COMPLETED, queue="reports")
+    found = {one.queue: one for one in shares(session).queues}
+    assert (found["mail"].due_share, found["mail"].is_starving) == (None, False)
+    assert found["reports"].due_share == 1.0
+
+
+def test_job_types_without_a_handler_are_on_their_page_with_the_oldest_job(client: Client, jobs: Jobs) -> None:
+    jobs.add_worker(job_types=["send_mail"])
+    oldest, *_ = jobs.add_many(15, type_name="send_fax", scheduled_at=func.now() - timedelta(minutes=2))
+    page = client.page("/queue/job-types")
+    text = re.sub(r"\s+", " ", re.sub("<[^>]*>", "", page))
+    assert "15 send_fax wait in queue default, no worker of which has a handler for it: the oldest has been due" in text
+    assert f"/queue/job?id={oldest}" in page
 
 
 def test_deleting_a_schedule_twice_reports_that_it_was_deleted(

@@ -17,6 +17,7 @@ from sa_jobqueue.operations import (
     resume_job_types,
     upsert_job_type,
 )
+from sa_jobqueue.operations.explaining import Cause
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.settings import Limits, TypeSettings, settings_of
 
@@ -35,8 +36,11 @@ def view(context: Context) -> dict[str, Any]:
             model=context.model,
         )
     one = page.items[0] if len(names) == 1 and page.items else None
+    sample = context.sample().value
+    waiting = sample.health.waiting if sample else ()
     return {
         "types": page.items,
+        "unhandled": [one for one in waiting if one.cause == Cause.TYPE_UNKNOWN and (not names or one.type_name in names)],
         "names": names,
         "one": one,
         "seen": forms.seen(one.updated_at if one else None),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sa_jobqueue.dashboard.screens.base import Context, Screen
+from sa_jobqueue.observe.shares import Share
 from sa_jobqueue.policies.rates import Rate
 from sa_jobqueue.statements import limits
 
@@ -20,14 +21,21 @@ def view(context: Context) -> dict[str, Any]:
         rows = session.execute(limits.current(model), {"limit": _LISTED + 1}).all()
         held = session.execute(limits.longest_running(model), {"limit": _HOLDERS}).all()
     now = context.source.now()
+    key = context.params.text("key") or ""
     return {
         "shares": sample.value,
+        "keys": [] if sample.value is None else [one for one in sample.value.keys if key.casefold() in _words(one)],
+        "key": key,
         "sample": sample,
         "limits": [(row, Rate.of(row), _longest(row, held)) for row in rows[:_LISTED]],
         "now": now,
         "is_cut": len(rows) > _LISTED,
         "listed": _LISTED,
     }
+
+
+def _words(one: Share) -> str:
+    return f"{one.queue} {one.fairness_key}".casefold()
 
 
 def _longest(row: Any, held: Any) -> Any:
