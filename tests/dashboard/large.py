@@ -15,9 +15,9 @@ from sa_jobqueue import Job
 from sa_jobqueue.migrations.runner import upgrade
 
 _FILL = """
-INSERT INTO job (id, chain_id, type_name, chain_type_name, priority, max_attempts, queue, fairness_key, input, status,
-                 attempt, created_at, scheduled_at, started_at, completed_at, chain_completed_at)
-SELECT id, id, 'type' || n % 20, 'type' || n % 20, 0, 20, 'queue' || n % 15,
+INSERT INTO job (id, chain_id, type_name, chain_type_name, priority, max_attempts, input_version, queue, fairness_key, input,
+                 status, attempt, created_at, scheduled_at, started_at, completed_at, chain_completed_at)
+SELECT id, id, 'type' || n % 20, 'type' || n % 20, 0, 20, 1, 'queue' || n % 15,
        CASE WHEN n % 15 = 0 THEN 'key' || n % 1000 ELSE '' END,
        jsonb_build_object('n', n), s.status::job_status, CASE WHEN s.status = 'pending' THEN 0 ELSE 1 END, at, at,
        CASE WHEN s.status <> 'pending' THEN at END, CASE WHEN s.status <> 'pending' THEN at END,
@@ -35,9 +35,9 @@ FROM job WHERE status = 'dead'
 """
 _CHAIN = """
 WITH root AS (SELECT job_uuid7() AS id)
-INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, queue, priority, max_attempts, input, status,
-                 attempt, completed_at, chain_completed_at, chain_status)
-SELECT CASE WHEN n = 0 THEN root.id ELSE job_uuid7() END, root.id, n, 'step', 'step', 'default', 0, 20, '{}',
+INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, queue, priority, max_attempts, input_version, input,
+                 status, attempt, completed_at, chain_completed_at, chain_status)
+SELECT CASE WHEN n = 0 THEN root.id ELSE job_uuid7() END, root.id, n, 'step', 'step', 'default', 0, 20, 1, '{}',
        'completed', 1, now(), CASE WHEN n = 0 THEN now() END, CASE WHEN n = 0 THEN 'completed'::job_status END
 FROM root, generate_series(0, :length - 1) AS n
 """
