@@ -9,10 +9,11 @@ from datetime import timedelta
 
 import click
 
-from sa_jobqueue.cli._options import Database, duration_option, json_option, with_database
+from sa_jobqueue.cli._options import Database, by_option, duration_option, json_option, with_database
 from sa_jobqueue.cli._output import counted, echo, print_json, print_table
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
 from sa_jobqueue.operations import list_awaited_events, send_event
+from sa_jobqueue.operations.pages import every_item
 
 
 @click.group()
@@ -26,7 +27,7 @@ def events() -> None:
 def list_(database: Database, /, *, as_json: bool) -> None:
     """List the events that jobs wait for."""
     with database.session() as session:
-        found = list_awaited_events(session, model=database.model)
+        found = list(every_item(lambda after: list_awaited_events(session, after=after, model=database.model)))
     if as_json:
         print_json({"events": [asdict(one) for one in found]})
         return
@@ -38,9 +39,10 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 @click.argument("name", metavar="NAME")
 @click.argument("payload", metavar="[JSON]", default="null")
 @duration_option("--keep", "How long to keep it for jobs that begin to wait later.", default=timedelta(days=30))
+@by_option
 @json_option
 @with_database
-def send(database: Database, /, *, name: str, payload: str, keep: timedelta, as_json: bool) -> None:
+def send(database: Database, /, *, name: str, payload: str, keep: timedelta, by: str, as_json: bool) -> None:
     """Send the event NAME with a JSON payload. With - the payload is read from standard input.
 
     Jobs that wait for it continue immediately. The first event of a name counts, until it expires.
@@ -55,7 +57,7 @@ def send(database: Database, /, *, name: str, payload: str, keep: timedelta, as_
         raise click.BadParameter(f"must be JSON, such as '{{\"id\": 7}}': {error}", param_hint="JSON") from None
     with database.session() as session:
         try:
-            is_first = send_event(session, name, document, keep=keep, model=database.model)
+            is_first = send_event(session, name, document, keep=keep, by=by, model=database.model)
         except (InvalidOptionError, InvalidPayloadError) as error:
             raise click.UsageError(str(error)) from None
         session.commit()

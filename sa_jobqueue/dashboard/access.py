@@ -38,6 +38,7 @@ class Permission(StrEnum):
     DELETE_SCHEDULES = "delete_schedules"
     DRAIN_WORKERS = "drain_workers"
     RESIZE_WORKERS = "resize_workers"
+    SEND_EVENT = "send_event"
 
 
 ALL_PERMISSIONS: Final = frozenset(Permission)

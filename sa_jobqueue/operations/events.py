@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -15,7 +16,8 @@ from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.event import check_event
-from sa_jobqueue.operations.pages import check_limit
+from sa_jobqueue.operations.audit import check_by, record
+from sa_jobqueue.operations.pages import SCAN_LIMIT, Page, check_limit, check_position
 from sa_jobqueue.statements import steps
 from sa_jobqueue.types import LONGEST
 
@@ -32,17 +34,37 @@ class AwaitedEvent:
     """When the first of them began to wait."""
     times_out_at: datetime
     """When the first of them stops waiting."""
+    is_capped: bool = False
+    """Whether more jobs than `jobs` may wait for it."""
 
 
-def list_awaited_events(session: Session, *, limit: int = 1000, model: type[JobMixin[Any]] = Job) -> list[AwaitedEvent]:
-    """Return the events that jobs wait for, by name, at most `limit`.
+def list_awaited_events(
+    session: Session, *, after: str | None = None, limit: int = 100, model: type[JobMixin[Any]] = Job
+) -> Page[AwaitedEvent]:
+    """Return one page of the events that jobs wait for, by name.
 
-    Cost: reads every waiting job.
+    `after`: the `next` of the page before. `limit`: 1 to 1,000. A call reads at most 10,000 waits; `jobs` of an event with
+    more is a lower bound (`is_capped`).
     Raises: InvalidOptionError.
     """
     check_limit(limit)
-    rows = session.execute(steps.waits(model), {"limit": limit}).mappings()
-    return [AwaitedEvent(**row) for row in rows]
+    check_position(after, str)
+    given = {"after": after or "", "scan_limit": SCAN_LIMIT, "limit": limit + 1}
+    rows = session.execute(steps.waits(model), given).all()
+    is_cut = bool(rows) and rows[0].scanned == SCAN_LIMIT and len(rows) <= limit
+    found = rows[:limit]
+    items = [
+        AwaitedEvent(
+            event=row.event,
+            jobs=row.jobs,
+            since=row.since,
+            times_out_at=row.times_out_at,
+            is_capped=is_cut and row is found[-1],
+        )
+        for row in found
+        if row.jobs
+    ]
+    return Page(items, found[-1].event if is_cut or len(rows) > limit else None)
 
 
 def send_event(
@@ -51,6 +73,7 @@ def send_event(
     payload: Any = None,
     *,
     keep: timedelta = timedelta(days=30),
+    by: str = "",
     model: type[JobMixin[Any]] = Job,
 ) -> bool:
     """Send an event, when and only when the session's transaction commits; return whether it is the first of its name.
@@ -58,7 +81,8 @@ def send_event(
     Jobs that wait for it (`AttemptContext.wait_for`) become due immediately, and workers are notified. If an event of that
     name was sent before and has not expired, nothing changes: the first one counts.
     `event`: its name, 1 to 200 characters, such as `approved:7`. `payload`: JSON, a dataclass or a Pydantic model, at most
-    1 MB; no codec encodes it. `keep`: how long it is kept for jobs that begin to wait later.
+    1 MB; no codec encodes it. `keep`: how long it is kept for jobs that begin to wait later. `by`: recorded
+    as its sender, and in the audit; the database user by default.
     Changes: a row of `job_event`, and the waiting jobs' due time. Locks: the name until the transaction ends (other senders
     of it wait, and attempts that wait for it continue after that), and the waiting jobs.
     Raises: InvalidOptionError, also unless the transaction is READ COMMITTED; InvalidPayloadError, PayloadTooLargeError.
@@ -67,8 +91,11 @@ def send_event(
     if not isinstance(keep, timedelta) or not timedelta(0) < keep <= LONGEST:
         raise InvalidOptionError("keep", f"must be a timedelta above zero and at most {LONGEST.days} days, got {keep!r}")
     document = json.dumps(payloads.encode_any("payload", payload))
+    check_by(by or None)
     session.flush()
     try:
+        if by:
+            session.execute(select(func.set_config("sa_jobqueue.actor", by, True)))
         given = {"event": event, "payload": document, "keep": keep}
         is_first: bool = session.execute(steps.send_event(model), given).scalar_one()
     except DBAPIError as error:
@@ -76,4 +103,7 @@ def send_event(
         if diagnosis.sqlstate == "SJ003":
             raise InvalidOptionError("session", diagnosis.message) from error
         raise
+    if by:
+        session.execute(select(func.set_config("sa_jobqueue.actor", "", True)))
+        record(session, "send_event", by=by, ids=[event] if is_first else [], matched=1, model=model)
     return is_first

@@ -163,6 +163,13 @@ def event_sent(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
+def sent(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Return the event of a name that counts. Parameters: `event`. Shape: `(Event,)`. Index: `pk_job_event`."""
+    event = model.Event
+    return sa.select(event).where(event.name == sa.bindparam("event", type_=sa.Text), event.expires_at > sa.func.now())
+
+
+@once_a_model
 def wait(model: type[JobMixin[Any]]) -> sa.Insert:
     """Record that the attempt which holds the job waits for an event, or how its wait ended.
 
@@ -212,21 +219,51 @@ def send_event(model: type[JobMixin[Any]]) -> sa.TextClause:
 def waits(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the events that jobs wait for.
 
-    Parameters: `limit`. Shape: `(event, jobs, since, times_out_at)`, by event; the first began to wait at `since`, and the
-    first times out at `times_out_at`. Locks: none. Index: `ix_job_step_event`, then the primary key of the jobs.
+    Parameters: `after`, the name of an event or empty; `scan_limit`, waits that are read at most; `limit`. Shape: `(event,
+    jobs, since, times_out_at, scanned)`, by event, `jobs` 0 if all have ended; the first began to wait at `since`, and the
+    first times out at `times_out_at`; `scanned`: the number of all waits that were read, of which the last event may have
+    more. Locks: none. Index: `ix_job_step_event`, then the primary key of the jobs.
     """
     job, step = table(model), table(model.Step)
+    scan = (
+        sa.select(step.c.job_id, step.c.event, step.c.started_at, step.c.deadline)
+        .where(step.c.event > sa.bindparam("after", type_=sa.Text), step.c.completed_at.is_(None))
+        .order_by(step.c.event)
+        .limit(sa.bindparam("scan_limit", type_=sa.Integer))
+        .cte("scan")
+    )
+    goes_on = job.c.completed_at.is_(None)
     return (
         sa.select(
-            step.c.event,
-            sa.func.count().label("jobs"),
-            sa.func.min(step.c.started_at).label("since"),
-            sa.func.min(step.c.deadline).label("times_out_at"),
+            scan.c.event,
+            sa.func.count().filter(goes_on).label("jobs"),
+            sa.func.min(scan.c.started_at).filter(goes_on).label("since"),
+            sa.func.min(scan.c.deadline).filter(goes_on).label("times_out_at"),
+            sa.select(sa.func.count()).select_from(scan).scalar_subquery().label("scanned"),
         )
-        .select_from(step.join(job, job.c.id == step.c.job_id))
-        .where(step.c.event.is_not(None), step.c.completed_at.is_(None), job.c.completed_at.is_(None))
-        .group_by(step.c.event)
-        .order_by(step.c.event)
+        .select_from(scan.join(job, job.c.id == scan.c.job_id))
+        .group_by(scan.c.event)
+        .order_by(scan.c.event)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+    )
+
+
+@once_a_model
+def waiting_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Return the jobs that wait for an event. Parameters: `event`, `limit`. Shape: `(Job, Step)`, in no order.
+
+    Locks: none. Index: `ix_job_step_event`, then the primary key of the jobs.
+    """
+    job, step = model, model.Step
+    return (
+        sa.select(job, step)
+        .join(step, step.job_id == job.id)
+        .where(
+            step.event == sa.bindparam("event", type_=sa.Text),
+            step.event.is_not(None),
+            step.completed_at.is_(None),
+            job.completed_at.is_(None),
+        )
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
 

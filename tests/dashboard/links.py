@@ -16,5 +16,6 @@ def links(ids: Mapping[str, str]) -> dict[str, list[str]]:
     found["queues"].append(f"queues?name={quote(ids['queue'], safe='')}")
     found["chain"] = [f"chain?id={quote(ids[name], safe='')}" for name in ("dead", "blocked")]
     found["schedules"].append(f"schedules?name={quote(ids['schedule'], safe='')}")
+    found["events"].append(f"events?name={quote(ids['event'], safe='')}")
     found["workers"].append(f"workers?queue={quote(ids['queue'], safe='')}")
     return found

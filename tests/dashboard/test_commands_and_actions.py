@@ -27,11 +27,11 @@ ACT_OF = {
     "schedules pause": ["pause-schedules"],
     "schedules resume": ["resume-schedules"],
     "schedules run": ["run-schedule"],
+    "events send": ["send-event"],
     "dead-letters dismiss": ["dismiss-dead-letters"],
     "dead-letters redrive": ["redrive-dead-letters"],
 }
 WITHOUT_ACT = {
-    "events send": "its payload is checked by the handlers that wait for it, which a dashboard need not have",
     "queues sync": "it reads the declarations of an application, which a dashboard need not have",
     "schedules sync": "as queues sync",
     "enqueue": "a payload is checked by its handler, which a dashboard need not have",

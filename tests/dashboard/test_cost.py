@@ -66,6 +66,8 @@ def test_no_page_reads_more_buffers_than_its_bound(engine: Engine, monkeypatch: 
         "chains",
         f"chain?id={chain}",
         "schedules",
+        "events",
+        "events?name=approved:7",
         "workers",
         "storage",
         "audit",

@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, func, insert, text
+from sqlalchemy import Engine, func, insert, select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobStatus, Schedule
-from sa_jobqueue.dashboard import Access, dashboard
+from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, Schedule
+from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, Permission, dashboard
 from sa_jobqueue.dashboard.screens import ACTS
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.shares import shares
@@ -33,7 +33,9 @@ from sa_jobqueue.operations.schedules import id_of
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.statements.session_names import session_name
+from sa_jobqueue.testing import drain
 from tests.dashboard.conftest import Client, everyone
+from tests.dashboard.pages import confirmed, forms
 from tests.fixtures.jobs import WORKER, Jobs
 
 NIGHTLY = Schedule(name="nightly", type_name="report", cron="0 3 * * *", time_zone="Europe/Berlin")
@@ -111,6 +113,49 @@ def test_a_schedule_shows_its_next_times_in_its_time_zone_and_can_be_paused_and_
     page = client.page("/queue/schedules?name=nightly")
     assert "broken" in page
     assert "none that could be computed" in page
+
+
+async def wait_for_approval(payload: str, ctx: AttemptContext) -> str:
+    return str(await ctx.wait_for("approval", event=payload, timeout=timedelta(hours=1), output=str))
+
+
+def test_an_event_that_jobs_wait_for_is_sent_by_a_person_once_and_audited(
+    client: Client, engine: Engine, session: Session
+) -> None:
+    queue: JobQueue[Any] = JobQueue()
+    queue.handler("answer")(wait_for_approval)
+    job = queue.job("answer", "approved:<7>")
+    job_id = job.id
+    session.add(job)
+    session.commit()
+    drain(queue, engine)
+    assert "approved:&lt;7&gt;" in client.page("/queue/events")
+    page = client.page("/queue/events?name=approved:%3C7%3E")
+    assert f"/job?id={job_id}" in page
+    assert "was not sent" in page
+    [what] = forms(page, "send-event")
+    assert client.post("send-event", what, input="{").status_code == 400
+    preview = client.post("send-event", what, input='"yes"').text
+    assert f"answer {job_id}, in step approval" in preview
+    assert session.scalars(select(Job.Event)).all() == []
+    assert "<strong>1</strong> sent." in confirmed(client, preview)
+    session.rollback()
+    [record] = list_audit(session)
+    assert (record.operation, record.done_by, record.ids) == ("send_event", "ann", ["approved:<7>"])
+    assert "by ann" in client.page("/queue/events?name=approved:%3C7%3E")
+    assert "was sent before, by ann, and counts" in client.post("send-event", what, input='"no"').text
+    drain(queue, engine)
+    session.expire_all()
+    assert session.get_one(Job, job_id).output == "yes"
+    assert "No job waits for an event" in client.page("/queue/events")
+
+
+def test_an_event_is_sent_with_the_permission_only(engine: Engine, session: Session) -> None:
+    without = ALL_PERMISSIONS - {Permission.SEND_EVENT}
+    client = Client(dashboard(engine, operator=engine, authorize=lambda request: Access(user="bob", permissions=without)))
+    assert "permission <code>send_event</code>" in client.page("/queue/events")
+    assert client.post("send-event", {"name": "a"}, confirmed="1").status_code == 403
+    assert session.scalars(select(Job.Event)).all() == []
 
 
 def test_a_worker_shows_its_heartbeat_and_can_be_drained_and_resized(client: Client, session: Session, jobs: Jobs) -> None:
@@ -353,6 +398,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "delete-schedules": {"name": "nightly"},
     "drain-workers": {"id": WORKER},
     "resize-workers": {"id": WORKER},
+    "send-event": {"name": "approved:7", "input": "1"},
 }
 
 

@@ -31,6 +31,11 @@ def sending(world: World) -> dict[str, Any]:
     return {"event": "approved:7", "payload": "1", "keep": timedelta(days=1)}
 
 
+def listing(world: World) -> dict[str, Any]:
+    """Give the parameters of a page of awaited events."""
+    return {"after": "", "scan_limit": 100, "limit": 100}
+
+
 STEP_CASES = [
     Case("steps_recorded", lambda: steps.recorded(Job), NONE, lambda world: {"job_id": NOBODY}),
     Case("steps_record", lambda: steps.record(Job, StepKind.STEP), PK, recording),
@@ -55,6 +60,14 @@ STEP_CASES = [
         lambda world: {"job_ids": [NOBODY]},
         guarded=False,
     ),
-    Case("steps_waits", lambda: steps.waits(Job), PK, lambda world: {"limit": 100}, guarded=False),
+    Case(
+        "steps_waits",
+        lambda: steps.waits(Job),
+        PK,
+        listing,
+        guarded=False,
+    ),
+    Case("steps_waiting_jobs", lambda: steps.waiting_jobs(Job), PK, lambda world: {"event": "a", "limit": 9}, guarded=False),
+    Case("steps_sent", lambda: steps.sent(Job), NONE, lambda world: {"event": "a"}, guarded=False),
     Case("steps_record_sleep", lambda: steps.record(Job, StepKind.SLEEP), PK, recording),
 ]

@@ -21,7 +21,15 @@ from sa_jobqueue.cli import main
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.errors import EventTimeoutError, InvalidOptionError, LostAttemptError, PayloadTooLargeError
 from sa_jobqueue.events import JobCompleted, JobRescheduled
-from sa_jobqueue.operations import Cause, explain_job, get_chain, list_awaited_events, redrive_dead_letters, send_event
+from sa_jobqueue.operations import (
+    Cause,
+    explain_job,
+    get_chain,
+    list_audit,
+    list_awaited_events,
+    redrive_dead_letters,
+    send_event,
+)
 from sa_jobqueue.statements import steps
 from sa_jobqueue.testing import drain as drain_test
 from sa_jobqueue.types import AttemptOutcome
@@ -453,12 +461,41 @@ def test_a_job_that_is_cancelled_while_it_begins_to_wait_does_not_wait(
         assert session.scalars(select(Job.Step)).all() == []
 
 
+def test_who_sends_an_event_is_recorded(engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        assert send_event(session, EVENT, {"secret": 1}, by="ann")
+        assert not send_event(session, EVENT, by="bob")
+        assert session.scalars(select(Job.Event.sent_by)).all() == ["ann"]
+        audit = [(one.operation, one.done_by, one.ids, one.changed) for one in list_audit(session, newest_first=False)]
+        assert audit == [("send_event", "ann", [EVENT], 1), ("send_event", "bob", [], 0)]
+        with pytest.raises(InvalidOptionError, match="by: must be 1 to 200 printable characters"):
+            send_event(session, "other", by="x" * 201)
+
+
+async def test_awaited_events_are_listed_by_pages_and_a_call_reads_a_bounded_number(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = waiting_queue([])
+    enqueue(engine, *(queue.job("sync", event) for event in ("a", "b", "b", "b", "c")))
+    await drain(queue, engine)
+    with Session(engine) as session:
+        first = list_awaited_events(session, limit=1)
+        assert [one.event for one in first] == ["a"]
+        assert [one.event for one in list_awaited_events(session, limit=2, after=first.next)] == ["b", "c"]
+        monkeypatch.setattr("sa_jobqueue.operations.events.SCAN_LIMIT", 2)
+        cut = list_awaited_events(session)
+        assert [(one.event, one.jobs, one.is_capped) for one in cut] == [("a", 1, False), ("b", 1, True)]
+        rest = list_awaited_events(session, after=cut.next)
+        assert [(one.event, one.jobs, one.is_capped) for one in rest] == [("c", 1, False)]
+        assert rest.next is None
+
+
 async def test_awaited_events_are_listed_until_their_jobs_end(engine: Engine, jobs: Jobs) -> None:
     queue = waiting_queue([])
     first, _, _ = enqueue(engine, queue.job("sync", "b"), queue.job("async", "b"), queue.job("sync", "a"))
     await drain(queue, engine)
     with Session(engine) as session, session.begin():
-        found = list_awaited_events(session)
+        found = list_awaited_events(session).items
         assert [(one.event, one.jobs) for one in found] == [("a", 1), ("b", 2)]
         assert all(one.times_out_at - one.since == HOUR for one in found)
         cancel_jobs(session, [first])
