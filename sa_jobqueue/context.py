@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Pro
 
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.policies.retry import RetryPolicy
 from sa_jobqueue.types import LONGEST, CancelReason, JobId, JobStatus, Json
 
 if TYPE_CHECKING:
@@ -344,6 +345,7 @@ class AttemptContext:
         *args: Any,
         key: str | int | None = None,
         output: type[ItemT],
+        retry: RetryPolicy | None = None,
     ) -> Coroutine[Any, Any, ItemT]: ...
     @overload
     def step(
@@ -353,29 +355,53 @@ class AttemptContext:
         *args: Any,
         key: str | int | None = None,
         output: None = None,
+        retry: RetryPolicy | None = None,
     ) -> Coroutine[Any, Any, ItemT]: ...
     @overload
     def step(
-        self, name: str, fn: Callable[..., Any], *args: Any, key: str | int | None = None, output: type[ItemT]
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        key: str | int | None = None,
+        output: type[ItemT],
+        retry: RetryPolicy | None = None,
     ) -> ItemT: ...
     @overload
     def step(
-        self, name: str, fn: Callable[..., ItemT], *args: Any, key: str | int | None = None, output: None = None
+        self,
+        name: str,
+        fn: Callable[..., ItemT],
+        *args: Any,
+        key: str | int | None = None,
+        output: None = None,
+        retry: RetryPolicy | None = None,
     ) -> ItemT: ...
-    def step(self, name: str, fn: Any, *args: Any, key: str | int | None = None, output: Any = None) -> Any:
+    def step(
+        self,
+        name: str,
+        fn: Any,
+        *args: Any,
+        key: str | int | None = None,
+        output: Any = None,
+        retry: RetryPolicy | None = None,
+    ) -> Any:
         """Call `fn(*args)` once for the job and record its result; later attempts return the recorded result.
 
         In an asynchronous handler, await it: `draft = await ctx.step("draft", call_model, text)`. One statement records the
         result, if the attempt still holds the job. If the worker dies before that, `fn` is called again: pass the job's id
-        to other systems as the idempotency key. If `fn` raises, the attempt fails and its retry policy applies.
+        to other systems as the idempotency key. If `fn` raises, the attempt fails and its retry policy applies, after that
+        of the step.
         `name`: 1 to 100 characters, unique in the job. `fn`: in an asynchronous handler an asynchronous function; `args`:
         its arguments. `key`: distinguishes the rounds of a loop. `output`: type of the result, by default `fn`'s
         annotation. The result is the recorded JSON decoded to that type, on the first attempt too. It is stored like the
-        job's output: by the codec of the job's type, and redacted.
+        job's output: by the codec of the job's type, and redacted. `retry`: calls `fn` again within the attempt, after the
+        delay that it returns: a function of (call, error) until it returns None, a `Backoff` for at most 5 calls. The
+        attempt keeps its slot meanwhile, and its timeout includes the delays.
         Raises: the exceptions of `fn`; DuplicateStepError; InvalidOutputError; StepOutputError if a recorded result does
         not match the type; LostAttemptError; InvalidOptionError, including in a child process.
         """
-        return self._steps.step(name, fn, args, key=key, output=output)
+        return self._steps.step(name, fn, args, key=key, output=output, retry=retry)
 
     def transaction(self, name: str, *, key: str | int | None = None) -> StepTransaction:
         """Return a context manager for a transaction whose effects and checkpoint are one commit.

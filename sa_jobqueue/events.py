@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId, RefusedWrite
+from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId, RefusedWrite, StepKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,20 @@ class JobRescheduled(AttemptEvent):
     """When the job is due, if its handler set an instant."""
     ran: timedelta | None = None
     """How long the handler ran; None if it did not start."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCompleted(AttemptEvent):
+    """A step of an attempt was recorded: a call, a transaction, or the end of a loop."""
+
+    kind: StepKind
+    """Its kind."""
+    name: str
+    """Its name."""
+    key: str
+    """Key of the round of a loop; empty for none."""
+    ran: timedelta
+    """How long it ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +347,7 @@ Event: TypeAlias = (
     JobStarted
     | JobCompleted
     | JobRescheduled
+    | StepCompleted
     | JobUnblocked
     | JobDied
     | JobCancelled

@@ -85,7 +85,7 @@ class Inline:
 
     async def _run(self, job: ClaimedJob) -> None:
         job_type = self._jobs.registry.get(job.type_name)
-        steps = InlineSteps(self._jobs, self._session)
+        steps = InlineSteps(self._jobs, self._session, self._events)
         context = AttemptContext(job, INLINE, lambda *_: None, steps=lambda context: AttemptSteps(steps, context))
         enter_attempt(context)
         self._events.begin(context)
@@ -188,8 +188,9 @@ class InlineSteps:
 
     savepoint: _Savepoint
 
-    def __init__(self, jobs: JobQueue[Any], session: Session | AsyncSession) -> None:
+    def __init__(self, jobs: JobQueue[Any], session: Session | AsyncSession, events: EventBus) -> None:
         self.model: type[JobMixin[Any]] = jobs.model
+        self.emit = events.emit
         self._jobs, self._given = jobs, session
         self._session = session.sync_session if isinstance(session, AsyncSession) else session
         self._calls: list[Callable[[Session], Any]] = []

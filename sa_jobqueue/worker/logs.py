@@ -33,6 +33,7 @@ MAX_ERROR: Final = 300
 _FREQUENT: Final = {
     worker_events.JobStarted: logging.DEBUG,
     worker_events.JobUnblocked: logging.DEBUG,
+    worker_events.StepCompleted: logging.DEBUG,
     worker_events.JobCompleted: logging.INFO,
 }
 """Events of every job, and their levels: not even created while their level is off."""
@@ -271,6 +272,10 @@ def _of_attempt(event: worker_events.AttemptEvent) -> Record:
             more["error_type"] = kind
             written = record(level, f"%s, due again {when}: %s", ended, due, line, outcome=outcome, **more)
             return replace(written, traceback=_traceback(event))
+        case worker_events.StepCompleted():
+            more = {"step": event.name, "step_key": event.key, "step_kind": event.kind.value}
+            line = "completed step %r in %.3f s"
+            return record(logging.DEBUG, line, event.name, event.ran.total_seconds(), outcome="step", **more)
         case worker_events.JobUnblocked():
             return record(logging.DEBUG, "was unblocked", outcome="unblocked")
         case worker_events.JobDied():

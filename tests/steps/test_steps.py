@@ -16,9 +16,10 @@ from sqlalchemy import Engine, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import AttemptContext, Job, JobQueue, JobStatus, cancel_jobs
+from sa_jobqueue import AttemptContext, Backoff, Discard, Job, JobQueue, JobStatus, Snooze, cancel_jobs
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import DuplicateStepError, InvalidOptionError, LostAttemptError
+from sa_jobqueue.events import StepCompleted
 from sa_jobqueue.operations import (
     Cause,
     DeadLetterFilter,
@@ -817,3 +818,116 @@ async def test_a_step_of_a_synchronous_handler_is_refused_on_the_event_loop(engi
     await drain(queue, engine)
     assert jobs.status(job_id) is JobStatus.COMPLETED
     assert raised == ["step"]
+
+
+def failing_queue(calls: list[str], errors: int, retry: Any) -> JobQueue[Any]:
+    """Return handlers with a step that fails so many times."""
+    queue: JobQueue[Any] = JobQueue()
+
+    def call(name: str) -> str:
+        calls.append(name)
+        if len(calls) <= errors:
+            raise ConnectionError("busy")
+        return name
+
+    async def call_async(name: str) -> str:
+        await asyncio.sleep(0)
+        return call(name)
+
+    @queue.handler("sync", max_attempts=1)
+    def sync(payload: str, ctx: AttemptContext) -> str:
+        return ctx.step("ask", call, payload, retry=retry)
+
+    @queue.handler("async", max_attempts=1)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> str:
+        return await ctx.step("ask", call_async, payload, retry=retry)
+
+    return queue
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("retry", "errors", "called", "status"),
+    [
+        (Backoff(base=timedelta(microseconds=1)), 4, 5, JobStatus.COMPLETED),
+        (Backoff(base=timedelta(microseconds=1)), 9, 5, JobStatus.DEAD),
+        (lambda call, error: timedelta(0) if call < 7 else None, 6, 7, JobStatus.COMPLETED),
+        (lambda call, error: None, 1, 1, JobStatus.DEAD),
+        (None, 1, 1, JobStatus.DEAD),
+    ],
+)
+async def test_a_step_is_called_again_within_the_attempt_as_its_own_policy_says(
+    engine: Engine, jobs: Jobs, kind: str, retry: Any, errors: int, called: int, status: JobStatus
+) -> None:
+    calls: list[str] = []
+    queue = failing_queue(calls, errors, retry)
+    (job_id,) = enqueue(engine, queue.job(kind, "x"))
+    await drain(queue, engine)
+    assert (len(calls), jobs.status(job_id), jobs.get(job_id)["attempt"]) == (called, status, 1)
+
+
+@pytest.mark.parametrize("signal", [Discard("no"), Snooze(timedelta(hours=1))])
+async def test_a_signal_that_a_step_raises_is_not_retried(engine: Engine, jobs: Jobs, signal: Exception) -> None:
+    calls: list[str] = []
+    queue: JobQueue[Any] = JobQueue()
+
+    def call() -> None:
+        calls.append("x")
+        raise signal
+
+    @queue.handler("sync")
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        ctx.step("ask", call, retry=at_once)
+
+    enqueue(engine, queue.job("sync", "x"))
+    await drain(queue, engine)
+    assert calls == ["x"]
+
+
+async def test_a_policy_that_is_none_is_refused_before_the_call(engine: Engine, jobs: Jobs) -> None:
+    calls: list[str] = []
+    queue = failing_queue(calls, 0, 3)
+    (job_id,) = enqueue(engine, queue.job("sync", "x"))
+    await drain(queue, engine)
+    assert "retry: must be a Backoff or a function" in jobs.get(job_id)["last_error"]["message"]
+    assert calls == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_an_event_tells_of_each_step_that_was_recorded(engine: Engine, kind: str) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("sync", retry=at_once)
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        ctx.step("ask", str, "x", key=1)
+        with ctx.transaction("charge"):
+            pass
+        assert list(ctx.cursor("rows", lambda at: [1, 2], position=int)) == ([1, 2] if ctx.attempt == 1 else [])
+        if ctx.attempt == 1:
+            raise RuntimeError
+
+    @queue.handler("async", retry=at_once)
+    async def asynchronous(payload: str, ctx: AttemptContext) -> None:
+        await ctx.step("ask", note_async, "x", key=1)
+        async with ctx.transaction("charge"):
+            pass
+        rows: AsyncIterator[int] = cast("Any", ctx.cursor("rows", lambda at: [1, 2], position=int))
+        found = [item async for item in rows]
+        assert found == ([1, 2] if ctx.attempt == 1 else [])
+        if ctx.attempt == 1:
+            raise RuntimeError
+
+    enqueue(engine, queue.job(kind, "x"))
+    log = await drain(queue, engine)
+    steps = log.of(StepCompleted)
+    assert [(one.kind, one.name, one.key) for one in steps] == [
+        (StepKind.STEP, "ask", "1"),
+        (StepKind.TRANSACTION, "charge", ""),
+        (StepKind.CURSOR, "rows", ""),
+    ]
+    assert all(one.type_name == kind and one.attempt == 1 and one.ran >= timedelta(0) for one in steps)
+
+
+async def note_async(name: str) -> str:
+    await asyncio.sleep(0)
+    return name

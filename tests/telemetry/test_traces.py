@@ -310,3 +310,27 @@ async def test_a_job_with_an_invalid_trace_context_runs(
     await work(queue, engine, telemetry)
     assert jobs.get(job_id)["status"] == "completed"
     assert telemetry.span("process test").parent is None
+
+
+async def test_a_span_of_each_step_is_a_child_of_the_attempts_span(engine: Engine, telemetry: Telemetry) -> None:
+    jobs: JobQueue[Any] = JobQueue()
+
+    @jobs.handler("answer")
+    def answer(payload: str, ctx: AttemptContext) -> None:
+        ctx.step("draft", str, payload, key=7)
+        with ctx.transaction("charge"):
+            pass
+
+    with Session(engine) as session, session.begin():
+        answer.enqueue(session, "x")
+    await work(jobs, engine, telemetry)
+    attempt = telemetry.span("process answer")
+    draft, charge = telemetry.span("step draft"), telemetry.span("step charge")
+    assert is_child(draft, attempt)
+    assert is_child(charge, attempt)
+    assert dict(draft.attributes or {}) == {
+        "messaging.sa_jobqueue.step.name": "draft",
+        "messaging.sa_jobqueue.step.kind": "step",
+        "messaging.sa_jobqueue.step.key": "7",
+    }
+    assert (draft.start_time or 0) <= (draft.end_time or 0)

@@ -1,4 +1,4 @@
-"""A span for each attempt, until its result is committed."""
+"""A span for each attempt, until its result is committed, and one for each step that it completes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,12 @@ class AttemptSpans:
     spans of a killed worker are lost.
     """
 
-    kinds: Final = (*_ENDS, worker_events.MiddlewareFailed, worker_events.WorkerStopped)
+    kinds: Final = (
+        *_ENDS,
+        worker_events.StepCompleted,
+        worker_events.MiddlewareFailed,
+        worker_events.WorkerStopped,
+    )
 
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
@@ -80,6 +85,9 @@ class AttemptSpans:
                 span, began = found
                 ran = _describe(span, event)
                 span.end(None if ran is None else began + int(ran / timedelta(microseconds=1)) * 1000)
+        elif isinstance(event, worker_events.StepCompleted):
+            if (event.job_id, event.attempt) in self._open:
+                self._trace_step(event, self._open[event.job_id, event.attempt][0])
         elif isinstance(event, worker_events.MiddlewareFailed):
             if (event.job_id, event.attempt) in self._open and not is_redacted(event.type_name):
                 self._open[event.job_id, event.attempt][0].record_exception(event.error)
@@ -88,6 +96,18 @@ class AttemptSpans:
                 span.set_attribute(names.OUTCOME, "unknown")
                 span.end()
             self._open.clear()
+
+    def _trace_step(self, event: worker_events.StepCompleted, attempt: Span) -> None:
+        ended = time.time_ns()
+        attributes = {names.STEP: event.name, names.STEP_KIND: event.kind.value}
+        attributes |= {names.STEP_KEY: event.key} if event.key else {}
+        span = self._tracer.start_span(
+            f"step {event.name}",
+            context=set_span_in_context(attempt),
+            attributes=attributes,
+            start_time=ended - int(event.ran / timedelta(microseconds=1)) * 1000,
+        )
+        span.end(ended)
 
 
 def _describe(span: Span, event: worker_events.Event) -> timedelta | None:

@@ -103,7 +103,7 @@ class Executor:
         self._is_shutting_down = False
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
-        self._steps = WorkerSteps(steps_engine, model, registry, sessions, self._loop)
+        self._steps = WorkerSteps(steps_engine, model, registry, sessions, self._loop, events=events)
         self._suspected: set[str] = set()
         self._verifying: asyncio.Task[Any] | None = None
         self._background: set[asyncio.Task[Any]] = set()

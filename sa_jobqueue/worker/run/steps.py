@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.context import AttemptContext, ClaimedJob
 from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.errors import (
+    AttemptSignal,
     DuplicateStepError,
     EventTimeoutError,
     InvalidOptionError,
@@ -33,10 +34,12 @@ from sa_jobqueue.errors import (
     Snooze,
     StepOutputError,
 )
+from sa_jobqueue.events import EventBus, StepCompleted
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.steps import record_step, recorded_steps, wait_step
 from sa_jobqueue.payloads import Codec
+from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.registry.options import check_duration
@@ -56,6 +59,8 @@ _OUTAGES: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 """Classes of SQLSTATE of errors that pass: lost connections, deadlocks, full disks, timeouts, shutdowns, a standby."""
 _REST: Final = timedelta(seconds=1)
 """How long to wait before a write is tried again after such an error."""
+_MOST_CALLS: Final = 5
+"""Of a step with a `Backoff`, in one attempt."""
 _PAUSE: Final = timedelta(milliseconds=20)
 """How long to wait for a sender's transaction, before the next look."""
 _TIMED_OUT: Final = object()
@@ -108,6 +113,9 @@ class StepStore(Protocol):
     def close(self, session: Session) -> None:
         """Close such a session; without a commit its transaction is rolled back."""
 
+    def emit(self, event: StepCompleted) -> None:
+        """Tell that a step was recorded."""
+
 
 class WorkerSteps:
     """The store of a worker: its own connections, each statement a transaction, and the application's sessions."""
@@ -119,8 +127,10 @@ class WorkerSteps:
         registry: Registry,
         sessions: Sessions,
         loop: asyncio.AbstractEventLoop,
+        *,
+        events: EventBus,
     ) -> None:
-        self.model = model
+        self.model, self._events = model, events
         self._transactions = engine.execution_options(isolation_level="READ COMMITTED")
         self._engine, self._registry, self._sessions, self._loop = engine, registry, sessions, loop
 
@@ -178,6 +188,12 @@ class WorkerSteps:
         """Close a session; without a commit its transaction is rolled back."""
         session.close()
 
+    def emit(self, event: StepCompleted) -> None:
+        """Tell the worker's subscribers on its loop: synchronous handlers call this in their threads."""
+        if self._events.has_subscribers(StepCompleted):
+            with suppress(RuntimeError):  # the loop of a worker that has stopped is closed
+                self._loop.call_soon_threadsafe(self._events.emit, event)
+
 
 class AttemptSteps:
     """The steps of one attempt."""
@@ -190,7 +206,16 @@ class AttemptSteps:
         self._recorded: dict[Place, Any] | None = {} if context.attempt == 1 else None
         self._entered: set[Place] = set()
 
-    def step(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], *, key: str | int | None, output: Any) -> Any:
+    def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        *,
+        key: str | int | None,
+        output: Any,
+        retry: RetryPolicy | None,
+    ) -> Any:
         """Return the result of a step: of an asynchronous handler, a coroutine."""
         if not callable(fn):
             raise InvalidOptionError("fn", f"must be a function, got {fn!r}")
@@ -198,30 +223,64 @@ class AttemptSteps:
             raise InvalidOptionError(
                 "fn", f"must be a plain function, because {self._type.place} is one; {_name_of(fn)} is asynchronous"
             )
+        if retry is not None and not callable(retry):
+            raise InvalidOptionError("retry", f"must be a Backoff or a function of (call, error), got {retry!r}")
         codec = _codec(name, fn, output)
         place = self._enter(name, key)
-        return (self._step_async if self._type.is_async else self._step)(place, fn, args, codec)
+        return (self._step_async if self._type.is_async else self._step)(place, partial(fn, *args), codec, retry)
 
-    def _step(self, place: Place, fn: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any]) -> Any:
+    def _step(self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None) -> Any:
         self.load()
         if (found := self.find(place, StepKind.STEP)) is not None:
             return self._decode(place, codec, found.output)
         if self._context.cancelled:  # a step is a good place to stop at
             raise LostAttemptError(self._context.job.id, self._context.attempt)
-        began = time.monotonic()
-        document = self._encode(place, codec, fn(*args))
+        began, calls = time.monotonic(), 1
+        while True:
+            try:
+                returned = call()
+                break
+            except Exception as error:
+                delay = self._delay(retry, calls, error)
+                if delay is None or self._context.wait_cancelled(delay):
+                    raise
+                calls += 1
+        document = self._encode(place, codec, returned)
         self._written(self._record(StepKind.STEP, place, document, began=began))
+        self.completed(StepKind.STEP, place, began)
         return self._decode(place, codec, document)
 
-    async def _step_async(self, place: Place, fn: Callable[..., Any], args: tuple[Any, ...], codec: Codec[Any]) -> Any:
+    async def _step_async(self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None) -> Any:
         await self.load_async()
         if (found := self.find(place, StepKind.STEP)) is not None:
             return self._decode(place, codec, found.output)
-        began = time.monotonic()
-        returned = fn(*args)
-        document = self._encode(place, codec, await returned if inspect.isawaitable(returned) else returned)
+        began, calls = time.monotonic(), 1
+        while True:
+            try:
+                returned = call()
+                returned = await returned if inspect.isawaitable(returned) else returned
+                break
+            except Exception as error:
+                delay = self._delay(retry, calls, error)
+                if delay is None:
+                    raise
+                calls += 1
+            await asyncio.sleep(delay.total_seconds())
+        document = self._encode(place, codec, returned)
         await self._written_async(self._record(StepKind.STEP, place, document, began=began))
+        self.completed(StepKind.STEP, place, began)
         return self._decode(place, codec, document)
+
+    def _delay(self, retry: RetryPolicy | None, calls: int, error: Exception) -> timedelta | None:
+        """Return the delay before a step is called again in this attempt; None if its error ends the attempt."""
+        is_over = isinstance(retry, Backoff) and calls >= _MOST_CALLS
+        if retry is None or is_over or isinstance(error, AttemptSignal) or self._context.suspended is not None:
+            return None
+        delay = retry(calls, error)
+        if delay is not None:
+            check_duration("retry", delay)
+            self._context.logger.warning("call %d of a step failed, called again in %s", calls, delay, exc_info=error)
+        return delay
 
     def transaction(self, name: str, *, key: str | int | None) -> StepTransaction:
         """Return the context manager of a step that is a transaction."""
@@ -260,6 +319,7 @@ class AttemptSteps:
                     raise LostAttemptError(self._context.job.id, self._context.attempt)
         document = self._position(place, codec, at, is_done=True)
         self._written(self._record(StepKind.CURSOR, place, document, began=began))
+        self.completed(StepKind.CURSOR, place, began)
 
     async def _cursor_async(
         self, place: Place, codec: Codec[Any], items_after: Any, position: Callable[[Any], Any], every: int
@@ -277,6 +337,7 @@ class AttemptSteps:
                 await self._written_async(self._record(StepKind.CURSOR, place, document, began=began))
         document = self._position(place, codec, at, is_done=True)
         await self._written_async(self._record(StepKind.CURSOR, place, document, began=began))
+        self.completed(StepKind.CURSOR, place, began)
 
     def _reached(self, place: Place, codec: Codec[Any]) -> tuple[Any, bool]:
         """Return the position that earlier attempts have reached, None at the start, and whether that was the end."""
@@ -409,6 +470,11 @@ class AttemptSteps:
         output = None if kind is StepKind.SLEEP else json.dumps(document)
         given: dict[str, Any] = {"kind": kind, "place": place, "output": output, "took": took}
         return lambda one: record_step(one, self._store.model, attempt.job, attempt.worker_id, **given)
+
+    def completed(self, kind: StepKind, place: Place, began: float) -> None:
+        """Tell that a step was recorded. `began`: of the monotonic clock."""
+        job, ran = self._context.job, timedelta(seconds=time.monotonic() - began)
+        self._store.emit(StepCompleted(job.id, job.type_name, job.attempt, kind, *place, ran))
 
     def _written(self, work: Callable[[Any], T]) -> T:
         """Write a record; an outage delays it, so that the recorded call is not repeated."""
@@ -545,6 +611,7 @@ class StepTransaction:
         record_step(session, self._store.model, job, worker_id, session_name=self._guard.name, **given)
         self._guard.may_commit = True
         self._store.commit(session)
+        self._steps.completed(StepKind.TRANSACTION, self._place, self._began)
 
 
 async def uninterrupted(write: Coroutine[Any, Any, T]) -> T:
