@@ -208,3 +208,27 @@ PEERS: Final[tuple[System, ...]] = (
 )
 
 SYSTEMS: Final = (OURS, *PEERS)
+
+_DURABLE: Final = Promises(
+    fenced="by the version of the step's row",
+    rescued="by their own rules",
+    kept="the workflow and each step's result",
+    session="not at all",
+)
+STEPPERS: Final[tuple[System, ...]] = (
+    System(
+        name="DBOS",
+        environment="dbos",
+        script="dbos_adapter.py",
+        settings="`@DBOS.step` in a workflow, asynchronous",
+        promises=_DURABLE,
+    ),
+    System(
+        name="Absurd",
+        environment="absurd",
+        script="absurd_adapter.py",
+        settings="`ctx.step` of its `AsyncAbsurd`, one connection",
+        promises=_DURABLE,
+    ),
+)
+"""Systems that are measured for their steps alone."""

@@ -12,11 +12,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from benchmarks.peers.catalogue import SYSTEMS, System
+from benchmarks.peers.catalogue import STEPPERS, SYSTEMS, System
 
 _HERE: Final = Path(__file__).parent
 _WHERE: Final = "SA_JOBQUEUE_BENCHMARK_PEERS"
-_MAIN_PACKAGE: Final = {"awa": "awa-pg"}
+_MAIN_PACKAGE: Final = {"awa": "awa-pg", "absurd": "absurd-sdk"}
 
 
 def folder() -> Path:
@@ -77,7 +77,7 @@ def why_not(system: System) -> str | None:
 
 def install() -> Iterator[tuple[str, str | None]]:
     """Make the environments that are missing; yield each one's name, and why it could not be made or None."""
-    for system in {one.environment: one for one in SYSTEMS if one.environment is not None}.values():
+    for system in {one.environment: one for one in (*SYSTEMS, *STEPPERS) if one.environment is not None}.values():
         yield system.environment or "", _install(system)
 
 

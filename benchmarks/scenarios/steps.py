@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Identity, Text, insert
@@ -11,9 +12,11 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Mapped, mapped_column
 
-from benchmarks import rows
+from benchmarks import rows, systems
 from benchmarks.harness import Case, Comparison, Scenario
 from benchmarks.meter import Stopwatch
+from benchmarks.peers import environments, places, running
+from benchmarks.peers.catalogue import STEPPERS, System
 from benchmarks.place import Place
 from sa_jobqueue import AttemptContext, JobQueue, Worker
 
@@ -43,6 +46,18 @@ def scenario() -> Scenario:
             Case(name="ctx.step", run=_step, prepare=_prepare, against=by_hand, most=_MOST),
             Case(name=_SESSION, run=_with_session, prepare=_prepare, most=_MOST),
             Case(name="ctx.transaction with a row", run=_transaction, prepare=_prepare, against=session, most=_MOST),
+            *(
+                Case(
+                    name=f"{system.name}, {environments.release(system)}",
+                    run=partial(_of_peer, system),
+                    prepare=lambda place, jobs: None,
+                    open_place=partial(places.open_for, system),
+                    against=Comparison(case="ctx.step"),
+                    most=_MOST,
+                )
+                for system in STEPPERS
+                if environments.is_installed(system)
+            ),
         ),
     )
 
@@ -99,6 +114,15 @@ def _step(place: Place, watch: Stopwatch, jobs: int) -> int:
         await ctx.step("row", result, number, key=number)
 
     return _handled(place, watch, jobs, one)
+
+
+def _of_peer(system: System, place: Place, watch: Stopwatch, jobs: int) -> int:
+    with running.start(system, place, do="steps", jobs=jobs) as process:
+        process.expect("ready")
+        process.send("go")
+        systems.clock(watch, [process])
+        process.expect("gone")
+    return jobs
 
 
 def _transaction(place: Place, watch: Stopwatch, jobs: int) -> int:

@@ -64,6 +64,10 @@ class Adapter:
         """Run a worker until `done`, whose handler calls `seen` with each job's number; stop it gracefully."""
         raise NotImplementedError
 
+    async def steps(self, steps: int, begin: Callable[[], None], end: Callable[[], None]) -> None:
+        """Run one job that records so many steps after a first one; call `begin` and `end` before and after them."""
+        raise NotImplementedError
+
 
 def payload(number: int) -> dict[str, Any]:
     """Return the input of a job: of the size that a reference to something else has."""
@@ -171,6 +175,7 @@ async def _carry_out(adapter: Adapter, orders: dict[str, Any]) -> None:
         "produce": _produce,
         "flood": _flood,
         "work": _work,
+        "steps": _steps,
     }
     await verbs[orders["do"]](adapter, orders, go, done)
     say("gone")
@@ -245,3 +250,9 @@ async def _work(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, don
     await go.wait()
     await adapter.work(tally, done)
     say("told", stamps=tally.stamps, memory=tally.memory)
+
+
+async def _steps(adapter: Adapter, orders: dict[str, Any], go: asyncio.Event, done: asyncio.Event) -> None:
+    say("ready")
+    await go.wait()
+    await adapter.steps(orders["jobs"], lambda: say("begin"), lambda: say("end", jobs=orders["jobs"]))
