@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 from sa_jobqueue.errors import InvalidOptionError
 
 IdType: TypeAlias = Literal["uuid", "text"]
+Topic: TypeAlias = Literal["due", "lost", "ended", "rules", "unblock", "event"]
 
 _IDENTIFIER: Final = re.compile(r"[a-z_][a-z0-9_]*")
 # With the longest suffix (":ended") a channel stays below PostgreSQL's 64 bytes, and every index name below its 63.
@@ -47,7 +48,7 @@ class Layout:
         """Return the name of an object as SQL text, with its schema if it has one. `noun`: as in `name`."""
         return f'"{self.schema}".{self.prefix}{noun}' if self.schema else f"{self.prefix}{noun}"
 
-    def channel(self, topic: Literal["due", "lost", "ended", "rules", "unblock", "event"]) -> str:
+    def channel(self, topic: Topic) -> str:
         """Return the NOTIFY channel of a `topic`: `due` carries a queue's name, `lost` a job's id, `ended` a chain's.
 
         `rules` carries nothing: settings of queues, job types or workers have changed. `unblock` carries nothing:

@@ -701,7 +701,8 @@ BEGIN
       WHERE first.is_aside AND ordering_key = gone.key AND ordering_key IS NOT NULL AND status IN ('blocked', 'pending')
         AND NOT (COALESCE(skip_while_retrying, false) AND status = 'pending' AND attempt > 0 AND scheduled_at > now())
       ORDER BY ordering_key, created_at, id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED) AS other ON true));
-  PERFORM pg_notify('${channel}:unblock', '');
+  PERFORM pg_notify('${channel}:unblock', '')
+    WHERE current_setting('sa_jobqueue.notify', true) IS DISTINCT FROM 'off';
   RETURN NULL;
 END $$$$
 --;
@@ -713,7 +714,8 @@ CREATE TRIGGER ${p}tr_job_next AFTER DELETE ON ${q}job FOR EACH STATEMENT EXECUT
 --;
 CREATE FUNCTION ${q}job_unblock() RETURNS trigger LANGUAGE plpgsql AS $$$$
 BEGIN
-  PERFORM pg_notify('${channel}:unblock', '');
+  PERFORM pg_notify('${channel}:unblock', '')
+    WHERE current_setting('sa_jobqueue.notify', true) IS DISTINCT FROM 'off';
   RETURN NEW;
 END $$$$
 --;
@@ -742,7 +744,8 @@ DECLARE
 BEGIN
   -- One expression: a statement that is cancelled between the two calls would keep a lock of the session.
   PERFORM CASE WHEN pg_try_advisory_lock(idle) THEN pg_advisory_unlock(idle)
-    ELSE pg_notify('${channel}:due', queue_key) IS NULL END;
+    ELSE pg_notify('${channel}:due', queue_key) IS NULL END
+    WHERE current_setting('sa_jobqueue.notify', true) IS DISTINCT FROM 'off';
 END $$$$
 --;
 CREATE FUNCTION ${q}job_uuid7() RETURNS uuid LANGUAGE sql VOLATILE PARALLEL SAFE AS $$$$
@@ -889,7 +892,8 @@ BEGIN
     IF held.status = 'running' THEN
       INSERT INTO ${q}job_attempt (job_id, attempt, worker_id, started_at, outcome)
         VALUES (held.id, held.attempt, held.leased_by, held.started_at, 'cancelled') ON CONFLICT DO NOTHING;
-      PERFORM pg_notify('${channel}:lost', held.id::text);
+      PERFORM pg_notify('${channel}:lost', held.id::text)
+        WHERE current_setting('sa_jobqueue.notify', true) IS DISTINCT FROM 'off';
     END IF;
     UPDATE ${q}job SET status = 'cancelled', completed_at = now(), leased_by = NULL, leased_until = NULL,
       changed_xid = '0' WHERE id = held.id;

@@ -9,6 +9,7 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from sqlalchemy import (
+    BindParameter,
     Boolean,
     Computed,
     FetchedValue,
@@ -125,6 +126,23 @@ _COMPANIONS: Final[dict[str, tuple[type, str]]] = {
     "Audit": (AuditMixin, "job_audit"),
 }
 """The other classes of a queue by their names on `Job`: what each inherits, and its table."""
+
+
+def check_onupdate(model: type[JobMixin[Any]]) -> None:
+    """Call the application's `onupdate` functions once. Raises: InvalidOptionError naming the column of one that raises.
+
+    Workers execute them in every statement that changes jobs, so such a function would stop all of these.
+    """
+    for one in (model, *(getattr(model, noun) for noun in _COMPANIONS)):
+        for column in one.__table__.c:
+            made = getattr(column.onupdate, "arg", None)
+            if isinstance(made, BindParameter) and made.callable is not None:
+                try:
+                    made.callable()
+                except Exception as error:
+                    raise InvalidOptionError(
+                        f"{one.__name__}.{column.key}", f"has an onupdate that raises {error!r}"
+                    ) from error
 
 
 class JobMixin(Generic[IdT]):

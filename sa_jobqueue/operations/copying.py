@@ -66,6 +66,8 @@ def enqueue_payloads(
     for name in _DIFFERENT_OPTIONS:
         if name in options:
             raise InvalidJobError(name, "is not for jobs that differ by their payloads alone; use enqueue_many")
+    if deduplicate_by is not None and session.twophase:
+        raise InvalidJobError("deduplicate_by", "needs a temporary table, which PREPARE refuses; use enqueue_many_unique")
     kind.check_blocker_count(0)
     # `trace_context` may be set to None, for no trace; None for any other option means that it is not given.
     given = {name: value for name, value in options.items() if value is not None or name == "trace_context"}

@@ -115,8 +115,6 @@ def _is_to_notify(
 ) -> bool:
     """Return whether this is the transaction's first for the queue. Raises: UnsupportedServerError without PostgreSQL."""
     require_postgresql(connection.dialect.name)
-    if session.twophase:
-        return False  # PostgreSQL refuses to PREPARE a transaction with a NOTIFY: workers find the job at their next poll
     transaction = cast("SessionTransaction", session.get_transaction())  # there is one, since it writes a row
     topic = (model.__jobqueue__.channel("due"), queue or ANY_QUEUE)  # one topic for all fairness keys of the queue
     looks = _pending.setdefault(transaction, {})
@@ -137,6 +135,13 @@ def _look_again(session: Session) -> None:
             look.connection.execute(
                 notifications.notify_due(look.model), {"queue": _queue_key(look.queue, look.fairness_key)}
             )
+
+
+@event.listens_for(Session, "after_begin")
+def _after_begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    if session.twophase and not transaction.nested and connection.dialect.name == "postgresql":
+        # PostgreSQL refuses to PREPARE a transaction with a NOTIFY: workers find its jobs at their next poll.
+        connection.exec_driver_sql("SET LOCAL sa_jobqueue.notify = 'off'")
 
 
 def _look_again_on(connection: Connection) -> None:

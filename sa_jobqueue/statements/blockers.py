@@ -16,6 +16,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter, lowest_id
 from sa_jobqueue.statements._parts import XID, array, element, excluded, once_a_model, status, table
 from sa_jobqueue.statements.completions import awaited, buried, remembered
+from sa_jobqueue.statements.notifications import NOTIFIES
 from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
 
 
@@ -389,7 +390,7 @@ def clear_waiters(model: type[JobMixin[Any]]) -> sa.Update:
         sa.update(job)
         .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
         .values(has_waiters=False)
-        .returning(sa.func.pg_notify(model.__jobqueue__.channel("ended"), sa.cast(job.c.id, sa.Text)))
+        .returning(sa.case((NOTIFIES, sa.func.pg_notify(model.__jobqueue__.channel("ended"), sa.cast(job.c.id, sa.Text)))))
     )
 
 

@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import INTERVAL
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import array, clamped, once_a_model, table
+from sa_jobqueue.statements.notifications import notification
 from sa_jobqueue.statements.queues import SETTINGS
 
 COLUMNS: Final = ("is_paused", *SETTINGS)
@@ -58,4 +59,4 @@ def notify_rules(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
     Locks: a commit that carries a notification takes one lock a database for a moment.
     """
-    return sa.select(sa.func.pg_notify(model.__jobqueue__.channel("rules"), sa.literal_column("''")))
+    return notification(model, "rules", sa.literal_column("''"))

@@ -13,6 +13,7 @@ from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import XID, array, element, excluded, is_running, once_a_model, status, table
 from sa_jobqueue.statements.claims import claimed_columns
 from sa_jobqueue.statements.completions import awaited, end_chains, free, recorded, remembered, timedelta_of
+from sa_jobqueue.statements.notifications import notification
 from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
 
 
@@ -144,9 +145,7 @@ def supersede(model: type[JobMixin[Any]]) -> sa.Select[Any]:
         .on_conflict_do_nothing(index_elements=["job_id", "attempt"])
         .cte("recorded_attempt")
     )
-    return sa.select(sa.func.pg_notify(model.__jobqueue__.channel("lost"), sa.cast(given, sa.Text))).add_cte(
-        recorded_attempt
-    )
+    return notification(model, "lost", sa.cast(given, sa.Text)).add_cte(recorded_attempt)
 
 
 @once_a_model

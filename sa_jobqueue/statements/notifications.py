@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 
+from sa_jobqueue.layout import Topic
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import function, once_a_model
+
+NOTIFIES: Final[sa.ColumnElement[bool]] = sa.literal_column(
+    "(current_setting('sa_jobqueue.notify', true) IS DISTINCT FROM 'off')", sa.Boolean
+)
+"""Whether the transaction may notify: not in two-phase sessions, for PostgreSQL refuses to prepare one that has notified."""
+
+
+def notification(model: type[JobMixin[Any]], topic: Topic, payload: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """Return a SELECT that notifies, unless the transaction has `SET LOCAL sa_jobqueue.notify = 'off'`."""
+    return sa.select(sa.func.pg_notify(model.__jobqueue__.channel(topic), payload)).where(NOTIFIES)
 
 
 @once_a_model
@@ -36,7 +47,7 @@ def announce_idle(model: type[JobMixin[Any]]) -> str:
 @once_a_model
 def notify_unblock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Have workers look, when and if this transaction commits, for what may go on now. Locks: as `notify_due`."""
-    return sa.select(sa.func.pg_notify(model.__jobqueue__.channel("unblock"), sa.literal_column("''")))
+    return notification(model, "unblock", sa.literal_column("''"))
 
 
 def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended"]) -> sa.Select[Any]:
@@ -45,4 +56,4 @@ def notify_each(model: type[JobMixin[Any]], topic: Literal["lost", "ended"]) -> 
     Parameters: `ids`, as texts. Locks: as `notify_due`.
     """
     payload = sa.func.unnest(sa.bindparam("ids", type_=ARRAY(sa.Text))).column_valued("payload")
-    return sa.select(sa.func.count(sa.func.pg_notify(model.__jobqueue__.channel(topic), payload)))
+    return sa.select(sa.func.count()).select_from(notification(model, topic, payload).subquery())

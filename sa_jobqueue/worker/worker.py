@@ -31,6 +31,7 @@ from sa_jobqueue.events import (
     WorkerStarted,
     WorkerStopped,
 )
+from sa_jobqueue.models.job import check_onupdate
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import CancelReason
 from sa_jobqueue.worker import logs
@@ -88,6 +89,7 @@ class Worker:
         if not len(jobs.registry):
             raise InvalidOptionError("jobs", "has no handlers; import the modules that declare them before this")
         check_importable(jobs, app)
+        check_onupdate(jobs.model)
         self._jobs = jobs
         self._app = app
         check_reachable(engine, connect_args or {})

@@ -17,6 +17,7 @@ from sqlalchemy.types import TypeDecorator
 
 from sa_jobqueue import JobMixin, JobQueue, JobStatus, Worker
 from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import ComponentFailed
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.testing.plugin import MakeDatabase
@@ -238,3 +239,15 @@ def held(engine: Engine) -> int:
 @pytest.mark.parametrize("hook", ["default", "validator"])
 def test_a_schedule_whose_job_cannot_be_made_holds_up_no_other(own_engine: Engine, hook: str) -> None:
     asyncio.run(fires_all_but_the_bad(own_engine, [(hook, error) for error in ERRORS]))
+
+
+def test_a_worker_refuses_an_onupdate_that_raises(own_engine: Engine) -> None:
+    class Other(DeclarativeBase): ...
+
+    class Touched(JobMixin, Other):
+        touched: Mapped[str | None] = mapped_column(Text, onupdate=lambda: int("no"))
+
+    queue = JobQueue(Touched)
+    queue.handler("second")(lambda given: None)
+    with pytest.raises(InvalidOptionError, match=r"Touched\.touched.*ValueError"):
+        Worker(queue, own_engine)

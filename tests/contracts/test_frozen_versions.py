@@ -12,7 +12,7 @@ from sa_jobqueue import ddl
 
 # A digest may be changed until the first release of its version, and never after it: then it is a new version.
 DIGESTS = {
-    1: "b254c9ef21dc67438901a14f8aba275bf3f5b09c2d2511e7c46e395a0ab08f8b",
+    1: "e76a9c15ae97cd68392c4faa65c0885caea256e26de8f97b59baca6242ecb84e",
 }
 PLACES = [
     {"schema": schema, "prefix": prefix, "id_type": id_type}

@@ -1,4 +1,4 @@
-"""Jobs in two-phase sessions: PostgreSQL refuses to prepare a transaction that notifies."""
+"""Operations in two-phase sessions: PostgreSQL refuses to prepare a transaction that notifies."""
 
 from __future__ import annotations
 
@@ -6,33 +6,68 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue
-from sa_jobqueue.operations import enqueue_many, enqueue_payloads
-
-JOBS = JobQueue()
-
-
-@JOBS.handler("prepared")
-def prepared(number: int) -> None: ...
-
-
-WRITERS: dict[str, Callable[[Session], Any]] = {
-    "add": lambda session: session.add(Job("prepared", 1)),
-    "handler.enqueue": lambda session: prepared.enqueue(session, 1),
-    "enqueue_many": lambda session: enqueue_many(session, [prepared.job(1)]),
-    "enqueue_payloads": lambda session: enqueue_payloads(session, prepared, [1]),
-}
+from sa_jobqueue import Job, JobStatus, Schedule
+from sa_jobqueue.operations import (
+    DeadLetterFilter,
+    cancel_chains,
+    cancel_jobs,
+    delete_chains,
+    pause_queues,
+    redrive_dead_letters,
+    send_event,
+    trigger_jobs,
+    upsert_schedule,
+)
+from tests.fixtures.jobs import Jobs
 
 
-@pytest.mark.parametrize("writer", WRITERS)
-def test_a_job_in_a_two_phase_session_sends_no_notification(engine: Engine, writer: str) -> None:
-    sent: list[str] = []
-    event.listen(engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+def cancels_a_job_that_runs(session: Session, jobs: Jobs) -> None:
+    cancel_jobs(session, [jobs.add(JobStatus.RUNNING, worker_id="other")])
+
+
+def cancels_a_chain_that_is_waited_for(session: Session, jobs: Jobs) -> None:
+    first = Job("test")
+    session.add_all([first, Job("test", blockers=[first])])
+    session.commit()
+    cancel_chains(session, [first.id])
+
+
+def dead(jobs: Jobs) -> DeadLetterFilter:
+    jobs.add(JobStatus.DEAD)
+    return DeadLetterFilter()
+
+
+OPERATIONS: list[Callable[[Session, Jobs], Any]] = [
+    cancels_a_job_that_runs,
+    cancels_a_chain_that_is_waited_for,
+    lambda session, jobs: trigger_jobs(session, [jobs.add()]),
+    lambda session, jobs: redrive_dead_letters(session, where=dead(jobs)),
+    lambda session, jobs: delete_chains(session, [jobs.add(JobStatus.DEAD)]),
+    lambda session, jobs: pause_queues(session, ["default"]),
+    lambda session, jobs: send_event(session, "approved"),
+    lambda session, jobs: upsert_schedule(session, Schedule(name="s", type_name="test", cron="0 0 1 1 *")),
+    lambda session, jobs: session.execute(text("INSERT INTO job_queue (type_name) VALUES ('test')")),
+    lambda session, jobs: session.execute(text("UPDATE job_queue SET status = 'cancelled'")),
+]
+
+
+@pytest.mark.parametrize("operate", OPERATIONS)
+def test_an_operation_is_prepared_and_committed(engine: Engine, jobs: Jobs, operate: Callable[[Session, Jobs], Any]) -> None:
+    jobs.add()
     with Session(engine, twophase=True) as session:
-        WRITERS[writer](session)
-        session.flush()
-        session.rollback()
-    assert not [statement for statement in sent if "notify" in statement]
+        operate(session, jobs)
+        session.commit()
+
+
+def test_a_transaction_prepared_by_hand(engine: Engine) -> None:
+    with engine.connect() as connection:
+        connection.exec_driver_sql("SET LOCAL sa_jobqueue.notify = 'off'")
+        connection.exec_driver_sql("INSERT INTO job_queue (type_name) VALUES ('test')")
+        connection.exec_driver_sql("PREPARE TRANSACTION 'by hand'")
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        connection.exec_driver_sql("COMMIT PREPARED 'by hand'")
+    with Session(engine) as session:
+        assert session.query(Job).count() == 1
