@@ -38,8 +38,7 @@ from sa_jobqueue.operations.dead_letters import (
     list_dead_letters,
     redrive_dead_letters,
 )
-from sa_jobqueue.operations.deduplicate import Deduplicate, enqueue, enqueue_unique
-from sa_jobqueue.operations.deduplicate_many import enqueue_many_unique
+from sa_jobqueue.operations.deduplication import Deduplicate, enqueue, enqueue_many_unique
 from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.events import AwaitedEvent, list_awaited_events, send_event
 from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
@@ -150,7 +149,6 @@ __all__ = [
     "enqueue_many",
     "enqueue_many_unique",
     "enqueue_payloads",
-    "enqueue_unique",
     "explain_job",
     "explain_schedule",
     "fire_schedules",

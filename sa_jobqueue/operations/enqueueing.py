@@ -339,7 +339,7 @@ def group_neighbours_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]
     Columns that the database would fill in with null are set to None, so that they do not separate groups.
     """
     attributes = written_columns(kind)
-    given = _set_by(kind, attributes, listed, "enqueue_unique")
+    given = _set_by(kind, attributes, listed, "enqueue")
     empty = {key for key in frozenset().union(*given) if _is_null_unset(attributes[key])}
     for job, keys in zip(listed, given, strict=True):
         for key in empty - keys:

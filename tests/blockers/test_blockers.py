@@ -25,6 +25,7 @@ from sa_jobqueue import (
     JobStatus,
     enqueue_many,
     get_chain,
+    operations,
 )
 from sa_jobqueue import enqueue as enqueue_once
 from sa_jobqueue.context import BlockerOutcome
@@ -32,7 +33,7 @@ from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, NotAChainErr
 from sa_jobqueue.events import JobStarted, JobUnblocked
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import ChainMixin, WaitFor
-from sa_jobqueue.operations import cancel_chains, complete_job, enqueue_unique
+from sa_jobqueue.operations import cancel_chains, complete_job
 from sa_jobqueue.types import DeadReason
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from tests.fixtures.chains import chain_of
@@ -327,7 +328,7 @@ async def test_a_deduplicated_enqueue_adds_blockers_only_when_it_creates_the_job
         found, again = enqueue_once(session, types.merge.job(blockers=[types.page.job(2)]), deduplicate=once)
         assert (is_new, again, found is made) == (Enqueued.CREATED, Enqueued.EXISTING, True)
         assert made.status is BLOCKED
-        ((other, _),) = enqueue_unique(session, [(types.gather.job(blockers=[made, types.page.job(3)]), Deduplicate("o"))])
+        other, _ = operations.enqueue(session, types.gather.job(blockers=[made, types.page.job(3)]), deduplicate="o")
         ids = made.id, other.id
     assert jobs.count() == 4  # the page of the one that was found is not there
     with Session(engine) as session, session.begin():

@@ -33,7 +33,7 @@ from sa_jobqueue.operations import (
     reschedule_jobs,
 )
 from sa_jobqueue.operations.completions import attach, complete_attempt
-from sa_jobqueue.operations.deduplicate import enqueue_unique
+from sa_jobqueue.operations.deduplication import enqueue
 from sa_jobqueue.statements import waiting
 from tests.model.model import NOBODY, Model, NewJob, Once, Refused, Wait
 from tests.model.system import QUEUES, TYPES, WORKERS, System, differences, stuck, violations
@@ -257,7 +257,8 @@ class QueueMachine(RuleBasedStateMachine):
 
         after = copy.deepcopy(one.model)
         expected = after.add_once(pairs)
-        got = enqueue_unique(one.session, [(self.system.job(new), self.system.once(once)) for new, once in pairs])
+        given = [(self.system.job(new), self.system.once(once)) for new, once in pairs]
+        got = [enqueue(one.session, job, deduplicate=policy) for job, policy in given]
         for (job, created), (meant, is_new) in zip(got, expected, strict=True):
             assert (created is Enqueued.CREATED) == is_new
             assert self.system.numbers[job.id] in meant

@@ -22,7 +22,6 @@ from sa_jobqueue.operations import (
     complete_job,
     enqueue_many_unique,
     enqueue_payloads,
-    enqueue_unique,
     explain_job,
     get_job,
     get_queue,
@@ -80,7 +79,7 @@ OPERATIONS: dict[str, Callable[[Session, UUID], Any]] = {
     "enqueue again": lambda session, given: enqueue(
         session, routed.job(1), deduplicate=Deduplicate("held", replace=["priority"])
     ),
-    "enqueue_unique": lambda session, _: enqueue_unique(session, [(routed.job(1), Deduplicate("k", scope="any"))]),
+    "enqueue once": lambda session, _: enqueue(session, routed.job(1), deduplicate=Deduplicate("k", scope="any")),
     "enqueue_many_unique": lambda session, _: enqueue_many_unique(session, [(routed.job(1), Deduplicate("k"))]),
     "a job with a blocker": lambda session, given: routed.enqueue(session, 1, blockers=[given]),
     "cancel_jobs": lambda session, given: cancel_jobs(session, [given]),
