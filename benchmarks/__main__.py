@@ -241,7 +241,7 @@ def simulate(  # noqa: PLR0917 - click gives options by name
 
 @main.group("peers")
 def peers() -> None:
-    """Other systems, each in a virtual environment of its own."""
+    """Other systems, each in its own virtual environment."""
 
 
 @peers.command("install")

@@ -49,7 +49,7 @@ class Case:
     most_rounds: int = 1_000
     """Most rounds it takes part in, for cases that take minutes."""
     open_place: Callable[[PostgresServer], AbstractContextManager[Place]] | None = None
-    """Opens a place of its own for each round, for systems that are not ours; that of the scenario unless given."""
+    """Opens its own place for each round, for systems that are not ours; that of the scenario unless given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ def run(
     failed: dict[str, str] | None = None,
     most_seconds: float = math.inf,
 ) -> list[Result]:
-    """Run every case of the scenarios once a round, each scenario in a database of its own; return them in order.
+    """Run every case of the scenarios once a round, each scenario in its own database; return them in order.
 
     `jobs`: of a case in one round; those of each scenario unless given. `failed` is called for each failed case, with the
     reason. No round begins that would likely end after `most_seconds`, but the first. Raises: CaseFailedError without

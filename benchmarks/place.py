@@ -1,4 +1,4 @@
-"""Where a scenario runs: a database of its own, on a server of the benchmark's own or on one it was given."""
+"""Where a scenario runs: its own database, on a server of the benchmark's own or on one it was given."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class Place:
 
 @contextmanager
 def open_place(server: PostgresServer) -> Iterator[Place]:
-    """Give a place of its own on a server; the database is dropped afterwards."""
+    """Give a separate place on a server; the database is dropped afterwards."""
     pid, bin_dir = own_server(server)
     url = server.socket_url if isinstance(server, EmbeddedServer) else server.url
     with ThrowAwayDatabase(url) as database:

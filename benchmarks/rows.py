@@ -47,7 +47,7 @@ def copy(connection: Connection, jobs: int) -> None:
 
 
 def copy_timed(place: Place, watch: Stopwatch, jobs: int) -> None:
-    """COPY so many due jobs into the queue under a stopwatch, in a transaction of its own, on an open connection."""
+    """COPY so many due jobs into the queue under a stopwatch, in its own transaction, on an open connection."""
     with place.engine().connect() as connection:
         transaction = connection.begin()
         with watch:

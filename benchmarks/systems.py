@@ -33,7 +33,7 @@ def cases(
     figure: str | None = None,
     others: Iterable[System] = (),
 ) -> list[Case]:
-    """Return a case a system, each in a database of its own and divided by ours, by the rate or a figure.
+    """Return a case a system, each in its own database and divided by ours, by the rate or a figure.
 
     `most`: jobs in a round. `rounds`: most of them. `others`: cases of this question alone.
     """
@@ -67,7 +67,7 @@ def fill(system: System, place: Place, jobs: int) -> None:
 
 def _count_statements(place: Place) -> None:
     if place.broker is None:
-        enable(place)  # before the case: what this writes is none of its WAL
+        enable(place)  # before the case: its WAL does not count
         place.checkpoint()
 
 

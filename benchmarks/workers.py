@@ -46,7 +46,7 @@ async def _drain(  # noqa: PLR0917
             watch.start()
 
     events = EventBus()
-    events.subscribe(on_event, kinds=[JobCompleted, WorkerStarted])  # no event is made that nobody counts
+    events.subscribe(on_event, kinds=[JobCompleted, WorkerStarted])  # no event is made that is not counted
     engine = place.async_engine(size=options.concurrency)
     worker = Worker(queue, engine, options=options, events=events)
     observe(worker)

@@ -1,4 +1,4 @@
-"""The other systems, each in a virtual environment of its own: `python -m benchmarks peers install`.
+"""The other systems, each in its own virtual environment: `python -m benchmarks peers install`.
 
 `catalogue` lists the systems, how they are set up and what they promise; a text file per system fixes its versions;
 `environments` creates the virtual environments. An adapter is one script that runs there and speaks `adapters/protocol`, and

@@ -73,7 +73,7 @@ def all_scenarios() -> list[Scenario]:
 
 
 def beside_peers() -> list[Scenario]:
-    """Return those that ask the same of every system at hand, each in a process and a database of its own."""
+    """Return those that ask the same of every system at hand, each in a separate process and database."""
     return [
         peers_enqueue.single(),
         peers_enqueue.bulk(),

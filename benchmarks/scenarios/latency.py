@@ -1,6 +1,6 @@
 """From the commit that enqueued a job to the start of its handler, in another process, at a steady rate.
 
-The worker notes when each of its claims began and ended, which says what the slowest jobs waited for.
+The worker notes when each of its claims began and ended, which shows why the slowest jobs waited.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def _read(place: Place, watch: Stopwatch, jobs: int) -> int:
 
 
 def _read_by_jdbc(place: Place, watch: Stopwatch, jobs: int, *, parts: int) -> int:
-    """Read the table in parts of ids, whose bounds whoever uses it finds out: that is not measured."""
+    """Read the table in parts of ids. To find their bounds is the reader's task, and is not measured."""
     reader = spark.session().read.format("jdbc").options(**spark.jdbc_options(place.tcp_url), fetchsize="10000")
     edges = place.scalar(
         "SELECT array_agg(id::text ORDER BY id) FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM job) AS each"

@@ -56,7 +56,7 @@ _Topic = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What a transaction has made due: its INSERT notified if a worker was idle at the time."""
+    """Jobs that a transaction has made due: its INSERT notified if a worker was idle at the time."""
 
     connection: Connection
     model: type[JobMixin[Any]]

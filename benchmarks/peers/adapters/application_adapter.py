@@ -1,4 +1,4 @@
-"""An application that uses the database for something else: commits of a row, with or without a NOTIFY of its own."""
+"""An application that uses the database for something else: commits of a row, with or without its own NOTIFY."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 
 class Application(Adapter):
-    """One connection; with `notify` "always" each commit notifies a channel that nobody listens on."""
+    """One connection; with `notify` "always" each commit notifies a channel without listeners."""
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[Put]:

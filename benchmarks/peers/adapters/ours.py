@@ -1,4 +1,4 @@
-"""This package, run as the others are: in a process of its own, by the same protocol."""
+"""This package, run as the others are: in its own process, by the same protocol."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Procrastinate(Adapter):
                 await deferrer.batch_defer_async(*(payload(number) for number in chunk))
 
     async def work(self, seen: Callable[[int], None], done: asyncio.Event) -> None:
-        """Run its worker with a hundred at once; finished jobs are kept, as by default."""
+        """Run its worker with a hundred at a time; finished jobs are kept, as by default."""
         app = self._app()
 
         @app.task(name="no_op", queue="default")

@@ -52,7 +52,7 @@ class Adapter:
 
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[Put]:
-        """Connect, and give what enqueues one job in a transaction of its own."""
+        """Connect, and give what enqueues one job in its own transaction."""
         raise NotImplementedError
         yield
 

@@ -14,7 +14,7 @@ CONCURRENCY = 100
 
 
 class Taskiq(Adapter):
-    """Results ignored, a hundred at once, as its command line has by default."""
+    """Results ignored, a hundred at a time, as its command line has by default."""
 
     new_loop = staticmethod(uvloop)
 

@@ -305,7 +305,7 @@ def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
 
 def _locks(of: Health, at: Thresholds) -> Iterator[Finding]:
     for one in of.locks:
-        # Both: workers wait for each other for moments, and a long transaction is none of their business.
+        # Both: workers wait for each other for moments, and long transactions do not concern them.
         bad = _grade(min(one.locked_for, one.waited_for * _WAITS), at.claim_age_warning, at.claim_age_critical)
         if bad:
             n = len(one.waiters)
