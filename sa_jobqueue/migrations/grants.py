@@ -98,7 +98,7 @@ def grant_statements(layout: Layout, *, roles: str = ROLES) -> list[str]:
             for role, on in RIGHTS.items()
             for noun, rights in on.items()
         ),
-        # The view makes ids for those who insert through it, and a client that makes a job due notifies. Triggers need no grant.
+        # The view makes ids for those who insert through it, and a client that makes a job due notifies. Triggers need none.
         *(
             f"GRANT EXECUTE ON FUNCTION {layout.qualified(noun)}({arguments}) TO {everybody}"
             for noun, arguments in (("job_uuid7", ""), ("job_notify_due", "text"), ("job_idle_lock", "text"))
