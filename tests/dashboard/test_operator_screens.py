@@ -19,6 +19,7 @@ from sa_jobqueue.operations import (
     delete_schedules,
     get_schedule,
     list_audit,
+    list_dead_letters,
     list_jobs,
     list_schedules,
     list_workers,
@@ -420,3 +421,34 @@ def test_each_action_writes_one_audit_record_and_a_preview_none(
     assert response.status_code == 200, response.text
     (record,) = list_audit(session)
     assert (record.done_by, record.operation) == ("ann", ACTS[act].permission.value)
+
+
+def test_findings_have_the_acts_that_the_user_may_do_and_errors_that_he_may_see(
+    client: Client, engine: Engine, session: Session, jobs: Jobs
+) -> None:
+    jobs.add_worker(concurrency=9)
+    jobs.add(JobStatus.DEAD, type_name="refund", error={"type": "ValueError", "message": "of card 4711"}, fingerprint="f")
+    jobs.add(JobStatus.DEAD, type_name="charge", error={"type": "KeyError", "message": "another"}, fingerprint="g")
+    upsert_queue(session, QueueSettings(name="mail"))
+    pause_queues(session, ["mail"])
+    session.commit()
+
+    def findings(of: Client) -> str:
+        return of.page("/queue/overview").partition('id="findings"')[2].partition("</section>")[0]
+
+    shown = findings(client)
+    assert "1 dead letter of refund: ValueError: of card 4711 (exhausted)" in shown
+    assert {act for act in ("resume-queues", "redrive-dead-letters", "dismiss-dead-letters") if f"/acts/{act}" in shown} == {
+        "resume-queues",
+        "redrive-dead-letters",
+        "dismiss-dead-letters",
+    }
+    viewer = Client(dashboard(engine, operator=engine, authorize=lambda request: Access(user="eve")))
+    shown = findings(viewer)
+    assert "1 dead letter of refund: ValueError" in shown
+    assert "4711" not in shown
+    assert "/acts/" not in shown
+    [what] = [one for one in forms(findings(client), "dismiss-dead-letters") if one["type"] == "refund"]
+    assert "<strong>1</strong>" in confirmed(client, client.post("dismiss-dead-letters", what).text)
+    with Session(engine) as left:
+        assert [one.type_name for one in list_dead_letters(left)] == ["charge"]
