@@ -63,6 +63,9 @@ class Rescuer(Component):
         self._queues = queues
         self._types = types
         self._backoff = backoff
+        for orphans in (False, True):  # compiled now, and not while the first jobs wait
+            compiled(leases.rescue, model, orphans=orphans, only=False)
+        compiled(expiry.expire, model, only=False)
         self._forget = leases.forget_dead_workers(model)
         self._correct_heartbeats = compiled(corrections.correct_heartbeats, model)
         self._correct_leases = compiled(corrections.correct_leases, model)
