@@ -54,6 +54,9 @@ from sa_jobqueue.worker import Worker, WorkerOptions
 
 _DEFAULTS: Final = WorkerOptions()
 
+_GIVEN: Final = "sa_jobqueue.worker_arguments"
+"""In a context's `meta`: the arguments of the command."""
+
 _log = logging.getLogger("sa_jobqueue.supervisor")
 
 
@@ -71,7 +74,15 @@ def queue_limits(given: Any) -> dict[str, int | None]:
     return limits
 
 
-@click.command()
+class _Worker(click.Command):
+    """A command that keeps its arguments as they were given, for the processes that it starts."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_GIVEN] = tuple(args)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_Worker)
 @application_argument("registry")
 @url_option
 @click.option(
@@ -258,14 +269,9 @@ def worker(
             environment[LISTEN_VARIABLE] = listen_url
         for variable in VARIABLES:
             environment.pop(variable, None)
-        arguments = [registry, *(["--engine", engine] if engine else []), "--log-level", log_level]
-        arguments += [part for module in modules for part in ("--import", module)]
-        arguments += ["--log-format", log_format, *(["--opentelemetry"] if opentelemetry else [])]
-        arguments += [] if capture_logs is None else ["--capture-logs", str(capture_logs)]
-        arguments += [] if watchdog is None else ["--watchdog", f"{watchdog.total_seconds()}s"]
-        ports = {"metrics": (metrics_port, metrics_address), "health": (health_port, health_address)}
+        ports = {"metrics": metrics_port, "health": health_port}
         commands = [
-            worker_command(*arguments, *_arguments(options, number), *_ports(ports, number))
+            worker_command(*context.meta[_GIVEN], *_of_process(number, engine, options.name, ports))
             for number in range(1, processes + 1)
         ]
         context.exit(asyncio.run(_supervise(commands, environment, lambda died: _rescue(jobs, used, options, died))))
@@ -318,13 +324,11 @@ def _reload(patience: timedelta) -> int:
     return 0
 
 
-def _ports(given: dict[str, tuple[int | None, str]], number: int) -> list[str]:
-    """Return the port arguments of the `number`th process."""
-    arguments: list[str] = []
-    for what, (port, address) in given.items():
-        if port is not None:
-            arguments += [f"--{what}-port", str(port + number - 1), f"--{what}-address", address]
-    return arguments
+def _of_process(number: int, engine: str | None, name: str | None, ports: dict[str, int | None]) -> list[str]:
+    """Return the arguments of the `number`th process, which come after those of its parent and replace them."""
+    given = {"processes": 1, "engine": engine, "name": name and f"{name[:60]}-{number}"}
+    given |= {f"{what}-port": port and port + number - 1 for what, port in ports.items()}
+    return [part for option, value in given.items() if value is not None for part in (f"--{option}", str(value))]
 
 
 @contextmanager
@@ -384,30 +388,6 @@ def _rescue(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOpti
 
 def _options(*, queues: dict[str, int | None] | None, no_listen: bool, **settings: Any) -> WorkerOptions:
     return WorkerOptions(queues=queues or (), listen=not no_listen, **settings)
-
-
-def _arguments(options: WorkerOptions, number: int) -> list[str]:
-    """Return the options as arguments of the `number`th process."""
-    spelled: dict[str, str] = {"concurrency": str(options.concurrency)}
-    if options.limits:
-        spelled["queues"] = ",".join(name if most is None else f"{name}={most}" for name, most in options.limits.items())
-    if options.name is not None:
-        spelled["name"] = f"{options.name[:60]}-{number}"
-    for name in (
-        "shutdown_timeout",
-        "cancel_timeout",
-        "poll_interval",
-        "heartbeat_interval",
-        "heartbeat_timeout",
-        "rescue_interval",
-    ):
-        given: timedelta = getattr(options, name)
-        spelled[name.replace("_", "-")] = f"{given.total_seconds()}s"
-    spelled["max-jobs-per-child"] = str(options.max_jobs_per_child)
-    if options.max_memory is not None:
-        spelled["max-memory"] = str(options.max_memory)
-    arguments = [part for name, value in spelled.items() for part in (f"--{name}", value)]
-    return arguments if options.listen else [*arguments, "--no-listen"]
 
 
 def _engine(url: str | None, options: WorkerOptions) -> Engine:
