@@ -36,7 +36,7 @@ class Share:
     """0 to 1: of the jobs started in all queues, or for a key of those of its queue."""
     due_share: float | None
     """0 to 1: its weight among the queues, or the keys of its queue, with due jobs; None without due jobs, and where a
-    pause, a limit or the lack of a worker decides what it gets."""
+    pause, a limit or the lack of a worker decides instead."""
     waiting_for: timedelta | None
     """Time since its oldest due job became due; None without due jobs."""
 

@@ -1,7 +1,7 @@
 """Enqueueing with a deduplication key: returns the chain that has the key, or creates it, also under concurrency.
 
 `session.add` cannot do this: a second job with the key of an open chain violates a unique index, and that error aborts the
-transaction. `enqueue_many_unique` decides by that index for all jobs at once, with `INSERT ... ON CONFLICT`: of two
+transaction. `enqueue_many_unique` decides by that index for all jobs together, with `INSERT ... ON CONFLICT`: of two
 transactions with an equal key, the second waits for the first and then finds its job. Only windows and ended chains need
 locks on the keys as well.
 """

@@ -68,7 +68,7 @@ class _Look:
 # By transaction, not by session: a session that was closed without a commit is often reused.
 _pending: WeakKeyDictionary[SessionTransaction, dict[_Topic, _Look]] = WeakKeyDictionary()
 _looked: WeakKeyDictionary[Connection, dict[tuple[type[JobMixin[Any]], str], float]] = WeakKeyDictionary()
-"""The same of connections without a session. What a rollback leaves there makes the next commit look once too often."""
+"""The same of connections without a session. An entry that a rollback leaves makes the next commit look once too often."""
 
 
 @event.listens_for(Session, "before_flush")
@@ -195,7 +195,7 @@ def _enqueue_on(connection: Connection, job: JobMixin[Any]) -> Any:
             session.commit()  # not the connection's transaction
             return job_id
     with translated():
-        # In each INSERT, for nothing tells of rollbacks to savepoints; PostgreSQL delivers equal notifications once.
+        # In each INSERT, because no event reports a rollback to a savepoint; PostgreSQL delivers equal notifications once.
         notifies = not isinstance(connection.get_transaction(), TwoPhaseTransaction)
         if notifies:
             if not event.contains(connection, "commit", _look_again_on):

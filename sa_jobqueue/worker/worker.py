@@ -51,7 +51,7 @@ class Worker:
     - `engine`: an `Engine` or `AsyncEngine`. If a handler needs the other kind, it is created from the same URL.
     - `session_factory`, `async_session_factory`: create the sessions that handlers receive; by default plain sessions on
       the engine. Their pool needs one connection for each of `concurrency` handlers.
-    - `connect_args`: arguments for psycopg beyond the engine's URL, which the worker uses to open up to nine more
+    - `connect_args`: arguments for psycopg beyond the engine's URL, which the worker uses for its own
       connections. Listeners of the engine's `do_connect` event, such as one that renews an access token, are called for
       these too.
     - `listen_url`: the server's own address, for notifications, if the engine's URL leads to a connection pooler.

@@ -17,7 +17,7 @@ async def note(number: int) -> dict[str, int]:
 
 @DBOS.workflow()
 async def many(steps: int) -> None:
-    """Run the steps; told when they begin and end by the adapter's callbacks."""
+    """Run the steps; which are reported by the adapter's callbacks."""
     await note(-1)
     _told["begin"]()
     for number in range(steps):

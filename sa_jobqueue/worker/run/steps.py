@@ -114,7 +114,7 @@ class StepStore(Protocol):
         """Close such a session; without a commit its transaction is rolled back."""
 
     def emit(self, event: StepCompleted) -> None:
-        """Tell that a step was recorded."""
+        """Report a recorded step."""
 
 
 class WorkerSteps:
@@ -472,7 +472,7 @@ class AttemptSteps:
         return lambda one: record_step(one, self._store.model, attempt.job, attempt.worker_id, **given)
 
     def completed(self, kind: StepKind, place: Place, began: float) -> None:
-        """Tell that a step was recorded. `began`: of the monotonic clock."""
+        """Report a recorded step. `began`: of the monotonic clock."""
         job, ran = self._context.job, timedelta(seconds=time.monotonic() - began)
         self._store.emit(StepCompleted(job.id, job.type_name, job.attempt, kind, *place, ran))
 
