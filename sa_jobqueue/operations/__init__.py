@@ -90,6 +90,7 @@ from sa_jobqueue.operations.schedules import (
     upsert_schedule,
 )
 from sa_jobqueue.operations.schema import check_schema
+from sa_jobqueue.operations.session_events import listen as _listen
 from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.transactions import on_queue
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
@@ -200,6 +201,8 @@ __all__ = [
     "upsert_queue",
     "upsert_schedule",
 ]
+
+_listen()
 
 
 def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, event, inspect
+from sqlalchemy import Connection, inspect
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, JobNotFoundError, NotAChainError, require_postgresql
@@ -46,8 +46,8 @@ _declared: WeakKeyDictionary[Session, list[Edge]] = WeakKeyDictionary()
 """The edges of a flush that is under way."""
 
 
-@event.listens_for(Session, "before_flush")
-def _before_flush(session: Session, context: object, instances: object) -> None:
+def declare_flushed(session: Session, context: object, instances: object) -> None:
+    """Count the chains that new jobs wait for."""
     waiting = [job for job in session.new if isinstance(job, JobMixin) and job._blockers]
     _declared.pop(session, None)
     if waiting:
@@ -56,8 +56,8 @@ def _before_flush(session: Session, context: object, instances: object) -> None:
         _declared[session] = declare(_connection(session, waiting), new)
 
 
-@event.listens_for(Session, "after_flush")
-def _after_flush(session: Session, context: object) -> None:
+def write_flushed(session: Session, context: object) -> None:
+    """Write the blockers of jobs that were flushed."""
     edges = _declared.pop(session, None)
     if edges:
         write_edges(_connection(session, [edge.job for edge in edges]), edges)

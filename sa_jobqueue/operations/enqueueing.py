@@ -71,15 +71,15 @@ _looked: WeakKeyDictionary[Connection, dict[tuple[type[JobMixin[Any]], str], flo
 """The same of connections without a session. An entry that a rollback leaves makes the next commit look once too often."""
 
 
-@event.listens_for(Session, "before_flush")
-def _announce(session: Session, context: object, instances: object) -> None:
+def announce_flushed(session: Session, context: object, instances: object) -> None:
+    """Notify producers of the jobs of a flush."""
     if is_announced() and (new := [job for job in session.new if isinstance(job, JobMixin)]):
         for kind in {type(job) for job in new}:
             announce(session, [job for job in new if type(job) is kind])
 
 
-@event.listens_for(JobMixin, "before_insert", propagate=True)
-def _before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any]) -> None:
+def before_insert(mapper: Mapper[Any], connection: Connection, job: JobMixin[Any]) -> None:
+    """Check a job of a flush, and have its INSERT notify workers."""
     if job.status is JobStatus.BLOCKED and not job.open_blockers:
         raise InvalidJobError(
             "blockers",
@@ -124,8 +124,8 @@ def _is_to_notify(
     return True
 
 
-@event.listens_for(Session, "before_commit")
-def _look_again(session: Session) -> None:
+def look_again(session: Session) -> None:
+    """Notify workers that have become idle since the jobs were written."""
     transaction = session.get_transaction()
     if transaction is None or session.get_nested_transaction() is not None:
         return
@@ -151,8 +151,8 @@ def _look_again_on(connection: Connection) -> None:
             connection.execute(notifications.notify_due(model), {"queue": lane})
 
 
-@event.listens_for(Session, "after_soft_rollback")
-def _discard_rolled_back(session: Session, previous: SessionTransaction) -> None:
+def discard_rolled_back(session: Session, previous: SessionTransaction) -> None:
+    """Forget notifications within a savepoint that was rolled back."""
     # A rollback to a savepoint discards the notifications sent within it.
     transaction = session.get_transaction()
     if transaction is not None and transaction in _pending:

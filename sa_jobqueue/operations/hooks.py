@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, ParamSpec, cast
 
-from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session
 from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
@@ -73,8 +72,8 @@ def _begun(session: Session) -> SessionTransaction:
     return session.begin()
 
 
-@event.listens_for(Session, "after_commit")
-def _hand_on(session: Session) -> None:
+def hand_on(session: Session) -> None:
+    """Hand the callbacks of a released savepoint to the transaction around it."""
     savepoint = session.get_nested_transaction()
     if savepoint is None:
         session.info[_COMMITTED] = session.get_transaction()
@@ -93,8 +92,8 @@ def _around(savepoint: SessionTransaction) -> SessionTransaction:
     return around
 
 
-@event.listens_for(Session, "after_transaction_end")
-def _run_or_forget(session: Session, transaction: SessionTransaction) -> None:
+def run_or_forget(session: Session, transaction: SessionTransaction) -> None:
+    """Run the callbacks of a transaction that was committed, and forget those of others."""
     # Not at the commit itself: only now is the connection back in its pool, and the session out of its transaction.
     if transaction.parent is not None:
         session.info.get(_CALLBACKS, {}).pop(transaction, None)

@@ -1,0 +1,33 @@
+"""What every session of the process does for jobs, by event, in the order in which it runs.
+
+A worker adds what it does for the sessions of its handlers: `worker/run/sessions.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from sqlalchemy import event
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.operations import blockers, enqueueing, hooks
+
+LISTENERS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
+    ("before_flush", blockers.declare_flushed),
+    ("before_flush", enqueueing.announce_flushed),
+    # Then `enqueueing.before_insert` for each job.
+    ("after_flush", blockers.write_flushed),
+    ("before_commit", enqueueing.look_again),
+    ("after_commit", hooks.hand_on),
+    ("after_soft_rollback", enqueueing.discard_rolled_back),
+    ("after_transaction_end", hooks.run_or_forget),
+)
+
+
+def listen() -> None:
+    """Register the listeners, once for the process."""
+    for name, listener in LISTENERS:
+        event.listen(Session, name, listener)
+    event.listen(JobMixin, "before_insert", enqueueing.before_insert, propagate=True)
