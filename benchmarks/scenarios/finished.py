@@ -29,10 +29,10 @@ _PAGES: Final = (
     " WHERE dbid = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
 _FILL: Final = """
-    INSERT INTO job (id, type_name, chain_id, chain_type_name, queue, priority, max_attempts, input, output, status,
-                     attempt, created_at, scheduled_at,
+    INSERT INTO job (id, type_name, chain_id, chain_type_name, queue, priority, max_attempts, input_version, input, output,
+                     status, attempt, created_at, scheduled_at,
                      started_at, completed_at, chain_completed_at, completed_by)
-    SELECT id, :type, id, :type, 'default', 0, 20,
+    SELECT id, :type, id, :type, 'default', 0, 20, 1,
            jsonb_build_object('number', n, 'order_id', 'order-' || n), 'null', 'completed', 1,
            at, at, at, at, at, 'benchmark'
     FROM (SELECT n, now() - interval '60 days' * (1 - n::float8 / :jobs) AS at,

@@ -20,11 +20,13 @@ DEAD = JobStatus.DEAD
 
 _MANY = """
 SET LOCAL session_replication_role = replica;  -- so that jobs may be made as completed
-INSERT INTO job (id, chain_id, type_name, chain_type_name, queue, priority, max_attempts, status, completed_at)
-SELECT id, id, 'hay', 'hay', 'default', 0, 20, 'completed', now()
+INSERT INTO job (id, chain_id, type_name, chain_type_name, queue, priority, max_attempts, input_version,
+                 status, completed_at)
+SELECT id, id, 'hay', 'hay', 'default', 0, 20, 1, 'completed', now()
 FROM (SELECT job_uuid7() AS id FROM generate_series(1, 60000)) AS made;
-INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, queue, priority, max_attempts)
-SELECT job_uuid7(), (SELECT id FROM job ORDER BY id LIMIT 1), n, 'long', 'hay', 'default', 0, 20
+INSERT INTO job (id, chain_id, chain_index, type_name, chain_type_name, queue, priority, max_attempts,
+                 input_version)
+SELECT job_uuid7(), (SELECT id FROM job ORDER BY id LIMIT 1), n, 'long', 'hay', 'default', 0, 20, 1
 FROM generate_series(1, 20000) AS n;
 INSERT INTO job_blocker (job_id, blocked_by_chain_id, index, is_resolved)
 SELECT id, (SELECT id FROM job ORDER BY id LIMIT 1), 0, true FROM job WHERE root_id IS NULL;
