@@ -62,7 +62,10 @@ class Idleness:
 
     def poll_in(self) -> float | None:
         """Return in how many seconds to poll for jobs of which no notification may have been sent; None: for none."""
-        if not self.is_busy and self._clock() >= self._polls_until:
+        if self._listener is None:
+            return None
+        is_unannounced = self._listener.listening.is_set() and not self._listener.is_announced
+        if not (self.is_busy or is_unannounced or self._clock() < self._polls_until):
             return None
         delay, self._delay = self._delay, 2 * self._delay
         return delay
