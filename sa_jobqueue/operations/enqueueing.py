@@ -137,8 +137,8 @@ def look_again(session: Session) -> None:
             )
 
 
-@event.listens_for(Session, "after_begin")
-def _after_begin(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+def silence_twophase(session: Session, transaction: SessionTransaction, connection: Connection) -> None:
+    """Have a transaction that is prepared send no notification."""
     if session.twophase and not transaction.nested and connection.dialect.name == "postgresql":
         # PostgreSQL refuses to PREPARE a transaction with a NOTIFY: workers find its jobs at their next poll.
         connection.exec_driver_sql("SET LOCAL sa_jobqueue.notify = 'off'")

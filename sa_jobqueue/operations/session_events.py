@@ -15,6 +15,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import blockers, enqueueing, hooks
 
 LISTENERS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
+    ("after_begin", enqueueing.silence_twophase),
     ("before_flush", blockers.declare_flushed),
     ("before_flush", enqueueing.announce_flushed),
     # Then `enqueueing.before_insert` for each job.
