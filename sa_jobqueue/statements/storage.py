@@ -125,9 +125,10 @@ def server() -> sa.Select[Any]:
     """Return settings and counters of the server, and the rights of the current role.
 
     Shape: one row `(now, server_version, is_replica, connections, max_connections, frozen_age, autovacuum,
-    vacuum_threshold, vacuum_scale_factor, sees_all)`: `frozen_age` in transactions, of this database's
-    oldest row that is not frozen; `sees_all`: whether others' sessions are seen whole (pg_read_all_stats, which pg_monitor
-    has). Clock: the database's `clock_timestamp()`. Locks: none.
+    vacuum_threshold, vacuum_scale_factor, sees_all, notifying)`: `frozen_age` in transactions, of this database's oldest row
+    that is not frozen; `notifying`: how many commits wait for the server's lock of notifications; `sees_all`:
+    whether others' sessions are seen whole (pg_read_all_stats, which pg_monitor has).
+    Clock: the database's `clock_timestamp()`. Locks: none.
     """
     database = _catalog("pg_database", "datname", "datfrozenxid").alias("database")
     connections = _catalog("pg_stat_database", "numbackends").alias("connections")
@@ -135,6 +136,15 @@ def server() -> sa.Select[Any]:
         sa.select(sa.func.age(database.c.datfrozenxid, type_=sa.Integer))
         .where(database.c.datname == sa.func.current_database())
         .scalar_subquery()
+    )
+    locks = _catalog("pg_locks", "locktype", "database", "classid", "objid", "granted").alias("locks")
+    # The object that PreCommit_Notify locks: number 0 of pg_database.
+    notifying = sa.select(sa.func.count()).where(
+        locks.c.locktype == "object",
+        locks.c.database == 0,
+        locks.c.classid == sa.literal_column("'pg_database'::regclass"),
+        locks.c.objid == 0,
+        ~locks.c.granted,
     )
     used = sa.select(sa.cast(sa.func.sum(connections.c.numbackends), sa.Integer)).select_from(connections).scalar_subquery()
     return sa.select(
@@ -148,6 +158,7 @@ def server() -> sa.Select[Any]:
         sa.cast(sa.func.current_setting("autovacuum_vacuum_threshold"), sa.Integer).label("vacuum_threshold"),
         sa.cast(sa.func.current_setting("autovacuum_vacuum_scale_factor"), sa.Double).label("vacuum_scale_factor"),
         sa.func.pg_has_role("pg_read_all_stats", "usage", type_=sa.Boolean).label("sees_all"),
+        notifying.scalar_subquery().label("notifying"),
     )
 
 

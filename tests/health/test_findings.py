@@ -70,6 +70,7 @@ def test_bulk_writes_are_counted_with_their_age_and_rejected_rows(engine: Engine
 SERVERS: list[tuple[Callable[[Health], Health], set[tuple[Code, Severity]]]] = [
     (lambda of: replace(of, server=replace(of.server, frozen_age=600_000_000)), {(Code.WRAPAROUND, WARNING)}),
     (lambda of: replace(of, server=replace(of.server, frozen_age=1_700_000_000)), {(Code.WRAPAROUND, CRITICAL)}),
+    (lambda of: replace(of, server=replace(of.server, notifying=3)), {(Code.NOTIFY_CONTENDED, WARNING)}),
     (lambda of: replace(of, server=replace(of.server, connections=95, max_connections=100)), {(Code.CONNECTIONS, WARNING)}),
     (lambda of: replace(of, server=replace(of.server, sees_all=False)), {(Code.CANNOT_SEE, Severity.OK)}),
     (lambda of: replace(of, tables=[replace(of.tables[0], bytes=2**40)]), {(Code.OUTGROWN, WARNING)}),

@@ -60,6 +60,7 @@ class Code(StrEnum):
     INVALID_INDEX = "invalid_index"
     WRAPAROUND = "wraparound"
     CONNECTIONS = "connections"
+    NOTIFY_CONTENDED = "notify_contended"
     OUTGROWN = "outgrown"
     """The load may need a broker, or a separate database for the queue."""
     NOT_MEASURED = "not_measured"
@@ -391,6 +392,8 @@ class Server:
     autovacuum: bool
     sees_all: bool
     """Whether other sessions are fully visible: with pg_monitor, or as the same user."""
+    notifying: int = 0
+    """How many commits wait for the one lock of the server that a commit with a NOTIFY takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

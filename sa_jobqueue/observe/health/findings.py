@@ -512,11 +512,17 @@ def _server(of: Health, at: Thresholds) -> Iterator[Finding]:
         advice = "Use smaller pools or a pooler; see the connections of a worker in the guide to workers in production."
         seen = {"connections": server.connections, "max_connections": server.max_connections}
         yield _found(Code.CONNECTIONS, WARNING, summary, advice, **seen)
+    if server.notifying >= _NOTIFYING:
+        summary = f"{server.notifying} commits with a NOTIFY wait for each other."
+        advice = "Only idle workers are notified of jobs: find the NOTIFY of the application in pg_stat_statements."
+        yield _found(Code.NOTIFY_CONTENDED, WARNING, summary, advice, waiting=server.notifying)
     if not server.sees_all:
         summary = "This role cannot see the queries and transactions of other users' sessions."
         yield _found(Code.CANNOT_SEE, OK, summary, "GRANT pg_monitor to the role that runs the report.")
 
 
+_NOTIFYING: Final = 3
+"""Number of commits that wait for the lock of notifications, from which it is a finding: two may meet by chance."""
 _OUTGROWN: Final = "Archive or prune ended chains; then consider a separate database for the queue, or a broker."
 
 

@@ -209,6 +209,7 @@ def measured(
             frozen_age=server["frozen_age"],
             autovacuum=server["autovacuum"],
             sees_all=server["sees_all"],
+            notifying=server["notifying"],
         ),
         unserved=parts.read("unserved", lambda session: _unserved(session, model, heartbeat_timeout), []),
         waiting=parts.read("waiting", lambda session: _waiting(session, model, heartbeat_timeout, late), []),
