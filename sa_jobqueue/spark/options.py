@@ -271,8 +271,6 @@ def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...
     of_use = {plain(option.name): option for option in known if use in option.uses}
     values = {option.name: option.default for option in of_use.values()}
     named: dict[str, str] = {}
-    if "path" in given and use in WRITING:
-        _refuse("path", f"save() and start() take none for a queue, got {given['path']!r}")
     for name, value in _with_dataset(given, of_use).items():
         key = plain(name)
         if key in IGNORED:
@@ -282,6 +280,8 @@ def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...
         if of_use[key].name in named:
             _refuse(of_use[key].name, "is given twice, in two spellings")
         named[of_use[key].name] = value
+    if "path" in given and use in WRITING:
+        raise UnknownOptionError("path", f"save() and start() take none for a queue, got {given['path']!r}")
     # Only after all names are known: validation of a value depends on the use.
     for name, value in named.items():
         values[name] = of_use[plain(name)].read(name, value)
@@ -325,7 +325,8 @@ def _with_dataset(given: Mapping[str, str], of_use: Mapping[str, Option]) -> dic
     path = found.get("path")
     if path and "dataset" in of_use:
         if path not in DATASETS:
-            _refuse("path", f"must be one of {', '.join(DATASETS)} for load(), and save() takes none, got {path!r}")
+            meant = _meant(path, tuple(DATASETS))
+            _refuse("path", f"must be one of {', '.join(DATASETS)} for load(), and save() takes none, got {path!r}{meant}")
         if "dataset" in found and found["dataset"] != path:
             _refuse("dataset", f"{found['dataset']!r} is given as an option and {path!r} to load()")
         found["dataset"] = path

@@ -277,7 +277,7 @@ class Refused:
 
 REFUSED = [
     Refused("numPartition", "did you mean numPartitions?", "jobs", {"numPartition": "1"}),
-    Refused("dataset", "did you mean dead_letters?", "dead_leters", {}),
+    Refused("path", "did you mean dead_letters?", "dead_leters", {}),
     Refused("numPartitions", "must be from 1 to 10,000, got 0", "jobs", {"numPartitions": "0"}),
     Refused("numPartitions", "given twice", "jobs", {"numPartitions": "1", "num_partitions": "2"}),
     Refused("status", "did you mean completed?", "jobs", {"status": "complete"}),
