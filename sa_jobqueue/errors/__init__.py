@@ -526,8 +526,8 @@ class DuplicateStepError(JobQueueError, ValueError):
 class StepOutputError(JobQueueError):
     """The record of a step does not match the handler: its kind or the type of its result has changed.
 
-    `name` and `key` are those of the step, `reason` is the difference. Change the handler back, or give the step a new
-    name: it then runs again.
+    `name` and `key` are those of the step, `reason` is the difference. Change the handler back, convert the record with
+    `handler.upcast_step`, or give the step a new name: it then runs again.
     """
 
     def __init__(self, name: str, key: str, reason: str) -> None:
@@ -535,7 +535,7 @@ class StepOutputError(JobQueueError):
         self.key = key
         self.reason = reason
         which = f" with key {key!r}" if key else ""
-        advice = "Change the handler back, or give the step a new name to run it again"
+        advice = "Change the handler back, convert the record with upcast_step, or give the step a new name to run it again"
         super().__init__(f"step {name!r}{which} {reason}. {advice}")
 
     def __reduce__(self) -> Any:

@@ -418,6 +418,20 @@ class Handler(Generic[InT, OutT, JobT]):
 
         return register
 
+    def upcast_step(self, name: str) -> Callable[[Upcaster], Upcaster]:
+        """Return a decorator for a function that converts the recorded result of a step, if it is not of the type any more.
+
+        `name`: of a step, cursor or wait. The function gets the recorded JSON and returns that of the type.
+        Raises: InvalidOptionError if the step already has one.
+        """
+
+        def register(upcaster: Upcaster) -> Upcaster:
+            if self.job_type.step_upcasters.setdefault(name, upcaster) is not upcaster:
+                raise InvalidOptionError("name", f"{self.name} already has an upcaster of step {name!r}")
+            return upcaster
+
+        return register
+
 
 _WithoutArguments: TypeAlias = (
     Handler[None, OutT, JobT]

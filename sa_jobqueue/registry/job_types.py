@@ -133,6 +133,7 @@ class JobType(HandlerOptions):
     place: str
     """Where it is declared, `module:function`."""
     upcasters: dict[int, Upcaster] = field(default_factory=dict)
+    step_upcasters: dict[str, Upcaster] = field(default_factory=dict)
     """By the version they start from."""
     middleware: Sequence[Middleware] = ()
     """Around each attempt, the first outermost: the list of the `JobQueue` that declares it, wherever that is included."""

@@ -417,7 +417,86 @@ async def test_a_result_that_no_longer_matches_its_type_is_an_error_that_names_t
     await drain(queue, engine)
     (message,) = raised
     assert message.startswith("step 'draft' has a recorded result that is no Draft: output: ")
-    assert message.endswith("Change the handler back, or give the step a new name to run it again")
+    assert message.endswith("convert the record with upcast_step, or give the step a new name to run it again")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_recorded_results_of_an_older_type_are_converted(engine: Engine, jobs: Jobs, kind: str) -> None:
+    queue, got = JobQueue(), list[Any]()
+
+    async def ask() -> str:
+        return "hello"
+
+    def asked() -> str:
+        return "hello"
+
+    if kind == "async":
+
+        @queue.handler("ask", max_attempts=2, retry=at_once)
+        async def handler(ctx: AttemptContext) -> None:
+            if ctx.attempt == 1:
+                await ctx.step("draft", ask)
+                raise ValueError("stop")
+            got.append(await ctx.step("draft", ask, output=Draft))
+    else:
+
+        @queue.handler("ask", max_attempts=2, retry=at_once)
+        def handler(ctx: AttemptContext) -> None:
+            if ctx.attempt == 1:
+                ctx.step("draft", asked)
+                raise ValueError("stop")
+            got.append(ctx.step("draft", asked, output=Draft))
+
+    handler.upcast_step("draft")(lambda stored: {"text": stored, "tokens": 5})
+    with pytest.raises(InvalidOptionError, match="already has an upcaster of step 'draft'"):
+        handler.upcast_step("draft")(str)
+    (job_id,) = enqueue(engine, handler.job())
+    await drain(queue, engine)
+    assert (got[0], jobs.status(job_id)) == (Draft("hello", 5), JobStatus.COMPLETED)
+
+
+async def test_an_upcaster_that_fails_is_an_error_that_names_the_step(engine: Engine, jobs: Jobs) -> None:
+    queue = JobQueue()
+
+    async def ask() -> Any:
+        return "hello"
+
+    @queue.handler("ask", max_attempts=2, retry=at_once)
+    async def handler(ctx: AttemptContext) -> None:
+        await ctx.step("draft", ask, output=Draft if ctx.attempt == 2 else str)
+        raise ValueError("stop")
+
+    handler.upcast_step("draft")(lambda stored: stored["text"])
+    (job_id,) = enqueue(engine, handler.job())
+    await drain(queue, engine)
+    message = jobs.get(job_id)["last_error"]["message"]
+    assert message.startswith("step 'draft' has a recorded result from which its upcaster makes no Draft: TypeError(")
+
+
+async def test_a_renamed_step_is_named_in_the_log_before_it_runs_again(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, calls = JobQueue(), list[str]()
+
+    async def pay() -> None:
+        calls.append("paid" if "is new" in caplog.text else "paid without a warning")
+
+    @queue.handler("order", max_attempts=3, retry=at_once)
+    async def handler(ctx: AttemptContext) -> None:
+        await asyncio.gather(*(ctx.step("part", pay, key=n) for n in range(3)))
+        await ctx.step("pay" if ctx.attempt == 1 else "payment", pay)
+        if ctx.attempt < 3:
+            raise ValueError("stop")
+
+    enqueue(engine, handler.job())
+    await drain(queue, engine)
+    assert calls == ["paid without a warning"] * 4 + ["paid"]
+    warnings = [record.getMessage() for record in caplog.records if "is new" in record.getMessage()]
+    assert len(warnings) == 1
+    assert warnings[0].endswith(
+        "step 'payment' is new, and an earlier attempt recorded steps that were not called: 'pay'. "
+        "If one was renamed, it runs again: give it its recorded name"
+    )
 
 
 async def test_a_step_is_refused_before_its_function_is_called(engine: Engine, jobs: Jobs) -> None:

@@ -205,6 +205,7 @@ class AttemptSteps:
         # A first attempt has nothing to read.
         self._recorded: dict[Place, Any] | None = {} if context.attempt == 1 else None
         self._entered: set[Place] = set()
+        self._has_warned = False
 
     def step(
         self,
@@ -347,10 +348,7 @@ class AttemptSteps:
         stored = self._decode(place, _cached(dict[str, Any]), found.output)
         if stored["position"] is None:
             return None, stored["is_done"]
-        try:
-            return codec.decode("position", stored["position"]), stored["is_done"]
-        except InvalidPayloadError as error:
-            raise StepOutputError(*place, f"has a recorded position that is no {codec.name}: {error}") from error
+        return self._converted(place, codec, stored["position"], "position"), stored["is_done"]
 
     def _position(self, place: Place, codec: Codec[Any], at: Any, *, is_done: bool = False) -> Any:
         try:
@@ -534,6 +532,15 @@ class AttemptSteps:
         found = None if self._recorded is None else self._recorded.get(place)
         if found is not None and found.kind != kind:
             raise StepOutputError(*place, f"is recorded as a {found.kind}, but the handler now calls it as a {kind}")
+        left = () if found is not None or self._has_warned else (self._recorded or {}).keys() - self._entered
+        if left:  # no error: the handler may take another branch, such as after a step that raised
+            self._has_warned = True
+            self._context.logger.warning(
+                "step %s is new, and an earlier attempt recorded steps that were not called: %s. If one was renamed, it "
+                "runs again: give it its recorded name",
+                shown(place),
+                ", ".join(sorted(map(shown, left))[:5]),
+            )
         return found
 
     def _encode(self, place: Place, codec: Codec[Any], value: Any) -> Any:
@@ -543,10 +550,20 @@ class AttemptSteps:
             raise InvalidOutputError(f"the result of step {shown(place)} is not usable: {error}") from error
 
     def _decode(self, place: Place, codec: Codec[Any], stored: Any) -> Any:
+        return self._converted(place, codec, self._type.open("output", stored), "result")
+
+    def _converted(self, place: Place, codec: Codec[Any], stored: Any, noun: str) -> Any:
         try:
-            return codec.decode("output", self._type.open("output", stored))
+            return codec.decode("output", stored)
         except InvalidPayloadError as error:
-            raise StepOutputError(*place, f"has a recorded result that is no {codec.name}: {error}") from error
+            upcaster = self._type.step_upcasters.get(place[0])
+            try:
+                if upcaster is not None:
+                    return codec.decode("output", upcaster(stored))
+            except Exception as of_upcaster:
+                reason = f"has a recorded {noun} from which its upcaster makes no {codec.name}: {of_upcaster!r}"
+                raise StepOutputError(*place, reason) from of_upcaster
+            raise StepOutputError(*place, f"has a recorded {noun} that is no {codec.name}: {error}") from error
 
 
 class StepTransaction:
