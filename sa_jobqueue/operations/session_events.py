@@ -1,6 +1,6 @@
-"""What every session of the process does for jobs, by event, in the order in which it runs.
+"""The listeners of every session of the process, by event, in the order in which they run.
 
-A worker adds what it does for the sessions of its handlers: `worker/run/sessions.py`.
+A worker adds those of its handlers' sessions: `worker/run/sessions.py`.
 """
 
 from __future__ import annotations
