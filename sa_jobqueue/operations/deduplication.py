@@ -227,7 +227,7 @@ _Result = tuple[Any, Enqueued]
 def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[Any, Enqueued]]:
     """Enqueue thousands of jobs, each unless its key is taken; return the id of the job with each key, and what happened.
 
-    Like `enqueue`, with a few statements for all jobs, which stay transient. All jobs have one class and the same
+    Like `enqueue`, with a few statements for all jobs of `new`, which stay transient. All have one class and the same
     policy except for the key, without `exclude` and blockers. Of jobs with equal keys the first is inserted, and the last
     one's values replace others. Jobs that set different columns need one statement for each run of neighbours, in the order
     of their keys, with the same columns.

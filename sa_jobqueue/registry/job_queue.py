@@ -115,8 +115,8 @@ class JobQueue(Generic[JobT]):
         """Register a job type whose jobs wait for an event, and return its handler, for `blockers` of other jobs.
 
         `approval.blocker("approved:7")` makes a job wait for the event `approved:7`; its `Blockers` have the payload. After
-        the timeout the waiting job dies, and `on_failure` of the blocker decides about the other one; redriven, it waits
-        again. The payload of its jobs is the event's name, 1 to 200 printable characters.
+        the timeout the waiting job dies by a `Discard`, and `on_failure` of the blocker decides about the other one;
+        redriven, it waits again. The payload of its jobs is the event's name, 1 to 200 printable characters.
         `type_name`: name of the job type. `timeout`: as in `AttemptContext.wait_for`. `output`: type of the event's
         payload; any JSON by default. `queue`: of its jobs.
         Raises: as `handler`; InvalidOptionError for the timeout.

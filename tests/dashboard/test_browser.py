@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -125,9 +125,19 @@ def fill(engine: Engine) -> dict[str, str]:
     attempt = {"job_id": attempted, "attempt": 1, "outcome": "failed", "error": error, "worker_id": "tester:1"}
     with engine.begin() as connection:
         connection.execute(insert(jobs.model.Attempt.__table__).values(attempt))
+        waits = {"kind": "wait", "event": "approved:7", "deadline": datetime.now(UTC) + timedelta(days=1)}
+        waits |= {"name": "approval", "attempt": 1, "started_at": datetime.now(UTC)}
+        connection.execute(insert(jobs.model.Step.__table__).values(job_id=attempted, **waits))
     write_settings(engine)
     ids = {status.value: str(job_id) for job_id, status in jobs.statuses().items()}
-    return ids | {"attempted": str(attempted), "queue": "default", "type": "test", "fingerprint": "", "schedule": "nightly"}
+    return ids | {
+        "attempted": str(attempted),
+        "queue": "default",
+        "type": "test",
+        "fingerprint": "",
+        "schedule": "nightly",
+        "event": "approved:7",
+    }
 
 
 @pytest.mark.long

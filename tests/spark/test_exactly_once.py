@@ -331,7 +331,7 @@ def test_jobs_of_an_ordering_key_keep_the_row_order_of_their_partition(
 def test_an_option_already_set_by_an_argument_is_refused(frame: DataFrame, database_url: str) -> None:
     given: dict[str, Any] = {"url": database_url, "write_id": "nightly"}
     for option in ("mode", "onDuplicate", "ON_DUPLICATE", "type", "url", "write_id"):
-        with pytest.raises(InvalidOptionError, match=f"^{option}: is an argument of enqueue"):
+        with pytest.raises(InvalidOptionError, match=f"^{option}: is an argument"):
             enqueue(frame, "number", payload="input", options={option: "x"}, **given)
 
 

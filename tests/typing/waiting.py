@@ -54,4 +54,4 @@ async def use_async(engine: AsyncEngine, other: Engine, job: Job) -> None:
     assert_type(await aio.wait_chain(engine, job, timeout=LONG), ChainResult[Any])
     assert_type(await aio.wait_chain(engine, job.chain_id, timeout=LONG, output=pay), ChainResult[Receipt])
     assert_type((await aio.wait_chain(engine, job, timeout=LONG, output=Receipt)).output, Receipt)
-    await aio.wait_chain(other, job, timeout=LONG)  # E: No overload variant of "wait_chain"
+    await aio.wait_chain(other, job, timeout=LONG)  # E: No overload variant
