@@ -497,7 +497,7 @@ CREATE INDEX ${p}ix_archive_chain_part ON ${q}archive_chain (run_id, part)"""
 # at the end of the statement, or earlier when the list is long, because each key is added to a copy of it: deleting all
 # jobs of a key would otherwise walk past all of them for each. The WHEN clause keeps every other job out of plpgsql; a
 # transition table would hold a copy of each, and made the deletion of jobs without a key take a fifth longer.
-# A row that leaves out queue, priority, attempts or the version of its input has what a worker has recorded for its type.
+# A row that leaves out queue, priority, attempts or the version of its input has the recorded values of its type.
 # One that gives all four is complete: no function runs for it, and a timeout that it leaves out is no timeout.
 # job_refuse is also for deletions from the view, whose rows have no open_blockers: it sees to these before it reads that.
 # A worker that completes a job unblocks the jobs that wait for it. Any other end of a job, by an operation or by SQL,

@@ -74,7 +74,7 @@ DEFAULT_MAX_ATTEMPTS: Final = 20
 
 
 class _Undeclared(NamedTuple):
-    """Options of a job whose type no handler in this process declares. The database fills in what is None."""
+    """Options of a job whose type no handler in this process declares; the database fills in None."""
 
     queue: str | None = None
     priority: int | None = None

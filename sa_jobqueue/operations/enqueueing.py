@@ -141,7 +141,7 @@ def silence_twophase(session: Session, transaction: SessionTransaction, connecti
     """Have a transaction that is prepared send no notification."""
     if session.twophase and not transaction.nested and connection.dialect.name == "postgresql":
         # PostgreSQL refuses to PREPARE a transaction with a NOTIFY: workers find its jobs at their next poll.
-        connection.exec_driver_sql("SET LOCAL sa_jobqueue.notify = 'off'")
+        connection.execute(notifications.SILENCE)
 
 
 def _look_again_on(connection: Connection) -> None:

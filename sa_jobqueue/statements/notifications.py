@@ -17,6 +17,10 @@ NOTIFIES: Final[sa.ColumnElement[bool]] = sa.literal_column(
 """Whether the transaction may notify: not in two-phase sessions, for PostgreSQL refuses to prepare one that has notified."""
 
 
+SILENCE: Final = sa.text("SET LOCAL sa_jobqueue.notify = 'off'")
+"""Has a transaction send no notification."""
+
+
 def notification(model: type[JobMixin[Any]], topic: Topic, payload: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """Return a SELECT that notifies, unless the transaction has `SET LOCAL sa_jobqueue.notify = 'off'`."""
     return sa.select(sa.func.pg_notify(model.__jobqueue__.channel(topic), payload)).where(NOTIFIES)

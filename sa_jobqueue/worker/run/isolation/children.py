@@ -101,8 +101,8 @@ class Children:
         `begin`: starts the attempt's time. `extend`: the same and moves its lease, or cancels this where it is lost: for
         one that has to wait for a child, whose lease would run out meanwhile, and which must not begin when it has.
         When this is cancelled, it returns after `cancel_timeout` at most, and nothing of the attempt is left.
-        Raises: what the handler raised, as `messages.result_of`; ProcessDiedError, MemoryLimitError; IsolationError when
-        no child can be started.
+        Raises: the exception of the handler, as `messages.result_of`; ProcessDiedError, MemoryLimitError; IsolationError
+        when no child can be started.
         """
         request = of_job(job, blockers, worker_id=self._worker_id, place=job_type.place)
         child = self._warm(job_type.memory_limit)

@@ -84,14 +84,14 @@ def of_return(returned: Any, job_type: JobType) -> Message:
 
 
 def of_raise(job: ClaimedJob, error: BaseException, job_type: JobType | None) -> Message:
-    """Return what an exception means, as an answer: decided in the child, where the retry policy can look at it."""
+    """Return an exception as an answer: decided in the child, where the retry policy can look at it."""
     end = _fields(of_error(job, error, job_type))
     del end["job"]
     return {"is": "end", "signal": type(error).__name__ if isinstance(error, AttemptSignal) else None, "end": packed(end)}
 
 
 def result_of(answer: Message, job: ClaimedJob, model: type[JobMixin[Any]]) -> str | JobMixin[Any]:
-    """Return what an answer says the attempt came to: its output as JSON text, or the next job of its chain.
+    """Return the result of an attempt from an answer: its output as JSON text, or the next job of its chain.
 
     Raises: what ended it without success, carrying that end; InvalidOutputError and InvalidJobError for an unusable job.
     """
