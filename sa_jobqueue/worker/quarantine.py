@@ -140,7 +140,7 @@ class Quarantine:
     ) -> list[R]:
         """Run a write that selects its rows itself; if one of them makes it fail, write the others by id. Return their rows.
 
-        `run`: given the rows to leave out, as `excluded`, and after a failure the `ids` that alone are to be written.
+        `run`: given the rows to leave out, as `excluded`, and after a failure the only `ids` to write.
         `candidates`: given `excluded`, returns the ids that it would select. `subject`: returns the id of a row.
         """
         given = {"excluded": self.quarantined(write)}

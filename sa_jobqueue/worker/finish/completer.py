@@ -104,7 +104,7 @@ class Completer(Component):
         await self._empty.wait()
 
     def retry_refused(self, due_by: float = float("inf")) -> None:
-        """Try the quarantined results once more, now; the worker that is about to stop those that are not due as well."""
+        """Try quarantined results again: those due by a time, or all, as a worker does that is about to stop."""
         for attempt, (end, due) in list(self._refused.items()):
             if due <= due_by:
                 del self._refused[attempt]
