@@ -274,7 +274,6 @@ class AttemptContext:
         `done`, `total`: in any unit, from 0 to 2^63 - 1, with `done` at most `total`; `total` is None if it is unknown.
         `message`: at most 200 characters. The worker's next heartbeat writes the last report, so call it as often as you
         like. The report is deleted when the attempt ends.
-        Raises: InvalidOptionError.
         """
         for name, value in (("done", done), ("total", done if total is None else total)):
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -60,7 +60,7 @@ class Layout:
     def check_translation(self, options: Mapping[str, Any]) -> None:
         """Refuse a `schema_translate_map` that moves the queue's tables: COPY, triggers and workers cannot follow it.
 
-        `options`: execution options of a connection or an engine. Raises: InvalidOptionError.
+        `options`: execution options of a connection or an engine.
         """
         translated = options.get("schema_translate_map") or {}
         if translated.get(self.schema, self.schema) != self.schema:

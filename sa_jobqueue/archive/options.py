@@ -16,10 +16,7 @@ _MOST: Final = 10_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
-    """Batch sizes and timeouts of an archiver. The defaults suit a database under load.
-
-    Raises: InvalidOptionError naming the field.
-    """
+    """Batch sizes and timeouts of an archiver. The defaults suit a database under load."""
 
     include_dead: bool = False
     """Whether to archive chains with unresolved dead letters, which may still be redriven."""
@@ -186,7 +183,7 @@ class ArchivePreview:
 
 
 def check_before(before: object) -> None:
-    """Check an age or a time. Raises: InvalidOptionError."""
+    """Check an age or a time."""
     if isinstance(before, datetime):
         if before.utcoffset() is None:
             raise InvalidOptionError("before", f"must be an aware datetime, such as datetime.now(UTC), got {before!r}")

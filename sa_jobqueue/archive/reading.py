@@ -21,7 +21,6 @@ def open_archive(path: str | os.PathLike[str], dataset: str = "jobs") -> Any:
     `path`: the archive's folder or URI, as in `archive`. `dataset`: `jobs`, `attempts`, `dead_letters` or `blockers`.
     Columns are those of the published schema, then `completed_date` (the day in UTC on which the chain ended) and `run`
     (`archive_run.id`): filters on these two read only the files they need.
-    Raises: InvalidOptionError.
     """
     if dataset not in DATASETS:
         raise InvalidOptionError("dataset", f"must be one of {', '.join(DATASETS)}, got {dataset!r}")

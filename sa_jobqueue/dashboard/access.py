@@ -51,7 +51,6 @@ class Access:
     `user`: recorded with each change, 1 to 200 printable characters. `permissions`: empty by default. `sources`: names of
     the queues that the user may open; None for all. `payload_types`: patterns, with `*` and `?`, of the job types whose
     payloads and errors are shown; none by default.
-    Raises: InvalidOptionError.
     """
 
     user: str

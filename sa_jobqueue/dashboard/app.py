@@ -95,7 +95,6 @@ def dashboard(
     of the environment.
     `trace_url`: "https://jaeger.example/trace/{trace_id}", optionally with `{span_id}`; pages of jobs then have links to
     it.
-    Raises: InvalidOptionError.
     """
     if isinstance(engine, Engine | AsyncEngine):
         sources = [Source(name="queue", engine=engine, jobs=jobs, operator=operator)]

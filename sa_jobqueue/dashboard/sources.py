@@ -40,7 +40,6 @@ class Source:
     `name`: part of its URLs, 1 to 50 letters, digits, _ and -. `engine`: reads; give it the observer's role.
     `jobs`: the `JobQueue` or `Job` class. `operator`: changes what users change; None for a read-only queue.
     `timeout`: of each statement.
-    Raises: InvalidOptionError.
     """
 
     name: str

@@ -40,7 +40,6 @@ class Snooze(AttemptSignal):
 
     `at`: an aware datetime; a time in the past, by the database's clock, means immediately. Give exactly one of the two.
     `delay`: from zero to 36,500 days.
-    Raises: InvalidOptionError.
     """
 
     __module__ = MODULE
@@ -57,7 +56,6 @@ class Retry(AttemptSignal):
 
     `delay`, `at`: as for `Snooze`. `reason` is recorded as the attempt's error; by default, the exception being handled is.
     After its last attempt the job dies, as after any other failure.
-    Raises: InvalidOptionError.
     """
 
     __module__ = MODULE

@@ -46,7 +46,7 @@ class AuditFilter:
     """Filter of audit records; an empty field matches all.
 
     `operations`: names of operations, such as `cancel_jobs`. `done_by`: users. `done_after` (inclusive), `done_before`
-    (exclusive): aware. Raises: InvalidOptionError naming the field.
+    (exclusive): aware.
     """
 
     operations: Sequence[str] = ()
@@ -71,8 +71,7 @@ def list_audit(
 ) -> Page[AuditMixin]:
     """Return one page of the audit, in chronological order.
 
-    `scan_limit`: as in `list_jobs`. `where`: only matching records; all by default.
-    Raises: InvalidOptionError.
+    `scan_limit`: as in `list_jobs`.
     """
     check_limit(limit, scan_limit)
     check_position(after, UUID)
@@ -87,7 +86,6 @@ def prune_audit(session: Session, older_than: timedelta, *, model: type[JobMixin
     Workers do this if `Retention.audit` is set.
     `older_than`: minimum age, from zero to 36,500 days.
     Changes: deletes rows of `job_audit`. Clock: the database's. Locks: these rows.
-    Raises: InvalidOptionError.
     """
     if not isinstance(older_than, timedelta) or not timedelta(0) <= older_than <= LONGEST:
         raise InvalidOptionError("older_than", f"must be a timedelta from 0 to {LONGEST.days:,} days, got {older_than!r}")
@@ -95,7 +93,7 @@ def prune_audit(session: Session, older_than: timedelta, *, model: type[JobMixin
 
 
 def check_by(by: str | None) -> None:
-    """Check the name of a user. Raises: InvalidOptionError."""
+    """Check the name of a user."""
     if by is not None and (not isinstance(by, str) or not 1 <= len(by) <= 200 or not by.isprintable()):
         raise InvalidOptionError("by", f"must be 1 to 200 printable characters, or None, got {by!r}")
 

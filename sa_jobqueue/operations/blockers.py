@@ -85,9 +85,9 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
     """Count the open chains that each new job waits for, and return its blockers, to be written after the jobs.
 
     Changes: the jobs' `status`, `open_blockers`, `has_waiters`; `has_waiters` of the chains.
-    Locks: the roots of existing chains, in the order of their ids, until the transaction ends.
-    Raises: TransactionRequiredError in AUTOCOMMIT; ChainNotFoundError, NotAChainError, InvalidBlockersError, InvalidJobError
-    naming the blocker. Nothing is written then.
+    Locks: the roots of existing chains, in the order of their ids.
+    Raises: TransactionRequiredError in AUTOCOMMIT; ChainNotFoundError, NotAChainError, InvalidBlockersError,
+    InvalidJobError naming the blocker.
     """
     if not any(job._blockers for job in new):
         return []
@@ -224,7 +224,7 @@ def unblock(
     `chains`: chains that may have ended, each with the job after which to continue, or None. `excluded`: waiting jobs to
     leave unchanged. `only`: change only these jobs, and keep the chains for later.
     Changes: resolves blockers; waiting jobs become pending or dead; the chains' `has_waiters`.
-    Locks: the chains' roots and the waiting jobs, until the transaction ends; locked rows are skipped.
+    Locks: the chains' roots and the waiting jobs; locked rows are skipped.
     """
     result = Unblocked()
     lowest = lowest_id(model.__jobqueue__)

@@ -51,7 +51,6 @@ class ChainFilter:
     `ids`: these chains. `statuses`: of the chain, which are those of its last job. `types`, `queues`, `fairness_keys`: of
     its root. `job_ids`: chains that contain one of these jobs. `top_level`: chains that no job waits for or waited for.
     `created_after` (inclusive), `created_before` (exclusive): aware, when the root was enqueued.
-    Raises: InvalidOptionError naming the field.
     """
 
     statuses: Sequence[JobStatus] = ()
@@ -74,7 +73,6 @@ class ChainFilter:
 def get_chain(session: Session, chain_id: JobId, *, model: type[JobMixin[Any]] = Job) -> ChainMixin[Any]:
     """Return a chain, read from the database.
 
-    `chain_id`: id of the chain.
     Raises: ChainNotFoundError; NotAChainError, which names the chain, for the id of a continuation.
     """
     check_id(model, "chain_id", chain_id)
@@ -121,9 +119,7 @@ def list_chains(
 ) -> Page[Any]:
     """Return one page of chains, ordered by id; otherwise like `list_jobs`.
 
-    `scan_limit` counts jobs, because chains are found among them. Objects in the session are refreshed. `where`: only
-    matching chains; all by default.
-    Raises: InvalidOptionError.
+    `scan_limit` counts jobs, because chains are found among them. Objects in the session are refreshed.
     """
     check_limit(limit, scan_limit)
     check_columns(model.Chain, columns)
@@ -188,8 +184,8 @@ def list_chain_jobs(
 ) -> Page[Any]:
     """Return one page of a chain's jobs, in their order in the chain.
 
-    `chain_id`: id of the chain. `after`: a `chain_index`. Otherwise like `list_jobs`; only the last page is short.
-    Raises: InvalidOptionError; for the first page ChainNotFoundError and NotAChainError, as `get_chain`.
+    `after`: a `chain_index`. Otherwise like `list_jobs`; only the last page is short.
+    Raises: for the first page ChainNotFoundError and NotAChainError, as `get_chain`.
     """
     check_limit(limit)
     check_columns(model, columns)
@@ -209,7 +205,6 @@ def list_blockers(
 
     `job_id`: id of the job that waits. `after`: an `index`.
     Shape: `Job.Blocker` objects with `index`, `is_resolved`, `on_failure`, and a freshly loaded `chain`.
-    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_id(model, "job_id", job_id)
@@ -258,8 +253,7 @@ def list_blocked_jobs(
 ) -> Page[Any]:
     """Return one page of the jobs that wait or waited for a chain, ordered by id; empty for an unknown chain.
 
-    `chain_id`: id of the chain. `open_only`: only jobs that still wait for it. Otherwise like `list_jobs`.
-    Raises: InvalidOptionError.
+    `open_only`: only jobs that still wait for it. Otherwise like `list_jobs`.
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)
@@ -309,8 +303,8 @@ def delete_chains(
     session are rolled back. Callers that wait for one of the chains are notified. Unresolved dead letters of deleted jobs
     are dismissed.
     Changes: deletes rows of `job`, `job_blocker` and `job_attempt`.
-    Locks: all jobs of the chains, the roots in the order of their ids, then the others in the order of theirs, until the
-    transaction ends. It waits for other locks, and needs READ COMMITTED, PostgreSQL's default.
+    Locks: all jobs of the chains, the roots in the order of their ids, then the others in the order of theirs. It waits for
+    other locks, and needs READ COMMITTED, PostgreSQL's default.
     Raises: ChainNotFoundError; NotAChainError for the id of a continuation; ChainReferencedError if a job of another chain
     waits or waited for one of the chains; ChainBusyError if concurrent transactions kept adding dependencies; ConflictError
     if a row of the application refers to a job. Nothing is written and no lock is kept then.
@@ -446,10 +440,8 @@ def cancel_chains(
 
     `chain_ids`: at most 1,000 per call. Completed jobs of the chains do not change, and no continuation is enqueued.
     Changes: as `cancel_jobs`.
-    Locks: the roots of the chains in the order of their ids, then their current jobs in the order of their ids, until the
-    transaction ends.
-    Raises: ChainNotFoundError naming every unknown id; NotAChainError for the id of a continuation. Nothing is written
-    then.
+    Locks: the roots of the chains in the order of their ids, then their current jobs in the order of their ids.
+    Raises: ChainNotFoundError naming every unknown id; NotAChainError for the id of a continuation.
     """
     check_by(by)
     given = check_chain_ids(model, chain_ids)

@@ -30,7 +30,6 @@ class DeadLetterFilter:
     `ids`: these dead letters. `job_ids`: dead letters of these jobs. `types`, `queues`, `fairness_keys`: of the job when it
     died. `reasons`: why it died. `fingerprints`: of its last error. `died_after` (inclusive), `died_before` (exclusive):
     aware. `resolved`: only unresolved ones by default; True for resolved ones.
-    Raises: InvalidOptionError naming the field.
     """
 
     ids: Sequence[JobId] = ()
@@ -83,7 +82,6 @@ def list_dead_letters(
     """Return one page of dead letters, ordered by id; otherwise like `list_jobs`.
 
     `where`: only matching dead letters; by default unresolved ones.
-    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_after(model, after)
@@ -125,9 +123,9 @@ def redrive_dead_letters(
     unresolved dead letters.
     Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`; deletes these steps.
     Locks: the jobs, the roots of their chains, and the chains that they still wait for, roots first, each in the order of
-    their ids, until the transaction ends.
+    their ids.
     Raises: InvalidOptionError, including if no job has the step; ConflictError if an open chain now has a job's
-    deduplication key. Nothing is written then.
+    deduplication key.
     """
     check_limit(limit)
     check_after(model, after)
@@ -167,8 +165,7 @@ def dismiss_dead_letters(
 
     `by`, `limit`, `after`, `where`: as in `redrive_dead_letters`, in the order of the dead letters' ids.
     Changes: `resolution`, `resolved_at`, `resolved_by`.
-    Locks: the dead letters, in the order of their ids, until the transaction ends.
-    Raises: InvalidOptionError.
+    Locks: the dead letters, in the order of their ids.
     """
     check_limit(limit)
     check_after(model, after)

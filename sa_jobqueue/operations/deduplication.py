@@ -46,7 +46,6 @@ class Deduplicate:
     `replace`: what the new job replaces in an existing one that has not started or waits for a retry: "input", "schedule"
     (a debounce) or "priority". `max_wait`: however often it is moved, the job is due this long after it was enqueued; above
     zero, at most 36,500 days.
-    Raises: InvalidOptionError naming the field.
     """
 
     key: str
@@ -105,7 +104,7 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
     Locks: the key, until the transaction ends: other transactions that enqueue with it wait. Also a job that is updated, or
     found with scope "waiting": a running claim is waited for, and later claims skip the job until then.
     Raises: InvalidJobError if the job is already in a session; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError
-    in a REPEATABLE READ or SERIALIZABLE transaction that cannot see the chain with the key. Nothing is written then.
+    in a REPEATABLE READ or SERIALIZABLE transaction that cannot see the chain with the key.
     Obliges: enqueue several in the order of their types and keys, so that transactions do not wait for each other.
     """
     _check_job("job", job)
@@ -232,9 +231,9 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
     one's values replace others. Jobs that set different columns need one statement for each run of neighbours, in the order
     of their keys, with the same columns.
     Changes: inserts or updates a row each; with scope "waiting", chains that have started lose their keys.
-    Locks: new and changed rows, with scope "waiting" also found ones, in the order of their keys, until the transaction
-    ends; transactions with equal keys are waited for. With scope "any" also the keys, at most 1,000 per call; with "waiting"
-    too if there are no more than that. It works in a savepoint and retries after a deadlock.
+    Locks: new and changed rows, with scope "waiting" also found ones, in the order of their keys; transactions with equal
+    keys are waited for. With scope "any" also the keys, at most 1,000 per call; with "waiting" too if there are no more
+    than that. It works in a savepoint and retries after a deadlock.
     Raises: InvalidJobError naming the job and the unsupported option, TransactionRequiredError in AUTOCOMMIT; nothing is
     written then. ConflictError for an id that is taken; StaleSnapshotError as in `enqueue`.
     """

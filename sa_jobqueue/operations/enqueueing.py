@@ -281,8 +281,8 @@ def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | N
     set; arrays, SQL expressions and values of types with a bind expression are inserted row by row. A `scheduled_at` that
     is set directly is ignored: use `delay` or `at`.
     Changes: one row a job. Locks: only the new rows.
-    Raises: InvalidJobError for jobs of several classes, or a job in a session; ConflictError for an id or
-    key that is taken. Nothing is written then.
+    Raises: InvalidJobError for jobs of several classes, or a job in a session; ConflictError for an id or key that is
+    taken.
     """
     listed = list(new)
     if not listed:

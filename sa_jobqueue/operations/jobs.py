@@ -46,7 +46,6 @@ class JobFilter:
     `statuses`, `types`, `queues`: of the job. `ids`: these jobs. `fairness_keys`: in all queues, unless `queues` restricts
     them; "" matches jobs without a key. `chain_ids`: jobs of these chains. `chain_types`: jobs of chains whose root has one
     of these types. `created_after` (inclusive), `created_before` (exclusive): aware, when the job was enqueued.
-    Raises: InvalidOptionError naming the field.
     """
 
     statuses: Sequence[JobStatus] = ()
@@ -69,7 +68,6 @@ class JobFilter:
 def get_job(session: Session, job_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:  # type: ignore[assignment]
     """Return a job, read from the database.
 
-    `job_id`: id of the job.
     Raises: JobNotFoundError.
     """
     check_id(model, "job_id", job_id)
@@ -119,13 +117,12 @@ def list_jobs(
 ) -> Page[Any]:
     """Return one page of jobs, ordered by id.
 
-    `where`: only matching jobs. `matching`: a condition on columns of the job: `Job.input["tenant"].as_integer() == 7`.
+    `matching`: a condition on columns of the job: `Job.input["tenant"].as_integer() == 7`.
     `columns`: names of columns to read; each item is then a mapping instead of an object of the session. `newest_first`:
     largest ids first. UUIDv7 ids are ordered by time; other ids are not. `scan_limit`: maximum number of jobs read per
     call, 1 to 1,000,000. A filter with few matches leads to short pages.
     Shape: at most `limit` jobs; the last page is the one whose `next` is None. Concurrent writes make no page skip or
     repeat a job.
-    Raises: InvalidOptionError.
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)
@@ -189,8 +186,7 @@ def list_attempts(
 ) -> Page[AttemptMixin[Any]]:
     """Return one page of the unsuccessful attempts of a job, ordered by number.
 
-    `job_id`: id of the job. `after`: the number of an attempt. `newest_first`: last attempt first.
-    Raises: InvalidOptionError.
+    `after`: the number of an attempt. `newest_first`: last attempt first.
     """
     check_limit(limit)
     check_position(after, int)
@@ -215,8 +211,8 @@ def cancel_jobs(
     Changes: blocked, pending, running -> cancelled; inserts an attempt for each job that was running; unblocks or fails
     jobs that wait for one of the chains and not for a redrive, except those that another transaction has locked, which a
     worker handles later.
-    Locks: the roots of their chains, then the jobs, each in the order of their ids, until the transaction ends.
-    Raises: JobNotFoundError naming every unknown id; InvalidOptionError. Nothing is written then.
+    Locks: the roots of their chains, then the jobs, each in the order of their ids.
+    Raises: JobNotFoundError naming every unknown id.
     """
     check_by(by)
     locked = _lock(session, ids, model, dry_run=dry_run)
@@ -360,9 +356,8 @@ def set_priority(
     later, keep theirs. `matching`, `after`, `limit`, `scan_limit`: as in `list_jobs`, oldest first. Commit after each page;
     workers apply it with their next claim.
     Changes: `priority`.
-    Locks: the jobs, roots first, each in the order of their ids, until the transaction ends. It waits for a running claim;
-    later claims skip the jobs until then.
-    Raises: InvalidOptionError naming the option. Nothing is written then.
+    Locks: the jobs, roots first, each in the order of their ids. It waits for a running claim; later claims skip the jobs
+    until then.
     """
     if not isinstance(priority, int) or isinstance(priority, bool) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
         raise InvalidOptionError("priority", f"must be from {MIN_PRIORITY} to {MAX_PRIORITY}, got {priority!r}")
@@ -403,7 +398,7 @@ def set_priority(
 def get_progress(session: Session, job_id: JobId, *, model: type[JobMixin[Any]] = Job) -> Progress | None:
     """Return the progress that a job's running attempt had reported by its worker's last heartbeat.
 
-    None if the job is not running, or its attempt has not reported any yet. `job_id`: id of the job.
+    None if the job is not running, or its attempt has not reported any yet.
     Raises: JobNotFoundError.
     """
     check_id(model, "job_id", job_id)

@@ -101,14 +101,14 @@ def every_item(list_page: Callable[[Any], Page[T] | BulkResult[T]]) -> Iterator[
 
 
 def check_lists(**filters: object) -> None:
-    """Check that the fields of a filter are lists of values. Raises: InvalidOptionError naming the field."""
+    """Check that the fields of a filter are lists of values."""
     for name, values in filters.items():
         if isinstance(values, (str, bytes)):
             raise InvalidOptionError(name, f"must be a list, not one value: [{values!r}]")
 
 
 def check_statuses(statuses: Sequence[JobStatus]) -> None:
-    """Check that all values are statuses. Raises: InvalidOptionError."""
+    """Check that all values are statuses."""
     known = {status.value for status in JobStatus}
     for status in statuses:
         if status not in known:
@@ -123,14 +123,14 @@ def check_instants(**instants: datetime | None) -> None:
 
 
 def check_limit(limit: int, scan_limit: int = SCAN_LIMIT) -> None:
-    """Check a page's `limit` and `scan_limit`. Raises: InvalidOptionError."""
+    """Check a page's `limit` and `scan_limit`."""
     for name, given, most in (("limit", limit, MAX_PAGE), ("scan_limit", scan_limit, MAX_SCAN)):
         if not isinstance(given, int) or not 1 <= given <= most:
             raise InvalidOptionError(name, f"must be from 1 to {most}, got {given}")
 
 
 def check_position(after: object, *kinds: type) -> None:
-    """Check that `after` has the shape of a position: one value, or a tuple of several. Raises: InvalidOptionError."""
+    """Check that `after` has the shape of a position: one value, or a tuple of several."""
     parts = after if len(kinds) > 1 and isinstance(after, tuple) else (after,)
     if after is None or (len(parts) == len(kinds) and all(map(isinstance, parts, kinds))):
         return
@@ -138,7 +138,7 @@ def check_position(after: object, *kinds: type) -> None:
 
 
 def check_columns(entity: Any, columns: Sequence[str]) -> None:
-    """Check that an entity has these columns. Raises: InvalidOptionError."""
+    """Check that an entity has these columns."""
     check_lists(columns=columns)
     known = inspect(entity).column_attrs.keys()
     for name in columns:

@@ -77,9 +77,8 @@ def prune(
     deleted chains are dismissed by `by`. Several processes can prune at the same time. `excluded`: ids of chains to keep.
     `scan`: 1 to 10,000.
     Changes: deletes rows of `job`, `job_blocker` and `job_attempt`. Clock: the database's.
-    Locks: the jobs of the deleted chains, roots first, each in the order of their ids, until the transaction ends. Locked
-    chains are left for the next run. Needs READ COMMITTED, PostgreSQL's default.
-    Raises: InvalidOptionError. Nothing is written then.
+    Locks: the jobs of the deleted chains, roots first, each in the order of their ids. Locked chains are left for the next
+    run. Needs READ COMMITTED, PostgreSQL's default.
     """
     _check_scan(scan)
     session.flush()
@@ -147,8 +146,7 @@ def prune_dead_letters(
     `after`, the result's `next`, until that is None. Unresolved dead letters are kept, and those of jobs that are still
     dead. Several processes can prune at the same time. `excluded`: ids of dead letters to keep.
     Changes: deletes rows of `dead_letter`. Clock: the database's.
-    Locks: the deleted rows, until the transaction ends; locked ones are skipped.
-    Raises: InvalidOptionError. Nothing is written then.
+    Locks: the deleted rows; locked ones are skipped.
     """
     _check_scan(scan)
     shortest = rules.shortest_of_dead_letters

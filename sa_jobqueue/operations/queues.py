@@ -71,6 +71,8 @@ class QueueStatus(QueueColumns, RowState, QueueName):
     `rate_burst`, `rate_algorithm`: as in `QueueSettings`.
     `retry_base`, `retry_factor`, `retry_cap`: the backoff. `retain_completed`, `retain_cancelled`, `retain_dead`: the
     retention.
+    `paused_at`, `paused_by`: when and by whom it was paused, or None. `created_at`, `updated_at`: of its row; None without
+    one. `workers`: how many live workers serve it.
     """
 
     @property
@@ -83,22 +85,23 @@ class QueueStatus(QueueColumns, RowState, QueueName):
 class TypeStatus(Limits, RowState, TypeName):
     """Settings and state of one job type; the defaults if it has no row.
 
-    `type_name`: name of the job type. `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`:
-    as in `QueueSettings`.
+    `type_name`, `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `paused_at`,
+    `paused_by`, `created_at`, `updated_at`, `workers`: as in `QueueStatus`. The other fields are declared by its handler;
+    None: no worker has recorded them.
     """
 
     queue: str | None
-    """The queue that its handler declares, for jobs that are written without one; None: no worker has recorded it."""
+    """Queue of jobs that are written without one."""
     priority: int | None
-    """The same for the priority."""
+    """Their priority."""
     max_attempts: int | None
-    """The same for the attempts."""
+    """Their attempts."""
     timeout: timedelta | None
-    """The same for the timeout; None also for none."""
+    """Their timeout; None also for none."""
     rate_cost: int | None
-    """How much an attempt counts against rates, as declared; None also for 1."""
+    """Cost of an attempt against rates; None also for 1."""
     input_version: int | None
-    """The version of its payloads, as declared."""
+    """Version of the payloads."""
 
     @property
     def settings(self) -> TypeSettings:
@@ -135,7 +138,6 @@ def list_queues(
     Ordered by name; a queue comes before its keys. `names`: only these. `fairness_key`: only the settings of this key;
     empty: only those of the queues themselves; None: both. `after`: a name and a fairness key. `heartbeat_timeout`: the
     workers' setting.
-    Raises: InvalidOptionError.
     """
     if fairness_key is not None:
         check_fairness_key(fairness_key)
@@ -159,7 +161,6 @@ def list_job_types(
     """Return one page of the job types that have a row or a live worker, ordered by name.
 
     `names`: only these. `after`: a name. `heartbeat_timeout`: as in `list_queues`.
-    Raises: InvalidOptionError.
     """
     check_position(after, str)
     found = [
@@ -181,7 +182,7 @@ def get_queue(
 
     `name`: name of the queue. `fairness_key`: return the settings of this key in the queue. `for_update`: lock the row, to
     write changed settings with `upsert_queue`. Changes, Locks: with `for_update`, inserts the row with default settings if
-    it does not exist, and locks it until the transaction ends.
+    it does not exist, and locks it.
     Raises: QueueNotFoundError if the queue has neither a row nor a worker, or the key no row; not with `for_update`.
     InvalidOptionError.
     """
@@ -216,8 +217,7 @@ def upsert_queue(
     """Write the settings of a queue, but not whether it is paused; return whether anything changed.
 
     `settings`: the queue and all of its settings. The next `sync_queues` restores the settings declared in code.
-    Changes: inserts or updates the row. Locks: the row, until the transaction ends.
-    Raises: InvalidOptionError.
+    Changes: inserts or updates the row. Locks: the row.
     """
     return _put(session, model.Queue, settings.row, model, by, dry_run=dry_run)
 
@@ -234,8 +234,7 @@ def upsert_job_type(
 
     `settings`: the job type and all of its settings.
     Changes: inserts or updates the row.
-    Locks: the row, until the transaction ends.
-    Raises: InvalidOptionError.
+    Locks: the row.
     """
     return _put(session, model.JobType, settings.row, model, by, dry_run=dry_run)
 
@@ -289,9 +288,8 @@ def pause_queues(
     `names`: names of queues. `fairness_key`: pause only the jobs of this key in them. Running jobs continue, and enqueued
     jobs wait. Workers apply it within milliseconds after the commit; claims that have already started are completed.
     Changes: sets `paused_at` and `paused_by` if the queue is not paused; inserts missing rows.
-    Locks: the rows, in the order of their names, until the transaction ends.
-    Raises: QueueNotFoundError for a name without settings, active workers and pending jobs; InvalidOptionError. Nothing is
-    written then.
+    Locks: the rows, in the order of their names.
+    Raises: QueueNotFoundError for a name without settings, active workers and pending jobs.
     """
     return _change(session, "pause", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
 
@@ -324,7 +322,7 @@ def pause_job_types(
     """Pause job types: none of their jobs is started until they are resumed. Return the types that were not paused before.
 
     `names`: job types. Changes, Locks: as `pause_queues`.
-    Raises: JobTypeNotFoundError for a type that has no settings and that no active worker handles; InvalidOptionError.
+    Raises: JobTypeNotFoundError for a type that has no settings and that no active worker handles.
     """
     return _change(session, "pause", model.JobType, names, model, by=by, dry_run=dry_run)
 
@@ -352,8 +350,8 @@ def sync_queues(
 
     `new`: `jobs.declared_queues` of a `JobQueue`. Nothing is deleted, and paused queues stay paused. Of two concurrent
     calls, the second waits for the first.
-    Changes: rows that differ. Locks: the rows of the given names, in their order, until the transaction ends.
-    Raises: InvalidOptionError for a name that is declared twice. Nothing is written then.
+    Changes: rows that differ. Locks: the rows of the given names, in their order.
+    Raises: InvalidOptionError for a name that is declared twice.
     """
     check_by(by)
     new = list(new)
@@ -394,7 +392,7 @@ def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model
     `new`: `jobs.declared_queues` of a `JobQueue`.
     Shape: for each queue or fairness key whose row differs from its declaration, by column: the value of the row and the
     declared value.
-    Changes: inserts the missing rows. Locks: these, in the order of their names, until the transaction ends.
+    Changes: inserts the missing rows. Locks: these, in the order of their names.
     """
     declared = {queue_key_of(one.name, one.fairness_key): one.row for one in new}
     if not declared:
@@ -419,10 +417,9 @@ def record_job_types(session: Session, declared: Iterable[JobType], *, model: ty
     """Record what handlers declare, as workers do at start; return the types whose rows were written.
 
     `declared`: `jobs.registry` of a `JobQueue`. Jobs that are written without a queue, priority, attempts or version, by a
-    process that does not have the handler or by SQL, then have these. Of several applications that declare a type, the
-    last to record it counts.
-    Changes: inserts missing rows; these settings of rows that differ. Locks: these, in the order of their names, until the
-    transaction ends.
+    process that does not have the handler or by SQL, then have these. Of several applications that declare a type, the last
+    to record it counts.
+    Changes: inserts missing rows; these settings of rows that differ. Locks: these, in the order of their names.
     """
     rows = [
         (one.name, one.queue, one.priority, one.max_attempts, one.timeout, one.rate_cost, one.version) for one in declared

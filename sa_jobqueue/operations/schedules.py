@@ -137,8 +137,8 @@ def sync_schedules(
     `new`: `jobs.schedules` of a `JobQueue`. Nothing is deleted, and paused schedules stay paused. A schedule with the same
     name that was created at run time is replaced.
     Changes: rows that differ. If the times of a schedule changed, it fires next at its first new time after now.
-    Locks: the rows written, in the order of their names, until the transaction ends.
-    Raises: InvalidOptionError for a name that is declared twice. Nothing is written then.
+    Locks: the rows written, in the order of their names.
+    Raises: InvalidOptionError for a name that is declared twice.
     """
     check_by(by)
     declared_here = sorted(new, key=lambda one: one.name)
@@ -173,7 +173,7 @@ def upsert_schedule(
 
     `schedule`: its complete definition. Changes, Locks: as `sync_schedules`, of one schedule.
     Raises: InvalidOptionError if code declares a schedule with this name; InvalidJobError if its jobs could not be
-    enqueued. Nothing is written then.
+    enqueued.
     """
     check_by(by)
     now = _now(session)
@@ -198,7 +198,7 @@ def get_schedule(
     """Return the definition and state of a schedule.
 
     `name`: name of the schedule. `for_update`: lock the row, so that the schedule cannot be changed, fired or deleted.
-    Locks: with `for_update`, the row, until the transaction ends; waits if the schedule is being fired.
+    Locks: with `for_update`, the row; waits if the schedule is being fired.
     Raises: ScheduleNotFoundError.
     """
     if for_update:
@@ -220,7 +220,6 @@ def list_schedules(
     """Return one page of schedules, ordered by name.
 
     `names`: only these. `after`: a name.
-    Raises: InvalidOptionError.
     """
     check_limit(limit)
     check_lists(names=names)
@@ -242,8 +241,8 @@ def pause_schedules(
 
     `names`: names of schedules.
     Changes: sets `paused_at` and `paused_by` if the schedule is not paused.
-    Locks: the rows, in the order of their names, until the transaction ends; waits for schedules that are being fired.
-    Raises: ScheduleNotFoundError naming all that are missing; InvalidOptionError. Nothing is written then.
+    Locks: the rows, in the order of their names; waits for schedules that are being fired.
+    Raises: ScheduleNotFoundError naming all that are missing.
     """
     check_by(by)
     found = _found(session, names, model, for_update=not dry_run)
@@ -304,9 +303,9 @@ def run_schedule(
     because it is random.
     Changes: inserts the jobs; sets `last_job_id` for a job of the current time, and `fired` for those of a period; not the
     next time.
-    Locks: the schedule's row, until the transaction ends.
+    Locks: the schedule's row.
     Raises: ScheduleNotFoundError; InvalidOptionError for a schedule that cannot fire, or times out of bounds;
-    InvalidJobError. Nothing is written then.
+    InvalidJobError.
     """
     if (since is None) != (until is None):
         raise InvalidOptionError("since", "give both since and until, or neither")
@@ -409,7 +408,7 @@ def fire_schedules(
     Changes: inserts a job for each time; `next_fire_at`, `last_fire_at` and `last_job_id` of the schedules, or their
     `error`.
     Clock: the database's `now()`, the start of this transaction.
-    Locks: the schedules, until the transaction ends; those that another transaction fires or changes are skipped.
+    Locks: the schedules; those that another transaction fires or changes are skipped.
     Obliges: commit soon, and call again while as many as `limit` are returned.
     """
     given = {"limit": limit, "at": at, "names": None if names is None else list(names), "excluded": list(excluded)}

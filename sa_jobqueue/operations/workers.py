@@ -38,7 +38,6 @@ class WorkerFilter:
 
     `ids`: these workers. `names`: names given to workers, where `*` matches any characters: `["reports-*"]`. `queues`:
     workers that serve one of these.
-    Raises: InvalidOptionError naming the field.
     """
 
     ids: Sequence[str] = ()
@@ -104,8 +103,7 @@ def list_workers(
 ) -> Page[WorkerStatus]:
     """Return one page of workers, ordered by name and id, including those that died within the last minutes.
 
-    `where`: only matching workers; all by default. `after`: a name and an id.
-    Raises: InvalidOptionError.
+    `after`: a name and an id.
     """
     check_limit(limit)
     check_position(after, str, str)
@@ -132,9 +130,8 @@ def drain_workers(
     `where`: which workers; an empty filter matches all. Each is notified at the commit, or reads the request at its next
     heartbeat (every 5 s by default), and stops after its shutdown timeout at the latest. A supervisor may start it again.
     Changes: sets `drain_requested_at` if it is not set.
-    Locks: their rows in the order of their ids, until the transaction ends. **Commit immediately**: their heartbeats wait
-    for these locks, and a worker without heartbeats for its heartbeat timeout loses its jobs.
-    Raises: InvalidOptionError.
+    Locks: their rows in the order of their ids. **Commit immediately**: their heartbeats wait for these locks, and a worker
+    without heartbeats for its heartbeat timeout loses its jobs.
     """
     check_by(by)
     if dry_run:
@@ -160,7 +157,6 @@ def resize_workers(
     it in its row. Running jobs still finish. A worker whose handlers take sessions is limited by the connection pool. A
     restarted worker has its original concurrency.
     Changes: `concurrency_requested`. Locks: as `drain_workers`. **Commit immediately.**
-    Raises: InvalidOptionError.
     """
     if concurrency is not None and (not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_CONCURRENT):
         raise InvalidOptionError("concurrency", f"must be from 1 to {MOST_CONCURRENT:,}, or None, got {concurrency!r}")

@@ -29,7 +29,6 @@ class Backoff:
     `base`: the first bound, above zero; 1 s by default. `factor`: at least 1; 2 by default. `cap`: maximum delay; 1 h by
     default. `jitter`: False always waits for the whole bound. `random`: returns the number from 0 to 1 that the bound is
     multiplied by, for tests.
-    Raises: InvalidOptionError naming the field.
     Source: M. Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015 ("full jitter").
     """
 

@@ -53,7 +53,6 @@ class JobQueue(Generic[JobT]):
 
     `model`: the mapped class whose table is the queue. `retention`: how long its workers keep ended chains; forever by
     default.
-    Raises: InvalidOptionError naming the parameter.
     """
 
     @overload
@@ -210,7 +209,7 @@ class JobQueue(Generic[JobT]):
 
         An existing row keeps its settings until `sa-jobqueue queues sync` or `sync_queues` writes these; the worker warns
         of each difference. `name`, `settings`: those of `QueueSettings`.
-        Raises: InvalidOptionError naming the field, or a name that is declared already. Nothing is declared then.
+        Raises: InvalidOptionError naming the field, or a name that is declared already.
         """
         declared = QueueSettings(name, **settings)
         key = declared.name, declared.fairness_key
@@ -297,7 +296,7 @@ class JobQueue(Generic[JobT]):
         `overlap`: False skips a time while the chain of the previous job is open.
         `options`: `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout` and `rate_cost` of its jobs; the handler's
         by default.
-        Raises: InvalidOptionError, UnknownJobTypeError, InvalidPayloadError, InvalidJobError. Nothing is declared then.
+        Raises: InvalidOptionError, UnknownJobTypeError, InvalidPayloadError, InvalidJobError.
         """
         registered = self[handler if isinstance(handler, str) else handler.job_type.name]
         kind: JobType = registered.job_type
@@ -388,7 +387,7 @@ class JobQueue(Generic[JobT]):
 
         `other`: a registry for the same `Job` class. Later registrations there are not included.
         Raises: DuplicateJobTypeError naming both places; InvalidOptionError if its jobs are rows of another class, or it is
-        this registry, or was included before. Nothing is added then.
+        this registry, or was included before.
         """
         if other is self:
             raise InvalidOptionError("other", "is this registry itself")

@@ -144,7 +144,7 @@ def taking(
 
 
 def check_duration(option: str, duration: timedelta) -> None:
-    """Check the duration of a sleep or a wait. Raises: InvalidOptionError."""
+    """Check the duration of a sleep or a wait."""
     if not isinstance(duration, timedelta) or not timedelta(0) <= duration <= LONGEST:
         raise InvalidOptionError(option, f"must be a timedelta from zero to {LONGEST.days} days, got {duration!r}")
 

@@ -65,7 +65,6 @@ class Selector:
     """A selector function with its options, which are those of `JobQueue.selector`.
 
     `choose`: the function.
-    Raises: InvalidOptionError naming the field.
     """
 
     queue: str

@@ -158,7 +158,7 @@ class QueueColumns(Limits, QueueShare):
         return Backoff(**own) if own else None
 
     def of_queue(self, name: str, fairness_key: str = "") -> QueueSettings:
-        """Return them as the settings of a queue. Raises: InvalidOptionError."""
+        """Return them as the settings of a queue."""
         retention = Retention(completed=self.retain_completed, cancelled=self.retain_cancelled, dead=self.retain_dead)
         limits = {one: getattr(self, one) for one in settings_of(QueueSettings)}
         return QueueSettings(name, fairness_key=fairness_key, retry=self.retry, retention=retention, **limits)
@@ -183,7 +183,6 @@ class QueueSettings(Limits, QueueShare, QueueName):
     `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`: as in `Limits`.
     `retry`: backoff of jobs whose handlers have no retry policy, with jitter; None means `Backoff()`. `retention`: how long
     ended chains are kept; only for queues, not for fairness keys.
-    Raises: InvalidOptionError naming the field.
     """
 
     retry: Backoff | None = None
@@ -229,8 +228,6 @@ class TypeSettings(Limits, TypeName):
     """Settings of a job type, stored in its row. A type without a row has the defaults.
 
     `type_name`: name of the job type. The other fields are those of `Limits`, and apply to all jobs of the type.
-
-    Raises: InvalidOptionError naming the field.
     """
 
     def __post_init__(self) -> None:
@@ -244,7 +241,7 @@ class TypeSettings(Limits, TypeName):
 
 
 def check_names(field: str, names: Any) -> None:
-    """Check names of queues or job types. Raises: InvalidOptionError."""
+    """Check names of queues or job types."""
     for name in names:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise InvalidOptionError(
@@ -253,7 +250,7 @@ def check_names(field: str, names: Any) -> None:
 
 
 def check_fairness_key(key: object) -> None:
-    """Check the fairness key of settings; empty for those of the queue. Raises: InvalidOptionError."""
+    """Check the fairness key of settings; empty for those of the queue."""
     if not is_fairness_key(key):
         reason = f"must be text of at most {LONGEST_KEY} characters without NUL, empty for none, got {key!r}"
         raise InvalidOptionError("fairness_key", reason)

@@ -77,7 +77,7 @@ class Secret:
 
 
 Read = Callable[[str, str], Any]
-"""Converts an option's text, given the option's name and the text. Raises: InvalidOptionError."""
+"""Converts an option's text, given the option's name and the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ def refuse_table(given: Mapping[str, str]) -> None:
 
 
 def check_options(given: Mapping[str, str], *, known: tuple[Option, ...]) -> None:
-    """Check options before the use is known: at least one use must accept all of them. Raises: InvalidOptionError."""
+    """Check options before the use is known: at least one use must accept all of them."""
     if "provider" in given:  # which Spark adds for a table, and only then
         raise UnknownOptionError(
             "provider", f"is no option: {NO_TABLE}. {IN_PLACE_OF_TABLE[0].upper()}{IN_PLACE_OF_TABLE[1:]}"

@@ -63,7 +63,7 @@ class JobQueueSource(DataSource):
         return writing.stream_writer(schema, self.use(Use.STREAM_WRITE), overwrite=overwrite)
 
     def use(self, use: Use) -> Options:
-        """Return the options validated for one use. Raises: InvalidOptionError."""
+        """Return the options validated for one use."""
         return read_options(self._given.options, use=use, known=KNOWN)
 
 

@@ -307,7 +307,7 @@ def _prepare(schema: StructType, options: Options, *, overwrite: bool) -> Queue:
     """Check the schema, the options and the tables before Spark computes a row.
 
     Raises: InvalidOptionError, InvalidColumnError, SchemaError, DatabaseUnavailableError; UnknownJobTypeError for the
-    option `type`. Nothing is written then.
+    option `type`.
     """
     if overwrite and options.use is Use.STREAM_WRITE:
         raise InvalidOptionError("outputMode", 'a queue is not overwritten: .outputMode("append") or .outputMode("update")')

@@ -29,7 +29,6 @@ def advance(session: Any, by: timedelta, *, model: type[JobMixin[Any]] = Job) ->
     Within one transaction PostgreSQL's `now()` does not move, so the clock is frozen between two calls. Returns None; with
     an `AsyncSession`, await it. `by`: above zero.
     Changes: all rows of the queue but those of workers.
-    Raises: InvalidOptionError.
     """
     if not isinstance(by, timedelta) or by <= timedelta(0):
         raise InvalidOptionError("by", f"must be a timedelta above zero, got {by!r}")

@@ -74,8 +74,8 @@ def wait_chain(
     listens.
     Raises: ChainFailedError if the chain died or was cancelled; ChainNotFoundError if it does not exist (any more);
     NotAChainError for the id of a continuation; ChainTimeoutError; InvalidPayloadError if the output does not match its
-    type; WrongJobTypeError if the chain neither starts nor ends with the handler given as `output`; InvalidOptionError. It
-    waits through outages of the database.
+    type; WrongJobTypeError if the chain neither starts nor ends with the handler given as `output`. It waits through
+    outages of the database.
     """
     _check_engine(engine, "wait_chain")
     wait = Wait(
@@ -132,10 +132,10 @@ def wait_chains(
 
     Shape: one result for each chain, in the order in which their ends are seen. Changes, Locks: as `wait_chain`, of each.
     Cost: two or three short statements for each 1,000 open chains, at a notified end or a poll.
-    Raises: ChainNotFoundError and NotAChainError, before the first result, which name all that are wrong;
-    ChainTimeoutError if chains are still open after `timeout`; InvalidOptionError. When all other results have been
-    yielded: ChainNotFoundError if chains were deleted meanwhile, InvalidPayloadError and WrongJobTypeError as `wait_chain`,
-    for the first such chain. Outages of the database are waited through.
+    Raises: ChainNotFoundError and NotAChainError, before the first result, which name all that are wrong; ChainTimeoutError
+    if chains are still open after `timeout`. When all other results have been yielded: ChainNotFoundError if chains were
+    deleted meanwhile, InvalidPayloadError and WrongJobTypeError as `wait_chain`, for the first such chain. Outages of the
+    database are waited through.
     """
     _check_engine(engine, "wait_chains")
     wait = Wait(chains, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)

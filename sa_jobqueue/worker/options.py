@@ -20,10 +20,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """Options of a `Worker`. The defaults suit a production worker on a small server.
-
-    Raises: InvalidOptionError naming the field.
-    """
+    """Options of a `Worker`. The defaults suit a production worker on a small server."""
 
     name: str | None = None
     """Display name: 1 to 64 characters of A-Z, a-z, 0-9 and `_.-`. Default: the host name."""

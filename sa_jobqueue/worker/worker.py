@@ -61,8 +61,6 @@ class Worker:
 
     **A job may run more than once**, because a worker can die after the handler's external effects: handlers must be
     idempotent. Writes through its session happen once.
-
-    Raises: InvalidOptionError naming the parameter.
     """
 
     def __init__(
