@@ -200,22 +200,18 @@ class InlineSteps:
         """Return the type of a job."""
         return self._jobs.registry.get(job.type_name)
 
-    def call(self, work: Callable[[Session], T]) -> T:
+    async def call(self, work: Callable[[Session], T], *, is_async: bool) -> T:
         """Call a function with the session."""
         self._calls.append(work)
+        if is_async and isinstance(self._given, AsyncSession):
+            return await self._given.run_sync(work)
         return work(self._session)
-
-    async def call_async(self, work: Callable[[Session], T]) -> T:
-        """Call a function with the session."""
-        self._calls.append(work)
-        return await self._given.run_sync(work) if isinstance(self._given, AsyncSession) else work(self._given)
 
     def is_outage(self, error: DBAPIError) -> bool:
         """Return False: the test's transaction is over."""
         return False
 
     transact = call
-    transact_async = call_async
 
     def record_again(self, session: Session) -> None:
         """Record what the rollback of the attempt has undone."""

@@ -227,7 +227,7 @@ class Opened:
     def job_type(self, job: ClaimedJob) -> Any:
         return self._queue.registry.get("sync")
 
-    def call(self, work: Callable[[Any], Any]) -> Any:
+    async def call(self, work: Callable[[Any], Any], *, is_async: bool) -> Any:
         return work(self._connection)
 
     transact = call

@@ -86,17 +86,11 @@ class StepStore(Protocol):
     def job_type(self, job: ClaimedJob) -> JobType:
         """Return the type of a job."""
 
-    def call(self, work: Callable[[Any], T]) -> T:
-        """Call a function with a connection and commit. For a synchronous handler, in its thread."""
+    async def call(self, work: Callable[[Any], T], *, is_async: bool) -> T:
+        """Call a function with a connection and commit. For a synchronous handler, in its thread, which it blocks."""
 
-    async def call_async(self, work: Callable[[Any], T]) -> T:
-        """Do the same for an asynchronous handler."""
-
-    def transact(self, work: Callable[[Any], T]) -> T:
-        """Call a function with a connection in one transaction, which is rolled back if it raises."""
-
-    async def transact_async(self, work: Callable[[Any], T]) -> T:
-        """Do the same for an asynchronous handler."""
+    async def transact(self, work: Callable[[Any], T], *, is_async: bool) -> T:
+        """Do the same in one transaction, which is rolled back if the function raises."""
 
     def is_outage(self, error: DBAPIError) -> bool:
         """Return whether the write may succeed later."""
@@ -138,23 +132,23 @@ class WorkerSteps:
         """Return the type of a job."""
         return self._registry.get(job.type_name)
 
-    def call(self, work: Callable[[Connection], T]) -> T:
-        """Call a function with a connection, from a handler's thread."""
-        return self._result(self.call_async(work))
+    async def call(self, work: Callable[[Connection], T], *, is_async: bool) -> T:
+        """Call a function with a connection. For a synchronous handler, on the worker's loop, while its thread waits."""
 
-    async def call_async(self, work: Callable[[Connection], T]) -> T:
-        """Call a function with a connection."""
-        async with self._engine.connect() as connection:
-            return await connection.run_sync(work)
+        async def call() -> T:
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(work)
 
-    def transact(self, work: Callable[[Connection], T]) -> T:
-        """Call a function with a connection in one transaction, from a handler's thread."""
-        return self._result(self.transact_async(work))
+        return await call() if is_async else self._result(call())
 
-    async def transact_async(self, work: Callable[[Connection], T]) -> T:
-        """Call a function with a connection in one transaction."""
-        async with self._transactions.begin() as connection:
-            return await connection.run_sync(work)
+    async def transact(self, work: Callable[[Connection], T], *, is_async: bool) -> T:
+        """Do the same in one transaction."""
+
+        async def call() -> T:
+            async with self._transactions.begin() as connection:
+                return await connection.run_sync(work)
+
+        return await call() if is_async else self._result(call())
 
     def _result(self, coroutine: Coroutine[Any, Any, T]) -> T:
         if not self._loop.is_running():  # a thread that was left behind may outlive the worker
@@ -228,49 +222,44 @@ class AttemptSteps:
             raise InvalidOptionError("retry", f"must be a Backoff or a function of (call, error), got {retry!r}")
         codec = _codec(name, fn, output)
         place = self._enter(name, key)
-        return (self._step_async if self._type.is_async else self._step)(place, partial(fn, *args), codec, retry)
+        return self._run(self._step(place, partial(fn, *args), codec, retry))
 
-    def _step(self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None) -> Any:
-        self.load()
+    def _run(self, call: Coroutine[Any, Any, T]) -> Any:
+        """Return what an asynchronous handler awaits, or the result."""
+        return call if self._type.is_async else blocking(call)
+
+    async def _step(self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None) -> Any:
+        await self.load()
         if (found := self.find(place, StepKind.STEP)) is not None:
             return self._decode(place, codec, found.output)
-        if self._context.cancelled:  # a step is a good place to stop at
-            raise LostAttemptError(self._context.job.id, self._context.attempt)
+        self._stop_if_cancelled()
         began, calls = time.monotonic(), 1
         while True:
             try:
                 returned = call()
-                break
-            except Exception as error:
-                delay = self._delay(retry, calls, error)
-                if delay is None or self._context.wait_cancelled(delay):
-                    raise
-                calls += 1
-        document = self._encode(place, codec, returned)
-        self._written(self._record(StepKind.STEP, place, document, began=began))
-        self.completed(StepKind.STEP, place, began)
-        return self._decode(place, codec, document)
-
-    async def _step_async(self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None) -> Any:
-        await self.load_async()
-        if (found := self.find(place, StepKind.STEP)) is not None:
-            return self._decode(place, codec, found.output)
-        began, calls = time.monotonic(), 1
-        while True:
-            try:
-                returned = call()
-                returned = await returned if inspect.isawaitable(returned) else returned
+                returned = await returned if self._type.is_async and inspect.isawaitable(returned) else returned
                 break
             except Exception as error:
                 delay = self._delay(retry, calls, error)
                 if delay is None:
                     raise
+                await self._pause(delay)
                 calls += 1
-            await asyncio.sleep(delay.total_seconds())
         document = self._encode(place, codec, returned)
-        await self._written_async(self._record(StepKind.STEP, place, document, began=began))
+        await self._written(self._record(StepKind.STEP, place, document, began=began))
         self.completed(StepKind.STEP, place, began)
         return self._decode(place, codec, document)
+
+    async def _pause(self, delay: timedelta) -> None:
+        if self._type.is_async:
+            await asyncio.sleep(delay.total_seconds())
+        elif self._context.wait_cancelled(delay):
+            raise LostAttemptError(self._context.job.id, self._context.attempt)
+
+    def _stop_if_cancelled(self) -> None:
+        """End the attempt of a synchronous handler, which nothing else interrupts: steps are good places to stop at."""
+        if not self._type.is_async and self._context.cancelled:
+            raise LostAttemptError(self._context.job.id, self._context.attempt)
 
     def _delay(self, retry: RetryPolicy | None, calls: int, error: Exception) -> timedelta | None:
         """Return the delay before a step is called again in this attempt; None if its error ends the attempt."""
@@ -301,43 +290,25 @@ class AttemptSteps:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise InvalidOptionError("every", f"must be a whole number, at least 1, got {every!r}")
         codec, place = _codec(name, None, output), self._enter(name, key)
-        return (self._cursor_async if self._type.is_async else self._cursor)(place, codec, items_after, position, every)
+        items = self._cursor(place, codec, items_after, position, every)
+        return items if self._type.is_async else _blocking_items(items)
 
-    def _cursor(
-        self, place: Place, codec: Codec[Any], items_after: Any, position: Callable[[Any], Any], every: int
-    ) -> Iterator[Any]:
-        self.load()
-        at, is_done = self._reached(place, codec)
-        began = time.monotonic()
-        if is_done:
-            return
-        for number, item in enumerate(items_after(at), 1):
-            yield item  # its round of the loop has ended when the next item is asked for
-            at = position(item)
-            if number % every == 0:
-                self._written(self._record(StepKind.CURSOR, place, self._position(place, codec, at), began=began))
-                if self._context.cancelled:  # a good place to stop at
-                    raise LostAttemptError(self._context.job.id, self._context.attempt)
-        document = self._position(place, codec, at, is_done=True)
-        self._written(self._record(StepKind.CURSOR, place, document, began=began))
-        self.completed(StepKind.CURSOR, place, began)
-
-    async def _cursor_async(
+    async def _cursor(
         self, place: Place, codec: Codec[Any], items_after: Any, position: Callable[[Any], Any], every: int
     ) -> AsyncIterator[Any]:
-        await self.load_async()
+        await self.load()
         at, is_done = self._reached(place, codec)
         began, number = time.monotonic(), 0
         if is_done:
             return
         async for item in _asynchronous(items_after(at)):
-            yield item
+            yield item  # its round of the loop has ended when the next item is asked for
             at, number = position(item), number + 1
             if number % every == 0:
-                document = self._position(place, codec, at)
-                await self._written_async(self._record(StepKind.CURSOR, place, document, began=began))
+                await self._written(self._record(StepKind.CURSOR, place, self._position(place, codec, at), began=began))
+                self._stop_if_cancelled()
         document = self._position(place, codec, at, is_done=True)
-        await self._written_async(self._record(StepKind.CURSOR, place, document, began=began))
+        await self._written(self._record(StepKind.CURSOR, place, document, began=began))
         self.completed(StepKind.CURSOR, place, began)
 
     def _reached(self, place: Place, codec: Codec[Any]) -> tuple[Any, bool]:
@@ -361,20 +332,12 @@ class AttemptSteps:
         """End the attempt unless the job has slept for so long: of an asynchronous handler, a coroutine."""
         check_duration("duration", duration)
         self._refuse_in_batch("sleep")
-        place = self._enter(name, key)
-        return (self._sleep_async if self._type.is_async else self._sleep)(place, duration)
+        return self._run(self._sleep(self._enter(name, key), duration))
 
-    def _sleep(self, place: Place, duration: timedelta) -> None:
-        self.load()
+    async def _sleep(self, place: Place, duration: timedelta) -> None:
+        await self.load()
         if (found := self.find(place, StepKind.SLEEP)) is None:
-            self._suspend(self._written(self._record(StepKind.SLEEP, place, took=duration)))
-        elif not found.is_over:
-            self._suspend(found.completed_at)
-
-    async def _sleep_async(self, place: Place, duration: timedelta) -> None:
-        await self.load_async()
-        if (found := self.find(place, StepKind.SLEEP)) is None:
-            self._suspend(await self._written_async(self._record(StepKind.SLEEP, place, took=duration)))
+            self._suspend(await self._written(self._record(StepKind.SLEEP, place, took=duration)))
         elif not found.is_over:
             self._suspend(found.completed_at)
 
@@ -384,27 +347,18 @@ class AttemptSteps:
         check_duration("timeout", timeout)
         self._refuse_in_batch("wait_for")
         codec = _codec(name, None, output)
-        place = self._enter(name, key)
-        return (self._wait_async if self._type.is_async else self._wait)(place, codec, event, timeout)
+        return self._run(self._wait(self._enter(name, key), codec, event, timeout))
 
-    def _wait(self, place: Place, codec: Codec[Any], event: str, timeout: timedelta) -> Any:
-        self.load()
+    async def _wait(self, place: Place, codec: Codec[Any], event: str, timeout: timedelta) -> Any:
+        await self.load()
         found = self.find(place, StepKind.WAIT)
         while found is None or not found.is_over:
             with suppress(_Busy):
-                return self._answer(self._store.transact(self._waiting(place, codec, found, event, timeout)), event, place)
-            if self._context.wait_cancelled(_PAUSE):
-                raise LostAttemptError(self._context.job.id, self._context.attempt)
-        return self._waited(place, codec, found, event)
-
-    async def _wait_async(self, place: Place, codec: Codec[Any], event: str, timeout: timedelta) -> Any:
-        await self.load_async()
-        found = self.find(place, StepKind.WAIT)
-        while found is None or not found.is_over:
-            with suppress(_Busy):
-                waiting = self._store.transact_async(self._waiting(place, codec, found, event, timeout))
-                return self._answer(await uninterrupted(waiting), event, place)
-            await asyncio.sleep(_PAUSE.total_seconds())
+                waiting = self._store.transact(
+                    self._waiting(place, codec, found, event, timeout), is_async=self._type.is_async
+                )
+                return self._answer(await self.uninterrupted(waiting), event, place)
+            await self._pause(_PAUSE)
         return self._waited(place, codec, found, event)
 
     def _waiting(
@@ -474,24 +428,28 @@ class AttemptSteps:
         job, ran = self._context.job, timedelta(seconds=time.monotonic() - began)
         self._store.emit(StepCompleted(job.id, job.type_name, job.attempt, kind, *place, ran))
 
-    def _written(self, work: Callable[[Any], T]) -> T:
+    async def _written(self, work: Callable[[Any], T]) -> T:
         """Write a record; an outage delays it, so that the recorded call is not repeated."""
         while True:
             try:
-                return self._store.call(work)
-            except DBAPIError as error:
-                if not self._store.is_outage(error) or self._context.wait_cancelled(_REST):
-                    raise
-
-    async def _written_async(self, work: Callable[[Any], T]) -> T:
-        """Do the same in an asynchronous handler."""
-        while True:
-            try:
-                return await uninterrupted(self._store.call_async(work))
+                return await self.uninterrupted(self._store.call(work, is_async=self._type.is_async))
             except DBAPIError as error:
                 if not self._store.is_outage(error):
                     raise
-            await asyncio.sleep(_REST.total_seconds())
+                await self._pause(_REST)
+
+    async def uninterrupted(self, write: Coroutine[Any, Any, T]) -> T:
+        """Await a write; if the attempt is stopped meanwhile, await the answer first: the write happened, or not."""
+        if not self._type.is_async:
+            return await write
+        task = asyncio.ensure_future(write)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.exception()  # the attempt has ended without it
+            raise
 
     def _enter(self, name: str, key: str | int | None) -> Place:
         if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
@@ -509,23 +467,18 @@ class AttemptSteps:
         self._entered.add((name, text))
         return name, text
 
-    def load(self) -> None:
-        """Read what earlier attempts recorded, before the first step. Raises: InvalidOptionError in async handlers."""
-        if self._type.is_async:
-            raise InvalidOptionError("transaction", f"must be entered by `async with`, because {self._type.place} is async")
+    async def load(self) -> None:
+        """Read what earlier attempts recorded, before the first step."""
         if self._recorded is None:
-            self._loaded(self._store.call(lambda one: recorded_steps(one, self._store.model, self._context.job.id)))
+            read = partial(recorded_steps, model=self._store.model, job_id=self._context.job.id)
+            rows = await self._store.call(read, is_async=self._type.is_async)
+            self._recorded = {(row.name, row.key): row for row in rows}
 
-    async def load_async(self) -> None:
-        """Do the same in an asynchronous handler. Raises: InvalidOptionError in another one."""
-        if not self._type.is_async:
-            raise InvalidOptionError("transaction", f"must be entered by `with`, because {self._type.place} is not async")
-        if self._recorded is None:
-            read = self._store.call_async(lambda one: recorded_steps(one, self._store.model, self._context.job.id))
-            self._loaded(await read)
-
-    def _loaded(self, rows: typing.Sequence[Any]) -> None:
-        self._recorded = {(row.name, row.key): row for row in rows}
+    def check_entered(self, *, is_async: bool) -> None:
+        """Check how a transaction is entered. Raises: InvalidOptionError for the other kind of `with`."""
+        if is_async != self._type.is_async:
+            word, kind = ("async with", "async") if self._type.is_async else ("with", "not async")
+            raise InvalidOptionError("transaction", f"must be entered by `{word}`, because {self._type.place} is {kind}")
 
     def find(self, place: Place, kind: StepKind) -> Any:
         """Return what is recorded of a step; None if it has to run. Raises: StepOutputError for another kind."""
@@ -573,53 +526,51 @@ class StepTransaction:
         self._steps, self._store, self._context, self._place = steps, store, context, place
         self._session: Any = None
         self._guard = Guard(context.job.id)
-        self._began = 0.0
+        self._began, self._is_async = 0.0, False
 
     def __enter__(self) -> Session | None:
         """Return the session; None if an earlier attempt has committed the step."""
-        self._steps.load()
-        if self._is_new(is_async=False):
-            self._store.begin(self._session)
-        return typing.cast("Session | None", self._session)
+        return typing.cast("Session | None", blocking(self._open(is_async=False)))
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Commit the effects and the checkpoint, or roll back."""
-        if self._session is None:
-            return
-        try:
-            self._guard.__exit__(kind, error, at)
-            if error is None:
-                self._commit(self._session)
-        finally:
-            self._store.close(self._session)
+        blocking(self._close(kind, error, at))
 
     async def __aenter__(self) -> AsyncSession | None:
         """Return the session; None if an earlier attempt has committed the step."""
-        await self._steps.load_async()
-        if self._is_new(is_async=True):
-            await self._session.run_sync(self._store.begin)
-        return typing.cast("AsyncSession | None", self._session)
+        return typing.cast("AsyncSession | None", await self._open(is_async=True))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
         """Commit the effects and the checkpoint, or roll back."""
+        await self._close(kind, error, at)
+
+    async def _open(self, *, is_async: bool) -> Any:
+        self._steps.check_entered(is_async=is_async)
+        await self._steps.load()
+        if self._steps.find(self._place, StepKind.TRANSACTION) is None:
+            self._began, self._is_async = time.monotonic(), is_async
+            self._session, self._guard = self._store.session(self._context.job, is_async=is_async)
+            self._guard.__enter__()
+            await self._on_session(self._store.begin)
+        return self._session
+
+    async def _close(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._session is None:
             return
         try:
             self._guard.__exit__(kind, error, at)
             if error is None:
-                await uninterrupted(self._session.run_sync(self._commit))
+                await self._on_session(self._commit)
         finally:
-            await uninterrupted(self._session.run_sync(self._store.close))
+            await self._on_session(self._store.close)
 
-    def _is_new(self, *, is_async: bool) -> bool:
-        if self._steps.find(self._place, StepKind.TRANSACTION) is not None:
-            return False
-        self._began = time.monotonic()
-        self._session, self._guard = self._store.session(self._context.job, is_async=is_async)
-        self._guard.__enter__()
-        return True
+    async def _on_session(self, work: Callable[[Session], None]) -> None:
+        if self._is_async:
+            await self._steps.uninterrupted(self._session.run_sync(work))
+        else:
+            work(self._session)
 
     def _commit(self, session: Session) -> None:
         session.flush()  # first, so that the job is locked for a moment only
@@ -631,16 +582,21 @@ class StepTransaction:
         self._steps.completed(StepKind.TRANSACTION, self._place, self._began)
 
 
-async def uninterrupted(write: Coroutine[Any, Any, T]) -> T:
-    """Await a write; if the attempt is stopped meanwhile, the server's answer comes first: the write happened, or not."""
-    task = asyncio.ensure_future(write)
+def blocking(call: Coroutine[Any, Any, T]) -> T:
+    """Return the result of a coroutine that blocks where an asynchronous handler would wait: both run the same steps."""
     try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # the attempt has ended without it
-        raise
+        call.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    call.close()
+    raise RuntimeError("a step of a synchronous handler waits for the event loop")
+
+
+def _blocking_items(items: AsyncIterator[Any]) -> Iterator[Any]:
+    with suppress(StopAsyncIteration):
+        while True:
+            yield blocking(items.__anext__())  # type: ignore[arg-type]
 
 
 async def _asynchronous(items: Any) -> AsyncIterator[Any]:
