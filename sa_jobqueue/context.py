@@ -269,11 +269,10 @@ class AttemptContext:
         self._extend(self, timeout)
 
     def progress(self, done: float, total: float | None = None, *, message: str | None = None) -> None:
-        """Report the progress of the attempt.
+        """Report the progress of the attempt; call it as often as you like: the next heartbeat writes the last report.
 
-        `done`, `total`: in any unit, from 0 to 2^63 - 1, with `done` at most `total`; `total` is None if it is unknown.
-        `message`: at most 200 characters. The worker's next heartbeat writes the last report, so call it as often as you
-        like. The report is deleted when the attempt ends.
+        `done`, `total`: in any unit, from 0 to 2^63 - 1, with `done` at most `total`; None if the total is unknown.
+        `message`: at most 200 characters.
         """
         for name, value in (("done", done), ("total", done if total is None else total)):
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -302,8 +301,9 @@ class AttemptContext:
     def track(self, items: Any, *, total: float | None = None, message: str | None = None) -> Any:
         """Return an iterator over `items` that reports each as done when the next one is requested.
 
-        Use it in `for row in ctx.track(rows):`, or with `async for` if `items` is asynchronous. `total`: by default
-        `len(items)`, if there is a length; omitted from reports once there are more items. `message`: as in `progress`.
+        Use `async for` if they are asynchronous.
+        `total`: by default `len(items)`, if there is a length.
+        `message`: as in `progress`.
         Raises: as `progress`, before the first item.
         """
         if total is None and isinstance(items, Sized):
@@ -387,16 +387,18 @@ class AttemptContext:
     ) -> Any:
         """Call `fn(*args)` once for the job and record its result; later attempts return the recorded result.
 
-        In an asynchronous handler, await it: `draft = await ctx.step("draft", call_model, text)`. One statement records the
-        result, if the attempt still holds the job. If the worker dies before that, `fn` is called again: pass the job's id
-        to other systems as the idempotency key. If `fn` raises, the attempt fails and its retry policy applies, after that
-        of the step.
-        `name`: 1 to 100 characters, unique in the job. `fn`: in an asynchronous handler an asynchronous function; `args`:
-        its arguments. `key`: distinguishes the rounds of a loop. `output`: type of the result, by default `fn`'s
-        annotation. The result is the recorded JSON decoded to that type, on the first attempt too. It is stored like the
-        job's output: by the codec of the job's type, and redacted. `retry`: calls `fn` again within the attempt, after the
-        delay that it returns: a function of (call, error) until it returns None, a `Backoff` for at most 5 calls. The
-        attempt keeps its slot meanwhile, and its timeout includes the delays.
+        In an asynchronous handler, await it: `draft = await ctx.step("draft", call_model, text)`. If the worker dies before
+        the result is recorded, `fn` is called again: pass the job's id to other systems as the idempotency key. If `fn`
+        raises, the attempt fails.
+
+        `name`: 1 to 100 characters, unique in the job.
+        `fn`: an asynchronous function in an asynchronous handler.
+        `args`: its arguments.
+        `key`: distinguishes the rounds of a loop.
+        `output`: type of the result, by default `fn`'s annotation; the result is its JSON decoded to that type, on the
+        first attempt too. It is stored like the job's output, by the codec of the job's type.
+        `retry`: calls `fn` again within the attempt, which keeps its slot and its timeout: a function of (call, error) that
+        returns a delay or None, or a `Backoff` for at most 5 calls.
         Raises: the exceptions of `fn`; DuplicateStepError; InvalidOutputError; StepOutputError if a recorded result does
         not match the type; LostAttemptError; InvalidOptionError, including in a child process.
         """
@@ -406,11 +408,11 @@ class AttemptContext:
         """Return a context manager for a transaction whose effects and checkpoint are one commit.
 
         Use it in `async with ctx.transaction("charge") as session:`, or with `with` in a synchronous handler. The session
-        is an `AsyncSession` or a `Session` of the application's factory. It is None if an earlier attempt committed the
-        step, because a `with` block cannot be skipped: begin the block with `if session is not None:`. At its end the
-        transaction commits only if the attempt still holds the job: the effects happen exactly once. If the block raises,
-        everything is rolled back. Do not commit in the block, and do not change the same rows through the handler's own
-        session: they would wait for each other.
+        is of the application's factory. It is None if an earlier attempt committed the step: begin the block with `if
+        session is not None:`. The transaction commits only if the attempt still holds the job, so the effects happen
+        exactly once; if the block raises, it is rolled back. Do not commit in the block, and do not change the same rows
+        through the handler's own session: they would wait for each other.
+
         `name`, `key`: as in `step`.
         Raises: DuplicateStepError, LostAttemptError, HandlerCommitError; InvalidOptionError, including in a child process.
         """
@@ -451,11 +453,13 @@ class AttemptContext:
     ) -> Any:
         """Return an iterator over items that later attempts continue where it was: a loop in one step.
 
-        Use it in `for row in ctx.cursor("rows", rows_after, position=lambda row: row.id):`; in an asynchronous handler, in
-        `async for`.
+        Use it in `for row in ctx.cursor("rows", rows_after, position=lambda row: row.id):`, or in `async for`.
+
         `items_after`: called once with the last recorded position, None at the start; returns the items after it, in order.
-        `position`: returns the position of an item. It is recorded after each `every` items and at the end; after a crash,
-        at most that many rounds are repeated. `output`: type of the position, by default JSON. `name`, `key`: as in `step`.
+        `position`: returns the position of an item. It is recorded after each `every` items and at the end; after a crash
+        at most that many rounds are repeated.
+        `output`: type of the position, JSON by default.
+        `name`, `key`: as in `step`.
         Raises: as `step`.
         """
         return self._steps.cursor(name, items_after, position=position, every=every, key=key, output=output)
@@ -463,10 +467,12 @@ class AttemptContext:
     def sleep(self, name: str, duration: timedelta, *, key: str | int | None = None) -> Any:
         """End the attempt and continue after `duration`; an attempt that starts then passes the call.
 
-        In an asynchronous handler, await it. It raises `Snooze`, so the attempt is not counted, and writes of the handler's
-        session are rolled back. The job takes no slot while it sleeps. Code before it runs again, unless it is in steps. A
-        job that is started earlier goes on sleeping.
-        `name`, `key`: as in `step`. `duration`: from zero to 36,500 days, from now by the database's clock.
+        In an asynchronous handler, await it. It raises `Snooze`: the attempt is not counted, writes of the handler's
+        session are rolled back, and the job takes no slot while it sleeps. Code before it runs again, unless it is in
+        steps.
+
+        `name`, `key`: as in `step`.
+        `duration`: from zero to 36,500 days, by the database's clock.
         Raises: Snooze; DuplicateStepError, LostAttemptError; InvalidOptionError, including in batches and in a child
         process.
         """
@@ -477,12 +483,14 @@ class AttemptContext:
     ) -> Any:
         """Return the payload of an event, sent by `send_event`; until then the job waits without a slot.
 
-        In an asynchronous handler, await it. If the event was not sent before, the attempt ends as in `sleep`, and the next
-        one begins within milliseconds of the sender's commit, or after `timeout`. Later attempts get the same payload.
-        `name`, `key`: as in `step`. `event`: 1 to 200 characters; several jobs may wait for the same. `timeout`: from zero
-        to 36,500 days after the first call. `output`: type of the payload.
-        Raises: EventTimeoutError, a TimeoutError, after the timeout; StepOutputError for a payload of another type;
-        otherwise as `sleep`.
+        In an asynchronous handler, await it. If the event was not sent before, the attempt ends as in `sleep`; the next one
+        begins after the sender's commit, or after `timeout`. Later attempts get the same payload.
+
+        `name`, `key`: as in `step`.
+        `event`: 1 to 200 characters; several jobs may wait for the same.
+        `timeout`: from zero to 36,500 days after the first call.
+        `output`: type of the payload.
+        Raises: EventTimeoutError, a TimeoutError; StepOutputError for a payload of another type; otherwise as `sleep`.
         """
         return self._steps.wait_for(name, event=event, timeout=timeout, key=key, output=output)
 
@@ -495,8 +503,11 @@ class AttemptContext:
     ) -> Continuation[NextOutT]:
         """Return a continuation with another job, to be returned from the handler.
 
-        `handler`: of the next job. `payload`: its payload; None if it takes none. `options`: those of `handler.job`. The
-        next job, the completion of this one, and the writes of the handler's session are committed together.
+        The next job, the completion of this one, and the writes of the handler's session are one commit.
+
+        `handler`: of the next job.
+        `payload`: its payload; None if it takes none.
+        `options`: those of `handler.job`.
         Raises: as `handler.job`; InvalidOptionError for anything but a handler.
         """
         given: Any = handler

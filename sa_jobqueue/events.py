@@ -18,7 +18,11 @@ from sa_jobqueue.types import AttemptOutcome, DeadReason, JobId, RefusedWrite, S
 
 @dataclass(frozen=True, slots=True)
 class AttemptEvent:
-    """Base class of events about one attempt of one job."""
+    """Base class of events about one attempt of one job; its fields are theirs too.
+
+    `ran` is how long the handler ran, None if it did not start. `error` of `JobRescheduled` and `JobDied` is JSON: `type`,
+    `message`, `traceback`.
+    """
 
     job_id: JobId
     """Id of the job."""

@@ -39,14 +39,18 @@ def archive(
 ) -> ArchiveReport:
     """Move chains that ended before a time from the tables to Parquet files; return what was done.
 
-    `before`: an age, or an aware instant that is not in the future, by the database's clock. `path`: a folder, or a URI of
-    a file system that pyarrow has. One queue archives to one path. `engine`: writes the files; by default pyarrow in this
-    process. `on_progress`: called after each step; an exception stops the archiver. `database`: an Engine, or the URL of
-    the database; it uses one connection. `options`: those of `ArchiveOptions`. A chain stays if a job of a chain that stays
-    waits or waited for it; if it has waiters; and, unless `options.include_dead`, if it has an unresolved dead letter. If
-    it is killed, the next call with the same path continues: no row is lost, or left in both places.
-    Changes: rows of `job`, `job_attempt`, `job_blocker` and `dead_letter` are deleted; `archive_run` records the run.
-    Locks: an advisory lock on the queue's archive; rows for as long as a batch of `options.delete_batch_size` takes.
+    A chain stays if a job of a chain that stays waits or waited for it, if it has waiters, and, unless
+    `options.include_dead`, if it has an unresolved dead letter. If the archiver is killed, the next call with the same path
+    continues: no row is lost, or left in both places.
+
+    `database`: an Engine, or the URL of the database; it uses one connection.
+    `path`: a folder, or a URI of a file system that pyarrow has. One set of tables archives to one path.
+    `before`: an age, or an aware instant that is not in the future, by the database's clock.
+    `engine`: writes the files; by default pyarrow in this process.
+    `options`: those of `ArchiveOptions`.
+    `on_progress`: called after each step; an exception stops the archiver.
+    Changes: deletes rows of `job`, `job_attempt`, `job_blocker` and `dead_letter`.
+    Locks: an advisory lock; rows for as long as a batch of `options.delete_batch_size` takes.
     Raises: InvalidOptionError, DatabaseUnavailableError, SchemaError and UnarchivedColumnsError before anything is done;
     ArchiveBusyError; ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was
     or in the archive.
@@ -107,11 +111,13 @@ def archive_runs(
 
 
 def abandon_run(database: Database | URL | str, run_id: UUID, *, model: type[JobMixin[Any]] = Job) -> None:
-    """Give up an archive run that has only been planned, so that the queue can archive to another place.
+    """Give up an archive run that has only been planned, so that you can archive to another place.
 
-    Its chains stay in the tables. Its unfinished files are deleted if their location can still be used. `database`: as in
-    `archive`. `run_id`: as `archive_runs` lists it.
-    Changes: deletes the run from `archive_run`. Locks: an advisory lock on the queue's archive.
+    Its chains stay in the tables.
+    `database`: as in `archive`.
+    `run_id`: as `archive_runs` lists it.
+    Changes: deletes the run, and its unfinished files if their location can still be used.
+    Locks: the advisory lock of the archive.
     Raises: ArchiveError if there is no such run, or if it is past the state `planned`; ArchiveBusyError;
     DatabaseUnavailableError, SchemaError.
     """

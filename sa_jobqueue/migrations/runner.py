@@ -38,12 +38,11 @@ _LOCK = text("SELECT pg_advisory_xact_lock(hashtextextended('sa_jobqueue migrati
 
 
 def statements(layout: Layout, *, from_version: int, to_version: int) -> list[str]:
-    """Return the DDL that migrates a queue's tables from one version to another, up or down. It reads no database.
+    """Return the DDL that migrates the tables from one version to another, up or down. Reads no database.
 
-    `layout`: placement of the tables: `Job.__jobqueue__` of the mapped class. `from_version`, `to_version`: schema
-    versions; 0 means no tables.
-    Shape: statements in order, without semicolons at their ends; the last stamps the version. Empty if the versions are
-    equal.
+    `layout`: placement of the tables: `Job.__jobqueue__` of the mapped class.
+    `from_version`, `to_version`: schema versions; 0 means no tables.
+    Shape: statements without semicolons at their ends; the last stamps the version. Empty if the versions are equal.
     Raises: SchemaTooNewError for a version this library does not know, InvalidOptionError for a negative one.
     """
     for option, version in (("from_version", from_version), ("to_version", to_version)):
@@ -101,19 +100,19 @@ def known_version(connection: Connection, layout: Layout) -> int:
 def migrate(
     connection: Connection, layout: Layout, *, from_version: int, to_version: int, patience: timedelta = PATIENCE
 ) -> None:
-    """Migrate a queue's tables from their current version to another, up or down.
+    """Migrate the tables from their current version to another, up or down. Down to 0, all jobs are lost.
 
-    `connection`: connects as the owner of the tables. `layout`, `from_version`, `to_version`: as in `statements`.
-    `patience`: how long to try to get the locks; 2 minutes by default. What `prepare` has already created is kept.
-    Changes: the queue's tables, types, functions and views; its schema is created with the first version, and dropped with
-    the last one if nothing else is in it. Down to 0, all jobs are lost.
-    Locks: an advisory lock, so that two migrations never overlap, and those in the versions' own docstrings. It waits a
-    second at most for each of these, then releases them all, pauses, and tries again until its `patience` is over.
-    Obliges: commit immediately, because the locks are held until then. It is one transaction. A connection in AUTOCOMMIT is
-    given a transaction that is committed here.
-    Raises: UnsupportedServerError if it is not PostgreSQL, or the encoding of the database is not UTF8; SchemaMissingError
-    or SchemaError if the tables are not of `from_version`, SchemaTooNewError for a version this library does not know,
-    SchemaBusyError if other transactions held the tables all the time; nothing was changed.
+    `connection`: connects as the owner of the tables. In AUTOCOMMIT it is given a transaction that is committed here.
+    `layout`, `from_version`, `to_version`: as in `statements`.
+    `patience`: how long to try to get the locks; 2 minutes by default.
+    Changes: tables, types, functions and views; the schema is created with the first version, and dropped with the last one
+    if nothing else is in it.
+    Locks: an advisory lock, so that two migrations never overlap, and those in the versions' docstrings. It waits at most a
+    second for each, then releases them all, pauses, and tries again.
+    Obliges: commit immediately.
+    Raises: UnsupportedServerError if it is not PostgreSQL, or the encoding is not UTF8; SchemaMissingError or SchemaError
+    if the tables are not of `from_version`; SchemaTooNewError for a version this library does not know; SchemaBusyError if
+    other transactions held the tables all the time.
     """
     layout.check_translation(connection.get_execution_options())
     with _in_transaction(connection):
@@ -147,10 +146,13 @@ def upgrade(
     to_version: int | None = None,
     patience: timedelta = PATIENCE,
 ) -> int:
-    """Upgrade a queue's tables to a version, by default the latest; return their previous version.
+    """Upgrade the tables to a version, by default the latest; return their previous version.
 
-    Changes nothing if they have that version or a newer known one: safe to call at every start of a program. `connection`,
-    `patience`: as in `migrate`. `layout`: that of the ready-made models by default. `to_version`: None means the latest.
+    Changes nothing if they have that version or a newer known one: safe at every start of a program.
+
+    `connection`, `patience`: as in `migrate`.
+    `layout`: that of the ready-made models by default.
+    `to_version`: None means the latest.
     Locks, Obliges, Raises: as `migrate`.
     """
     wanted = ddl.LATEST if to_version is None else to_version
@@ -178,15 +180,16 @@ def prepare(
 ) -> list[str]:
     """Create the empty columns and the indexes of a later version ahead of its migration; return their names.
 
-    Run it before `upgrade`, or before `alembic upgrade head`, if a table is large: reads and writes go on meanwhile. An
-    incomplete index of an earlier attempt is built again.
-    `connection`: in AUTOCOMMIT. `layout`, `to_version`: as in `upgrade`. `patience`: as in `migrate`, for each column.
-    Changes: the columns and indexes; the version stays, so running programs are not affected.
-    Locks: as `migrate` for a column, each separately; for an index none that readers or writers wait for, and it waits for
-    the transactions that were open when it began.
-    Obliges: a connection in AUTOCOMMIT: PostgreSQL does not do this in a transaction.
+    Run it before `upgrade` or `alembic upgrade head` if a table is large: reads and writes go on meanwhile, and the version
+    stays. An incomplete index of an earlier attempt is built again.
+
+    `connection`: in AUTOCOMMIT.
+    `layout`, `to_version`: as in `upgrade`.
+    `patience`: as in `migrate`, for each column.
+    Locks: as `migrate` for each column; for an index none that readers or writers wait for, and it waits for transactions
+    that were open when it began.
     Raises: SchemaTooNewError, SchemaError as `current_version`; SchemaBusyError; InvalidOptionError if it is not in
-    AUTOCOMMIT. What was done until then stays.
+    AUTOCOMMIT. What was created until then stays.
     """
     layout = layout or Layout()
     found = known_version(connection, layout)

@@ -259,31 +259,31 @@ class JobMixin(Generic[IdT]):
         skip_while_retrying: bool | None = None,
         **columns: Any,
     ) -> None:
-        """Describe a job; nothing is written until a session flushes it, and it is enqueued when the transaction commits.
+        """Describe a job; a session writes it at the flush, and its commit enqueues it.
 
-        If a registry in this process has a handler for the type (of several, the last to declare it), options that are not
-        given are the handler's, and `input` is checked as its payload. Otherwise they are None until the flush: the database
-        fills in the values that workers recorded for the type, else queue "default", priority 0, 20 attempts, no timeout,
-        version 1.
+        If a registry in this process has a handler for the type (of several, the last), options that are not given are the
+        handler's, and `input` is checked as its payload. Otherwise the database fills in the values that workers recorded
+        for the type, else queue "default", priority 0, 20 attempts, no timeout, version 1.
+
         `type_name`: the handler's name; it need not have a handler in this process.
-        `input`: a payload of the handler's type; without a handler, JSON of at most 1 MiB. `input_version`: version of its
-        shape, at least 1; if it is not the handler's, the input is checked when the job runs.
-        `queue`: 1 to 100 letters, digits and `_.:/-`. `priority`: -9 to 9, larger first.
-        `delay`: from the insert, by the database's clock; 0 to 36,500 days. `at`: an aware instant before the year 9000; a
-        past one means now. Give one of the two, or none for now.
-        `max_attempts`: at least 1. `timeout`: of one attempt, up to 36,500 days; None: as long as its worker lives.
-        `id`: yours, or made by the factory. `deduplication_key`: at most one open chain of a type has it; a second is an
-        IntegrityError at the flush, unless you use `enqueue`. Text of 1 to 500 characters and at most 1,000 bytes, as `id`
-        and `ordering_key`.
-        `blockers`: chains that it waits for, each a job, a chain, an id, or a `WaitFor`; new jobs among them are added to
-        the session. It is `blocked` until the last of them has completed.
-        `fairness_key`: text of at most 100 characters, or a whole number, such as a customer's id: jobs of different keys
-        share the queue fairly; empty and None mean no key.
+        `input`: a payload of the handler's type; without a handler, JSON of at most 1 MiB.
+        `input_version`: at least 1; one that is not the handler's is checked when the job runs.
+        `queue`: 1 to 100 letters, digits and `_.:/-`.
+        `priority`: -9 to 9, larger first.
+        `delay`: from the insert, by the database's clock; 0 to 36,500 days.
+        `at`: an aware instant before the year 9000, instead of `delay`; a past one means now.
+        `max_attempts`: at least 1.
+        `timeout`: of one attempt, up to 36,500 days; None: none.
+        `id`: yours, or made by the factory.
+        `deduplication_key`: at most one open chain of a type has it; a second is an IntegrityError at the flush, unless you
+        use `enqueue`. 1 to 500 characters and at most 1,000 bytes, as `id` and `ordering_key`.
+        `blockers`: chains that it waits for: jobs, chains, ids or `WaitFor`; new jobs are added to the session.
+        `fairness_key`: at most 100 characters, or a whole number; jobs of different keys share the queue fairly.
         `rate_cost`: how much each attempt counts against rates, 1 to 1,000,000; 1 by default.
         `expires_at`: an aware instant, or an expression of the database's clock; if it has not started by then, it is
         cancelled.
-        `ordering_key`: jobs of one key run one at a time, in the order of `created_at`. `skip_while_retrying`: whether the
-        others of its key go on while it waits for another attempt.
+        `ordering_key`: jobs of one key run one at a time, in the order of `created_at`.
+        `skip_while_retrying`: whether the others of its key go on while it waits for another attempt.
         `columns`: the application's own; `trace_context`, by default OpenTelemetry's current span.
         Raises: InvalidJobError naming the field; InvalidPayloadError and InvalidBlockersError as `handler.job`.
         """

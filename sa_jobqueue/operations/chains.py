@@ -297,17 +297,18 @@ def delete_chains(
 ) -> BulkResult[Any]:
     """Delete chains in any state, with all their jobs; return the deleted chains, sorted.
 
-    `chain_ids`: at most 1,000 per call. `cascade`: also delete every chain that one of their jobs waits for or waited for,
-    and so on. `by` is recorded in the dead letters too; the database user by default. `dry_run` does not check rows of the
-    application that refer to the jobs. The worker of a running job is notified and stops it; later writes of the handler's
-    session are rolled back. Callers that wait for one of the chains are notified. Unresolved dead letters of deleted jobs
-    are dismissed.
+    Running jobs are stopped, and later writes of their handlers' sessions rolled back. Callers that wait for one of the
+    chains are notified. Unresolved dead letters are dismissed.
+
+    `chain_ids`: at most 1,000 per call.
+    `cascade`: also delete every chain that one of their jobs waits for or waited for, and so on.
+    `by`: recorded in the dead letters too; the database user by default.
+    `dry_run`: does not check rows of the application that refer to the jobs.
     Changes: deletes rows of `job`, `job_blocker` and `job_attempt`.
-    Locks: all jobs of the chains, the roots in the order of their ids, then the others in the order of theirs. It waits for
-    other locks, and needs READ COMMITTED, PostgreSQL's default.
+    Locks: all jobs of the chains, the roots in the order of their ids, then the others in theirs. Needs READ COMMITTED.
     Raises: ChainNotFoundError; NotAChainError for the id of a continuation; ChainReferencedError if a job of another chain
     waits or waited for one of the chains; ChainBusyError if concurrent transactions kept adding dependencies; ConflictError
-    if a row of the application refers to a job. Nothing is written and no lock is kept then.
+    if a row of the application refers to a job. No lock is kept then.
     """
     given = check_chain_ids(model, chain_ids)
     session.flush()
@@ -438,9 +439,11 @@ def cancel_chains(
 ) -> BulkResult[Any]:
     """Cancel chains that have not ended, each by its current job; return those that were cancelled, sorted.
 
-    `chain_ids`: at most 1,000 per call. Completed jobs of the chains do not change, and no continuation is enqueued.
+    Completed jobs of the chains do not change, and no continuation is enqueued.
+
+    `chain_ids`: at most 1,000 per call.
     Changes: as `cancel_jobs`.
-    Locks: the roots of the chains in the order of their ids, then their current jobs in the order of their ids.
+    Locks: the roots of the chains, then their current jobs, each in the order of their ids.
     Raises: ChainNotFoundError naming every unknown id; NotAChainError for the id of a continuation.
     """
     check_by(by)

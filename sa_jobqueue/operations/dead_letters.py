@@ -116,11 +116,14 @@ def redrive_dead_letters(
 ) -> BulkResult[Any]:
     """Make dead jobs pending again, with as many new attempts as they had; return the ids of the jobs.
 
-    A job keeps its id, so that its chain and the jobs that wait for it continue. `by` is recorded in the dead letters too;
-    the database user by default. `limit`: 1 to 1,000, in the order of the jobs' ids; commit, and call again with `after`,
-    the result's `next`, until that is None. `from_step`: name of a step that runs again, with those that completed after
-    it; by default jobs keep all steps, but a wait whose timeout was their last step begins again. `where`: by default all
-    unresolved dead letters.
+    A job keeps its id, so that its chain and the jobs that wait for it continue.
+
+    `where`: by default all unresolved dead letters.
+    `by`: recorded in the dead letters too; the database user by default.
+    `limit`: 1 to 1,000, in the order of the jobs' ids; commit, and call again with `after`, the result's `next`, until that
+    is None.
+    `from_step`: name of a step that runs again, with those that completed after it; by default all steps are kept, but a
+    wait whose timeout was the last step begins again.
     Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`; deletes these steps.
     Locks: the jobs, the roots of their chains, and the chains that they still wait for, roots first, each in the order of
     their ids.

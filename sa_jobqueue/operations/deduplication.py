@@ -41,11 +41,11 @@ class Deduplicate:
     started, which then does not start until the transaction ends. With "waiting", a chain that has started gives its key to
     the new job, so that no change is missed while it runs.
     `window`: of ended chains, consider only those enqueued within this time, by the database's clock; above 0.
-    `exclude`: chains to ignore; an open one among them gives its key to the new job, so that a recurring job can enqueue
-    its successor.
-    `replace`: what the new job replaces in an existing one that has not started or waits for a retry: "input", "schedule"
-    (a debounce) or "priority". `max_wait`: however often it is moved, the job is due this long after it was enqueued; above
-    zero, at most 36,500 days.
+    `exclude`: chains to ignore; an open one gives its key to the new job, so that a recurring job can enqueue its
+    successor.
+    `replace`: values that the new job replaces in an existing one that waits: "input", "schedule" (a debounce) or
+    "priority".
+    `max_wait`: however often it is moved, the job is due this long after it was enqueued; above zero, at most 36,500 days.
     """
 
     key: str
@@ -97,15 +97,15 @@ def _check_duration(option: str, given: timedelta | None) -> None:
 def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | None = None) -> tuple[JobT, Enqueued]:
     """Enqueue a job unless its key is taken; return the job that has the key, and if it was created, updated or existed.
 
-    `deduplicate`: a policy, or a text for `Deduplicate(key)`; None adds the job and flushes it. `job`: not in a session;
-    the returned one is. Inputs are not compared.
+    `job`: not in a session; the returned one is. Inputs are not compared.
+    `deduplicate`: a policy, or a text for `Deduplicate(key)`; None adds the job and flushes it.
     Changes: inserts or updates one row, or none; an excluded chain, or with scope "waiting" one that has started, may lose
     its key.
-    Locks: the key, until the transaction ends: other transactions that enqueue with it wait. Also a job that is updated, or
-    found with scope "waiting": a running claim is waited for, and later claims skip the job until then.
+    Locks: the key: other transactions that enqueue with it wait. Also a job that is updated, or found with scope "waiting":
+    a running claim is waited for, and later claims skip the job until then.
+    Obliges: enqueue several in the order of their types and keys, so that transactions do not wait for each other.
     Raises: InvalidJobError if the job is already in a session; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError
     in a REPEATABLE READ or SERIALIZABLE transaction that cannot see the chain with the key.
-    Obliges: enqueue several in the order of their types and keys, so that transactions do not wait for each other.
     """
     _check_job("job", job)
     _check_free("job", job)
@@ -228,14 +228,15 @@ def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]
 
     Like `enqueue`, with a few statements for all jobs of `new`, which stay transient. All have one class and the same
     policy except for the key, without `exclude` and blockers. Of jobs with equal keys the first is inserted, and the last
-    one's values replace others. Jobs that set different columns need one statement for each run of neighbours, in the order
-    of their keys, with the same columns.
+    one's values replace others.
+
     Changes: inserts or updates a row each; with scope "waiting", chains that have started lose their keys.
     Locks: new and changed rows, with scope "waiting" also found ones, in the order of their keys; transactions with equal
     keys are waited for. With scope "any" also the keys, at most 1,000 per call; with "waiting" too if there are no more
-    than that. It works in a savepoint and retries after a deadlock.
-    Raises: InvalidJobError naming the job and the unsupported option, TransactionRequiredError in AUTOCOMMIT; nothing is
-    written then. ConflictError for an id that is taken; StaleSnapshotError as in `enqueue`.
+    than that. It retries after a deadlock.
+    Cost: one statement for each run of neighbours, in the order of their keys, that set the same columns.
+    Raises: InvalidJobError naming the job and the unsupported option; TransactionRequiredError in AUTOCOMMIT; ConflictError
+    for an id that is taken; StaleSnapshotError as in `enqueue`.
     """
     listed = list(new)
     if not listed:

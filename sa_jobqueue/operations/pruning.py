@@ -71,14 +71,17 @@ def prune(
 ) -> Pruned:
     """Delete whole chains whose retention period has ended, among the next `scan` jobs; return the result and next cursor.
 
-    `rules`: how long chains are kept; with `queue_rows`, the retention in a queue's row overrides them. Commit, then call
-    again with the result's `next` as `cursor`, until that is None. A chain is kept while it is open, while jobs that wait
-    for it have not been unblocked, and while a job of another kept chain waits or waited for it. Unresolved dead letters of
-    deleted chains are dismissed by `by`. Several processes can prune at the same time. `excluded`: ids of chains to keep.
+    Commit, then call again with the result's `next` as `cursor`, until that is None. A chain is kept while it is open,
+    while jobs that wait for it have not been unblocked, and while a job of another kept chain waits or waited for it.
+    Unresolved dead letters of deleted chains are dismissed by `by`. Several processes can prune at the same time.
+
+    `rules`: how long chains are kept; with `queue_rows`, the retention in a queue's row overrides them.
+    `excluded`: ids of chains to keep.
     `scan`: 1 to 10,000.
-    Changes: deletes rows of `job`, `job_blocker` and `job_attempt`. Clock: the database's.
-    Locks: the jobs of the deleted chains, roots first, each in the order of their ids. Locked chains are left for the next
-    run. Needs READ COMMITTED, PostgreSQL's default.
+    Changes: deletes rows of `job`, `job_blocker` and `job_attempt`.
+    Clock: the database's.
+    Locks: the jobs of the deleted chains, roots first, each in the order of their ids; locked chains are left for the next
+    run. Needs READ COMMITTED.
     """
     _check_scan(scan)
     session.flush()
@@ -142,10 +145,13 @@ def prune_dead_letters(
 ) -> PrunedDeadLetters:
     """Delete resolved dead letters whose retention period has ended, among the next `scan`; return the next position.
 
-    `rules`: how long they are kept; settings of queues do not apply. `scan`: 1 to 10,000. Commit, then call again with
-    `after`, the result's `next`, until that is None. Unresolved dead letters are kept, and those of jobs that are still
-    dead. Several processes can prune at the same time. `excluded`: ids of dead letters to keep.
-    Changes: deletes rows of `dead_letter`. Clock: the database's.
+    Commit, then call again with `after`, the result's `next`, until that is None. Unresolved dead letters are kept, and
+    those of jobs that are still dead.
+
+    `rules`: how long they are kept; settings of queues do not apply.
+    `scan`: 1 to 10,000.
+    `excluded`: ids of dead letters to keep.
+    Clock: the database's.
     Locks: the deleted rows; locked ones are skipped.
     """
     _check_scan(scan)

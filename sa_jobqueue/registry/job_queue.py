@@ -234,17 +234,18 @@ class JobQueue(Generic[JobT]):
     ) -> Callable[[ChooseT], ChooseT]:
         """Register a function that chooses which due jobs of a queue a worker starts next, instead of the usual order.
 
-        It is called as `choose(candidates, free)` before each claim, with a list of `Candidate` in the usual order and the
-        number of free slots. It returns candidates, best first, and may return more than `free`. A sync function runs in a
-        thread, and the worker does not claim until it returns. Workers may choose the same jobs: each job is started once.
-        Limits, pauses and ordering keys still apply. If the function raises, takes too long, or returns something else,
-        `SelectorFailed` is emitted, and jobs start in the usual order until a call succeeds.
-        `queue`: name of the queue. `window`: maximum number of candidates, 1 to 1,000. `timeout`: how long a call may take,
-        1 ms to 1 min.
-        `max_wait`: a candidate that a worker has offered for this long is started first; without it, a job that is never
-        chosen never starts.
-        `inputs`: whether candidates have their payloads, which must be read for each of them.
-        Raises: InvalidOptionError naming the field, or for a queue that already has a selector.
+        Called as `choose(candidates, free)` before each claim, with a list of `Candidate` in the usual order and the number
+        of free slots, it returns candidates, best first. A sync function runs in a thread; the worker does not claim until
+        it returns. Two workers may choose the same job, which is started once. Limits, pauses and ordering keys still
+        apply. If it raises, takes too long, or returns something else, `SelectorFailed` is emitted, and the usual order
+        applies until a call succeeds.
+
+        `queue`: name of the queue.
+        `window`: maximum number of candidates, 1 to 1,000.
+        `timeout`: how long a call may take, 1 ms to 1 min.
+        `max_wait`: a candidate offered for this long is started first; without it, a job that is never chosen never starts.
+        `inputs`: whether candidates have their payloads, which are read for each of them.
+        Raises: InvalidOptionError, including for a queue that already has a selector.
         """
 
         def register(choose: ChooseT) -> ChooseT:
@@ -285,14 +286,14 @@ class JobQueue(Generic[JobT]):
     ) -> Schedule:
         """Declare a schedule that enqueues a job at the times of a cron expression, once for all workers. Return it.
 
-        `name`: name of the row that workers create. It stays until it is deleted, even if the declaration is removed.
-        `cron`: when it fires, such as "0 3 * * *"; `Cron` has the syntax. `time_zone`: IANA name of its time zone.
+        `name`: name of its row, which stays until it is deleted, even if the declaration is removed.
+        `cron`: when it fires, such as "0 3 * * *"; see `Cron`.
+        `time_zone`: an IANA name.
         `handler`: the handler, or the name of its job type.
-        `payload`: as in `Handler.job`. `fire_time_field`: field of the payload that receives the scheduled time; `payload`
-        is then a mapping of the others.
-        `misfire_policy`: what happens to times at which no worker ran: "skip" drops those later than `grace` (a minute by
-        default, at most 3,650 days), "one", the default, fires the latest, "all" fires the latest `catch_up` of them (1 to
-        10,000; 100 by default).
+        `payload`: as in `Handler.job`.
+        `fire_time_field`: field of the payload that receives the scheduled time; `payload` is then a mapping of the others.
+        `misfire_policy`: times at which no worker ran: "skip" drops those later than `grace` (at most 3,650 days), "one"
+        fires the latest, "all" the latest `catch_up` of them (1 to 10,000).
         `overlap`: False skips a time while the chain of the previous job is open.
         `options`: `queue`, `fairness_key`, `priority`, `max_attempts`, `timeout` and `rate_cost` of its jobs; the handler's
         by default.

@@ -65,21 +65,19 @@ class WorkerSet:
         with WorkerSet(spark, "shop.jobs:jobs", slots=8, queues=["embed"]) as workers:
             report = workers.wait()  # until a whole batch was idle
 
-    - `spark`: the session whose executors run the workers.
-    - `app`: `module:attribute` of the application's `JobQueue`, importable here and on every executor.
-    - `slots`: number of workers, 1 to 10,000, each a Spark task; those for which the cluster has no core wait.
-    - `url`: the database URL; default: `SA_JOBQUEUE_URL`, here and on every executor. `password_file`: a file with only the
-      password, on each of them.
-    - `queues`, `concurrency` (per slot), `shutdown_timeout`, `worker_options`: as in `WorkerOptions`.
-    - `max_runtime`: how long a worker claims before it frees its core, 1 s to 1 day. `idle_exit`: how long it waits for
-      work before it does so, 100 ms to 1 day.
-    - `until_idle`: end after a batch that was idle; otherwise only on request.
-    - `name`: prefix of the workers' names, `name-<random>.<slot>`.
-    - `progress`: "lines" or "bar" on standard error, or a function that is called about every second, on a thread, and once
-      after the end.
-
-    Raises: MissingExtraError without pandas; InvalidOptionError before anything is started, including if
-    `spark.speculation` is on: Spark would kill one of two workers.
+    `spark`: the session whose executors run the workers.
+    `app`: `module:attribute` of the application's `JobQueue`, importable here and on every executor.
+    `slots`: number of workers, 1 to 10,000, each a Spark task; those without a core wait.
+    `url`: the database; default: `SA_JOBQUEUE_URL`, here and on every executor.
+    `password_file`: a file with only the password, on each of them. `queues`, `concurrency` (per slot), `shutdown_timeout`,
+    `worker_options`: as in `WorkerOptions`.
+    `max_runtime`: how long a worker claims before it frees its core, 1 s to 1 day.
+    `idle_exit`: how long it waits for work before that, 100 ms to 1 day.
+    `until_idle`: end after a batch that was idle; otherwise only on request.
+    `name`: prefix of the workers' names.
+    `progress`: "lines" or "bar" on standard error, or a function called about every second, on a thread.
+    Raises: MissingExtraError without pandas; InvalidOptionError, including if `spark.speculation` is on: Spark would kill
+    one of two workers.
     """
 
     def __init__(

@@ -60,22 +60,21 @@ def wait_chain(
 ) -> ChainResult[Any]:
     """Wait until a chain ends, and return its result; blocks this thread. Use `aio.wait_chain` in asynchronous code.
 
-    Do not wait in the transaction that enqueues, because no worker sees the job before the commit. Do not wait in a
-    handler: give the job a blocker, or continue its chain.
+    Do not wait in the transaction that enqueues, because no worker sees the job before the commit, nor in a handler: give
+    the job a blocker, or continue its chain.
 
-    `engine`: reads the chain. `chain`: a chain's id, a chain, or any of its jobs.
-    `timeout`: of this wait, by this machine's monotonic clock; above zero. It does not affect the chain.
-    `output`: the type of the chain's output, or the handler that the chain starts or ends with; by default JSON.
-    `poll_interval`: how long a lost notification can delay the result; above zero. `listen`: False only polls, for instance
-    behind a pooler in transaction mode. `on_progress`: called with each new report of `AttemptContext.progress` that a poll
-    finds; an exception ends the wait.
-    Shape: the result of a completed chain. Changes: the root's `has_waiters`, so that its end sends a notification.
-    Locks: the root, briefly; never waits for it. Between polls, no connection of the engine is used; a separate one
-    listens.
-    Raises: ChainFailedError if the chain died or was cancelled; ChainNotFoundError if it does not exist (any more);
-    NotAChainError for the id of a continuation; ChainTimeoutError; InvalidPayloadError if the output does not match its
-    type; WrongJobTypeError if the chain neither starts nor ends with the handler given as `output`. It waits through
-    outages of the database.
+    `engine`: reads the chain.
+    `chain`: a chain's id, a chain, or any of its jobs.
+    `timeout`: of this wait, above zero, by this machine's monotonic clock; the chain continues.
+    `output`: type of the chain's output, or the handler that the chain starts or ends with; JSON by default.
+    `poll_interval`: how long a lost notification can delay the result; above zero.
+    `listen`: False only polls, for instance behind a pooler in transaction mode.
+    `on_progress`: called with each new `Progress` that a poll finds; an exception ends the wait.
+    Changes: the root's `has_waiters`, so that its end sends a notification.
+    Locks: the root, briefly; never waits for it. Between polls it uses no connection of the engine; a separate one listens.
+    Raises: ChainFailedError if the chain died or was cancelled; ChainNotFoundError; NotAChainError for the id of a
+    continuation; ChainTimeoutError; InvalidPayloadError if the output does not match its type; WrongJobTypeError if the
+    chain neither starts nor ends with the handler. It waits through outages of the database.
     """
     _check_engine(engine, "wait_chain")
     wait = Wait(
@@ -126,16 +125,16 @@ def wait_chains(
 ) -> Iterator[ChainResult[Any]]:
     """Yield the result of each chain as it ends; blocks this thread. Use `aio.wait_chains` in asynchronous code.
 
-    A chain that dies or is cancelled is a result too: its `status` shows it, `error` the reason, and its output is None.
-    `chains`: ids, chains or jobs, of one queue; one that is given twice is yielded once. `timeout`: for all of them. The
-    other parameters are those of `wait_chain`, and so is where not to wait.
+    A chain that dies or is cancelled is a result too: its `status` and `error` show it, and its output is None.
 
-    Shape: one result for each chain, in the order in which their ends are seen. Changes, Locks: as `wait_chain`, of each.
+    `chains`: ids, chains or jobs; one that is given twice is yielded once.
+    `timeout`: for all of them.
+    `output`, `poll_interval`, `listen`: as in `wait_chain`, and so is where not to wait.
+    Changes, Locks: as `wait_chain`, of each.
     Cost: two or three short statements for each 1,000 open chains, at a notified end or a poll.
     Raises: ChainNotFoundError and NotAChainError, before the first result, which name all that are wrong; ChainTimeoutError
-    if chains are still open after `timeout`. When all other results have been yielded: ChainNotFoundError if chains were
-    deleted meanwhile, InvalidPayloadError and WrongJobTypeError as `wait_chain`, for the first such chain. Outages of the
-    database are waited through.
+    if chains are still open after `timeout`. After all other results: ChainNotFoundError if chains were deleted meanwhile,
+    InvalidPayloadError and WrongJobTypeError as `wait_chain`, for the first such chain.
     """
     _check_engine(engine, "wait_chains")
     wait = Wait(chains, timeout=timeout, poll_interval=poll_interval, listen=listen, output=output, model=model)

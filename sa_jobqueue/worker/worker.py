@@ -47,20 +47,20 @@ from sa_jobqueue.worker.run.sessions import Sessions, prepare_nothing_in, sessio
 class Worker:
     """Runs the jobs of one `JobQueue` on one event loop.
 
-    - `jobs`: the registry of the handlers. `options`: queues, concurrency, timeouts and intervals; see `WorkerOptions`.
-    - `engine`: an `Engine` or `AsyncEngine`. If a handler needs the other kind, it is created from the same URL.
-    - `session_factory`, `async_session_factory`: create the sessions that handlers receive; by default plain sessions on
-      the engine. Their pool needs one connection for each of `concurrency` handlers.
-    - `connect_args`: arguments for psycopg beyond the engine's URL, which the worker uses for its own
-      connections. Listeners of the engine's `do_connect` event, such as one that renews an access token, are called for
-      these too.
-    - `listen_url`: the server's own address, for notifications, if the engine's URL leads to a connection pooler.
-    - `events`: receives the worker's events; by default a new `EventBus`.
-    - `app`: where child processes of isolated handlers find `jobs`, such as "shop.jobs:jobs"; by default the module that
-      declares each such handler.
-
     **A job may run more than once**, because a worker can die after the handler's external effects: handlers must be
     idempotent. Writes through its session happen once.
+
+    `jobs`: the registry of the handlers.
+    `engine`: an `Engine` or `AsyncEngine`. If a handler needs the other kind, it is created from the same URL.
+    `session_factory`, `async_session_factory`: create the sessions that handlers receive; by default plain sessions on the
+    engine. Their pool needs one connection for each of `concurrency` handlers.
+    `options`: see `WorkerOptions`.
+    `events`: receives the worker's events; by default a new `EventBus`.
+    `connect_args`: arguments for psycopg beyond the engine's URL, for the worker's own connections. Listeners of the
+    engine's `do_connect` event are called for these too.
+    `app`: where child processes of isolated handlers find `jobs`, such as "shop.jobs:jobs"; by default the module that
+    declares each handler.
+    `listen_url`: the server's own address, for notifications, if the engine's URL leads to a connection pooler.
     """
 
     def __init__(
@@ -171,9 +171,10 @@ class Worker:
         """Work until `stop` is called or `drain_workers` names this worker, then shut down.
 
         The shutdown takes at most `shutdown_timeout` plus `cancel_timeout`. Afterwards the worker can run again, on any
-        event loop.
+        event loop. Once it runs, it survives outages of the database.
+
         Raises: WorkerRunningError if this worker is already running; DatabaseUnavailableError, UnsupportedServerError or
-        SchemaError before anything is claimed. Once it runs, it survives outages of the database.
+        SchemaError before anything is claimed.
         """
         await self._run_alone(until_idle=False)
 
@@ -201,9 +202,10 @@ class Worker:
         """Work until there is nothing left to do, then return. For tests and one-off runs.
 
         It returns when this worker runs no job, every result is written, every ended chain has unblocked its dependants,
-        and a claim would start no job of its queues and types, including everything committed before. It does not wait for
-        jobs that are scheduled for later or retried later, jobs of other workers, and jobs that are paused, wait for their
-        ordering key, or are not chosen by a selector. It does wait for concurrency and rate limits.
+        and a claim would start no job of its queues and types. It does not wait for jobs that are scheduled or retried
+        later, run by other workers, paused, waiting for their ordering key, or not chosen by a selector. It does wait for
+        concurrency and rate limits.
+
         Raises: as `run`.
         """
         await self._run_alone(until_idle=True)

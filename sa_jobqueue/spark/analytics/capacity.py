@@ -26,12 +26,14 @@ from sa_jobqueue.spark.analytics.history import History
 def workers_needed(load: float, run_seconds: float, *, target_wait: timedelta, quantile: float = 0.95) -> int:
     """Return the fewest workers with which the share `quantile` of jobs waits no longer than `target_wait`.
 
+    Assumes Poisson arrivals at a steady rate and exponentially distributed run times; jobs in a burst wait longer.
+
     `load`: offered load in erlangs, the average number of busy workers: arrivals per second times `run_seconds`, the mean
-    run time of an attempt. `quantile`: above 0 and below 1. Assumes Poisson arrivals at a steady rate and exponentially
-    distributed run times; jobs in a burst wait longer.
+    run time of an attempt.
+    `quantile`: above 0 and below 1.
     Raises: InvalidOptionError if a number is out of bounds.
-    Source: A. K. Erlang's delay formula for M/M/c (1917): P(wait > t) = C(c, load) * exp(-(c - load) * t / run_seconds); C
-    from the recursion of B, as in Gross and others, Fundamentals of Queueing Theory (2008), 2.3 and 2.4.
+    Source: A. K. Erlang's delay formula for M/M/c (1917); C from the recursion of B, as in Gross and others, Fundamentals
+    of Queueing Theory (2008), 2.3 and 2.4.
     """
     _check_target(target_wait, quantile)
     if not (math.isfinite(load) and load >= 0 and math.isfinite(run_seconds) and run_seconds >= 0):
@@ -65,15 +67,17 @@ def capacity(
     """Return for each time bucket how many workers were busy, and how many are needed for a target wait.
 
     A worker is a slot that runs one job at a time. Each attempt counts, whatever its outcome.
-    `history`: the rows to measure. `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`. `every`: width of a
-    bucket. `target_wait`, `quantile`: as for `workers_needed`. `slots`: how many jobs your workers can run at a time, for
-    `utilisation`. `as_of`: time up to which running jobs are counted; default: Spark's clock.
-    Shape: `bucket_start`, the columns of `by`, `started` (attempts in it), `arrivals_per_second` (`started` divided by the
-    bucket's width), `mean_run_seconds` (of attempts that started in it and ended), `busy_workers` (total run time inside
-    the bucket divided by its width: Little's L), `utilisation` (`busy_workers` divided by `slots`; null without),
-    `p95_wait_seconds` (of jobs whose last attempt started in it), `workers_needed` (for the larger of `busy_workers` and
-    arrivals times mean run time; null if that mean is null). Empty buckets have no row.
-    Raises: InvalidOptionError if an option is out of bounds.
+
+    `history`: the rows to measure.
+    `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`.
+    `every`: width of a bucket.
+    `target_wait`, `quantile`: as for `workers_needed`.
+    `slots`: how many jobs your workers can run at a time, for `utilisation`.
+    `as_of`: time up to which running jobs are counted; default: Spark's clock.
+    Shape: `bucket_start`, the columns of `by`, `started` (attempts), `arrivals_per_second`, `mean_run_seconds` (of attempts
+    that ended), `busy_workers` (run time inside the bucket divided by its width: Little's L), `utilisation` (of `slots`;
+    null without), `p95_wait_seconds` (of jobs whose last attempt started in it), `workers_needed` (for the larger of
+    `busy_workers` and arrivals times mean run time; null without that mean). Empty buckets have no row.
     Source: Little, A Proof for the Queuing Formula L = lambda * W (1961).
     """
     names = check_groups(by, GROUPS)

@@ -37,18 +37,15 @@ def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs
     """Measure each workflow of two jobs or more: chains joined by blockers, directly or through other chains.
 
     `history`: the rows to measure.
-    Shape: `workflow_id` (the smallest id of its chains), `type_name` (of the open job that was enqueued last, or else of
-    the job that ended last), `chains`, `jobs`, `is_ended` (all jobs), `created_at` (of the first job), `ended_at` (of the
-    last job; null while one is open), `length` (jobs in the longest sequence), `width` (maximum number of jobs at the same
-    depth), `max_parallel` (maximum number of jobs that ran at a time, by their last attempts), `run_seconds` (of all
-    attempts), `wall_seconds` (from the first enqueueing to the last end so far; null if no job has ended), `critical_path`
-    (job ids in order), `critical_seconds` (total run time of its jobs), `critical_share` (share of the wall time),
-    `stragglers` (jobs on the path that took longer than 95 % of their type), `is_cyclic` (jobs wait for each other in a
-    cycle and never run). The critical path is the sequence of jobs, each waiting for the one before, with the longest total
-    run time.
-    Cost: a history of up to `driver_jobs` jobs and `driver_edges` blockers is measured by the driver during the call. In a
-    larger one, `chain_components` finds the components, and a Python task measures each workflow, which must fit into its
-    memory: a million jobs take about 1 GB.
+    Shape: `workflow_id` (the smallest id of its chains), `type_name` (of the open job enqueued last, else of the job that
+    ended last), `chains`, `jobs`, `is_ended`, `created_at` (first), `ended_at` (last; null while one is open), `length`
+    (jobs in the longest sequence), `width` (most jobs at one depth), `max_parallel` (most jobs running at a time, by their
+    last attempts), `run_seconds` (of all attempts), `wall_seconds` (first enqueueing to last end; null if none ended),
+    `critical_path` (job ids: the sequence of jobs, each waiting for the one before, with the longest run time),
+    `critical_seconds`, `critical_share` (of the wall time), `stragglers` (jobs on the path slower than 95 % of their type),
+    `is_cyclic` (jobs that wait for each other and never run).
+    Cost: up to `driver_jobs` jobs and `driver_edges` blockers are measured by the driver. For more, `chain_components`
+    finds the components, and a Python task measures each workflow, about 1 GB for a million jobs.
     Source: as `graphs.shape_of`.
     """
     timed = _timed(history)
