@@ -215,6 +215,16 @@ CREATE TABLE ${q}job_event (
 --;
 CREATE INDEX ${p}ix_job_event_expires ON ${q}job_event (expires_at)
 --;
+CREATE TABLE ${q}job_minute (
+  minute timestamptz NOT NULL,
+  queue text NOT NULL, type_name text NOT NULL,
+  enqueued integer NOT NULL,
+  completed integer NOT NULL, failed integer NOT NULL, died integer NOT NULL, cancelled integer NOT NULL,
+  due integer NOT NULL, running integer NOT NULL,
+  wait integer[] NOT NULL, run integer[] NOT NULL,
+  CONSTRAINT ${p}pk_job_minute PRIMARY KEY (minute, queue, type_name)
+)
+--;
 CREATE TABLE ${q}dead_letter (
   id $id NOT NULL,
   job_id $id NOT NULL,
@@ -935,7 +945,7 @@ DROP VIEW ${q}job_queue, ${q}job_chain, ${q}job_transition
 --;
 DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk_write, ${q}job_bulk_staging,
   ${q}job_audit, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
-  ${q}worker, ${q}dead_letter, ${q}job_event, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job
+  ${q}worker, ${q}dead_letter, ${q}job_minute, ${q}job_event, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job
 --;
 DROP FUNCTION ${q}job_send_event(text, jsonb, interval), ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(),
   ${q}job_notify_due(text), ${q}job_idle_lock(text),

@@ -27,7 +27,7 @@ _ENQUEUE: Final = {
 _BULK: Final = {"job_bulk_staging": "SELECT, INSERT, DELETE", "job_bulk_write": _WRITE, "job_bulk_reject": _READ}
 _RULES: Final = ("queue", "job_type", "schedule")
 _TABLES: Final = (
-    *("job", "job_blocker", "job_attempt", "job_step", "job_event", "dead_letter", "worker"),
+    *("job", "job_blocker", "job_attempt", "job_step", "job_event", "job_minute", "dead_letter", "worker"),
     *_RULES,
     "rate_state",
     "quarantine",
@@ -46,6 +46,7 @@ RIGHTS: Final = {
         "job_attempt": f"{_READ}, DELETE",
         "job_step": _ALL,
         "job_event": _ALL,
+        "job_minute": "SELECT, INSERT, DELETE",
         "dead_letter": _ALL,
         "worker": _ALL,
         **dict.fromkeys(_RULES, _WRITE),

@@ -9,6 +9,7 @@ from sa_jobqueue.models.chain import ChainMixin
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.event import EventMixin
 from sa_jobqueue.models.job import JobMixin
+from sa_jobqueue.models.minute import MinuteMixin
 from sa_jobqueue.models.quarantine import QuarantineMixin
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
 from sa_jobqueue.models.rate_state import RateStateMixin
@@ -34,6 +35,7 @@ __all__ = [
     "JobMixin",
     "JobTypeMixin",
     "Layout",
+    "MinuteMixin",
     "QuarantineMixin",
     "QueueMixin",
     "RateStateMixin",

@@ -56,6 +56,7 @@ from sa_jobqueue.models.checks import (
 from sa_jobqueue.models.dead_letter import DeadLetterMixin
 from sa_jobqueue.models.event import EventMixin
 from sa_jobqueue.models.job_table import job_table_args
+from sa_jobqueue.models.minute import MinuteMixin
 from sa_jobqueue.models.quarantine import QuarantineMixin
 from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
 from sa_jobqueue.models.rate_state import RateStateMixin
@@ -110,6 +111,7 @@ _COMPANIONS: Final[dict[str, tuple[type, str]]] = {
     "Attempt": (AttemptMixin, "job_attempt"),
     "Step": (StepMixin, "job_step"),
     "Event": (EventMixin, "job_event"),
+    "Minute": (MinuteMixin, "job_minute"),
     "Blocker": (BlockerMixin, "job_blocker"),
     "DeadLetter": (DeadLetterMixin, "dead_letter"),
     "Worker": (WorkerMixin, "worker"),
@@ -179,6 +181,7 @@ class JobMixin(Generic[IdT]):
     DeadLetter: ClassVar[type[DeadLetterMixin[Any]]]
     Event: ClassVar[type[EventMixin]]
     JobType: ClassVar[type[JobTypeMixin]]
+    Minute: ClassVar[type[MinuteMixin]]
     Quarantine: ClassVar[type[QuarantineMixin]]
     Queue: ClassVar[type[QueueMixin]]
     RateState: ClassVar[type[RateStateMixin]]

@@ -18,6 +18,7 @@ from sa_jobqueue.migrations import runner
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import CURRENT_XID
 from sa_jobqueue.operations import enqueue_many
+from sa_jobqueue.statements.minutes import COUNTS
 from tests.migrations.catalogs import Catalog, catalog
 
 LAYOUTS = [
@@ -137,6 +138,7 @@ def write_rows(session: Session, model: type[Any]) -> None:
             model.Attempt(job_id=first.id, attempt=1, outcome="failed", error={"type": "E"}),
             model.Step(job_id=first.id, name="ask", kind="step", attempt=1, output={"a": 1}, started_at=func.now()),
             model.Event(name="approved:7", payload={"by": "ann"}, expires_at=func.now() + timedelta(days=1)),
+            model.Minute(minute=func.now(), queue="", type_name="", **dict.fromkeys(COUNTS, 0), wait=[0], run=[0]),
             model.DeadLetter(id=waits.id, job_id=first.id, input_version=1, attempts=1, died_at=datetime.now(UTC), **dead),
         ]
     )
@@ -182,6 +184,7 @@ TABLES = {
         "job_attempt": 1,
         "job_step": 1,
         "job_event": 1,
+        "job_minute": 1,
         "dead_letter": 1,
         "worker": 1,
         "job_queue": 2,

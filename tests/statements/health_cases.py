@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import health, horizon, progress, recent, storage
+from sa_jobqueue.statements import health, horizon, minutes, progress, recent, storage
 from tests.statements.shapes import PK, Case
 
 _WINDOW = {"window": timedelta(minutes=1), "transactions": 10, "limit": 100}
 _TTL = {"ttl": timedelta(seconds=15)}
 _LANES = 2 * 3
 
+_SPAN = {"since": datetime.now(UTC) - timedelta(minutes=1), "until": datetime.now(UTC)}
+_SERIES = {"since": _SPAN["since"], "queue": "", "type_name": ""}
+
 HEALTH_CASES = [
+    Case("minutes_unrecorded", lambda: minutes.unrecorded(Job), frozenset(), lambda world: {}, guarded=False),
+    Case(
+        "minutes_record",
+        lambda: minutes.record(Job),
+        frozenset(),
+        lambda world: _SPAN | {"transactions": 10, "limit": 100, "most": 10},
+        guarded=False,
+    ),
+    Case("minutes_prune", lambda: minutes.prune(Job), frozenset(), lambda world: {}, guarded=False),
+    Case(
+        "minutes_series",
+        lambda: minutes.series(Job),
+        frozenset(),
+        lambda world: _SERIES | {"step": timedelta(minutes=1)},
+        guarded=False,
+    ),
+    Case("minutes_totals", lambda: minutes.series(Job, by="type_name"), frozenset(), lambda world: _SERIES, guarded=False),
     Case(
         "health_due_groups",
         lambda: health.due_groups(Job),

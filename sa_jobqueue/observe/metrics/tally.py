@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sa_jobqueue import events as worker_events
+from sa_jobqueue.models.minute import BOUNDS
 from sa_jobqueue.types import AttemptOutcome
 
 OTHER: Final = "other"
@@ -49,9 +50,6 @@ _RARE: Final = (
     *(worker_events.ComponentFailed, worker_events.HeartbeatFailing, worker_events.WriteQuarantined),
 )
 """Counted events, except the one that occurs for every job."""
-
-BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
-"""Upper bounds of the histogram buckets for durations of attempts, in seconds."""
 
 
 def counts(event: worker_events.Event, known: frozenset[str]) -> tuple[Count, ...]:

@@ -9,7 +9,8 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from sa_jobqueue.events import EventBus
-from sa_jobqueue.observe.metrics.tally import ALL, BOUNDS, Tally
+from sa_jobqueue.models.minute import BOUNDS
+from sa_jobqueue.observe.metrics.tally import ALL, Tally
 from sa_jobqueue.version import __version__
 
 

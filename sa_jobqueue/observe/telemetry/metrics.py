@@ -13,7 +13,8 @@ from typing import Final
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from sa_jobqueue import events as worker_events
-from sa_jobqueue.observe.metrics.tally import ALL, BOUNDS, OTHER, Counted, Tally
+from sa_jobqueue.models.minute import BOUNDS
+from sa_jobqueue.observe.metrics.tally import ALL, OTHER, Counted, Tally
 from sa_jobqueue.observe.telemetry import names
 from sa_jobqueue.observe.telemetry.attempts import error_type
 from sa_jobqueue.types import AttemptOutcome

@@ -14,7 +14,7 @@ from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations import PruneCursor, Pruned
 from sa_jobqueue.policies.retention import FOREVER, RetentionRules
-from sa_jobqueue.statements import retention, steps
+from sa_jobqueue.statements import minutes, retention, steps
 from sa_jobqueue.types import JobId, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import Quarantine
@@ -27,6 +27,8 @@ _PATIENCE: Final = 2
 """Maximum seconds to wait for a lock on an application's row that refers to a job."""
 
 
+_RECORDED: Final = {"transactions": 500_000, "limit": 50_000, "most": 100}
+"""Bounds of what the figures of a minute are counted from."""
 _EVENTS: Final = 1000
 """Expired events that one statement deletes at most."""
 
@@ -78,6 +80,7 @@ class Pruner(Component):
             refused |= await self.prune_dead_letter_rows(to_the_end=is_full)
             await self.walk_audit()
             await self.walk_events()
+            await self.record_minutes()
             await self._quarantine.written(RefusedWrite.PRUNE, [one for one in lapsed if one not in refused])
             if is_full:
                 spent = loop.time() - started
@@ -142,6 +145,13 @@ class Pruner(Component):
         while deleted == _EVENTS:
             async with self._engine.begin() as connection:
                 deleted = len((await connection.execute(steps.prune_events(self._model), {"limit": _EVENTS})).all())
+
+    async def record_minutes(self) -> None:
+        """Write the figures of the minutes that have ended, unless another worker has, and delete those past a day."""
+        async with self._engine.begin() as connection:
+            for since, until in (await connection.execute(minutes.unrecorded(self._model))).all():
+                await connection.execute(minutes.record(self._model), {"since": since, "until": until, **_RECORDED})
+                await connection.execute(minutes.prune(self._model))
 
     async def prune(self, cursor: PruneCursor) -> Pruned:
         """Process one page, and commit."""

@@ -1,0 +1,189 @@
+"""Figures of single minutes: written by one worker, read as series and as totals."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.sql.dml import ReturningDelete
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import Xid8
+from sa_jobqueue.models.minute import BOUNDS
+from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements.health import UNSUCCESSFUL
+from sa_jobqueue.statements.history import block, number
+from sa_jobqueue.types import MIN_PRIORITY, JobStatus
+
+COUNTS: Final = ("enqueued", "completed", "failed", "died", "cancelled", "due", "running")
+_KINDS: Final = {"died": "dead"}
+_MINUTE: Final = sa.literal_column("interval '1 minute'", sa.Interval)
+_SINCE: Final = sa.bindparam("since", type_=sa.DateTime(timezone=True))
+_UNTIL: Final = sa.bindparam("until", type_=sa.DateTime(timezone=True))
+_LIMIT: Final = sa.bindparam("limit", type_=sa.Integer)
+_INSTANT: Final = sa.DateTime(timezone=True)
+
+
+@once_a_model
+def unrecorded(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Return the last minutes that were not recorded, if no other transaction records them.
+
+    Shape: one row `(since, until)`, at most five minutes; none if there is nothing to record. Clock: the database's.
+    Locks: an advisory lock until the transaction ends, not awaited. Index: `pk_job_minute`, from its end.
+    """
+    row = table(model.Minute)
+    last = sa.select(row.c.minute).order_by(row.c.minute.desc()).limit(sa.literal_column("1")).scalar_subquery()
+    until = sa.func.date_trunc(sa.literal_column("'minute'"), sa.func.now(), type_=_INSTANT)
+    since = sa.func.greatest(last + _MINUTE, until - sa.literal_column("interval '5 minutes'"), type_=_INSTANT)
+    span = sa.select(since.label("since"), until.label("until")).cte("span")
+    name = sa.literal(model.__jobqueue__.qualified("job_minute"))
+    lock = sa.func.pg_try_advisory_xact_lock(sa.func.hashtextextended(name, sa.literal_column("0")))
+    return sa.select(span.c.since, span.c.until).where(sa.case((span.c.since < span.c.until, lock), else_=sa.false()))
+
+
+@once_a_model
+def record(model: type[JobMixin[Any]]) -> postgresql.Insert:
+    """Write the figures of some minutes, by queue and job type, and of each minute as a whole.
+
+    Parameters: `since` and `until` of `unrecorded`; `transactions`, how many transactions to look back; `limit`, the maximum
+    number of rows that each part reads; `most`, how many queues and types of a minute are written, the busiest.
+    Shape: none. Changes: new rows. Clock: the database's. Locks: none of others.
+    Index: `ix_job_history`, `ix_job_attempt_changed`, `ix_job_claim`, `ix_job_running`.
+    """
+    job, attempt, row = table(model), table(model.Attempt), table(model.Minute)
+    newest = sa.cast(sa.cast(sa.func.pg_snapshot_xmax(sa.func.pg_current_snapshot()), sa.Text), sa.BigInteger)
+    oldest = sa.func.greatest(newest - sa.bindparam("transactions", type_=sa.BigInteger), sa.literal_column("0"))
+    names = ("queue", "type_name", "status", "created_at", "scheduled_at", "started_at", "completed_at")
+    seen = (
+        sa.select(*(job.c[name] for name in names))
+        .where(block(number(job)) >= block(oldest), (job.c.created_at >= _SINCE) | (job.c.completed_at >= _SINCE))
+        .limit(_LIMIT)
+        .cte("seen")
+    )
+    unsuccessful = attempt.c.outcome.in_([sa.literal_column(f"'{one}'") for one in UNSUCCESSFUL])
+    failures = (
+        sa.select(attempt.c.job_id, attempt.c.ended_at)
+        .where(
+            attempt.c.changed_xid >= sa.cast(sa.cast(oldest, sa.Text), Xid8()), attempt.c.ended_at >= _SINCE, unsuccessful
+        )
+        .limit(_LIMIT)
+        .subquery("failures")
+    )
+    pending = (
+        sa.select(job.c.queue, job.c.type_name, job.c.scheduled_at)
+        .where(job.c.status == status(JobStatus.PENDING), job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
+        .limit(_LIMIT)
+        .subquery("waiting")
+    )
+    last = (_UNTIL - _MINUTE).label("at")
+    minutes = sa.func.generate_series(_SINCE, _UNTIL - _MINUTE, _MINUTE, type_=_INSTANT).column_valued("at")
+    of_seen, of_pending, of_job = ((one.c.queue, one.c.type_name) for one in (seen, pending, job))
+    none = sa.cast(sa.null(), sa.Integer)
+    nothing = sa.cast(sa.null(), sa.Text)
+    events = sa.union_all(
+        sa.select(
+            seen.c.completed_at.label("at"),
+            *of_seen,
+            sa.cast(seen.c.status, sa.Text).label("kind"),
+            _bucket(seen.c.scheduled_at, seen.c.started_at).label("wait"),
+            _bucket(seen.c.started_at, seen.c.completed_at).label("run"),
+        ).where(seen.c.completed_at >= _SINCE),
+        sa.select(seen.c.created_at, *of_seen, _text("enqueued"), none, none).where(seen.c.created_at >= _SINCE),
+        sa.select(failures.c.ended_at, *of_job, _text("failed"), none, none).join_from(
+            failures, job, job.c.id == failures.c.job_id
+        ),
+        sa.select(last, *of_pending, _text("due"), none, none).where(pending.c.scheduled_at <= sa.func.now()),
+        sa.select(last, *of_job, _text("running"), none, none).where(job.c.status == status(JobStatus.RUNNING)),
+        sa.select(minutes, nothing, nothing, nothing, none, none),
+    ).subquery("events")
+    minute = sa.func.date_trunc(sa.literal_column("'minute'"), events.c.at, type_=_INSTANT)
+    named = sa.select(minute.label("minute"), *events.c).where(events.c.at < _UNTIL).subquery("named")
+    counts = [
+        sa.cast(sa.func.count().filter(named.c.kind == _text(_KINDS.get(name, name))), sa.Integer).label(name)
+        for name in COUNTS
+    ]
+    histograms = [
+        postgresql.array(
+            [
+                sa.cast(sa.func.count().filter(named.c[name] == sa.literal_column(str(at))), sa.Integer)
+                for at in range(len(BOUNDS) + 1)
+            ]
+        ).label(name)
+        for name in ("wait", "run")
+    ]
+    is_total = sa.func.grouping(named.c.queue) == sa.literal_column("1")
+    empty = sa.literal_column("''", sa.Text)
+    place = sa.func.row_number().over(partition_by=named.c.minute, order_by=(is_total.desc(), sa.func.count().desc()))
+    grouped = (
+        sa.select(
+            named.c.minute,
+            sa.func.coalesce(named.c.queue, empty).label("queue"),
+            sa.func.coalesce(named.c.type_name, empty).label("type_name"),
+            *counts,
+            *histograms,
+            place.label("place"),
+        )
+        .group_by(
+            sa.func.grouping_sets(sa.tuple_(named.c.minute, named.c.queue, named.c.type_name), sa.tuple_(named.c.minute))
+        )
+        .having(is_total | named.c.queue.is_not(None))
+        .subquery("grouped")
+    )
+    columns = [one.name for one in row.c]
+    chosen = sa.select(*(grouped.c[name] for name in columns)).where(
+        grouped.c.place <= sa.bindparam("most", type_=sa.Integer) + sa.literal_column("1")
+    )
+    return insert(row).from_select(columns, chosen).on_conflict_do_nothing()
+
+
+@once_a_model
+def prune(model: type[JobMixin[Any]]) -> ReturningDelete[Any]:
+    """Delete the minutes that are older than a day. Shape: `(minute,)`. Clock: the database's. Index: `pk_job_minute`."""
+    row = table(model.Minute)
+    return (
+        sa.delete(row).where(row.c.minute < sa.func.now() - sa.literal_column("interval '24 hours'")).returning(row.c.minute)
+    )
+
+
+@once_a_model
+def series(model: type[JobMixin[Any]], *, by: str = "at") -> sa.Select[Any]:
+    """Sum the figures of recorded minutes.
+
+    `by`: `at` for a series over time, `queue` or `type_name` for totals by name.
+    Parameters: `since`; `step`, the length of a point, an interval; `queue` and `type_name`, empty for all together, null
+    for each.
+    Shape: `(at, or the name)`, the sums of `COUNTS`, `wait` and `run`, and `minutes`, how many minutes are in it; in its
+    order. `due` and `running` are those of all its minutes.
+    Locks: none. Index: `pk_job_minute`.
+    """
+    row = table(model.Minute)
+    step = sa.bindparam("step", type_=sa.Interval)
+    key = (sa.func.date_bin(step, row.c.minute, _SINCE, type_=_INSTANT) if by == "at" else row.c[by]).label(by)
+    conditions = [row.c.minute >= _SINCE]
+    for name in ("queue", "type_name"):
+        given = sa.bindparam(name, type_=sa.Text)
+        conditions.append(sa.case((given.is_(None), row.c[name] != sa.literal_column("''")), else_=row.c[name] == given))
+    sums = [sa.cast(sa.func.sum(row.c[name]), sa.BigInteger).label(name) for name in COUNTS]
+    histograms = [
+        postgresql.array(
+            [
+                sa.cast(sa.func.sum(row.c[name][sa.literal_column(str(at))]), sa.BigInteger)
+                for at in range(1, len(BOUNDS) + 2)
+            ]
+        ).label(name)
+        for name in ("wait", "run")
+    ]
+    minutes = sa.func.count(row.c.minute.distinct()).label("minutes")
+    return sa.select(key, *sums, *histograms, minutes).where(*conditions).group_by(key).order_by(key)
+
+
+def _bucket(since: sa.ColumnElement[Any], until: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    bounds = sa.literal_column(f"'{{{','.join(map(str, BOUNDS))}}}'", ARRAY(sa.Double))
+    seconds = sa.cast(sa.extract("epoch", until - since), sa.Double)
+    return sa.func.width_bucket(seconds, sa.cast(bounds, ARRAY(sa.Double)), type_=sa.Integer)
+
+
+def _text(value: str) -> sa.ColumnElement[str]:
+    return sa.literal_column(f"'{value}'", sa.Text)

@@ -1,0 +1,130 @@
+"""The figures of single minutes: one worker writes them, bounded, and they are summed by time, queue and type."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, create_engine, func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobQueue, JobStatus
+from sa_jobqueue.events import EventBus
+from sa_jobqueue.models.minute import BOUNDS
+from sa_jobqueue.observe.minutes import percentile, series, totals
+from sa_jobqueue.statements import minutes
+from sa_jobqueue.worker.background.pruner import Pruner
+from sa_jobqueue.worker.quarantine import Quarantine
+from tests.fixtures.jobs import WORKER, Jobs
+
+RECORDED: dict[str, Any] = {"transactions": 500_000, "limit": 50_000, "most": 100}
+LAST = "date_trunc('minute', now()) - interval '1 minute'"
+
+
+def record(engine: Engine, **given: Any) -> int:
+    """Record what was not recorded, as a worker does. Return how many times there was something."""
+    with engine.begin() as connection:
+        spans = connection.execute(minutes.unrecorded(Job)).all()
+        for since, until in spans:
+            connection.execute(minutes.record(Job), {"since": since, "until": until, **RECORDED, **given})
+    return len(spans)
+
+
+def ended(engine: Engine, jobs: Jobs, *, queue: str, type_name: str, wait: float, run: float) -> None:
+    """Add a job that ended in the last full minute."""
+    job_id = jobs.add(JobStatus.COMPLETED, queue=queue, type_name=type_name)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                f"UPDATE job SET created_at = {LAST}, scheduled_at = {LAST},"
+                f" started_at = {LAST} + make_interval(secs => :wait),"
+                f" completed_at = {LAST} + make_interval(secs => :ended) WHERE id = :id"
+            ),
+            {"id": job_id, "wait": wait, "ended": wait + run},
+        )
+
+
+def hour(engine: Engine) -> datetime:
+    with engine.connect() as connection:
+        now: datetime = connection.execute(select(func.now())).scalar_one()
+    return now.astimezone(UTC) - timedelta(hours=1)
+
+
+def test_a_minute_has_the_figures_of_each_queue_and_type_and_of_all(engine: Engine, jobs: Jobs) -> None:
+    for _ in range(3):
+        ended(engine, jobs, queue="mail", type_name="send", wait=0.2, run=20)
+    ended(engine, jobs, queue="pay", type_name="charge", wait=40, run=0.02)
+    failed = jobs.add(JobStatus.RUNNING, queue="pay", type_name="charge")
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE job SET created_at = now() - interval '1 day' WHERE id = '{failed}'"))
+        row = {"job_id": failed, "attempt": 1, "outcome": "failed", "worker_id": "one", "started_at": func.now()}
+        connection.execute(insert(Job.Attempt).values(row | {"ended_at": text(LAST)}))
+    jobs.add(queue="mail", type_name="send")
+    assert record(engine) == 1
+    assert record(engine) == 0  # it is there
+    with Session(engine) as session:
+        since = hour(engine)
+        all_points = series(session, since=since)
+        assert len(all_points) == 5  # minutes without jobs are points as well
+        last = all_points[-1]
+        assert (last.enqueued, last.completed, last.failed, last.running) == (4, 4, 1, 1)
+        by_type = totals(session, since=since, by="type_name")
+        assert {name: (one.completed, one.failure_ratio) for name, one in by_type.items()} == {
+            "send": (3, 0.0),
+            "charge": (1, 0.5),
+        }
+        assert set(totals(session, since=since, by="queue")) == {"mail", "pay"}
+        [send] = series(session, since=since, step=timedelta(hours=1), type_name="send")
+        wait, run = send.wait(0.5), send.run(0.95)
+        assert wait is not None
+        assert run is not None
+        assert 0.1 <= wait.total_seconds() <= 0.25
+        assert 10 <= run.total_seconds() <= 30
+        assert [one.completed for one in series(session, since=since, queue="pay", type_name="send")] == []
+
+
+def test_a_minute_has_the_busiest_queues_and_types_only(engine: Engine, jobs: Jobs) -> None:
+    for number in range(5):
+        for _ in range(number + 1):
+            ended(engine, jobs, queue="q", type_name=f"type{number}", wait=0, run=1)
+    record(engine, most=2)
+    with Session(engine) as session:
+        assert set(totals(session, since=hour(engine), by="type_name")) == {"type3", "type4"}
+        assert series(session, since=hour(engine))[-1].completed == 15
+
+
+def test_one_transaction_records_a_minute(engine: Engine, database_url: str) -> None:
+    other = create_engine(database_url)
+    with engine.begin() as connection:
+        assert len(connection.execute(minutes.unrecorded(Job)).all()) == 1
+        assert record(other) == 0
+    assert record(other) == 1
+    other.dispose()
+
+
+async def test_workers_record_minutes_and_delete_those_older_than_a_day(async_engine: AsyncEngine) -> None:
+    old = {"queue": "", "type_name": "", **dict.fromkeys(minutes.COUNTS, 0), "wait": [0], "run": [0]}
+    async with async_engine.begin() as connection:
+        await connection.execute(insert(Job.Minute).values(old | {"minute": func.now() - timedelta(hours=25)}))
+    bus = EventBus()
+    rules = JobQueue[Any]().retention_rules
+    quarantine = Quarantine(async_engine, Job, WORKER, bus)
+    pruner = Pruner(async_engine, Job, bus, rules, interval=timedelta(minutes=1), quarantine=quarantine)
+    await pruner.record_minutes()
+    async with async_engine.connect() as connection:
+        ages: list[Any] = list((await connection.execute(select(func.now() - Job.Minute.minute))).scalars())
+    assert len(ages) == 5
+    assert all(age < timedelta(minutes=7) for age in ages)
+
+
+@pytest.mark.parametrize(("share", "seconds"), [(0.25, 0.0075), (0.5, 0.01), (1.0, 1.0)])
+def test_percentiles_are_interpolated_within_a_bucket(share: float, seconds: float) -> None:
+    buckets = [0] * (len(BOUNDS) + 1)
+    buckets[1] = buckets[7] = 2
+    found = percentile(buckets, share)
+    assert found is not None
+    assert found.total_seconds() == pytest.approx(seconds)
+    assert percentile([0] * 16, share) is None
+    assert percentile([0] * 15 + [4], share) == timedelta(seconds=1800)
