@@ -35,6 +35,8 @@ def link(context: Context, finding: Finding) -> str:
             return context.url("job", id=seen.get("job_id"))
         case Code.DEAD_LETTERS:
             return context.url("dead-letters", **_group(seen))
+        case Code.AWAITING_EVENT:
+            return context.url("events", name=seen.get("event"))
         case Code.BLOCKED_BY_DEAD:
             return context.url("chain", id=seen.get("chain_id"))
         case Code.CHAINS_TO_UNBLOCK:
@@ -65,7 +67,10 @@ def _acts(finding: Finding) -> Iterator[tuple[Permission, str, dict[str, Any]]]:
         case Code.CLAIM_AGE if seen["fairness_key"]:
             key = seen["fairness_key"]
             yield Permission.PAUSE_QUEUES, f"Pause {key}", {"name": seen["queue"], "fairness_key": key}
-        case Code.LONG_RUNNING:
+        case Code.BLOCKED_BY_DEAD if seen["job_ids"]:
+            dead = {"job": [str(job_id) for job_id in seen["job_ids"]], "resolved": "any"}
+            yield Permission.REDRIVE_DEAD_LETTERS, "Redrive", dead
+        case Code.LONG_RUNNING | Code.AWAITING_EVENT:
             yield Permission.CANCEL_JOBS, "Cancel", {"id": str(seen["job_id"])}
         case Code.SCHEDULE_MISSED:
             period = {"since": seen["missed_from"].isoformat(), "until": seen["missed_until"].isoformat()}

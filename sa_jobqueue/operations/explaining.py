@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Final, cast
 
@@ -23,7 +25,7 @@ from sa_jobqueue.policies.fairness import as_arguments, named, queue_key_of, spl
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.printable import shortened, span
 from sa_jobqueue.redaction import redacted_error
-from sa_jobqueue.statements import explaining, limits, quarantine, storage
+from sa_jobqueue.statements import explaining, limits, quarantine, steps, storage
 from sa_jobqueue.types import ENDED, AttemptOutcome, JobId, JobStatus, RefusedWrite, StepKind, WorkerState
 
 
@@ -83,6 +85,9 @@ _SOON: Final = timedelta(seconds=1)
 _CLAIMED_WITHIN: Final = timedelta(seconds=5)
 """How soon a worker with a free slot claims the next job: its default poll interval."""
 _WINDOW: Final = timedelta(minutes=1)
+_EVENTS: Final = 200
+"""Number of sent events among which a similar name is searched."""
+_NUMBER: Final = re.compile("[0-9]+")
 _TRANSACTIONS: Final = 100_000
 _STUCK_FIRST: Final = (
     *(
@@ -318,13 +323,25 @@ class Explainer:
             due = f"in {span(job.scheduled_at - self.now)}"
             if step.completed_at is None:
                 evidence |= {"step": step.name, "event": step.event, "times_out_at": step.deadline}
+                evidence |= {"similar_event": self._similar_event(step.event or "", step.started_at)}
                 todo = f"it times out {due}. To send it: sa-jobqueue events send {shlex.quote(step.event or '')}"
                 sentence = f"It has waited for event {step.event!r} for {self._ago(step.started_at)} {where}; {todo}."
+                if evidence["similar_event"]:
+                    sentence += f" Meanwhile event {evidence['similar_event']!r} was sent: compare the names."
                 return Cause.WAITING_FOR_EVENT, sentence, evidence
             if step.completed_at > self.now and step.kind == StepKind.SLEEP:
                 evidence |= {"step": step.name}
                 return Cause.SLEEPING, f"It sleeps {where}; it is due {due}.", evidence
         return None
+
+    def _similar_event(self, event: str, since: datetime) -> str | None:
+        """Return the name of an event that was sent since then, with the same numbers and a similar spelling."""
+        given = {"limit": _EVENTS, "since": since}
+        digits = _NUMBER.findall(event)
+        names = [name for name in self.session.scalars(steps.sent_lately(self.model), given) if name != event]
+        return next(
+            iter(get_close_matches(event, [name for name in names if _NUMBER.findall(name) == digits], 1, 0.7)), None
+        )
 
     def _due(self, job: Any, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]]:
         since = f"It has been due for {self._ago(job.scheduled_at)}"

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
-from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements._parts import array, once_a_model, status, table
 from sa_jobqueue.statements.history import block, number
 from sa_jobqueue.types import MIN_PRIORITY, AttemptOutcome, JobStatus, Resolution
 
@@ -307,10 +307,10 @@ def dead_groups(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 @once_a_model
 def behind_dead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
-    """Count the jobs that wait for chains that are dead, and name one such chain.
+    """Count the jobs that wait for chains that are dead, and name at most a hundred such chains.
 
     Reads the newest `limit` dead letters that were not redriven; dismissed ones count, since jobs may still wait for them.
-    Parameters: `limit`, of the count too. Shape: one row `(waiting, chains, chain_id)`.
+    Parameters: `limit`, of the count too. Shape: one row `(waiting, chains, chain_ids)`.
     Locks: none. Index: the primary key of `dead_letter`, `ix_job_blocker_chain`, the primary key.
     """
     dead_letter, edge, job = table(model.DeadLetter), table(model.Blocker), table(model)
@@ -334,8 +334,18 @@ def behind_dead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return sa.select(
         sa.func.count(waiting.c.job_id.distinct()).label("waiting"),
         sa.func.count(waiting.c.blocked_by_chain_id.distinct()).label("chains"),
-        sa.func.array_agg(waiting.c.blocked_by_chain_id)[1].label("chain_id"),
+        sa.func.array_agg(waiting.c.blocked_by_chain_id.distinct(), type_=ARRAY(key))[1:100].label("chain_ids"),
     ).select_from(waiting)
+
+
+@once_a_model
+def dead_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Return the dead jobs of chains. Parameters: `chain_ids`. Shape: `(id, type_name)`. Index: `uq_job_chain`."""
+    job = table(model)
+    chain_ids = array("chain_ids", id_parameter(model.__jobqueue__))
+    return sa.select(job.c.id, job.c.type_name).where(
+        job.c.chain_id == sa.any_(chain_ids), job.c.status == status(JobStatus.DEAD)
+    )
 
 
 @once_a_model

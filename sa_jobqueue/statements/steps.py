@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import JSONB, insert
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, aggregate_order_by, insert
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -246,6 +246,46 @@ def waits(model: type[JobMixin[Any]]) -> sa.Select[Any]:
         .order_by(scan.c.event)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
+
+
+@once_a_model
+def awaited(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Count the jobs that wait for events and those events, and return the job that has waited longest.
+
+    Parameters: `limit`: it counts no further. Shape: one row `(jobs, events, job_id, since)`. Locks: none.
+    Index: `ix_job_step_event`, then the primary key of the jobs.
+    """
+    job, step = table(model), table(model.Step)
+    found = (
+        sa.select(step.c.job_id, step.c.event, step.c.started_at)
+        .join_from(step, job, job.c.id == step.c.job_id)
+        .where(step.c.event.is_not(None), step.c.completed_at.is_(None), job.c.completed_at.is_(None))
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+        .subquery("found")
+    )
+    ids = sa.func.array_agg(aggregate_order_by(found.c.job_id, found.c.started_at), type_=ARRAY(found.c.job_id.type))
+    return sa.select(
+        sa.func.count().label("jobs"),
+        sa.func.count(found.c.event.distinct()).label("events"),
+        ids[1].label("job_id"),
+        sa.func.min(found.c.started_at).label("since"),
+    )
+
+
+@once_a_model
+def sent_lately(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Return the names of the events that expire last. Parameters: `limit`, `since`: when the first was sent.
+
+    Shape: `(name,)`. Locks: none. Index: `ix_job_event_expires`, from its end.
+    """
+    event = table(model.Event)
+    latest = (
+        sa.select(event.c.name, event.c.sent_at)
+        .order_by(event.c.expires_at.desc())
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+        .subquery("latest")
+    )
+    return sa.select(latest.c.name).where(latest.c.sent_at >= sa.bindparam("since", type_=sa.DateTime(timezone=True)))
 
 
 @once_a_model

@@ -38,6 +38,7 @@ from sa_jobqueue.testing import drain
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.pages import confirmed, forms
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.health.problems import UnhealthyQueue, awaiting_event_of_another_name, blocked_by_dead
 
 NIGHTLY = Schedule(name="nightly", type_name="report", cron="0 3 * * *", time_zone="Europe/Berlin")
 
@@ -421,6 +422,22 @@ def test_each_action_writes_one_audit_record_and_a_preview_none(
     assert response.status_code == 200, response.text
     (record,) = list_audit(session)
     assert (record.done_by, record.operation) == ("ann", ACTS[act].permission.value)
+
+
+def test_jobs_behind_a_dead_chain_are_redriven_and_a_job_that_waits_too_long_is_cancelled_from_the_finding(
+    client: Client, engine: Engine, jobs: Jobs
+) -> None:
+    jobs.add_worker(concurrency=9)
+    unhealthy = UnhealthyQueue(engine, jobs)
+    blocked_by_dead(unhealthy)
+    awaiting_event_of_another_name(unhealthy)
+    page = client.page("/queue/overview").partition('id="findings"')[2].partition("</section>")[0]
+    assert "2 jobs are blocked by 1 dead chain; it died in &#39;test&#39;." in page
+    assert "Meanwhile event &#39;aproved-7&#39; was sent: compare the names." in page
+    for act in ("redrive-dead-letters", "cancel-jobs"):
+        [what] = forms(page, act)
+        assert "<strong>1</strong>" in confirmed(client, client.post(act, what).text)
+    assert sorted(jobs.statuses().values()) == ["blocked", "blocked", "cancelled", "pending"]
 
 
 def test_findings_have_the_acts_that_the_user_may_do_and_errors_that_he_may_see(

@@ -128,6 +128,31 @@ def dead_letters(of: UnhealthyQueue) -> None:
     of.jobs.add(DEAD)
 
 
+def awaiting(of: UnhealthyQueue, event: str, age: str) -> None:
+    """Let a job wait for an event."""
+    job = of.jobs.add(due_in=3600, attempt=1)
+    of.run(
+        "INSERT INTO job_attempt (job_id, attempt, worker_id, started_at, ended_at, outcome) "
+        f"VALUES ('{job}', 1, '{WORKER}', now(), now(), 'snoozed')",
+        "INSERT INTO job_step (job_id, name, kind, attempt, started_at, event, deadline) "
+        f"VALUES ('{job}', 'approval', 'wait', 1, now() - interval '{age}', '{event}', now() + interval '1 h')",
+    )
+
+
+def awaiting_event(of: UnhealthyQueue) -> None:
+    awaiting(of, "approved:7", "2 days")
+
+
+def awaiting_event_for_an_hour(of: UnhealthyQueue) -> None:
+    awaiting(of, "approved:7", "1 hour")
+    of.run("SELECT job_send_event('approved:8', 'null', interval '1 day')")
+
+
+def awaiting_event_of_another_name(of: UnhealthyQueue) -> None:
+    awaiting(of, "approved:7", "2 min")
+    of.run("SELECT job_send_event('aproved-7', 'null', interval '1 day')")
+
+
 def blocked_by_dead(of: UnhealthyQueue) -> None:
     with Session(of.engine, expire_on_commit=False) as session, session.begin():
         root = Job("test")
@@ -239,6 +264,9 @@ PROBLEMS: list[tuple[Callable[[UnhealthyQueue], None], set[tuple[Code, Severity]
     (overdue, {(Code.OVERDUE, WARNING)}),
     (long_running, {(Code.LONG_RUNNING, WARNING)}),
     (dead_letters, {(Code.DEAD_LETTERS, WARNING)}),
+    (awaiting_event, {(Code.AWAITING_EVENT, WARNING)}),
+    (awaiting_event_for_an_hour, {(Code.AWAITING_EVENT, Severity.OK)}),
+    (awaiting_event_of_another_name, {(Code.AWAITING_EVENT, WARNING)}),
     (blocked_by_dead, {(Code.BLOCKED_BY_DEAD, WARNING)}),
     (chains_to_unblock, {(Code.CHAINS_TO_UNBLOCK, WARNING)}),
     (quarantined, {(Code.QUARANTINED, WARNING)}),

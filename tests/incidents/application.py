@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from sa_jobqueue import JobQueue
+from sa_jobqueue import AttemptContext, JobQueue
 
 jobs = JobQueue()
 
@@ -42,6 +42,11 @@ async def newsletter(payload: dict[str, Any]) -> None: ...
 
 @jobs.handler("report", queue="reports")
 async def report(payload: dict[str, Any]) -> None: ...
+
+
+@jobs.handler("approval", queue="reports")
+async def approval(payload: dict[str, Any], ctx: AttemptContext) -> None:
+    await ctx.wait_for("approval", event=payload["event"], timeout=timedelta(hours=9))
 
 
 @jobs.handler("crunch", queue="numbers", timeout=timedelta(hours=9))

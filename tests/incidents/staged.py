@@ -1,4 +1,4 @@
-"""The fifteen incidents: how each is staged, what the overview must say of it, and what ends it."""
+"""The incidents: how each is staged, what the overview must say of it, and what ends it."""
 
 from __future__ import annotations
 
@@ -184,6 +184,16 @@ def dead_blocker(world: World) -> Staged:
         world.press(seen, "redrive-dead-letters")
 
     return Staged(str(blocker), redrive)
+
+
+@incident(says=r"1 job waits for 1 event.* 'approved:7' .*'aproved:7' was sent", threshold=60)
+def wrong_event(world: World) -> Staged:
+    """An event is sent under a wrong name."""
+    (job_id,) = world.enqueue(Job("approval", {"event": "approved:7"}, queue="reports", _handler=None))
+    world.until(lambda: world.sql("SELECT count(*) FROM job_step WHERE job_id = :id", id=job_id), "the wait")
+    world.sql("UPDATE job_step SET started_at = started_at - interval '57 s' WHERE job_id = :id", id=job_id)
+    world.sql("SELECT job_send_event('aproved:7', 'null', interval '1 day')")
+    return Staged(str(job_id), lambda seen: world.press(seen, "send-event"), DUE)
 
 
 @incident(says=r"'reports'.*session \d+ 'psql of the dba'.* has locked its row", threshold=60)

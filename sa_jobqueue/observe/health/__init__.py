@@ -5,6 +5,7 @@ all texts). `sa-jobqueue health` prints the report. `docs/guides/monitoring.md` 
 """
 
 from sa_jobqueue.observe.health.figures import (
+    Awaited,
     BulkWrites,
     Code,
     Failures,
@@ -28,6 +29,7 @@ from sa_jobqueue.observe.health.measuring import health
 from sa_jobqueue.observe.health.thresholds import Thresholds
 
 __all__ = [
+    "Awaited",
     "BulkWrites",
     "Code",
     "Failures",

@@ -46,6 +46,7 @@ class Code(StrEnum):
     RETRIES = "retries"
     ORPHANED = "orphaned"
     OVERDUE = "overdue"
+    AWAITING_EVENT = "awaiting_event"
     LONG_RUNNING = "long_running"
     DEAD_LETTERS = "dead_letters"
     BLOCKED_BY_DEAD = "blocked_by_dead"
@@ -138,6 +139,24 @@ class Waiting:
     """What jobs of other queues wait for as well, such as one session's lock; empty if only this queue's do."""
     move: str = ""
     """SQL that moves them to the queue in which their type is served; empty if that is this queue, or not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Awaited:
+    """The jobs that wait for events."""
+
+    jobs: int = 0
+    """How many; at most 10,000 are counted."""
+    events: int = 0
+    """For how many events."""
+    longest_job_id: Any = None
+    longest_for: timedelta = timedelta(0)
+    event: str = ""
+    """What that job waits for."""
+    sentence: str = ""
+    """Its explanation; empty if it does not wait any more."""
+    similar_event: str | None = None
+    """An event that was sent meanwhile, with nearly the same name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +289,8 @@ class Failures:
     """Jobs blocked by a dead chain."""
     dead_chains: int = 0
     """Dead chains that block jobs."""
+    dead_blockers: Sequence[tuple[Any, str]] = ()
+    """The dead jobs of these chains: their ids and types, at most 100."""
     example_chain_id: Any = None
     chains_to_unblock: int = 0
     """Ended chains whose blocked jobs are not unblocked yet."""
@@ -378,6 +399,13 @@ class LockHolder:
     waited_for: timedelta
     """How long the first of them has waited."""
 
+    @property
+    def remedy(self) -> str:
+        """Return the statement that ends it, as advice."""
+        if self.pid is None:
+            return "COMMIT PREPARED or ROLLBACK PREPARED it: pg_prepared_xacts."
+        return f"End it, if it should not hold the lock: SELECT pg_terminate_backend({self.pid})."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
@@ -477,6 +505,7 @@ class Health:
     """Queues with due jobs that no live worker serves."""
     waiting: Sequence[Waiting] = ()
     """What the jobs of queues wait for whose oldest has been due for too long, by queue and cause."""
+    awaited: Awaited = Awaited()
     locks: Sequence[LockHolder] = ()
     """What the statements of workers wait for, the longest first."""
     paused: Sequence[Paused] = ()

@@ -311,11 +311,8 @@ def _locks(of: Health, at: Thresholds) -> Iterator[Finding]:
             n = len(one.waiters)
             waits = f"{_times(n, 'statement')} of workers {'waits' if n == 1 else 'wait'}"
             summary = f"{waits}, the longest for {span(one.waited_for)}, for a lock of {one.description}."
-            advice = f"End it, if it should not hold the lock: SELECT pg_terminate_backend({one.pid})."
-            if one.pid is None:
-                advice = "COMMIT PREPARED or ROLLBACK PREPARED it: pg_prepared_xacts."
             yield _found(
-                Code.LOCKED, bad, summary, advice, pid=one.pid, waiters=list(one.waiters), waited_for=one.waited_for
+                Code.LOCKED, bad, summary, one.remedy, pid=one.pid, waiters=list(one.waiters), waited_for=one.waited_for
             )
 
 
@@ -366,6 +363,18 @@ def _running(of: Health, at: Thresholds) -> Iterator[Finding]:
         yield _found(Code.LONG_RUNNING, WARNING, summary, advice, **seen)
 
 
+def _awaited(of: Health, at: Thresholds) -> Iterator[Finding]:
+    one = of.awaited
+    if one.sentence and one.longest_for >= at.claim_age_warning:
+        waits = f"{_times(one.jobs, 'job')} {'waits' if one.jobs == 1 else 'wait'} for {_times(one.events, 'event')}"
+        sentence = one.sentence.replace("It has waited", "The longest has waited", 1)
+        advice = f"Send the event, or cancel the job: sa-jobqueue jobs cancel {one.longest_job_id}."
+        bad = WARNING if one.similar_event or one.longest_for >= at.awaiting_event else OK
+        seen: dict[str, Any] = {"jobs": one.jobs, "job_id": one.longest_job_id, "event": one.event}
+        seen |= {"waits_for": one.longest_for, "similar_event": one.similar_event}
+        yield _found(Code.AWAITING_EVENT, bad, f"{waits}. {sentence}", advice, **seen)
+
+
 def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
     dead = of.failures
     # Where each of them blocks others, that is the finding.
@@ -391,9 +400,12 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
             )
             yield _found(Code.DEAD_LETTERS, WARNING if listed else bad, summary, advice, unresolved=dead.unresolved)
     if dead.waiting:
-        summary = f"{_many(dead.waiting, 'job')} blocked by {_times(dead.dead_chains, 'dead chain')}."
+        types = list(dict.fromkeys(type_name for _, type_name in dead.dead_blockers))
+        of_types = f"; {'it' if dead.dead_chains == 1 else 'they'} died in {_names(types)}" if types else ""
+        summary = f"{_many(dead.waiting, 'job')} blocked by {_times(dead.dead_chains, 'dead chain')}{of_types}."
         advice = f"They stay blocked until it is redriven: sa-jobqueue explain {dead.example_chain_id}."
         seen = {"waiting": dead.waiting, "chains": dead.dead_chains, "chain_id": dead.example_chain_id}
+        seen |= {"job_ids": [job_id for job_id, _ in dead.dead_blockers]}
         yield _found(Code.BLOCKED_BY_DEAD, WARNING, summary, advice, **seen)
     if dead.to_unblock_for is not None and dead.to_unblock_for >= at.chains_to_unblock:
         ended = f"{_times(dead.chains_to_unblock, 'chain')} ended {span(dead.to_unblock_for)} ago"
@@ -540,6 +552,7 @@ MEASURED: Final = {
     "failures": "dead letters and blocked jobs",
     "horizon": "xmin horizon",
     "waiting": "causes of waiting",
+    "awaited": "jobs that wait for events",
     "paused": "pauses",
     "quarantined": "quarantine",
     "bulk_writes": "bulk writes",
@@ -562,6 +575,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_backlog, {"queues", "rates", "workers"}),
     (_retries, {"rates"}),
     (_running, {"running", "workers"}),
+    (_awaited, {"awaited"}),
     (_failures, {"failures"}),
     (_horizon, {"horizon"}),
     (_tables, {"tables"}),

@@ -22,6 +22,7 @@ from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_hea
 from sa_jobqueue.observe.health.figures import (
     MISSED,
     SLOTS,
+    Awaited,
     BulkWrites,
     DeadGroup,
     Failures,
@@ -50,7 +51,7 @@ from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, hol
 from sa_jobqueue.printable import shortened
 from sa_jobqueue.redaction import redacted_error
 from sa_jobqueue.statements import health as statements
-from sa_jobqueue.statements import horizon, jobs, quarantine, recent, storage
+from sa_jobqueue.statements import horizon, jobs, quarantine, recent, steps, storage
 from sa_jobqueue.statements.session_names import PREFIX
 from sa_jobqueue.types import AttemptOutcome, JobStatus, RefusedWrite
 
@@ -213,6 +214,7 @@ def measured(
         ),
         unserved=parts.read("unserved", lambda session: _unserved(session, model, heartbeat_timeout), []),
         waiting=parts.read("waiting", lambda session: _waiting(session, model, heartbeat_timeout, late), []),
+        awaited=parts.read("awaited", lambda session: _awaited(session, model, now, heartbeat_timeout), Awaited()),
         locks=parts.read("locks", lambda session: _locks(session, model), []),
         paused=parts.read("paused", lambda session: list(_paused(session, model, now)), []),
         schedules=parts.read("schedules", lambda session: list(_late(session, model)), []),
@@ -240,6 +242,21 @@ def _locks(session: Session, model: type[JobMixin[Any]]) -> list[LockHolder]:
         )
         for row in session.execute(storage.lock_holders(model)).mappings()
     ]
+
+
+def _awaited(session: Session, model: type[JobMixin[Any]], now: datetime, heartbeat_timeout: timedelta) -> Awaited:
+    row = session.execute(steps.awaited(model), {"limit": COUNTED}).one()
+    if not row.jobs:
+        return Awaited()
+    found = Awaited(
+        jobs=row.jobs, events=row.events, longest_job_id=row.job_id, longest_for=_since(row.since, now) or timedelta(0)
+    )
+    with suppress(JobNotFoundError):
+        one = Explainer(session, model, heartbeat_timeout).explain(get_job(session, row.job_id, model=model))
+        if one.cause is Cause.WAITING_FOR_EVENT:  # it may have been sent meanwhile
+            seen = one.evidence
+            return replace(found, sentence=one.sentence, event=seen["event"], similar_event=seen["similar_event"])
+    return found
 
 
 def _paused(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Paused]:
@@ -427,6 +444,7 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
             for row in found
         ]
     behind = session.execute(statements.behind_dead(model), {"limit": COUNTED}).mappings().one()
+    dead = session.execute(statements.dead_jobs(model), {"chain_ids": behind["chain_ids"]}).all() if behind["chains"] else ()
     chains_to_unblock = session.execute(statements.chains_to_unblock(model), {"limit": COUNTED}).mappings().one()
     return Failures(
         unresolved=dead_letters["unresolved"],
@@ -439,7 +457,8 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
         groups=groups,
         waiting=behind["waiting"],
         dead_chains=behind["chains"],
-        example_chain_id=behind["chain_id"],
+        dead_blockers=[(row.id, row.type_name) for row in dead],
+        example_chain_id=behind["chain_ids"][0] if behind["chains"] else None,
         chains_to_unblock=chains_to_unblock["chains_to_unblock"],
         to_unblock_for=_since(chains_to_unblock["oldest_at"], now),
     )

@@ -24,6 +24,8 @@ class Thresholds:
     retry_minimum: int = 20
     """Minimum number of ended attempts for a retry rate."""
     long_running: timedelta = timedelta(hours=1)
+    awaiting_event: timedelta = timedelta(days=1)
+    """How long a job waits for an event."""
     dead_letters_hour_critical: int = 100
     """Dead letters within one hour; a single one is a warning."""
     chains_to_unblock: timedelta = timedelta(minutes=1)
