@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue, Worker, cancel_jobs
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import Discard, Snooze
-from sa_jobqueue.worker.claim import arrivals, claimer, counting, idleness, limits
+from sa_jobqueue.worker.claim import arrivals, claims, counting, idleness, lanes, limits
 from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, quick, until, working
@@ -62,7 +62,7 @@ class Gate:
 def asleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], bool]:
     """Count again under full limits only when a job of the worker ends; return a check for how many workers rest."""
     monkeypatch.setattr(idleness, "_POLLS", 0.0)
-    for module in (limits, claimer):
+    for module in (limits, claims, lanes):
         monkeypatch.setattr(module, "FULL", NEVER.total_seconds())
     sleeping: set[Claimer] = set()
     sleep = Claimer._sleep
@@ -168,7 +168,7 @@ async def test_capacity_freed_while_the_same_worker_counts_is_used_at_once(
         await until(lambda: asleep(1), what="the limit is full")
         monkeypatch.setattr(counting.Running, "count", count_late)
         claimers[0]._signals.ended.connect(lambda job_id: is_reported.set())  # after the claimer itself
-        for partition in claimers[0]._lanes.partitions.every:
+        for partition in claimers[0]._division.lanes.partitions.every:
             partition.full_until = 0.0  # as if it were time to count again
         claimers[0].notified(None)
         async with asyncio.timeout(PATIENCE):

@@ -21,7 +21,7 @@ from sa_jobqueue.events import SelectorFailed
 from sa_jobqueue.operations import pause_queues, resume_queues
 from sa_jobqueue.registry import Candidate
 from sa_jobqueue.testing import drain
-from sa_jobqueue.worker.claim import arrivals, claimer
+from sa_jobqueue.worker.claim import arrivals, lanes
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
@@ -214,7 +214,7 @@ async def test_a_selector_that_leaves_out_a_full_window_is_not_called_in_a_tight
         )
     # Parts that the window has no room for must not wake the worker: it would claim without a rest. Of the two rests one
     # is shorter where the machine stood still before it.
-    assert calls[9] - calls[7] > 0.8 * claimer._SELECT_AGAIN
+    assert calls[9] - calls[7] > 0.8 * lanes._SELECT_AGAIN
 
 
 async def test_a_selector_is_offered_late_arrivals_and_retries(engine: Engine, start: Start, jobs: Jobs) -> None:

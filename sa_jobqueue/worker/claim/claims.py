@@ -1,4 +1,4 @@
-"""The claim, as one worker runs it; and which jobs the database refuses to start."""
+"""What to claim: from open lanes, as a selector chooses, or under limits across workers. Each kind is one class."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
+from sa_jobqueue.registry.selectors import Candidate
 from sa_jobqueue.statements import claims
 from sa_jobqueue.worker.claim.cursors import START, Allocation, Cursors, Lane, Plan, Segment
-from sa_jobqueue.worker.claim.limits import transaction
+from sa_jobqueue.worker.claim.lanes import Lanes
+from sa_jobqueue.worker.claim.limits import FULL, Limits, transaction
 from sa_jobqueue.worker.claim.partitions import Partition
+from sa_jobqueue.worker.claim.planner import Shares
+from sa_jobqueue.worker.claim.rates import OutdatedError, TooHeavyError
+from sa_jobqueue.worker.claim.selectors import Selection
 
 MOST_TRIED: Final = 5000
 """Jobs that are tried to find those that cannot be started."""
@@ -31,7 +36,7 @@ class _UndoneError(Exception):
 
 
 class Claims:
-    """Runs claims for one worker. `grace`: what its jobs' leases are longer than their timeouts."""
+    """Runs the statements of claims for one worker. `grace`: how much longer than its timeout the lease of a job is."""
 
     def __init__(self, model: type[JobMixin[Any]], *, worker_id: str, grace: timedelta) -> None:
         self._model = model
@@ -93,6 +98,146 @@ class Claims:
                 for lane in segment.lanes:
                     cursors.lower(lane, START)
         return cursors.parameters(plan, excluded)
+
+
+class PlainClaim:
+    """A claim from the open lanes of partitions, by one statement."""
+
+    def __init__(self, lanes: Lanes, claims: Claims, shares: Shares) -> None:
+        self.lanes, self._claims, self._shares = lanes, claims, shares
+
+    async def run(self, connection: AsyncConnection, limit: int) -> list[ClaimedJob]:
+        """Claim up to `limit` jobs; return them."""
+        if not await self.prepare(connection, limit):
+            return []
+        plan = self.plan(limit, {})
+        jobs, at = await self.take(connection, plan)
+        self.claimed(plan, jobs, at)
+        return jobs
+
+    async def prepare(self, connection: AsyncConnection, limit: int) -> bool:
+        """Read what may be claimed, before anything is locked; return False if nothing may."""
+        return True
+
+    @property
+    def queue_keys(self) -> list[str]:
+        """The fairness keys that it may claim."""
+        return self.lanes.planner.names(share for of in self._shares.values() for share in of)
+
+    def back_off(self, capacities: Mapping[str, int]) -> None:
+        """Leave fairness keys without capacity out of the claims that follow."""
+        self.lanes.back_off(capacities)
+
+    def plan(self, limit: int, capacities: dict[str, int]) -> Plan:
+        """Return the plan. `capacities`: how many jobs each of `queue_keys` may start, if that is limited."""
+        return self.lanes.planner.plan(self._shares, limit, capacities)
+
+    async def take(self, connection: AsyncConnection, plan: Plan) -> tuple[list[ClaimedJob], datetime]:
+        """Start the jobs of a plan; return them, and the database's `now()`."""
+        return await self._claims.take(connection, self.lanes.cursors.parameters(plan, self._claims.excluded))
+
+    def claimed(self, plan: Plan, jobs: list[ClaimedJob], at: datetime) -> None:
+        """Record what was started, after the commit."""
+        self.lanes.claimed(plan, self._shares, jobs, at)
+
+
+class SelectedClaim(PlainClaim):
+    """A claim by id of the due jobs that a queue's selector chose, in its order."""
+
+    def __init__(self, lanes: Lanes, claims: Claims, shares: Shares, selection: Selection) -> None:
+        super().__init__(lanes, claims, shares)
+        self._selection = selection
+        ((self._partition, self._of),) = shares.items()
+        self._chosen: Sequence[Candidate] = ()
+
+    async def prepare(self, connection: AsyncConnection, limit: int) -> bool:
+        """Offer the due jobs to the selector; return whether it chose any."""
+        capacity, excluded = self._selection.capacity, self._claims.excluded
+        offered = {self._partition: [share._replace(quota=capacity) for share in self._of]}
+        plan = self.lanes.planner.plan(offered, capacity)
+        new, at = await self._selection.read(connection, self.lanes.cursors.parameters(plan, excluded), excluded)
+        self.lanes.claimed(plan, offered, new, at)
+        self._retain()
+        self._chosen = await self._selection.choose(limit, self.lanes.clock())
+        return bool(self._chosen)
+
+    @property
+    def queue_keys(self) -> list[str]:
+        """The fairness keys of the chosen jobs."""
+        return sorted({one.queue_key for one in self._chosen if one.fairness_key})
+
+    def back_off(self, capacities: Mapping[str, int]) -> None:
+        """Do nothing: the selector may choose other jobs next time."""
+
+    def plan(self, limit: int, capacities: dict[str, int]) -> Plan:
+        """Return a plan of the chosen jobs within `capacities`."""
+        late: dict[Any, str] = {}
+        for one in self._chosen:
+            if capacities.get(one.queue_key, 1) > 0 and one.id in self._selection.held:
+                if one.queue_key in capacities:
+                    capacities[one.queue_key] -= 1
+                late[one.id] = self._selection.held[one.id][1]
+        return Plan([Allocation(self._partition.types, 0, [])], late, limit)
+
+    def claimed(self, plan: Plan, jobs: list[ClaimedJob], at: datetime) -> None:
+        """Record what was started, and sort it as it was chosen."""
+        place = {job_id: place for place, job_id in enumerate(plan.late)}
+        jobs.sort(key=lambda job: place[job.id])
+        self._selection.started(jobs)
+        self._retain()
+
+    def _retain(self) -> None:
+        for share in self._of:
+            self.lanes.planner.retain(share.queue, bool(self._selection.held))
+
+
+class LimitedClaim:
+    """Another claim, of one partition, under limits across workers: counted, claimed and spent in one transaction."""
+
+    def __init__(self, claim: PlainClaim, partition: Partition, limits: Limits) -> None:
+        self._claim, self._partition, self._limits = claim, partition, limits
+
+    async def run(self, connection: AsyncConnection, limit: int) -> list[ClaimedJob]:
+        """Claim up to `limit` jobs; return them."""
+        if not await self._claim.prepare(connection, limit):
+            return []
+        while (jobs := await self._try(connection, limit)) is None:
+            pass
+        return jobs
+
+    async def _try(self, connection: AsyncConnection, limit: int) -> list[ClaimedJob] | None:
+        """Claim as many jobs as the limits allow; return None if the claim must be repeated.
+
+        It must be repeated if the jobs exceeded a rate, so that fewer may fit, or if another claim used the rate at the same
+        time. No job is started before the commit.
+        """
+        claim, partition, limits, clock = self._claim, self._partition, self._limits, self._claim.lanes.clock
+        jobs, plan, at, keys = list[ClaimedJob](), None, START, claim.queue_keys
+        try:
+            async with transaction(connection):
+                limit, capacities = await limits.capacity(connection, limit, keys)
+                partition.full_until = clock() + limits.retry_in if limits.retry_in else float("-inf")
+                claim.back_off(capacities)
+                if limit > 0:
+                    plan = claim.plan(limit, {key: capacities.get(key, limit) for key in keys})
+                    jobs, at = await claim.take(connection, plan)
+                    await limits.rates.spend(connection, jobs)
+        except (TooHeavyError, OutdatedError):  # the cursors have not moved
+            return None
+        if jobs and len(jobs) == limits.left:  # all that the count left: another one would find nothing
+            partition.full_until = max(partition.full_until, clock() + FULL)
+        if plan is not None:
+            claim.claimed(plan, jobs, at)
+        return jobs
+
+
+def claim_of(lanes: Lanes, claims: Claims, shares: Shares) -> PlainClaim | LimitedClaim:
+    """Return the claim of a partition with limits or a selector, or of plain ones together."""
+    partition = next(iter(shares))
+    claim = PlainClaim(lanes, claims, shares)
+    if partition.selection is not None:
+        claim = SelectedClaim(lanes, claims, shares, partition.selection)
+    return claim if partition.limits is None else LimitedClaim(claim, partition, partition.limits)
 
 
 def is_of_ordering(error: Exception) -> bool:

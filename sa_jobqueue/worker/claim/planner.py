@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sa_jobqueue.policies.fairness import queue_key_of, split
 from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan, Segment
@@ -25,6 +25,10 @@ class Share(NamedTuple):
 
     queue: Queue
     quota: int
+
+
+Shares: TypeAlias = Mapping[Partition, Sequence[Share]]
+"""What the queues of partitions may start, in the order to claim in."""
 
 
 class _OfQueue:
@@ -126,9 +130,7 @@ class Planner:
             if sharer.name
         ]
 
-    def plan(
-        self, shares: Mapping[Partition, Sequence[Share]], limit: int, capacities: Mapping[str, int] | None = None
-    ) -> Plan:
+    def plan(self, shares: Shares, limit: int, capacities: Mapping[str, int] | None = None) -> Plan:
         """Return the plan of one claim of up to `limit` jobs for these partitions.
 
         `capacities`: how many jobs fairness keys with separate limits may start, of those that `names` returned.
@@ -197,7 +199,7 @@ class Planner:
             return None
         return min((lane for sharer in sharers for lane in sharer.lanes), key=self._cursors.of_lane.__getitem__), due
 
-    def charge(self, shares: Mapping[Partition, Sequence[Share]], started_of: Mapping[Lane, int]) -> None:
+    def charge(self, shares: Shares, started_of: Mapping[Lane, int]) -> None:
         """Charge fairness keys for the starts of a claim with these shares; `charge_queues` charges the queues."""
         keys: dict[Queue, Counter[str]] = {}
         for lane, count in started_of.items():

@@ -1,0 +1,248 @@
+"""Divides a worker's free slots among its partitions, and claims for each.
+
+The steps of one claim: apply changed settings; scan all lanes if that is due (`arrivals`); share the slots (`planner`);
+claim (`claims`); move the cursors (`cursors`) and close the lanes that were read to their end (`backlog`). If nothing was
+found, catch up before going to sleep.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.db.splitting import is_of_a_row
+from sa_jobqueue.events import EventBus
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.types import RefusedWrite
+from sa_jobqueue.worker.background.controls import Controls
+from sa_jobqueue.worker.claim.claims import Claims, claim_of, is_of_ordering
+from sa_jobqueue.worker.claim.cursors import Lane
+from sa_jobqueue.worker.claim.lanes import Lanes
+from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
+from sa_jobqueue.worker.claim.planner import Shares
+from sa_jobqueue.worker.claim.selectors import Selectors
+from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.quarantine import Quarantine
+from sa_jobqueue.worker.run.executor import Executor
+
+_MOST: Final = 500
+"""Maximum number of jobs of one claim."""
+
+
+class Division:
+    """Claims for the free slots of one worker, and starts the jobs. `poll_again`: called if another claim was in the way."""
+
+    def __init__(
+        self,
+        model: type[JobMixin[Any]],
+        jobs: JobQueue[Any],
+        *,
+        executor: Executor,
+        quarantine: Quarantine,
+        worker_id: str,
+        events: EventBus,
+        options: WorkerOptions,
+        controls: Callable[[], Controls],
+        poll_again: Callable[[], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._model, self._executor, self._quarantine = model, executor, quarantine
+        self._options, self._controls, self._poll_again, self._clock = options, controls, poll_again, clock
+        self._types = list(jobs.registry.names)
+        self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
+        self._selectors = Selectors(jobs.selectors, model, worker_id=worker_id, events=events)
+        self._claims = Claims(model, worker_id=worker_id, grace=options.heartbeat_timeout)
+        self._applied = Controls()
+        self._ordered = False
+        self._limited: dict[Any, str] = {}
+        """Queue keys of the jobs that this worker runs under limits, by their ids."""
+        self._ended: list[str] = []
+        """Queue keys of those that ended since the last claim under limits began."""
+        self.started_at = clock()
+        """When a job was started last."""
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget all lanes: partitions have changed, or the connection. Those of what is paused are left out."""
+        # A limit that is not below the worker's concurrency has no partition.
+        most = self._concurrency = self._executor.concurrency
+
+        def binding(limit: int | None) -> int | None:
+            return limit if limit is not None and limit < most else None
+
+        limits = {queue: binding(n) for queue, n in self._options.limits.items() if not self._applied.queue(queue).is_paused}
+        types = [name for name in self._types if not self._applied.type(name).is_paused]
+        partitions = Partitions(
+            limits,
+            types,
+            {name: n for name, n in self._slots.items() if binding(n) is not None},
+            executor=self._executor,
+            model=self._model,
+            controls=self._applied,
+            selectors=self._selectors,
+        )
+        self.lanes = Lanes(
+            partitions,
+            self._model,
+            queues=list(limits),
+            types=types,
+            fair=self._options.fair,
+            weight=lambda name: self._applied.queue(name).weight,
+            clock=self._clock,
+        )
+
+    def _apply_settings(self) -> None:
+        """Apply settings that have changed since the last claim. Never during one: its cursors would be gone."""
+        before, self._applied = self._applied, self._controls()
+        if _partitions_of(before) != _partitions_of(self._applied) or self._concurrency != self._executor.concurrency:
+            self.renew()
+        else:
+            self.lanes.planner.reweigh()
+
+    def job_ended(self, job_id: Any) -> bool:
+        """Return whether the end of this job may allow another one to start: of its ordering key, or under its limit."""
+        queue_key = self._limited.pop(job_id, None)
+        if queue_key is not None:
+            self._ended.append(queue_key)
+            self.lanes.count_again([queue_key])
+        return self._ordered or self.lanes.partitions.is_limited
+
+    def keep_limited(self, known: set[Any]) -> None:
+        """Count all jobs but these as ended."""
+        for job_id in self._limited.keys() - known:
+            self.job_ended(job_id)
+
+    async def has_jobs_left(self, connection: AsyncConnection) -> bool:
+        """Return whether a claim would start a job, or a chain's end was not passed on."""
+        # Queues with a selector are left out: a selector may reject jobs that are due.
+        lanes = [lane for partition, of in self.lanes.known().items() if partition.selection is None for lane in of]
+        return await self._claims.remaining(connection, lanes, self.lanes.types)
+
+    async def claim(self, connection: AsyncConnection, *, was_notified: bool) -> int:
+        """Claim for every partition with a free slot and start what came; return how many jobs."""
+        if self._controls() is not self._applied or self._concurrency != self._executor.concurrency:
+            self._apply_settings()
+        self._exclude()
+        lanes = self.lanes
+        lanes.backlog.wake(self._clock())
+        await lanes.arrivals.keep_up(connection)
+        if was_notified and not lanes.backlog.open:
+            # First where jobs were a moment ago: the catch-up that finds a new lane costs another round trip.
+            lanes.backlog.open_lingering()
+        started = await self._claim_all(connection)
+        while started == 0 and lanes.arrivals.may_have_news:
+            # No lane is open. Check for new arrivals before going to sleep; a full scan is followed by a catch-up.
+            is_last = not lanes.arrivals.is_scanning
+            await lanes.arrivals.ask(connection)
+            lanes.backlog.wake(self._clock())
+            if lanes.backlog.open:
+                started = await self._claim_all(connection)
+            if is_last:
+                break
+        return started
+
+    async def _claim_all(self, connection: AsyncConnection) -> int:
+        """Claim until something started; lanes that turn out empty and late arrivals that may not start make way."""
+        while True:
+            known = self.lanes.left
+            started = await self._divide(connection)
+            if started or not 0 < self.lanes.left < known:
+                return started
+
+    async def _divide(self, connection: AsyncConnection) -> int:
+        """Divide the free slots. Partitions with limits or selectors are claimed one by one, all others by one statement.
+
+        Slots that the former leave unused are divided again among the others.
+        """
+        # At most the number of slots when the lanes were created: a limit that was not below it then may be now.
+        free = min(self._executor.free, self._concurrency - self._executor.running, _MOST)
+        planner, now = self.lanes.planner, self._clock()
+        started: Counter[Queue] = Counter()
+        tried: set[Partition] = set()
+        while (left := free - started.total()) > 0 and (shares := planner.share(left, now, tried)):
+            before = started.total()
+            apart = {one: of for one, of in shares.items() if not one.is_plain}
+            for partition, of in apart.items():
+                limit = min(sum(share.quota for share in of), free - started.total())
+                if limit > 0:
+                    started += await self._start({partition: of}, connection, limit)
+                tried.add(partition)
+            plain = {one: of for one, of in shares.items() if one.is_plain}
+            if plain and (limit := free - started.total()) > 0:
+                started += await self._start(plain, connection, limit)
+            if not apart or started.total() - before >= left:
+                break
+        planner.charge_queues(started)
+        return started.total()
+
+    async def _start(self, shares: Shares, connection: AsyncConnection, limit: int) -> Counter[Queue]:
+        """Claim up to `limit` jobs of these partitions and start them; return how many of each queue."""
+        jobs = await self._claim(shares, connection, limit)
+        if jobs:
+            self.started_at = self._clock()
+        for job in jobs:
+            self._ordered = self._ordered or job.ordering_key is not None
+            self._executor.start(job)
+        await self._quarantine.written(RefusedWrite.START, [job.id for job in jobs])
+        own = self.lanes.partitions.own_types
+        return Counter((job.queue, job.type_name if job.type_name in own else "") for job in jobs)
+
+    async def _claim(self, shares: Shares, connection: AsyncConnection, limit: int) -> list[ClaimedJob]:
+        """Claim without the jobs that the database refuses to start, and not at all where it refuses the limits."""
+        claim = claim_of(self.lanes, self._claims, shares)
+        partition = next(iter(shares))  # the only one, if it has limits
+        limits = partition.limits
+        is_retry, self._ended = False, []
+        while True:
+            try:
+                jobs = await claim.run(connection, limit)
+                break
+            except Exception as error:
+                if is_of_ordering(error):  # another claim has just started a job of the same key, which is visible now
+                    self._poll_again()
+                    return []
+                if isinstance(error, OSError) or not is_of_a_row(error):  # an answer that was lost
+                    raise
+                if await self._leave_out(connection, self.lanes.known(shares)):
+                    is_retry = False
+                elif limits is not None:
+                    await self._quarantine.add(RefusedWrite.CLAIM, [(limits.name, error)])
+                    partition.is_refused = True
+                    return []
+                elif is_retry:
+                    raise
+                else:
+                    is_retry = True  # the cause may have disappeared
+        if limits is not None:
+            self.lanes.count_again(self._ended)  # the count may have run before these ends were committed
+            self._limited |= {job.id: job.queue_key for job in jobs}
+            await self._quarantine.written(RefusedWrite.CLAIM, [limits.name])
+        return jobs
+
+    def _exclude(self) -> None:
+        """Exclude quarantined jobs and limits; request a full scan when one of the jobs is to be retried."""
+        before, self._claims.excluded = self._claims.excluded, self._quarantine.quarantined(RefusedWrite.START)
+        if before and not set(before) <= set(self._claims.excluded):
+            self.lanes.arrivals.request_full_scan()
+        for partition in self.lanes.partitions.every:
+            limits = partition.limits
+            partition.is_refused = limits is not None and self._quarantine.is_quarantined(RefusedWrite.CLAIM, limits.name)
+
+    async def _leave_out(self, connection: AsyncConnection, lanes: Mapping[Partition, Sequence[Lane]]) -> bool:
+        """Quarantine the jobs that made a claim of these lanes fail; return whether there were any."""
+        windows = [one.selection.window for one in lanes if one.selection is not None]
+        refused = await self._claims.refused(connection, lanes, max([_MOST, *windows]))
+        await self._quarantine.add(RefusedWrite.START, refused)
+        before = len(self._claims.excluded)
+        self._exclude()
+        return len(self._claims.excluded) > before
+
+
+def _partitions_of(controls: Controls) -> tuple[Any, ...]:
+    """Return the settings that determine partitions and pauses."""
+    return controls.paused_queues, controls.paused_types, controls.limited
