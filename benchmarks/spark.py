@@ -27,7 +27,7 @@ def session() -> SparkSession:
     """Return Spark with `TASKS` cores of this machine; it is stopped when the process ends. Starts a JVM."""
     from pyspark.sql import SparkSession
 
-    from sa_jobqueue.spark import java_home
+    from sa_jobqueue.pipeline.spark import java_home
 
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable

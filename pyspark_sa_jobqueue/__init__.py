@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 try:
-    from sa_jobqueue.spark.source import JobQueueSource as DefaultSource
+    from sa_jobqueue.pipeline.spark.source import JobQueueSource as DefaultSource
 except Exception as _error:
     from pyspark.sql.datasource import DataSource
 

@@ -86,12 +86,12 @@ def _archived(act: Callable[[Place, str], int]) -> Callable[[Place, Stopwatch, i
 
 
 def _with_pyarrow(place: Place, folder: str) -> int:
-    from sa_jobqueue.archive import archive
+    from sa_jobqueue.pipeline.archive import archive
 
     return archive(place.url, folder, before=_BEFORE).jobs
 
 
 def _with_spark(place: Place, folder: str) -> int:
-    from sa_jobqueue.spark import archive
+    from sa_jobqueue.pipeline.spark import archive
 
     return archive(spark.session(), folder, before=_BEFORE, url=place.url, tasks=spark.TASKS).jobs

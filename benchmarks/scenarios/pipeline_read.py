@@ -11,8 +11,8 @@ from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from sa_jobqueue import Job
 from sa_jobqueue.db.copy import copy_text
-from sa_jobqueue.history import JOBS
-from sa_jobqueue.statements import history
+from sa_jobqueue.pipeline.history import JOBS
+from sa_jobqueue.pipeline.statements import history
 
 _COPY: Final = "COPY"
 

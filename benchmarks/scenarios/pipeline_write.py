@@ -107,7 +107,7 @@ def _write_by_jdbc(place: Place, jobs: int, *, table: str) -> None:
 
 def _enqueue(place: Place, jobs: int) -> None:
     from benchmarks.spark_app import checked
-    from sa_jobqueue.spark import enqueue
+    from sa_jobqueue.pipeline.spark import enqueue
 
     enqueue(_frame(jobs, spark.TASKS), checked, payload=["number", "order_id"], url=place.url)
 

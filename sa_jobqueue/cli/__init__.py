@@ -22,47 +22,47 @@ from sa_jobqueue.printable import printable
 
 _SECTIONS: Final = {
     "Run": {
-        "worker": ("worker:worker", "Run jobs with an application's handlers."),
-        "dashboard": ("dashboard:dashboard", "Serve the dashboard to a browser."),
-        "exporter": ("exporter:exporter", "Serve the queue's metrics to Prometheus."),
-        "postgres": ("postgres:postgres", "Run a PostgreSQL server for development."),
-        "demo": ("demo.command:demo", "Run a demo: a database, workers, and a kill -9."),
+        "worker": ("cli.worker:worker", "Run jobs with an application's handlers."),
+        "dashboard": ("cli.dashboard:dashboard", "Serve the dashboard to a browser."),
+        "exporter": ("cli.exporter:exporter", "Serve the queue's metrics to Prometheus."),
+        "postgres": ("cli.postgres:postgres", "Run a PostgreSQL server for development."),
+        "demo": ("cli.demo.command:demo", "Run a demo: a database, workers, and a kill -9."),
     },
     "Look": {
-        "health": ("health:health", "Report problems of the queue, with its figures."),
-        "explain": ("explain:explain", "Explain why a job is not running."),
-        "trace": ("trace:trace", "Show the attempts of a chain as a tree, with times."),
-        "audit": ("audit:audit", "List what operators changed, and who did it."),
-        "report": ("report:report", "Create an HTML report of a queue's history."),
+        "health": ("cli.health:health", "Report problems of the queue, with its figures."),
+        "explain": ("cli.explain:explain", "Explain why a job is not running."),
+        "trace": ("cli.trace:trace", "Show the attempts of a chain as a tree, with times."),
+        "audit": ("cli.audit:audit", "List what operators changed, and who did it."),
+        "report": ("pipeline.cli.report:report", "Create an HTML report of a queue's history."),
     },
     "Act": {
-        "enqueue": ("enqueue:enqueue", "Enqueue one job."),
-        "jobs": ("jobs:jobs", "List, show, retry and cancel jobs, and change their priority."),
-        "chains": ("chains:chains", "List, show, cancel and delete chains."),
-        "dead-letters": ("dead_letters:dead_letters", "List, group, redrive, dismiss and prune dead letters."),
-        "events": ("events:events", "Send the events that jobs wait for, and list them."),
+        "enqueue": ("cli.enqueue:enqueue", "Enqueue one job."),
+        "jobs": ("cli.jobs:jobs", "List, show, retry and cancel jobs, and change their priority."),
+        "chains": ("cli.chains:chains", "List, show, cancel and delete chains."),
+        "dead-letters": ("cli.dead_letters:dead_letters", "List, group, redrive, dismiss and prune dead letters."),
+        "events": ("cli.events:events", "Send the events that jobs wait for, and list them."),
     },
     "Operate": {
-        "queues": ("queues:queues", "List, pause and resume queues, and set their limits."),
-        "types": ("types:types", "List, pause and resume job types, and set their limits."),
-        "schedules": ("schedules:schedules", "List, pause, resume, run and synchronize schedules."),
-        "workers": ("workers:workers", "List workers, drain them, or change their concurrency."),
-        "prune": ("prune:prune", "Delete chains that ended before a given age."),
-        "archive": ("archive:archive", "Move finished chains to Parquet files."),
-        "writes": ("writes:writes", "List bulk writes, show their rejected rows, and prune the ledger."),
-        "optimize": ("maintenance:optimize", "Vacuum tables and rebuild indexes that need it."),
-        "vacuum": ("maintenance:vacuum", "Vacuum the tables, and show what holds back the xmin horizon."),
-        "reindex": ("maintenance:reindex", "Rebuild indexes concurrently."),
+        "queues": ("cli.queues:queues", "List, pause and resume queues, and set their limits."),
+        "types": ("cli.types:types", "List, pause and resume job types, and set their limits."),
+        "schedules": ("cli.schedules:schedules", "List, pause, resume, run and synchronize schedules."),
+        "workers": ("cli.workers:workers", "List workers, drain them, or change their concurrency."),
+        "prune": ("cli.prune:prune", "Delete chains that ended before a given age."),
+        "archive": ("pipeline.cli.archive:archive", "Move finished chains to Parquet files."),
+        "writes": ("pipeline.cli.writes:writes", "List bulk writes, show their rejected rows, and prune the ledger."),
+        "optimize": ("cli.maintenance:optimize", "Vacuum tables and rebuild indexes that need it."),
+        "vacuum": ("cli.maintenance:vacuum", "Vacuum the tables, and show what holds back the xmin horizon."),
+        "reindex": ("cli.maintenance:reindex", "Rebuild indexes concurrently."),
     },
     "Set up": {
-        "doctor": ("doctor:doctor", "Check an installation, and print what to change."),
-        "migrate": ("migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
-        "grants": ("grants:grants", "Print or create database roles with the least privileges."),
-        "grafana": ("grafana:grafana", "Write a Grafana dashboard and Prometheus alert rules."),
-        "import": ("imports:import_", "Move the waiting jobs of procrastinate or pgqueuer to this queue."),
+        "doctor": ("cli.doctor:doctor", "Check an installation, and print what to change."),
+        "migrate": ("cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
+        "grants": ("cli.grants:grants", "Print or create database roles with the least privileges."),
+        "grafana": ("cli.grafana:grafana", "Write a Grafana dashboard and Prometheus alert rules."),
+        "import": ("cli.imports:import_", "Move the waiting jobs of procrastinate or pgqueuer to this queue."),
     },
 }
-"""The commands by section of the help: the module and attribute below this package, and the help line."""
+"""The commands by section of the help: the module and attribute in `sa_jobqueue`, and the help line."""
 _COMMANDS: Final = {name: place for section in _SECTIONS.values() for name, (place, _) in section.items()}
 
 # Up to the last @: a password may contain one that should have been quoted.
@@ -82,7 +82,7 @@ class LazyGroup(click.Group):
         if cmd_name not in _COMMANDS:
             return None
         module, _, attribute = _COMMANDS[cmd_name].partition(":")
-        command: click.Command = getattr(import_module(f"{__name__}.{module}"), attribute)
+        command: click.Command = getattr(import_module(f"sa_jobqueue.{module}"), attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
+from importlib import import_module
 from typing import Any, ClassVar, Final, Generic, NamedTuple, cast
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -31,12 +32,10 @@ from sa_jobqueue import payloads, tracing
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.models.archive import ArchiveChainMixin, ArchiveRunMixin
 from sa_jobqueue.models.attempt import AttemptMixin
 from sa_jobqueue.models.audit import AuditMixin
 from sa_jobqueue.models.base import CURRENT_XID, Xid8, expressed, id_type, register, status_type
 from sa_jobqueue.models.blocker import BlockerMixin
-from sa_jobqueue.models.bulk import RejectMixin, StageMixin, WriteMixin
 from sa_jobqueue.models.chain import ChainMixin, chain_of, edges_of, map_chain
 from sa_jobqueue.models.checks import (
     MIXIN_FIRST,
@@ -115,11 +114,6 @@ _COMPANIONS: Final[dict[str, tuple[type, str]]] = {
     "Blocker": (BlockerMixin, "job_blocker"),
     "DeadLetter": (DeadLetterMixin, "dead_letter"),
     "Worker": (WorkerMixin, "worker"),
-    "Stage": (StageMixin, "job_bulk_staging"),
-    "Write": (WriteMixin, "job_bulk_write"),
-    "Reject": (RejectMixin, "job_bulk_reject"),
-    "ArchiveRun": (ArchiveRunMixin, "archive_run"),
-    "ArchiveChain": (ArchiveChainMixin, "archive_chain"),
     "Queue": (QueueMixin, "queue"),
     "JobType": (JobTypeMixin, "job_type"),
     "Schedule": (ScheduleMixin, "schedule"),
@@ -130,12 +124,18 @@ _COMPANIONS: Final[dict[str, tuple[type, str]]] = {
 """The other classes of a queue by their names on `Job`: what each inherits, and its table."""
 
 
+def _companions() -> dict[str, tuple[type, str]]:
+    # By name: the pipeline is above everything else, and nothing imports it.
+    pipeline: dict[str, tuple[type, str]] = import_module("sa_jobqueue.pipeline.models").COMPANIONS
+    return _COMPANIONS | pipeline
+
+
 def check_onupdate(model: type[JobMixin[Any]]) -> None:
     """Call the application's `onupdate` functions once. Raises: InvalidOptionError naming the column of one that raises.
 
     Workers execute them in every statement that changes jobs, so such a function would stop all of these.
     """
-    for one in (model, *(getattr(model, noun) for noun in _COMPANIONS)):
+    for one in (model, *(getattr(model, noun) for noun in _companions())):
         for column in one.__table__.c:
             made = getattr(column.onupdate, "arg", None)
             if isinstance(made, BindParameter) and made.callable is not None:
@@ -172,8 +172,8 @@ class JobMixin(Generic[IdT]):
     # The handler of its type, which knows the types of its blockers and of its output; None without one in this process.
     _handler: Any = None
 
-    ArchiveChain: ClassVar[type[ArchiveChainMixin[Any]]]
-    ArchiveRun: ClassVar[type[ArchiveRunMixin]]
+    ArchiveChain: ClassVar[type[Any]]
+    ArchiveRun: ClassVar[type[Any]]
     Attempt: ClassVar[type[AttemptMixin[Any]]]
     Audit: ClassVar[type[AuditMixin]]
     Blocker: ClassVar[type[BlockerMixin[Any]]]
@@ -185,12 +185,12 @@ class JobMixin(Generic[IdT]):
     Quarantine: ClassVar[type[QuarantineMixin]]
     Queue: ClassVar[type[QueueMixin]]
     RateState: ClassVar[type[RateStateMixin]]
-    Reject: ClassVar[type[RejectMixin]]
+    Reject: ClassVar[type[Any]]
     Schedule: ClassVar[type[ScheduleMixin[Any]]]
-    Stage: ClassVar[type[StageMixin[Any]]]
+    Stage: ClassVar[type[Any]]
     Step: ClassVar[type[StepMixin[Any]]]
     Worker: ClassVar[type[WorkerMixin]]
-    Write: ClassVar[type[WriteMixin]]
+    Write: ClassVar[type[Any]]
 
     def __init_subclass__(
         cls,
@@ -227,7 +227,7 @@ class JobMixin(Generic[IdT]):
         layout = cls.__jobqueue__
         base = declarative_base_of(cls)
         expressed(cast("Table", cls.__table__), "onupdate")
-        for noun, (mixin, table) in _COMPANIONS.items():
+        for noun, (mixin, table) in _companions().items():
             body = {"__tablename__": layout.name(table), "__jobqueue__": layout, "__job__": cls}
             body |= {
                 "__module__": cls.__module__,

@@ -94,15 +94,6 @@ from sa_jobqueue.operations.session_events import listen as _listen
 from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.transactions import on_queue
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
-from sa_jobqueue.operations.writes import (
-    RejectedRow,
-    Write,
-    WriteCounts,
-    count_write_chains,
-    list_rejected_rows,
-    list_writes,
-    prune_writes,
-)
 from sa_jobqueue.registry.handlers import Handler
 
 __all__ = [
@@ -122,7 +113,6 @@ __all__ = [
     "Pruned",
     "PrunedDeadLetters",
     "QueueStatus",
-    "RejectedRow",
     "ScheduleCause",
     "ScheduleExplanation",
     "ScheduleStatus",
@@ -131,15 +121,12 @@ __all__ = [
     "TypeStatus",
     "WorkerFilter",
     "WorkerStatus",
-    "Write",
-    "WriteCounts",
     "after_commit",
     "cancel_chains",
     "cancel_jobs",
     "check_schema",
     "complete_job",
     "count_blockers",
-    "count_write_chains",
     "delete_chains",
     "delete_job_types",
     "delete_queues",
@@ -171,11 +158,9 @@ __all__ = [
     "list_job_types",
     "list_jobs",
     "list_queues",
-    "list_rejected_rows",
     "list_schedules",
     "list_steps",
     "list_workers",
-    "list_writes",
     "lock_chain",
     "pause_job_types",
     "pause_queues",
@@ -183,7 +168,6 @@ __all__ = [
     "prune",
     "prune_audit",
     "prune_dead_letters",
-    "prune_writes",
     "record_job_types",
     "redrive_dead_letters",
     "reschedule_jobs",

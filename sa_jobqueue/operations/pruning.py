@@ -15,7 +15,7 @@ from sa_jobqueue.errors import ConflictError, InvalidOptionError, JobQueueError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.chains import delete_jobs
 from sa_jobqueue.policies.retention import OUTCOMES, Retention, RetentionRules
-from sa_jobqueue.statements import archived, retention
+from sa_jobqueue.statements import deletion, retention
 from sa_jobqueue.types import JobId, JobStatus
 
 SCAN: Final = 500
@@ -299,7 +299,7 @@ def _delete(
         )
     # In statements of their own, later than the locks: each sees all that was committed before the locks were had, and
     # nothing can be added to these chains, or wait for them, any more.
-    for row in session.execute(archived.lock_others(model), {"ids": list(jobs)}):
+    for row in session.execute(deletion.lock_others(model), {"ids": list(jobs)}):
         jobs[row.chain_id].append(row.id)
     # If a job is missing, another transaction holds it and may wait for the root next: waiting for it here could deadlock.
     whole = [chain_id for chain_id, own in jobs.items() if len(own) == taken[chain_id]]
@@ -316,7 +316,7 @@ def _unreferenced(session: Session, model: type[JobMixin[Any]], chain_ids: Seque
     """Return those that no job of a chain which stays waits for, or waited, in the order given."""
     to_delete = list(chain_ids)
     while to_delete:
-        referred = set(session.scalars(archived.referred_to(model), {"ids": to_delete}))
+        referred = set(session.scalars(deletion.referred_to(model), {"ids": to_delete}))
         if not referred:
             break
         to_delete = [chain_id for chain_id in to_delete if chain_id not in referred]

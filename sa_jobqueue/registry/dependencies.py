@@ -14,8 +14,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 _KNOWN: Final = {
-    ("pyspark.sql.session", "SparkSession"): "sa_jobqueue.spark.sessions:spark_sessions",
-    ("pyspark.sql.connect.session", "SparkSession"): "sa_jobqueue.spark.sessions:spark_sessions",
+    ("pyspark.sql.session", "SparkSession"): "sa_jobqueue.pipeline.spark.sessions:spark_sessions",
+    ("pyspark.sql.connect.session", "SparkSession"): "sa_jobqueue.pipeline.spark.sessions:spark_sessions",
 }
 """Classes that an extra provides by default; listed by name, so that they are not imported."""
 

@@ -97,3 +97,16 @@ LAST_ATTEMPT: ColumnElement[int] = sa.literal_column("2147483647", sa.Integer)
 XID = sa.func.pg_current_xact_id()
 BATCH = 200
 """Most rows of one set-based write."""
+
+
+def number(of: sa.Table) -> sa.ColumnElement[int]:
+    """Return a row's `changed_xid` as a number."""
+    return sa.cast(sa.cast(of.c.changed_xid, sa.Text), sa.BigInteger)
+
+
+def block(number: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
+    """Return which block of 64 transactions one is in; of a job's `number`, what `ix_job_history` indexes.
+
+    Source: `docs/engineering/decisions.md`.
+    """
+    return number.bitwise_rshift(sa.literal_column("6", sa.Integer))

@@ -192,3 +192,38 @@ def current_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
         )
         .order_by(root.c.id)
     )
+
+
+@once_a_model
+def lock_others(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Lock the continuations of chains; skip those that another transaction holds.
+
+    Parameters: `ids`, of roots. Shape: `(id, chain_id)`. Locks: the rows, in the order of their ids; held ones are skipped.
+    Obliges: the roots were locked by an earlier statement of the same READ COMMITTED transaction; so a chain is whole if as
+    many of its jobs are locked as it has. Index: `uq_job_chain`.
+    """
+    job = table(model)
+    return (
+        sa.select(job.c.id, job.c.chain_id)
+        .where(job.c.root_id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
+        .order_by(job.c.id)
+        .with_for_update(skip_locked=True)
+    )
+
+
+@once_a_model
+def referred_to(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Name those of some chains that a job of any other chain waits for, or waited.
+
+    Parameters: `ids`. Shape: `(chain_id,)`, each once. Locks: none. Obliges: the roots were locked by an earlier statement,
+    so that no reference can be added. Index: `ix_job_blocker_chain`, and the primary key.
+    """
+    job, edge = table(model), table(model.Blocker)
+    ids = array("ids", id_parameter(model.__jobqueue__))
+    return (
+        sa.select(edge.c.blocked_by_chain_id)
+        .select_from(edge.join(job, job.c.id == edge.c.job_id))
+        # Looked up by hash where the plan knows the array; a join would compare each with each.
+        .where(edge.c.blocked_by_chain_id == sa.any_(ids), job.c.chain_id != sa.all_(ids))
+        .distinct()
+    )

@@ -11,8 +11,7 @@ from sqlalchemy.sql.elements import Grouping
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._lanes import first_waiting, running_of
-from sa_jobqueue.statements._parts import array, once_a_model, status, table
-from sa_jobqueue.statements.history import block, number
+from sa_jobqueue.statements._parts import array, block, number, once_a_model, status, table
 from sa_jobqueue.statements.limits import RATE, STATE, newest_state
 from sa_jobqueue.types import JobStatus
 

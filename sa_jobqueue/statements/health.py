@@ -9,8 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
-from sa_jobqueue.statements._parts import array, once_a_model, status, table
-from sa_jobqueue.statements.history import block, number
+from sa_jobqueue.statements._parts import array, block, number, once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, AttemptOutcome, JobStatus, Resolution
 
 _LIMIT = sa.bindparam("limit", type_=sa.Integer)

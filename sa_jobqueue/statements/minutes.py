@@ -12,9 +12,8 @@ from sqlalchemy.sql.dml import ReturningDelete
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8
 from sa_jobqueue.models.minute import BOUNDS
-from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements._parts import block, number, once_a_model, status, table
 from sa_jobqueue.statements.health import UNSUCCESSFUL
-from sa_jobqueue.statements.history import block, number
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 COUNTS: Final = ("enqueued", "completed", "failed", "died", "cancelled", "due", "running")

@@ -1,6 +1,6 @@
 """Retention: which chains ended long enough ago, found in pages by id, and locked before they go.
 
-Which of them others refer to, and taking them out: `statements/archived.py`, `statements/deletion.py`.
+Which of them others refer to, and taking them out: `statements/deletion.py`.
 """
 
 from __future__ import annotations

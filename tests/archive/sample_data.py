@@ -9,9 +9,9 @@ from typing import Any
 from sqlalchemy import Engine, select, text
 
 from sa_jobqueue import Job
-from sa_jobqueue.archive import read
-from sa_jobqueue.history import DATASETS
-from sa_jobqueue.statements import history
+from sa_jobqueue.pipeline.archive import read
+from sa_jobqueue.pipeline.history import DATASETS
+from sa_jobqueue.pipeline.statements import history
 
 Rows = dict[str, dict[tuple[Any, ...], dict[str, Any]]]
 """By dataset and key: a row's published columns."""

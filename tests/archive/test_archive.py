@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import Job
-from sa_jobqueue.archive import (
+from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
+from sa_jobqueue.pipeline.archive import (
     ArchiveBusyError,
     ArchiveElsewhereError,
     ArchiveOptions,
@@ -26,9 +27,8 @@ from sa_jobqueue.archive import (
     preview,
     read,
 )
-from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
-from sa_jobqueue.history import DATASETS, SCHEMA_VERSION
-from sa_jobqueue.statements import archiving
+from sa_jobqueue.pipeline.history import DATASETS, SCHEMA_VERSION
+from sa_jobqueue.pipeline.statements import archiving
 from tests.archive.sample_data import chain, chains_in, fill, in_archive, in_tables, states, together
 from tests.fixtures.database import both_servers
 from tests.fixtures.workers import PATIENCE, until

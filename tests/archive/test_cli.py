@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import Engine, text
 
-from sa_jobqueue.archive import Progress, Step, archive, archive_runs, read
 from sa_jobqueue.cli import main
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.pipeline.archive import Progress, Step, archive, archive_runs, read
 from tests.archive.sample_data import chain, fill, in_archive, in_tables, together
 
 pytestmark = pytest.mark.parametrize("database_url", ["oldest"], indirect=True)

@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from sa_jobqueue.archive import (
+from sa_jobqueue.pipeline.archive import (
     ArchiveCorruptError,
     ArchiveOptions,
     ArchivePathError,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
-from sa_jobqueue.archive import ArchiveOptions, Progress, Step, archive
+from sa_jobqueue.pipeline.archive import ArchiveOptions, Progress, Step, archive
 from tests.archive.sample_data import chain, fill, in_archive, in_tables, states, together
 from tests.fixtures.variants import variants
 
@@ -103,7 +103,7 @@ def test_a_run_killed_during_its_cleanup_is_finished(engine: Engine, tmp_path: P
 CHILD = """
 import os, sys
 from datetime import timedelta
-from sa_jobqueue.archive import ArchiveOptions, archive
+from sa_jobqueue.pipeline.archive import ArchiveOptions, archive
 from tests.fixtures.variants import variants
 seen = []
 def kill(progress):

@@ -12,8 +12,8 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from sa_jobqueue import JobMixin, JobStatus
-from sa_jobqueue.archive import UnarchivedColumnsError, archive, preview, read
-from sa_jobqueue.history import DATASETS
+from sa_jobqueue.pipeline.archive import UnarchivedColumnsError, archive, preview, read
+from sa_jobqueue.pipeline.history import DATASETS
 from tests.archive.sample_data import fill, in_archive, in_tables, states
 from tests.fixtures.chains import Chains
 from tests.fixtures.database import both_servers, own_database

@@ -136,8 +136,7 @@ async def test_an_application_enqueues_lists_and_changes_jobs_in_its_own_session
 
 
 EMPTY = {"get_progress", "list_attempts", "dismiss_dead_letters", "fire_schedules", "list_workers", "drain_workers"} | {
-    *("resize_workers", "list_steps", "list_awaited_events", "list_writes", "list_rejected_rows", "prune_writes"),
-    "count_write_chains",
+    *("resize_workers", "list_steps", "list_awaited_events"),
 }
 """Operations that find nothing below."""
 

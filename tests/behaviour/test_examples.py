@@ -136,7 +136,7 @@ def test_the_build_graph_example_builds_in_order_and_detects_violations(
 @pytest.mark.long
 @pytest.mark.timeout(1500)  # it starts a Spark of its own, and takes all steps of a pipeline
 def test_the_flights_example_matches_totals_computed_by_pandas(empty_database_url: str, tmp_path: Path) -> None:
-    from sa_jobqueue.spark import JavaNotFoundError, java_home
+    from sa_jobqueue.pipeline.spark import JavaNotFoundError, java_home
 
     try:
         java_home()

@@ -258,7 +258,7 @@ def test_labels_of_metrics_are_printable(engine: Engine, ids: dict[str, str]) ->
 
 
 def test_a_report_shows_no_raw_control_characters() -> None:
-    from sa_jobqueue.report.page import render
+    from sa_jobqueue.pipeline.report.page import render
     from tests.report.contents import filled
 
     contents = filled()

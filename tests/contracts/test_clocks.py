@@ -13,7 +13,7 @@ MAY = {
     "observe/telemetry/attempts.py",  # spans have their host's time, as OpenTelemetry wants it
     "observe/telemetry/producers.py",
 }
-ASIDE = {"dashboard", "cli", "report", "archive", "spark", "testing"}
+ASIDE = {"dashboard", "cli", "pipeline", "testing"}
 """Tools of people and of analysis: no job waits for them."""
 
 

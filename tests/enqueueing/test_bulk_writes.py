@@ -12,13 +12,13 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, aio
+from sa_jobqueue import Job
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.operations import WriteCounts, count_write_chains, list_rejected_rows, list_writes, prune_writes
-from sa_jobqueue.operations.bulk import commit_write
 from sa_jobqueue.operations.pages import every_item
+from sa_jobqueue.pipeline.operations import WriteCounts, count_write_chains, list_rejected_rows, list_writes, prune_writes
+from sa_jobqueue.pipeline.operations.bulk import commit_write
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import Jobs
 
@@ -63,7 +63,7 @@ async def test_bulk_writes_are_listed_newest_first_page_by_page(
     rejected = every_item(lambda after: list_rejected_rows(ledger, "stream", after=after, limit=1))
     assert [(one.sequence, one.row) for one in rejected] == [(batch, row) for batch in range(3) for row in range(2)]
     async with async_sessions() as session:
-        assert keys(await aio.list_writes(session)) == expected
+        assert keys(await session.run_sync(list_writes)) == expected
     with pytest.raises(InvalidOptionError, match="after"):
         list_writes(ledger, after="new")  # type: ignore[arg-type]
 
@@ -113,8 +113,8 @@ async def test_the_chains_of_a_bulk_write_are_counted_by_state(
     assert progress == WriteCounts(open=3, completed=0, dead=1, cancelled=1, deleted=1)
     assert (progress.total, progress.ended) == (6, 3)
     async with async_sessions() as other:
-        assert await aio.count_write_chains(other, "nightly") == progress
-        assert await aio.count_write_chains(other, "nightly", sequence=1) is None
+        assert await other.run_sync(count_write_chains, "nightly") == progress
+        assert await other.run_sync(count_write_chains, "nightly", sequence=1) is None
 
 
 def test_the_command_line_lists_shows_and_prunes_bulk_writes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sa_jobqueue.report import Contents
+from sa_jobqueue.pipeline.report import Contents
 from tests.fixtures.histories import AS_OF, HOSTILE, T0, at
 
 NAMES = ("resize", HOSTILE, "</script><script>document.title = 'owned'</script>")

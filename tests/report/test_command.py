@@ -120,7 +120,7 @@ def test_invalid_report_arguments_are_refused_before_spark_starts(tmp_path: Path
         assert done.exit_code != 0
         assert message in " ".join(done.output.split()), done.output
         assert SECRET not in done.output
-    monkeypatch.setattr("sa_jobqueue.cli.report._NEEDS", ("pyspark", "no_such_library"))
+    monkeypatch.setattr("sa_jobqueue.pipeline.cli.report._NEEDS", ("pyspark", "no_such_library"))
     done = CliRunner().invoke(main, ["report", str(tmp_path), *page])
     assert "no_such_library not installed: install sa-jobqueue[report]" in done.output
     assert not (tmp_path / "report.html").exists()

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sa_jobqueue.report import render
-from sa_jobqueue.report.charts import figures, shown_seconds
-from sa_jobqueue.report.contents import Contents
+from sa_jobqueue.pipeline.report import render
+from sa_jobqueue.pipeline.report.charts import figures, shown_seconds
+from sa_jobqueue.pipeline.report.contents import Contents
 from tests.fixtures.histories import AS_OF, HOSTILE
 from tests.report.contents import filled
 

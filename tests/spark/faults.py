@@ -15,11 +15,11 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter, Wri
 from pyspark.sql.types import StructType
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.operations import bulk
-from sa_jobqueue.spark import writing
-from sa_jobqueue.spark.connections import url_of
-from sa_jobqueue.spark.source import JobQueueSource
-from sa_jobqueue.spark.writing import BatchWriter, Staged, StreamWriter
+from sa_jobqueue.pipeline.operations import bulk
+from sa_jobqueue.pipeline.spark import writing
+from sa_jobqueue.pipeline.spark.connections import url_of
+from sa_jobqueue.pipeline.spark.source import JobQueueSource
+from sa_jobqueue.pipeline.spark.writing import BatchWriter, Staged, StreamWriter
 
 
 class InjectedError(Exception):

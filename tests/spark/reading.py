@@ -11,9 +11,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 from sqlalchemy import make_url
 
-from sa_jobqueue.spark.reading import Reader
-from sa_jobqueue.spark.source import JobQueueSource
-from sa_jobqueue.spark.streaming import StreamReader
+from sa_jobqueue.pipeline.spark.reading import Reader
+from sa_jobqueue.pipeline.spark.source import JobQueueSource
+from sa_jobqueue.pipeline.spark.streaming import StreamReader
 
 
 def reader(url: str, dataset: str, options: dict[str, Any] | None = None, **types: str) -> Reader:

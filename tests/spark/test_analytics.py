@@ -16,14 +16,14 @@ import pytest
 from sqlalchemy import Engine
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.history import DATASETS
+from sa_jobqueue.pipeline.history import DATASETS
 from sa_jobqueue.types import AttemptOutcome
 from tests.fixtures.histories import AS_OF, Rows, at, sample, write_archive, write_database
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from sa_jobqueue.spark.analytics import History
+    from sa_jobqueue.pipeline.spark.analytics import History
 
 
 FAILURES = {"failed", "timed_out", "lost"}
@@ -44,7 +44,7 @@ def archive(rows: Rows, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def history(plainly: SparkSession, archive: Path) -> Iterator[History]:
-    from sa_jobqueue.spark.analytics import History
+    from sa_jobqueue.pipeline.spark.analytics import History
 
     with History.archive(plainly, str(archive)).cached() as cached:
         yield cached
@@ -111,7 +111,7 @@ def times(job: dict[str, Any]) -> dict[str, float | None]:
 
 
 def test_percentiles_match_plain_python(history: History, rows: Rows) -> None:
-    from sa_jobqueue.spark.analytics import latency_percentiles
+    from sa_jobqueue.pipeline.spark.analytics import latency_percentiles
 
     every_job = []
     for job in rows.jobs:
@@ -132,7 +132,7 @@ def test_percentiles_match_plain_python(history: History, rows: Rows) -> None:
 
 
 def test_latencies_are_those_of_the_last_attempt_or_null(history: History, rows: Rows) -> None:
-    from sa_jobqueue.spark.analytics import latencies
+    from sa_jobqueue.pipeline.spark.analytics import latencies
 
     found = collected(latencies(history), "id")
 
@@ -152,7 +152,7 @@ def test_latencies_are_those_of_the_last_attempt_or_null(history: History, rows:
 
 
 def test_throughput_counts_each_event_in_its_hour(history: History, rows: Rows) -> None:
-    from sa_jobqueue.spark.analytics import throughput
+    from sa_jobqueue.pipeline.spark.analytics import throughput
 
     type_of = {job["id"]: job["type_name"] for job in rows.jobs}
     expected: dict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
@@ -173,7 +173,7 @@ def test_throughput_counts_each_event_in_its_hour(history: History, rows: Rows) 
 
 
 def test_retry_rates_count_jobs_that_were_claimed_again_after_a_failure(history: History, rows: Rows) -> None:
-    from sa_jobqueue.spark.analytics import retry_rate
+    from sa_jobqueue.pipeline.spark.analytics import retry_rate
 
     of_job = grouped(rows.attempts, "job_id")
     expected = {}
@@ -200,7 +200,7 @@ def test_retry_rates_count_jobs_that_were_claimed_again_after_a_failure(history:
 
 
 def test_error_groups_are_by_stored_fingerprint_with_the_last_as_example(history: History, rows: Rows) -> None:
-    from sa_jobqueue.spark.analytics import error_groups
+    from sa_jobqueue.pipeline.spark.analytics import error_groups
 
     type_of = {job["id"]: job["type_name"] for job in rows.jobs}
     failed = [attempt for attempt in rows.attempts if attempt["error_fingerprint"]]
@@ -228,7 +228,7 @@ def test_error_groups_are_by_stored_fingerprint_with_the_last_as_example(history
 
 
 def test_dead_letter_ageing_counts_by_age_and_time_to_resolution(history: History, rows: Rows) -> None:
-    from sa_jobqueue.spark.analytics import dead_letter_ageing
+    from sa_jobqueue.pipeline.spark.analytics import dead_letter_ageing
 
     limits = {
         "unresolved_under_1h": 3600,
@@ -256,7 +256,7 @@ def test_dead_letter_ageing_counts_by_age_and_time_to_resolution(history: Histor
 
 @pytest.mark.parametrize("driver_jobs", [0, 1000], ids=["on the cluster", "by the driver"])
 def test_a_diamond_workflow_has_its_critical_path_and_straggler(driver_jobs: int, history: History, rows: Rows) -> None:
-    from sa_jobqueue.spark.analytics import critical_paths, workflows
+    from sa_jobqueue.pipeline.spark.analytics import critical_paths, workflows
 
     ids = rows.ids
     measured = workflows(history, driver_jobs=driver_jobs).cache()
@@ -313,7 +313,7 @@ def test_a_diamond_workflow_has_its_critical_path_and_straggler(driver_jobs: int
 
 
 def test_busy_workers_are_the_attempt_time_per_hour(history: History, rows: Rows) -> None:
-    from sa_jobqueue.spark.analytics import capacity, workers_needed
+    from sa_jobqueue.pipeline.spark.analytics import capacity, workers_needed
 
     target = timedelta(seconds=2)
     jobs = {job["id"]: job for job in rows.jobs}
@@ -358,8 +358,8 @@ def test_busy_workers_are_the_attempt_time_per_hour(history: History, rows: Rows
 
 
 def test_a_report_runs_few_spark_jobs_and_no_python_udf(plainly: SparkSession, history: History) -> None:
-    from sa_jobqueue.report import collect
-    from sa_jobqueue.spark.analytics import capacity, workflows
+    from sa_jobqueue.pipeline.report import collect
+    from sa_jobqueue.pipeline.spark.analytics import capacity, workflows
 
     context = plainly.sparkContext
     context.setJobGroup("report", "the report of a small history")
@@ -382,7 +382,7 @@ def test_a_report_runs_few_spark_jobs_and_no_python_udf(plainly: SparkSession, h
 def test_live_and_archived_history_are_equal_and_their_union_has_no_duplicates(
     spark: SparkSession, database_url: str, engine: Engine, rows: Rows, history: History
 ) -> None:
-    from sa_jobqueue.spark.analytics import History, latency_percentiles
+    from sa_jobqueue.pipeline.spark.analytics import History, latency_percentiles
 
     write_database(rows, engine)
     live = History.live(spark, database_url)
@@ -422,7 +422,7 @@ def test_filtering_a_history_keeps_what_ended_within_it(history: History, rows: 
 
 
 def test_no_history_has_empty_measures(plainly: SparkSession, tmp_path: Path) -> None:
-    from sa_jobqueue.spark import analytics
+    from sa_jobqueue.pipeline.spark import analytics
 
     with pytest.raises(analytics.NoHistoryError, match="there is no archive at"):
         analytics.History.archive(plainly, str(tmp_path / "nowhere"))
@@ -445,7 +445,7 @@ def test_no_history_has_empty_measures(plainly: SparkSession, tmp_path: Path) ->
 
 
 def test_chain_components_are_equal_on_cluster_and_driver(plainly: SparkSession) -> None:
-    from sa_jobqueue.spark.analytics import chain_components
+    from sa_jobqueue.pipeline.spark.analytics import chain_components
 
     chance = random.Random(4)
     names = [f"{chance.randrange(16**8):08x}" for _ in range(42)]
@@ -471,7 +471,7 @@ def test_chain_components_are_equal_on_cluster_and_driver(plainly: SparkSession)
 
 
 def test_invalid_analytics_arguments_are_refused_by_name(history: History) -> None:
-    from sa_jobqueue.spark import analytics
+    from sa_jobqueue.pipeline.spark import analytics
 
     refused: list[tuple[str, Callable[[], object]]] = [
         ("by: must be different names out of type_name", lambda: analytics.latency_percentiles(history, ["input"])),
@@ -492,7 +492,7 @@ def test_invalid_analytics_arguments_are_refused_by_name(history: History) -> No
 
 
 def test_earlier_days_of_an_archive_are_not_read(plainly: SparkSession, rows: Rows, tmp_path: Path) -> None:
-    from sa_jobqueue.spark.analytics import History
+    from sa_jobqueue.pipeline.spark.analytics import History
 
     write_archive(rows, tmp_path)
     old = tmp_path / "jobs" / "completed_date=2026-01-01"

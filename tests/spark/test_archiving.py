@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Engine, text
 
-from sa_jobqueue.archive import ArchiveError, ArchiveOptions, Progress, Step
-from sa_jobqueue.archive import archive as archive_here
-from sa_jobqueue.history import DATASETS, SCHEMA_VERSION
+from sa_jobqueue.pipeline.archive import ArchiveError, ArchiveOptions, Progress, Step
+from sa_jobqueue.pipeline.archive import archive as archive_here
+from sa_jobqueue.pipeline.history import DATASETS, SCHEMA_VERSION
 from tests.archive.sample_data import chain, chains_in, fill, in_archive, in_tables, states, together
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Killed(BaseException):
 def test_the_spark_archive_equals_the_tables_after_a_crash_in_every_state(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
-    from sa_jobqueue.spark import archive
+    from sa_jobqueue.pipeline.spark import archive
 
     fill(engine)
     before = in_tables(engine)
@@ -66,7 +66,7 @@ def test_the_spark_archive_equals_the_tables_after_a_crash_in_every_state(
 def test_both_archive_engines_share_an_archive_and_resume_each_others_runs(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
-    from sa_jobqueue.spark import archive
+    from sa_jobqueue.pipeline.spark import archive
 
     fill(engine)
     before = in_tables(engine)
@@ -98,7 +98,7 @@ def test_both_archive_engines_share_an_archive_and_resume_each_others_runs(
 def test_rows_that_spark_cannot_write_stay_in_the_tables(
     spark: SparkSession, engine: Engine, database_url: str, tmp_path: Path
 ) -> None:
-    from sa_jobqueue.spark import archive
+    from sa_jobqueue.pipeline.spark import archive
 
     fill(engine)
     before = in_tables(engine)

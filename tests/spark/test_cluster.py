@@ -56,7 +56,7 @@ import os, time
 from pathlib import Path
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from sa_jobqueue.spark import enqueue, register
+from sa_jobqueue.pipeline.spark import enqueue, register
 from shipped import effect
 
 spark = SparkSession.builder.getOrCreate()
@@ -83,7 +83,7 @@ WORK = """
 import sys
 from datetime import timedelta
 from pyspark.sql import SparkSession
-from sa_jobqueue.spark import run_workers
+from sa_jobqueue.pipeline.spark import run_workers
 
 remote, folder = sys.argv[1:]
 sys.path.insert(0, folder)
@@ -125,8 +125,8 @@ def test_the_library_works_when_imported_from_a_zip_archive(tmp_path: Path, data
     archive = zipped(tmp_path)
     (tmp_path / "shipped.py").write_text(APPLICATION)
     program = (
-        "import pyarrow as pa, sys; from sa_jobqueue.spark.options import read_options, OPTIONS, Use;"
-        "from sa_jobqueue.spark import writing; from pyspark.sql.types import StructType;"
+        "import pyarrow as pa, sys; from sa_jobqueue.pipeline.spark.options import read_options, OPTIONS, Use;"
+        "from sa_jobqueue.pipeline.spark import writing; from pyspark.sql.types import StructType;"
         "options = read_options({'app': 'shipped:jobs', 'type': 'effect', 'writeId': 'w'}, use=Use.WRITE,"
         " known=(*OPTIONS, *writing.OPTIONS));"
         "writer = writing.batch_writer(StructType().add('input', 'string'), options, overwrite=False);"
@@ -136,7 +136,7 @@ def test_the_library_works_when_imported_from_a_zip_archive(tmp_path: Path, data
     command = [str(bare_python(tmp_path)), "-c", program]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == str(archive / "sa_jobqueue/spark/writing.py")
+    assert done.stdout.strip() == str(archive / "sa_jobqueue/pipeline/spark/writing.py")
     with engine.connect() as connection:
         assert connection.execute(text("SELECT type_name, input FROM job")).all() == [("effect", 5)]
 
@@ -147,7 +147,7 @@ class Cluster:
     def __init__(self, folder: Path, database_url: str) -> None:
         import pyspark
 
-        from sa_jobqueue.spark import java_home
+        from sa_jobqueue.pipeline.spark import java_home
 
         self.folder = folder
         self.gate = folder / "gate"
@@ -289,7 +289,7 @@ def free_port() -> int:
 def cluster(tmp_path: Path, database_url: str) -> Iterator[Cluster]:
     """Start a cluster with the library and an application in its folder. Skips where no Java can be found."""
     needs("grpc")
-    from sa_jobqueue.spark import JavaNotFoundError, java_home
+    from sa_jobqueue.pipeline.spark import JavaNotFoundError, java_home
 
     try:
         java_home()

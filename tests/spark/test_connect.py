@@ -27,7 +27,7 @@ import sys
 from datetime import timedelta
 from pyspark.sql import SparkSession
 from pyspark.sql.connect.session import SparkSession as ConnectSession
-from sa_jobqueue.spark import REDACTION, enqueue, run_workers
+from sa_jobqueue.pipeline.spark import REDACTION, enqueue, run_workers
 from tests.spark.workers_app import effect
 
 remote, url, shown_url, folder = sys.argv[1:]
@@ -78,8 +78,8 @@ SHIPPING = """
 import sys
 from datetime import timedelta
 from pyspark.sql import SparkSession
-from sa_jobqueue.spark import run_workers
-from sa_jobqueue.spark.errors import WorkersFailedError
+from sa_jobqueue.pipeline.spark import run_workers
+from sa_jobqueue.pipeline.spark.errors import WorkersFailedError
 
 remote, url, folder = sys.argv[1:]
 sys.path.insert(0, folder)

@@ -22,9 +22,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from sqlalchemy import Engine, text
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.spark import enqueue, written
-from sa_jobqueue.spark.columns import InvalidColumnError
-from sa_jobqueue.spark.writing import WriteError
+from sa_jobqueue.pipeline.spark import enqueue, written
+from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
+from sa_jobqueue.pipeline.spark.writing import WriteError
 from tests.fixtures.parts import needs
 from tests.fixtures.tallies import show_row
 from tests.fixtures.variants import variants

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.spark.analytics.capacity import workers_needed
-from sa_jobqueue.spark.analytics.graphs import Node, components, shape_of
+from sa_jobqueue.pipeline.spark.analytics.capacity import workers_needed
+from sa_jobqueue.pipeline.spark.analytics.graphs import Node, components, shape_of
 from tests.fixtures.histories import at
 
 

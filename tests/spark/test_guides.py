@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import Engine
 
-from sa_jobqueue.archive import archive
+from sa_jobqueue.pipeline.archive import archive
 from tests.archive.sample_data import fill
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def code_of(page: Path) -> ast.Module:
 def test_each_example_of_the_analytics_guide_runs(
     plainly: SparkSession, engine: Engine, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sa_jobqueue.spark import analytics
-    from sa_jobqueue.spark.analytics.history import CachedHistory
+    from sa_jobqueue.pipeline.spark import analytics
+    from sa_jobqueue.pipeline.spark.analytics.history import CachedHistory
 
     fill(engine)
     archive(engine, tmp_path / "archive", before=timedelta(days=30))

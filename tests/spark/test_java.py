@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sa_jobqueue.spark import JavaNotFoundError, java, java_home
+from sa_jobqueue.pipeline.spark import JavaNotFoundError, java, java_home
 from tests.fixtures.parts import needs
 
 SESSION = """
 import os, sys
 from pyspark.sql import SparkSession
-from sa_jobqueue.spark import java_home
+from sa_jobqueue.pipeline.spark import java_home
 home = java_home()
 os.environ["JAVA_HOME"] = str(home)
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")

@@ -122,7 +122,7 @@ def test_dagster_enqueues_a_partition_once_and_a_sensor_waits_for_its_jobs(
 def test_airflow_enqueues_a_day_waits_for_its_jobs_and_fails_when_some_died(
     folder: Path, engine: Engine, database_url: str
 ) -> None:
-    from sa_jobqueue.spark import java_home
+    from sa_jobqueue.pipeline.spark import java_home
 
     home, dags = folder / "airflow", folder / "dags"
     dags.mkdir()

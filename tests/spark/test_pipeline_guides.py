@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import JobStatus
-from sa_jobqueue.spark.progress import WorkersEnd
+from sa_jobqueue.pipeline.spark.progress import WorkersEnd
 from tests.fixtures.jobs import Jobs
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.spark import enqueue
-from sa_jobqueue.spark.progress import counted_tasks
+from sa_jobqueue.pipeline.spark import enqueue
+from sa_jobqueue.pipeline.spark.progress import counted_tasks
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.spark.writing import count
 

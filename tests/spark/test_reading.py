@@ -19,11 +19,11 @@ from sqlalchemy import Engine, text
 from sa_jobqueue import JobStatus
 from sa_jobqueue.db import copy as copying
 from sa_jobqueue.errors import InvalidOptionError, SchemaError
-from sa_jobqueue.history import DATASETS, Kind
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.spark import ReadError
-from sa_jobqueue.spark.connections import connect, model_of, sanitised
-from sa_jobqueue.spark.source import JobQueueSource
+from sa_jobqueue.pipeline.history import DATASETS, Kind
+from sa_jobqueue.pipeline.spark import ReadError
+from sa_jobqueue.pipeline.spark.connections import connect, model_of, sanitised
+from sa_jobqueue.pipeline.spark.source import JobQueueSource
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import wait_until

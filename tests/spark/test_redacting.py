@@ -24,7 +24,7 @@ TYPES = ("charge", "charges", "pay.out", "payXout", "charge\n", "mail", None)
 
 @pytest.mark.parametrize("patterns", ["charge,pay.*", "*", ""])
 def test_redacted_rows_match_the_command_line(plainly: SparkSession, patterns: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sa_jobqueue.spark import redacted
+    from sa_jobqueue.pipeline.spark import redacted
 
     monkeypatch.setenv(VARIABLE, patterns)
     error = json.dumps({"type": "Declined", "message": CARD, "traceback": CARD, "log": [CARD]})

@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import create_engine, make_url
 
 from sa_jobqueue import Job
-from sa_jobqueue.spark import ReadError, stream_lag
-from sa_jobqueue.spark.offsets import Offset
+from sa_jobqueue.pipeline.spark import ReadError, stream_lag
+from sa_jobqueue.pipeline.spark.offsets import Offset
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from tests.spark.reading import ALL, batches, numbers, read, stream, write

@@ -32,9 +32,9 @@ from pyspark.sql.types import (
 )
 
 from sa_jobqueue import JobQueue
+from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
+from sa_jobqueue.pipeline.spark.sampling import check_payload
 from sa_jobqueue.registry.job_types import JobType
-from sa_jobqueue.spark.columns import InvalidColumnError
-from sa_jobqueue.spark.sampling import check_payload
 
 TEXT, INT = StringType(), IntegerType()
 

@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from sqlalchemy import Engine, make_url
 
-import sa_jobqueue.spark
+import sa_jobqueue.pipeline.spark
 from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
-from sa_jobqueue.spark import stream_lag
-from sa_jobqueue.spark.connections import connect
-from sa_jobqueue.spark.options import OPTIONS, Secret, Use, read_options
-from sa_jobqueue.spark.source import JobQueueSource
+from sa_jobqueue.pipeline.spark import stream_lag
+from sa_jobqueue.pipeline.spark.connections import connect
+from sa_jobqueue.pipeline.spark.options import OPTIONS, Secret, Use, read_options
+from sa_jobqueue.pipeline.spark.source import JobQueueSource
 from sa_jobqueue.testing.plugin import MakeDatabase
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.jobs import Jobs
@@ -187,7 +187,7 @@ def test_an_authentication_error_contains_no_password(make_database: MakeDatabas
 
 def test_nothing_needs_a_spark_context() -> None:
     """Spark Connect has none: what asks for it works in classic sessions only."""
-    (folder,) = sa_jobqueue.spark.__path__
+    (folder,) = sa_jobqueue.pipeline.spark.__path__
     names = {"sparkContext", "rdd", "_jvm", "_jdf", "_jsparkSession", "_sc"}
     used = {
         (path.name, node.attr)

@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, cancel_jobs
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.events import JobStarted
-from sa_jobqueue.spark import sessions
-from sa_jobqueue.spark.errors import SparkOnExecutorError
-from sa_jobqueue.spark.sessions import SparkSessions
+from sa_jobqueue.pipeline.spark import sessions
+from sa_jobqueue.pipeline.spark.errors import SparkOnExecutorError
+from sa_jobqueue.pipeline.spark.sessions import SparkSessions
 from sa_jobqueue.types import CancelReason
 from tests.fixtures.attempts import attempt_context
 from tests.fixtures.jobs import Jobs, enqueue

@@ -15,8 +15,8 @@ from sqlalchemy import Engine, text
 from sa_jobqueue import JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.spark import OtherClusterError, ReadError, stream_lag, streaming
-from sa_jobqueue.spark.offsets import Offset, Standing
+from sa_jobqueue.pipeline.spark import OtherClusterError, ReadError, stream_lag, streaming
+from sa_jobqueue.pipeline.spark.offsets import Offset, Standing
 from sa_jobqueue.testing.plugin import MakeDatabase
 from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.database import both_servers

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import JobStatus
-from sa_jobqueue.archive import archive
+from sa_jobqueue.pipeline.archive import archive
 from tests.archive.sample_data import fill
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.parts import needs

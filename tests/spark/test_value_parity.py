@@ -19,12 +19,12 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import enqueue as enqueue_job
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.operations import list_rejected_rows
+from sa_jobqueue.pipeline.operations import list_rejected_rows
+from sa_jobqueue.pipeline.spark import enqueue
+from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
+from sa_jobqueue.pipeline.spark.validation import Checker, Rules
+from sa_jobqueue.pipeline.spark.writing import WriteError
 from sa_jobqueue.registry.codecs import Codecs, opened
-from sa_jobqueue.spark import enqueue
-from sa_jobqueue.spark.columns import InvalidColumnError
-from sa_jobqueue.spark.validation import Checker, Rules
-from sa_jobqueue.spark.writing import WriteError
 from sa_jobqueue.testing import drain
 from tests.spark import parity_app
 from tests.spark.parity_app import Everything, Inner, receive

@@ -20,10 +20,10 @@ from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError
 from sa_jobqueue.events import AttemptLost, JobCancelled, JobCompleted, JobDied, JobRescheduled, JobStarted
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WorkerFilter, check_schema, drain_workers, list_workers
-from sa_jobqueue.spark.errors import WorkersFailedError
-from sa_jobqueue.spark.progress import WorkersEnd, WorkersProgress, WorkersReport, print_lines, show_bar
-from sa_jobqueue.spark.slots import SlotCounts
-from sa_jobqueue.spark.workers import WorkerSet, run_workers
+from sa_jobqueue.pipeline.spark.errors import WorkersFailedError
+from sa_jobqueue.pipeline.spark.progress import WorkersEnd, WorkersProgress, WorkersReport, print_lines, show_bar
+from sa_jobqueue.pipeline.spark.slots import SlotCounts
+from sa_jobqueue.pipeline.spark.workers import WorkerSet, run_workers
 from sa_jobqueue.types import AttemptOutcome, DeadReason
 from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
@@ -239,7 +239,7 @@ def test_worker_start_errors_are_raised_without_secrets(
         session.execute(text("ALTER TABLE job RENAME TO gone"))
         session.commit()
 
-    monkeypatch.setattr("sa_jobqueue.spark.workers.check_schema", check_then_rename)
+    monkeypatch.setattr("sa_jobqueue.pipeline.spark.workers.check_schema", check_then_rename)
     workers.start()
     with pytest.raises(WorkersFailedError, match="SchemaMissingError") as failed:
         workers.wait(WAIT_LIMIT)

@@ -18,7 +18,7 @@ from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobErro
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.operations import cancel_jobs, complete_job
-from sa_jobqueue.operations.bulk import (
+from sa_jobqueue.pipeline.operations.bulk import (
     RepeatedWriteError,
     RowDefaults,
     StagedRowsLostError,
@@ -26,11 +26,11 @@ from sa_jobqueue.operations.bulk import (
     commit_write,
     find_write,
 )
+from sa_jobqueue.pipeline.spark import writing
+from sa_jobqueue.pipeline.spark.connections import connect
+from sa_jobqueue.pipeline.spark.staging import BadRowError, fingerprint_of, new_writer_number
+from sa_jobqueue.pipeline.statements import bulk
 from sa_jobqueue.policies.fairness import ANY_QUEUE
-from sa_jobqueue.spark import writing
-from sa_jobqueue.spark.connections import connect
-from sa_jobqueue.spark.staging import BadRowError, fingerprint_of, new_writer_number
-from sa_jobqueue.statements import bulk
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
@@ -326,7 +326,7 @@ def test_a_commit_broken_by_a_deadlock_or_lost_connection_is_retried_once(
             other.connection().exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
         return result
 
-    monkeypatch.setattr("sa_jobqueue.spark.writing.commit_write", commit_and_break)
+    monkeypatch.setattr("sa_jobqueue.pipeline.spark.writing.commit_write", commit_and_break)
     one.commit([part])
     assert broken == ["deadlock", "connection"]
     assert (count(session), count(session, Job.Write)) == (5, 1)

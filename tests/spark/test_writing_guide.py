@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import Engine, text
 
-from sa_jobqueue.spark.columns import COLUMNS
-from sa_jobqueue.spark.options import WRITING
-from sa_jobqueue.spark.source import KNOWN
+from sa_jobqueue.pipeline.spark.columns import COLUMNS
+from sa_jobqueue.pipeline.spark.options import WRITING
+from sa_jobqueue.pipeline.spark.source import KNOWN
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -26,13 +26,13 @@ from sqlalchemy.orm import DeclarativeBase, Session
 from sa_jobqueue import Job, JobMixin
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
 from sa_jobqueue.ids import uuid7
+from sa_jobqueue.pipeline.spark import written
+from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
+from sa_jobqueue.pipeline.spark.errors import UnknownOptionError
+from sa_jobqueue.pipeline.spark.ids import Ids
+from sa_jobqueue.pipeline.spark.source import JobQueueSource
+from sa_jobqueue.pipeline.spark.staging import BadRowError
 from sa_jobqueue.registry.codecs import opened
-from sa_jobqueue.spark import written
-from sa_jobqueue.spark.columns import InvalidColumnError
-from sa_jobqueue.spark.errors import UnknownOptionError
-from sa_jobqueue.spark.ids import Ids
-from sa_jobqueue.spark.source import JobQueueSource
-from sa_jobqueue.spark.staging import BadRowError
 from sa_jobqueue.testing.plugin import MakeDatabase
 from tests.fixtures.database import both_servers
 from tests.spark import writing_app
@@ -218,7 +218,7 @@ def test_rows_that_only_postgresql_refuses_are_found_by_bisection(
     database_url: str, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if Python took whatever PostgreSQL does not: the row is found all the same, and those around it arrive.
-    monkeypatch.setattr("sa_jobqueue.spark.validation._check_input", lambda text: None)
+    monkeypatch.setattr("sa_jobqueue.pipeline.spark.validation._check_input", lambda text: None)
     rows = [{"input": "{" if place in {0, 7, 8, 31} else str(place)} for place in range(32)]
     result = write(database_url, rows, type="t", mode="PERMISSIVE")
     assert (result.enqueued, result.rejected) == (28, 4)

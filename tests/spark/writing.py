@@ -23,9 +23,9 @@ from sqlalchemy import create_engine, func, select
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job
-from sa_jobqueue.operations.bulk import WriteResult, find_write
-from sa_jobqueue.spark.source import JobQueueSource
-from sa_jobqueue.spark.writing import BatchWriter
+from sa_jobqueue.pipeline.operations.bulk import WriteResult, find_write
+from sa_jobqueue.pipeline.spark.source import JobQueueSource
+from sa_jobqueue.pipeline.spark.writing import BatchWriter
 
 TEXT, INT, LONG, TIME, SECONDS = StringType(), IntegerType(), LongType(), TimestampType(), DoubleType()
 KINDS: dict[str, DataType] = {

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import bulk, writes
+from sa_jobqueue.pipeline.statements import bulk, writes
 from tests.statements.shapes import Case, World
 
 NONE: frozenset[str] = frozenset()

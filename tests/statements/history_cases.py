@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 from sa_jobqueue import Job
-from sa_jobqueue.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.statements import history, schema, watermarks
-from sa_jobqueue.statements.history import Filters
+from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS
+from sa_jobqueue.pipeline.statements import history, watermarks
+from sa_jobqueue.pipeline.statements.history import Filters
+from sa_jobqueue.statements import schema
 from tests.statements.shapes import Case
 
 _DAY = datetime(2026, 1, 31, tzinfo=UTC)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import Engine, text
 
 from sa_jobqueue import Job
-from sa_jobqueue.history import JOBS
-from sa_jobqueue.statements import history
-from sa_jobqueue.statements.history import Filters
+from sa_jobqueue.pipeline.history import JOBS
+from sa_jobqueue.pipeline.statements import history
+from sa_jobqueue.pipeline.statements.history import Filters
 from tests.fixtures.database import both_servers, own_database
 
 TRANSACTIONS = 640

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Job, JobQueue
+from sa_jobqueue.pipeline.spark.sessions import SparkSessions
 from sa_jobqueue.registry import Handler
-from sa_jobqueue.spark.sessions import SparkSessions
 
 jobs = JobQueue()
 

@@ -1,0 +1,138 @@
+"""The functions that applications call: archive, look before, and look into the ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from time import monotonic
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import URL, Row
+from sqlalchemy import Engine as Database
+
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.pipeline.archive import planning
+from sa_jobqueue.pipeline.archive.connection import check_columns, instant, opened
+from sa_jobqueue.pipeline.archive.engines import Engine, PyArrowEngine
+from sa_jobqueue.pipeline.archive.errors import ArchiveError
+from sa_jobqueue.pipeline.archive.locations import Location
+from sa_jobqueue.pipeline.archive.options import ArchiveOptions, ArchivePreview, ArchiveReport, Listener, check_before
+from sa_jobqueue.pipeline.archive.runs import Archiver
+from sa_jobqueue.pipeline.statements import archiving
+from sa_jobqueue.types import ArchiveState
+
+_EVERYTHING = 2**62
+
+
+def archive(
+    database: Database | URL | str,
+    path: str | os.PathLike[str],
+    *,
+    before: timedelta | datetime,
+    model: type[JobMixin[Any]] = Job,
+    engine: Engine | None = None,
+    options: ArchiveOptions | None = None,
+    on_progress: Listener | None = None,
+) -> ArchiveReport:
+    """Move chains that ended before a time from the tables to Parquet files; return what was done.
+
+    A chain stays if a job of a chain that stays waits or waited for it, if it has waiters, and, unless
+    `options.include_dead`, if it has an unresolved dead letter. If the archiver is killed, the next call with the same path
+    continues: no row is lost, or left in both places.
+
+    `database`: an Engine, or the URL of the database; it uses one connection.
+    `path`: a folder, or a URI of a file system that pyarrow has. One set of tables archives to one path.
+    `before`: an age, or an aware instant that is not in the future, by the database's clock.
+    `engine`: writes the files; by default pyarrow in this process.
+    `options`: those of `ArchiveOptions`.
+    `on_progress`: called after each step; an exception stops the archiver.
+    Changes: deletes rows of `job`, `job_attempt`, `job_blocker` and `dead_letter`.
+    Locks: an advisory lock; rows for as long as a batch of `options.delete_batch_size` takes.
+    Raises: InvalidOptionError, DatabaseUnavailableError, SchemaError and UnarchivedColumnsError before anything is done;
+    ArchiveBusyError; ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was
+    or in the archive.
+    """
+    check_before(before)
+    location = Location.of(path)
+    given = options or ArchiveOptions()
+    with opened(database, model, given) as connection:
+        check_columns(connection, model)
+        archiver = Archiver(
+            connection, model, location, engine=engine or PyArrowEngine(), options=given, listener=on_progress
+        )
+        return archiver.archive(instant(connection, before))
+
+
+def preview(
+    database: Database | URL | str,
+    *,
+    before: timedelta | datetime,
+    model: type[JobMixin[Any]] = Job,
+    options: ArchiveOptions | None = None,
+) -> ArchivePreview:
+    """Return what `archive` would move now, by type and month, and what would be held back. Writes nothing.
+
+    `database`, `before`, `options`: as in `archive`.
+    Cost: walks all jobs once.
+    Raises: InvalidOptionError, DatabaseUnavailableError, SchemaError, UnarchivedColumnsError.
+    """
+    check_before(before)
+    begun = monotonic()
+    given = options or ArchiveOptions()
+    with opened(database, model, given, alone=False) as connection:
+        check_columns(connection, model)
+        cutoff = instant(connection, before)
+        choice = planning.choose(connection, model, given, cutoff=cutoff, room=_EVERYTHING)
+        found = planning.months(connection, model)
+    return ArchivePreview(
+        cutoff=cutoff,
+        chains=choice.chains,
+        jobs=sum(one.jobs for one in found),
+        months=found,
+        held=choice.held,
+        held_by=choice.held_by,
+        seconds=monotonic() - begun,
+    )
+
+
+def archive_runs(
+    database: Database | URL | str, *, model: type[JobMixin[Any]] = Job, limit: int = 100
+) -> Sequence[Row[Any]]:
+    """Return the latest runs of the ledger, oldest first, each with the columns of `archive_run`.
+
+    `database`: as in `archive`. `limit`: maximum number of runs.
+    Raises: DatabaseUnavailableError, SchemaError.
+    """
+    with opened(database, model, ArchiveOptions(), alone=False) as connection, connection.begin():
+        return connection.execute(archiving.runs(model, unfinished=False), {"limit": limit}).all()
+
+
+def abandon_run(database: Database | URL | str, run_id: UUID, *, model: type[JobMixin[Any]] = Job) -> None:
+    """Give up an archive run that has only been planned, so that you can archive to another place.
+
+    Its chains stay in the tables.
+    `database`: as in `archive`.
+    `run_id`: as `archive_runs` lists it.
+    Changes: deletes the run, and its unfinished files if their location can still be used.
+    Locks: the advisory lock of the archive.
+    Raises: ArchiveError if there is no such run, or if it is past the state `planned`; ArchiveBusyError;
+    DatabaseUnavailableError, SchemaError.
+    """
+    with opened(database, model, ArchiveOptions()) as connection:
+        with connection.begin():
+            unfinished = connection.execute(archiving.runs(model, unfinished=True), {"limit": 100}).all()
+        row = next((row for row in unfinished if row.id == run_id), None)
+        if row is None:
+            raise ArchiveError(f"no unfinished run has the id {run_id}; nothing was changed")
+        if row.state != ArchiveState.PLANNED:
+            raise ArchiveError(f"run {run_id} is {row.state}: archive to {row.path} to finish it; nothing was changed")
+        with suppress(OSError):  # an ArchivePathError is one
+            location = Location.of(row.path)
+            with location.usable():
+                location.discard(run_id)
+        with connection.begin():
+            connection.execute(archiving.forget_chains(model), {"run_id": run_id})
+            connection.execute(archiving.forget_run(model), {"run_id": run_id})

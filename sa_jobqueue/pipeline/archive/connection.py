@@ -1,0 +1,110 @@
+"""The archiver's one connection: bounded, and holding the lock that makes it the only one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, Engine, inspect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.db.connections import unavailable
+from sa_jobqueue.db.session_settings import own_engine
+from sa_jobqueue.db.urls import for_psycopg, read_url
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.errors.drivers import diagnose
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations import check_schema
+from sa_jobqueue.pipeline.archive.errors import ArchiveBusyError, UnarchivedColumnsError
+from sa_jobqueue.pipeline.archive.options import ArchiveOptions
+from sa_jobqueue.pipeline.statements import archiving
+
+_LOCKED: Final = "55P03"
+
+
+@contextmanager
+def opened(
+    database: Engine | URL | str, model: type[JobMixin[Any]], options: ArchiveOptions, *, alone: bool = True
+) -> Iterator[Connection]:
+    """Connect, apart from every pool; `alone` with the lock on the queue's archive, which goes with the connection.
+
+    Raises: DatabaseUnavailableError, SchemaError, UnsupportedServerError; ArchiveBusyError when another archiver has it for
+    longer than `options.lock_timeout`.
+    """
+    engine = _engine(database)
+    try:
+        connection = engine.connect()
+    except DBAPIError as error:
+        raise unavailable(error, engine.url) from error
+    with connection:
+        connection.execution_options(isolation_level="READ COMMITTED")
+        driver: Any = connection.connection.driver_connection
+        # Nothing is prepared: a plan that knows its arrays looks them up by hash, and its ranges in statistics.
+        driver.prepare_threshold = None
+        connection.detach()  # what is set here must not come back to anybody from a pool
+        with Session(connection) as session:
+            check_schema(session, model=model)
+        connection.rollback()
+        bounded(connection, options, guarded=True)
+        if alone:
+            try:
+                with connection.begin():
+                    connection.execute(archiving.lock(model))
+            except DBAPIError as error:
+                if diagnose(error).sqlstate != _LOCKED:
+                    raise
+                raise ArchiveBusyError() from error
+        yield connection
+
+
+def bounded(connection: Connection, options: ArchiveOptions, *, guarded: bool) -> None:
+    """Set how long things may take, and, where `guarded`, that plans go by indexes."""
+    timeouts = {"statement_timeout": options.statement_timeout, "lock_timeout": options.lock_timeout}
+    with connection.begin():
+        connection.execute(archiving.settings(**timeouts, guarded=guarded))
+
+
+def check_columns(connection: Connection, model: type[JobMixin[Any]]) -> None:
+    """Check that the archive keeps every column of the tables whose rows it deletes.
+
+    It keeps the columns of the job table that `model` maps, and those of the other tables that the library has.
+    Raises: UnarchivedColumnsError.
+    """
+    kept: tuple[tuple[Any, Any, str], ...] = (
+        (model, model, "map them on the model, and pass --app MODULE:ATTRIBUTE (in Python, model=)"),
+        *(
+            (getattr(model, name), getattr(Job, name), "copy them elsewhere and drop them")
+            for name in ("Attempt", "DeadLetter", "Blocker")
+        ),
+    )
+    with connection.begin():
+        inspector = inspect(connection)
+        for mapped, known, cure in kept:
+            table = mapped.__table__
+            there = {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
+            if lost := sorted(there - {column.name for column in known.__table__.columns}):
+                raise UnarchivedColumnsError(table.name, lost, cure)
+
+
+def instant(connection: Connection, before: timedelta | datetime) -> datetime:
+    """Return the instant that is meant; an age counts from the database's present."""
+    age = before if isinstance(before, timedelta) else timedelta(0)
+    with connection.begin():
+        row = connection.execute(archiving.cutoff(), {"age": age}).one()
+    if isinstance(before, datetime) and before > row.now:
+        raise InvalidOptionError("before", f"must not lie in the future, which {before.isoformat()} does")
+    found: datetime = row.cutoff if isinstance(before, timedelta) else before
+    return found
+
+
+def _engine(database: Engine | URL | str) -> Engine:
+    if isinstance(database, Engine) and database.dialect.driver == "psycopg" and not database.dialect.is_async:
+        return database
+    if isinstance(database, str):
+        url = read_url(database)
+    else:
+        url = for_psycopg(database if isinstance(database, URL) else database.url)
+    return own_engine(url)

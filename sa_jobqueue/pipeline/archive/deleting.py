@@ -1,0 +1,140 @@
+"""Deletion of archived chains, if the rows in the tables are exactly those in the archive's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from sa_jobqueue.db.splitting import is_of_a_row, sqlstate, summary
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.pipeline.archive.verifying import Contents
+from sa_jobqueue.pipeline.statements import archived
+from sa_jobqueue.statements import deletion, quarantine
+from sa_jobqueue.types import RefusedWrite
+
+_LOCKED_OUT: Final = frozenset({"40P01", "55P03"})
+"""A deadlock, or a lock not given in time."""
+_REFERRED_TO: Final = "23503"
+_SHOWN: Final = timedelta(days=1)
+"""Time for which a chain that could not be deleted is listed. The next archiver run tries again."""
+
+
+def delete_archived(
+    connection: Connection,
+    model: type[JobMixin[Any]],
+    run_id: UUID,
+    contents: Contents,
+    *,
+    delete_batch_size: int,
+    on_progress: Callable[[int], None],
+) -> int:
+    """Delete the chains of a run that are as its files have them, a batch a transaction; return how many went.
+
+    Younger chains first: they mostly wait for older ones. What is still referred to, or locked elsewhere, is
+    tried again until no more can be deleted.
+    `on_progress`: called after each commit, with the number of jobs that are gone.
+    Locks: in each transaction the chains' jobs and dead letters, roots first, each kind by id.
+    """
+    rows = connection.execute(archived.remaining(model), {"run_id": run_id}).all()
+    connection.rollback()
+    left = [chain_id for chain_id, _ in rows if str(chain_id) in contents.chains]
+    deleted = 0
+    while left:
+        stay: list[Any] = []
+        for batch in _batches(left, contents, delete_batch_size):
+            removed = _delete_batch(connection, model, run_id, batch, contents)
+            stay += [chain_id for chain_id in batch if chain_id not in removed]
+            deleted += len(removed)
+            on_progress(sum(contents.chains[str(chain_id)].jobs for chain_id in removed))
+        if len(stay) == len(left):
+            break
+        left = stay
+    return deleted
+
+
+def _batches(chain_ids: Sequence[Any], contents: Contents, delete_batch_size: int) -> Iterator[list[Any]]:
+    batch: list[Any] = []
+    jobs = 0
+    for chain_id in chain_ids:
+        length = contents.chains[str(chain_id)].jobs
+        if batch and jobs + length > delete_batch_size:
+            yield batch
+            batch, jobs = [], 0
+        batch.append(chain_id)
+        jobs += length
+    if batch:
+        yield batch
+
+
+def _delete_batch(
+    connection: Connection, model: type[JobMixin[Any]], run_id: UUID, chain_ids: list[Any], contents: Contents
+) -> set[Any]:
+    """Delete what of a batch may go; a chain that cannot be deleted, or that an application's table refers to, stays."""
+    refused: DBAPIError | None = None
+    try:
+        with connection.begin():
+            return _delete_unchanged(connection, model, run_id, chain_ids, contents)
+    except IntegrityError as error:
+        refused = None if sqlstate(error) == _REFERRED_TO else error
+    except DBAPIError as error:
+        if sqlstate(error) not in _LOCKED_OUT:
+            if not is_of_a_row(error):
+                raise
+            refused = error
+    if len(chain_ids) == 1:
+        if refused is not None:
+            _record(connection, model, chain_ids[0], refused)
+        return set()
+    middle = len(chain_ids) // 2
+    halves = (chain_ids[:middle], chain_ids[middle:])
+    return set().union(*(_delete_batch(connection, model, run_id, half, contents) for half in halves))
+
+
+def _delete_unchanged(
+    connection: Connection, model: type[JobMixin[Any]], run_id: UUID, chain_ids: list[Any], contents: Contents
+) -> set[Any]:
+    jobs: dict[Any, list[Any]] = {}
+    for root_id in connection.scalars(archived.lock_ended_roots(model), {"ids": chain_ids}):
+        jobs[root_id] = [root_id]
+    # In statements of their own, later than the locks: each sees all that was committed before the locks were had, and
+    # nothing can be added to these chains any more.
+    for row in connection.execute(deletion.lock_others(model), {"ids": list(jobs)}):
+        jobs[row.chain_id].append(row.id)
+    unchanged = {chain_id: ids for chain_id, ids in jobs.items() if len(ids) == contents.chains[str(chain_id)].jobs}
+    connection.execute(archived.lock_dead_letters(model), {"job_ids": _all(unchanged.values())})
+    to_delete = set()
+    for row in connection.execute(archived.fingerprints(model), {"ids": list(unchanged)}):
+        in_files = contents.chains[str(row.chain_id)]
+        if (row.rows, int(row.checksum)) == (in_files.rows, in_files.checksum):
+            to_delete.add(row.chain_id)
+    while to_delete:
+        referred = set(connection.scalars(deletion.referred_to(model), {"ids": list(to_delete)}))
+        if not referred:
+            break
+        to_delete -= referred
+    if not to_delete:
+        return to_delete
+    given = {"job_ids": _all(unchanged[chain_id] for chain_id in to_delete)}
+    connection.execute(deletion.delete_edges(model), given)
+    connection.execute(deletion.delete_attempts(model), given)
+    connection.execute(archived.delete_dead_letters(model), given)
+    connection.execute(archived.delete_jobs(model), given)
+    connection.execute(archived.forget(model), {"run_id": run_id, "ids": list(to_delete)})
+    written = {"statement": RefusedWrite.ARCHIVE.value, "subjects": [str(chain_id) for chain_id in to_delete]}
+    connection.execute(quarantine.drop(model), written)
+    return to_delete
+
+
+def _record(connection: Connection, model: type[JobMixin[Any]], chain_id: Any, error: DBAPIError) -> None:
+    given = {"subject": str(chain_id), "statement": RefusedWrite.ARCHIVE.value, "sqlstate": sqlstate(error)}
+    with connection.begin():
+        connection.execute(quarantine.put(model), given | {"error": summary(error), "worker_id": None, "pause": _SHOWN})
+
+
+def _all(lists: Any) -> list[Any]:
+    return [one for some in lists for one in some]

@@ -1,0 +1,159 @@
+"""The archive's place: where files lie before and after they are seen, and moving them so that a crash loses none.
+
+    PATH/_run=<id>/jobs/completed_date=2026-01-31/<file>     a run's files until they are verified
+    PATH/jobs/completed_date=2026-01-31/run=<id>/<file>      and after that
+
+Readers of Parquet folders pass over names that begin with an underscore.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pyarrow as pa
+from pyarrow import fs
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.pipeline.archive.arrow import DAY
+from sa_jobqueue.pipeline.archive.errors import ArchivePathError
+from sa_jobqueue.pipeline.history import DATASETS, Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """One file of a run."""
+
+    dataset: Dataset
+    day: str
+    path: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A folder of the local file system, or of one that pyarrow has: `s3://bucket/archive`, `gs://`, `hdfs://`."""
+
+    name: str
+    """Path as stored in the ledger."""
+    files: Any
+    """A `pyarrow.fs.FileSystem`."""
+    root: str
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> Location:
+        """Read a path or URI. Raises: InvalidOptionError."""
+        text = os.fspath(path)
+        if not text:
+            raise InvalidOptionError("path", "must be a folder or a URI such as s3://bucket/archive")
+        if "://" in text and not text.startswith("file://"):
+            try:
+                system, root = fs.FileSystem.from_uri(text)
+            except (pa.ArrowInvalid, OSError) as error:
+                raise InvalidOptionError("path", f"is not a URI that pyarrow can open: {error}") from error
+            return cls(text.rstrip("/"), system, root.rstrip("/"))
+        root = str(Path(text.removeprefix("file://")).expanduser().absolute())
+        return cls(root, fs.LocalFileSystem(), root)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether files can be synchronised with the disk."""
+        return isinstance(self.files, fs.LocalFileSystem)
+
+    @contextmanager
+    def usable(self) -> Iterator[None]:
+        """Turn what the file system refuses into our error."""
+        try:
+            yield
+        except ArchivePathError:
+            raise
+        except OSError as error:
+            raise ArchivePathError(self.name, str(error)) from error
+
+    def check(self) -> None:
+        """Make the folder, and write and remove a file in it. Raises: ArchivePathError."""
+        probe = f"{self.root}/_probe-{uuid4()}"
+        with self.usable():
+            self.files.create_dir(self.root, recursive=True)
+            with self.files.open_output_stream(probe) as stream:
+                stream.write(b"sa_jobqueue")
+            self.files.delete_file(probe)
+
+    def hidden(self, run_id: UUID) -> str:
+        """Return the folder of a run until its files are verified."""
+        return f"{self.root}/_run={run_id}"
+
+    def hidden_folder(self, run_id: UUID, dataset: Dataset, day: str) -> str:
+        """Return the folder of one day of a dataset, until then."""
+        return f"{self.hidden(run_id)}/{dataset.name}/{DAY}={day}"
+
+    def shown_folder(self, run_id: UUID, dataset: Dataset, day: str) -> str:
+        """Return the same after that."""
+        return f"{self.root}/{dataset.name}/{DAY}={day}/run={run_id}"
+
+    def hidden_files(self, run_id: UUID) -> list[File]:
+        """Return the files of a run that are not to be seen yet, sorted."""
+        found = []
+        for dataset in DATASETS.values():
+            for day, folder in self._days(f"{self.hidden(run_id)}/{dataset.name}"):
+                found += [File(dataset, day, one.path, one.size) for one in self._list(folder)]
+        return found
+
+    def shown_files(self, run_id: UUID) -> list[File]:
+        """Return the files of a run that readers see, sorted. Looks into one folder a day, not into other runs."""
+        found = []
+        for dataset in DATASETS.values():
+            for day, _ in self._days(f"{self.root}/{dataset.name}"):
+                folder = self.shown_folder(run_id, dataset, day)
+                found += [File(dataset, day, one.path, one.size) for one in self._list(folder)]
+        return found
+
+    def show(self, run_id: UUID, file: File) -> None:
+        """Move one file to where readers see it."""
+        folder = self.shown_folder(run_id, file.dataset, file.day)
+        self.files.create_dir(folder, recursive=True)
+        self.files.move(file.path, f"{folder}/{file.path.rpartition('/')[2]}")
+        self.sync_folders(folder)
+
+    def discard(self, run_id: UUID) -> None:
+        """Delete the hidden folder of a run with all that is in it."""
+        hidden = self.hidden(run_id)
+        if self.files.get_file_info(hidden).type != fs.FileType.NotFound:
+            self.files.delete_dir(hidden)
+
+    def sync(self, path: str) -> None:
+        """Wait until a file's content is on the disk. Does nothing if the location is not a local disk."""
+        if self.is_local:
+            _fsync(path)
+
+    def sync_folders(self, folder: str) -> None:
+        """Wait until the names in a folder, and in those around it up to the archive's, are on the disk."""
+        if self.is_local:
+            one = Path(folder)
+            while one != Path(self.root).parent:
+                _fsync(one)
+                one = one.parent
+
+    def _days(self, folder: str) -> Iterator[tuple[str, str]]:
+        for found in self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True)):
+            name, _, day = found.base_name.partition("=")
+            if found.type == fs.FileType.Directory and name == DAY:
+                yield day, found.path
+
+    def _list(self, folder: str) -> list[Any]:
+        listed = self.files.get_file_info(fs.FileSelector(folder, allow_not_found=True))
+        shown = (one for one in listed if one.type == fs.FileType.File and one.base_name[0] not in "._")
+        return sorted(shown, key=lambda one: str(one.path))
+
+
+def _fsync(path: str | Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(number)
+    finally:
+        os.close(number)

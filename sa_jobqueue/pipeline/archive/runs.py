@@ -1,0 +1,247 @@
+"""The archiver: completes unfinished runs, then starts new ones until nothing is left to archive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from time import monotonic
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from sa_jobqueue.ids import uuid7
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.pipeline.archive import deleting, planning, retained
+from sa_jobqueue.pipeline.archive.engines import Engine, Task
+from sa_jobqueue.pipeline.archive.errors import ArchiveElsewhereError, ArchiveError
+from sa_jobqueue.pipeline.archive.locations import File, Location
+from sa_jobqueue.pipeline.archive.options import ArchiveOptions, ArchiveReport, Held, Listener, Progress, Step
+from sa_jobqueue.pipeline.archive.verifying import Contents, verify
+from sa_jobqueue.pipeline.history import DATASETS
+from sa_jobqueue.pipeline.statements import archived, archiving
+from sa_jobqueue.types import ArchiveState
+
+_UNFINISHED: Final = 100
+_COUNTED: Final = ("chains", "jobs", "attempts", "dead_letters", "blockers", "files", "bytes", "retained")
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run, as far as it has come."""
+
+    id: UUID
+    state: ArchiveState
+    counts: dict[str, int]
+    """Number of chains and of rows of each dataset in its files, as in the ledger."""
+    parts: int = 0
+    jobs: int = 0
+    files: list[File] | None = None
+    """Files that this process has verified. Later files, written by a task that outlived its driver, are not published."""
+    contents: Contents | None = None
+    """Contents that this process has read back from its files. Nothing is deleted without them."""
+
+
+class Archiver:
+    """Moves finished chains from the tables of one queue to one place, on a connection that no other archiver has."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        model: type[JobMixin[Any]],
+        location: Location,
+        *,
+        engine: Engine,
+        options: ArchiveOptions,
+        listener: Listener | None,
+    ) -> None:
+        self._connection = connection
+        self._model = model
+        self._location = location
+        self._engine = engine
+        self._options = options
+        self._listener = listener
+        self._totals = dict.fromkeys(_COUNTED, 0)
+
+    def archive(self, cutoff: datetime) -> ArchiveReport:
+        """Archive what ended before `cutoff`. A chain that waits for its turn behind another is looked at again."""
+        begun = monotonic()
+        self._location.check()
+        resumed = self.resume_runs()
+        runs = held = 0
+        held_by: tuple[Held, ...] = ()
+        while True:
+            moved = held = 0
+            held_by = ()
+            after, is_last = None, False
+            while not is_last and runs != self._options.max_runs:
+                choice = self._choose(cutoff, after)
+                after, is_last = choice.after, choice.is_last
+                held, held_by = held + choice.held, held_by or choice.held_by
+                if choice.chains:
+                    runs += 1
+                    moved += self._finish(self._plan(cutoff, choice.jobs))
+            # What was held by chains of a later run may go now that those are gone.
+            if not held or not moved or runs == self._options.max_runs:
+                break
+        return ArchiveReport(
+            path=self._location.name,
+            engine=self._engine.name,
+            cutoff=cutoff,
+            runs=runs,
+            resumed=resumed,
+            held=held,
+            held_by=held_by,
+            seconds=monotonic() - begun,
+            **self._totals,
+        )
+
+    def resume_runs(self) -> int:
+        """Bring the runs to their end that others began; return how many.
+
+        If its files were not verified, it is restarted: its files and its plan are deleted; its chains were never touched.
+            Raises: ArchiveElsewhereError for one of another place.
+        """
+        with self._connection.begin():
+            found = self._connection.execute(archiving.runs(self._model, unfinished=True), {"limit": _UNFINISHED}).all()
+        for row in found:
+            if row.path != self._location.name:
+                raise ArchiveElsewhereError(row.id, row.path, self._location.name)
+        for row in found:
+            run = _Run(
+                row.id, ArchiveState(row.state), {"chains": row.chains} | {name: getattr(row, name) for name in DATASETS}
+            )
+            if run.state is ArchiveState.PLANNED:
+                self._abandon(run)
+            else:
+                self._finish(run)
+        return len(found)
+
+    def _choose(self, cutoff: datetime, after: Any) -> planning.Choice:
+        room = self._options.max_jobs
+        return planning.choose(self._connection, self._model, self._options, cutoff=cutoff, after=after, room=room)
+
+    def _plan(self, cutoff: datetime, jobs: int) -> _Run:
+        run_id = uuid7()
+        parts, chains = planning.add_chains(
+            self._connection,
+            self._model,
+            run_id,
+            read_batch_size=self._options.read_batch_size,
+            path=self._location.name,
+            engine=self._engine.name,
+            cutoff=cutoff,
+        )
+        run = _Run(run_id, ArchiveState.PLANNED, {"chains": chains}, parts, jobs)
+        self._report(run, Step.PLANNED)
+        return run
+
+    def _abandon(self, run: _Run) -> None:
+        with self._location.usable():
+            self._location.discard(run.id)
+        self._report(run, Step.ABANDONED_FILES)
+        with self._connection.begin():
+            self._connection.execute(archiving.forget_chains(self._model), {"run_id": run.id})
+            self._connection.execute(archiving.forget_run(self._model), {"run_id": run.id})
+        self._report(run, Step.ABANDONED)
+
+    def _finish(self, run: _Run) -> int:
+        """Complete a run from its current state; return the number of chains it moved."""
+        with self._location.usable():
+            if run.state is ArchiveState.PLANNED:
+                self._write(run)
+            if run.state is ArchiveState.WRITTEN:
+                self._publish(run)
+            if run.state is ArchiveState.DELETING:
+                self._delete(run)
+            return self._reconcile(run)
+
+    def _write(self, run: _Run) -> None:
+        """Write the files where readers do not see them, read them back, and record that in the ledger."""
+        counter = self._counter(run, Step.PART, run.jobs)
+        written = self._engine.write(Task(run.id, run.parts, self._model, self._location, self._connection, counter))
+        self._report(run, Step.FILES)
+        run.files = self._location.hidden_files(run.id)
+        for file in run.files:
+            self._location.sync(file.path)
+        run.contents = verify(self._location, run.files, written)
+        self._report(run, Step.VERIFIED)
+        run.counts = {"chains": len(run.contents.chains), **run.contents.counts}
+        self._advance(run, ArchiveState.WRITTEN, retained_chains=0)
+        self._report(run, Step.WRITTEN)
+
+    def _publish(self, run: _Run) -> None:
+        """Move the files to where readers see them. Before anything is deleted: no row is ever in neither place."""
+        for file in self._location.hidden_files(run.id) if run.files is None else run.files:
+            self._location.show(run.id, file)
+            self._report(run, Step.PUBLISHED)
+        self._location.discard(run.id)
+        self._advance(run, ArchiveState.DELETING)
+        self._report(run, Step.DELETING)
+
+    def _delete(self, run: _Run) -> None:
+        """Delete what the files have, after reading them unless this process has just done so."""
+        if run.contents is None:
+            expected = {name: run.counts[name] for name in DATASETS}
+            run.contents = verify(self._location, self._location.shown_files(run.id), expected)
+        counter = self._counter(run, Step.DELETED_BATCH, run.counts["jobs"])
+        delete_batch_size = self._options.delete_batch_size
+        deleting.delete_archived(
+            self._connection, self._model, run.id, run.contents, delete_batch_size=delete_batch_size, on_progress=counter
+        )
+        run.contents = None
+        self._advance(run, ArchiveState.DELETED)
+        self._report(run, Step.DELETED)
+
+    def _reconcile(self, run: _Run) -> int:
+        """Take what stayed in the tables out of the files, and close the run."""
+        with self._connection.begin():
+            stayed = self._connection.execute(archived.remaining(self._model), {"run_id": run.id}).all()
+        files = self._location.shown_files(run.id)
+        retained.remove_chains(
+            self._location, files, (str(row.chain_id) for row in stayed), lambda: self._report(run, Step.REWRITTEN)
+        )
+        files = self._location.shown_files(run.id)
+        rows, chains = retained.count(self._location, files)
+        stay = run.counts["chains"] - chains
+        run.counts = {"chains": chains, **rows}
+        with self._connection.begin():
+            self._connection.execute(archiving.forget_chains(self._model), {"run_id": run.id})
+            self._set_state(run, ArchiveState.DONE, retained_chains=stay)
+        run.state = ArchiveState.DONE
+        for name, number in run.counts.items():
+            self._totals[name] += number
+        self._totals["retained"] += stay
+        self._totals["files"] += len(files)
+        self._totals["bytes"] += sum(file.bytes for file in files)
+        self._report(run, Step.DONE)
+        return chains
+
+    def _advance(self, run: _Run, state: ArchiveState, retained_chains: int | None = None) -> None:
+        with self._connection.begin():
+            self._set_state(run, state, retained_chains=retained_chains)
+        run.state = state
+
+    def _set_state(self, run: _Run, state: ArchiveState, *, retained_chains: int | None) -> None:
+        given: dict[str, Any] = {"run_id": run.id, "was": run.state, "becomes": state}
+        if retained_chains is not None:
+            given |= {f"n_{name}": number for name, number in run.counts.items()} | {"n_retained": retained_chains}
+        statement = archiving.advance(self._model, counted=retained_chains is not None)
+        if self._connection.execute(statement, given).rowcount != 1:
+            raise ArchiveError(f"run {run.id} is no longer {run.state}: another archiver changed it; try again")
+
+    def _report(self, run: _Run, step: Step, done: int = 0, total: int = 0) -> None:
+        if self._listener is not None:
+            self._listener(Progress(run.id, step, done, total))
+
+    def _counter(self, run: _Run, step: Step, total: int) -> Callable[[int], None]:
+        """Return a function that counts jobs and reports the progress."""
+        done = 0
+
+        def on_progress(jobs: int) -> None:
+            nonlocal done
+            done += jobs
+            self._report(run, step, done, total)
+
+        return on_progress

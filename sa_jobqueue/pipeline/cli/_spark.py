@@ -1,0 +1,45 @@
+"""The Spark session of a command: the active one, or a local one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextmanager
+def spark_session(name: str) -> Iterator[SparkSession]:
+    """Yield the active session, or one that is stopped afterwards; its master is from `spark-defaults.conf`, or local.
+
+    Raises: MissingExtraError, JavaNotFoundError.
+    """
+    from sa_jobqueue.pipeline.spark import java_home
+
+    if "SPARK_REMOTE" not in os.environ:
+        os.environ.setdefault("JAVA_HOME", str(java_home()))
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # instead of the first `python3` on the path
+    from pyspark.sql import SparkSession
+
+    present = SparkSession.getActiveSession()
+    if present is not None:
+        yield present
+        return
+    builder = SparkSession.builder.appName(f"sa-jobqueue {name}")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    for setting, value in settings.items():
+        builder = builder.config(setting, value)
+    session = builder.getOrCreate()
+    try:
+        yield session
+    finally:
+        session.stop()

@@ -1,0 +1,188 @@
+"""`sa-jobqueue archive`: move finished chains to Parquet, preview, and list the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import click
+
+from sa_jobqueue.cli._options import Database, age_or_instant, json_option, with_database
+from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
+from sa_jobqueue.operations import DeadLetterFilter, list_dead_letters
+from sa_jobqueue.pipeline.cli._spark import spark_session
+from sa_jobqueue.progress import ProgressLines
+
+if TYPE_CHECKING:
+    from sa_jobqueue.pipeline.archive import ArchivePreview, ArchiveReport, Progress
+
+_DOING: Final = {
+    **{"planned": "writing", "part": "writing", "files": "verifying", "verified": "publishing", "written": "publishing"},
+    **{"published": "publishing", "deleting": "deleting", "deleted batch": "deleting"},
+    **{"deleted": "finishing", "rewritten": "finishing", "done": "selecting chains"},
+    **{"abandoned files": "selecting chains", "abandoned": "selecting chains"},
+}
+"""Description of each step of an archiver."""
+_COUNTED: Final = 1_000
+"""Unresolved dead letters that a preview counts at most."""
+
+
+@click.command()
+@click.argument("runs", type=click.Choice(["runs"]), required=False)
+@click.option(
+    "--before",
+    type=age_or_instant,
+    metavar="AGE|TIME",
+    help="Archive chains that ended before this age or time, such as 30d, 12h or 2026-01-31.",
+)
+@click.option("--to", "path", metavar="PATH", help="Target: a folder, or a URI such as s3://bucket/archive.")
+@click.option(
+    "--engine",
+    type=click.Choice(["pyarrow", "spark"]),
+    default="pyarrow",
+    show_default=True,
+    help="What reads rows and writes files.",
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be archived, by type and month.")
+@click.option("--include-dead", is_flag=True, help="Also archive chains with unresolved dead letters.")
+@click.option(
+    "--max-jobs", type=click.IntRange(1, 10_000_000), metavar="N", default=200_000, show_default=True, help="Jobs per run."
+)
+@click.option(
+    "--max-runs", type=click.IntRange(min=1), metavar="N", help="Stop after this many runs.  [default: when nothing is left]"
+)
+@click.option("--abandon", type=click.UUID, metavar="RUN", help="With runs: give up a run that has only been planned.")
+@json_option
+@with_database
+def archive(
+    database: Database,
+    /,
+    *,
+    runs: str | None,
+    before: timedelta | datetime | None,
+    path: str | None,
+    engine: str,
+    dry_run: bool,
+    include_dead: bool,
+    max_jobs: int,
+    max_runs: int | None,
+    abandon: UUID | None,
+    as_json: bool,
+) -> None:
+    """Move finished chains from the tables to Parquet files. Files are read back before rows are deleted.
+
+    If it is interrupted, run it again with the same --to, and it continues. A chain stays in the tables while a job of
+    another chain there waits or waited for it, and while it has unresolved dead letters. `archive runs` lists earlier runs;
+    `archive runs --abandon RUN` gives up one whose location can no longer be used, before it has deleted anything.
+    Requires "sa-jobqueue[archive]".
+
+    \b
+    Example:
+      sa-jobqueue archive --before 30d --to /srv/archive
+    """
+    from sa_jobqueue.pipeline.archive import ArchiveOptions, abandon_run, archive_runs, preview
+
+    if abandon is not None:
+        if runs is None:
+            raise click.UsageError("--abandon goes with runs: sa-jobqueue archive runs --abandon RUN")
+        abandon_run(database.url, abandon, model=database.model)
+        echo(f"run {abandon} given up; its chains are in the tables")
+        return
+    if runs is not None:
+        _print_runs([dict(row._mapping) for row in archive_runs(database.url, model=database.model)], as_json=as_json)
+        return
+    if before is None or (path is None and not dry_run):
+        raise click.UsageError("--before and --to are required, such as --before 30d --to PATH")
+    options = ArchiveOptions(include_dead=include_dead, max_jobs=max_jobs, max_runs=max_runs)
+    if dry_run or path is None:
+        found = preview(database.url, before=before, model=database.model, options=options)
+        _print_preview(found, 0 if include_dead else _unresolved(database, found.cutoff), as_json=as_json)
+        return
+    with _listener() as listener:
+        given = {"before": before, "model": database.model, "options": options, "on_progress": listener}
+        report = _with_spark(database, path, **given) if engine == "spark" else _with_pyarrow(database, path, **given)
+    _print_report(report, as_json=as_json)
+
+
+def _with_pyarrow(database: Database, path: str, **given: Any) -> ArchiveReport:
+    from sa_jobqueue.pipeline.archive import archive as archive_with_pyarrow
+
+    return archive_with_pyarrow(database.url, path, **given)
+
+
+def _with_spark(database: Database, path: str, **given: Any) -> ArchiveReport:
+    from sa_jobqueue.pipeline.spark import archive as archive_with_spark
+
+    with spark_session("archive") as spark:
+        return archive_with_spark(spark, path, url=database.url.render_as_string(hide_password=False), **given)
+
+
+@contextmanager
+def _listener() -> Iterator[Callable[[Progress], None]]:
+    """Print progress lines on standard error."""
+    with ProgressLines("archive") as lines:
+        lines.begin("selecting chains")
+        last = "selecting chains"
+
+        def show(progress: Progress) -> None:
+            nonlocal last
+            doing = _DOING[progress.step.value]
+            if progress.step.value not in {"done", "abandoned", "abandoned files"}:
+                doing = f"{doing} run {progress.run_id}"
+            if doing != last:
+                last = doing
+                lines.begin(doing)
+            if progress.total:
+                lines.update(progress.done, progress.total)
+
+        yield show
+
+
+def _unresolved(database: Database, cutoff: datetime) -> int:
+    """Return how many unresolved dead letters there are from before a time, counted up to `_COUNTED`."""
+    where = DeadLetterFilter(resolved=False, died_before=cutoff)
+    with database.session() as session:
+        return len(list_dead_letters(session, where=where, limit=_COUNTED, model=database.model).items)
+
+
+def _print_preview(found: ArchivePreview, unresolved: int, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(found) | {"unresolved_dead_letters": unresolved})
+        return
+    rows = [(one.type_name, one.month, one.chains, one.jobs) for one in found.months]
+    count = f"{counted(found.chains, 'chain')} of {counted(found.jobs, 'job')}"
+    title = f"{count} that ended before {shown(found.cutoff)} would be archived"
+    print_table(title, ["type", "month", "chains", "jobs"], rows)
+    _print_held(found)
+    if unresolved:
+        many = f"{'at least ' if unresolved == _COUNTED else ''}{counted(unresolved, 'dead letter')}"
+        echo(f"Chains with unresolved dead letters are kept: {many}. Redrive or dismiss them, or pass --include-dead.")
+
+
+def _print_report(report: ArchiveReport, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(report) | {"jobs_per_second": round(report.jobs / max(report.seconds, 0.001), 1)})
+        return
+    fields = asdict(report) | {"seconds": round(report.seconds, 1)}
+    del fields["held_by"]
+    print_fields(f"{counted(report.chains, 'chain')} archived", fields)
+    _print_held(report)
+
+
+def _print_held(found: ArchivePreview | ArchiveReport) -> None:
+    if found.held:
+        rows = [(one.chain_id, one.by_job_id, one.by_chain_id) for one in found.held_by]
+        title = f"{counted(found.held, 'chain')} kept because jobs of chains that are kept refer to them; direct references"
+        print_table(title, ["chain", "referring job", "its chain"], rows)
+
+
+def _print_runs(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"runs": rows})
+        return
+    headings = ["id", "state", "engine", "path", "cutoff", "chains", "jobs", "retained", "started_at", "changed_at"]
+    print_table(counted(len(rows), "run"), headings, [[row[name] for name in headings] for row in rows])

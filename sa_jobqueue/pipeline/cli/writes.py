@@ -1,0 +1,111 @@
+"""`sa-jobqueue writes`: the ledger of bulk writes, their rejected rows, and its retention."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from sa_jobqueue.cli._options import (
+    Database,
+    dry_run_option,
+    duration_option,
+    instant,
+    json_option,
+    limit_option,
+    with_database,
+)
+from sa_jobqueue.cli._output import counted, echo, print_changed, print_fields, print_json, print_table
+from sa_jobqueue.pipeline.operations.writes import Write, count_write_chains, list_rejected_rows, list_writes, prune_writes
+from sa_jobqueue.redaction import is_redacting
+
+
+@click.group()
+def writes() -> None:
+    """List bulk writes, show their rejected rows, and prune the ledger."""
+
+
+@writes.command("list")
+@click.option("--write-id", metavar="ID", help="Only this write, or the batches of this stream.")
+@limit_option
+@click.option(
+    "--after",
+    type=(instant, str, int),
+    metavar="WRITTEN_AT ID SEQUENCE",
+    help="Continue after this write, the last one of the previous page.",
+)
+@json_option
+@with_database
+def list_(
+    database: Database, /, *, write_id: str | None, limit: int, after: tuple[datetime, str, int] | None, as_json: bool
+) -> None:
+    """List bulk writes that have committed, newest first."""
+    with database.session() as session:
+        page = list_writes(session, write_id=write_id, after=after, limit=limit, model=database.model)
+    if as_json:
+        print_json({"writes": [asdict(one) for one in page.items], "next": page.next})
+        return
+    headings = ["write id", "batch", "staged", "enqueued", "duplicates", "rejected", "written by", "written at"]
+    print_table(counted(len(page.items), "write"), headings, [tuple(asdict(one).values()) for one in page.items])
+    if page.next is not None:
+        written_at, last_id, sequence = page.next
+        echo(f"more: --after {written_at.isoformat()} {last_id} {sequence}", err=True)
+
+
+@writes.command()
+@click.argument("write_id", metavar="ID")
+@click.option(
+    "--sequence",
+    type=click.IntRange(0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Number of the batch, for a stream.",
+)
+@limit_option
+@json_option
+@with_database
+def show(database: Database, /, *, write_id: str, sequence: int, limit: int, as_json: bool) -> None:
+    """Show one bulk write, its chains counted by status, and its rejected rows."""
+    with database.session() as session:
+        write = _find(session, database, write_id, sequence)
+        chains = count_write_chains(session, write_id, sequence=sequence, model=database.model)
+        position = (sequence, -(2**63), 0)
+        page = list_rejected_rows(session, write_id, after=position, limit=limit, model=database.model)
+    rejected = [one for one in page.items if one.sequence == sequence]
+    rows: list[dict[str, Any]] = [asdict(one) | ({"record": "[redacted]"} if is_redacting() else {}) for one in rejected]
+    if as_json:
+        print_json(asdict(write) | {"chains": chains and asdict(chains), "rejected_rows": rows})
+        return
+    print_fields(f"write {write_id}", asdict(write))
+    if chains is not None:
+        print_fields("chains", asdict(chains))
+    if rows:
+        headings = ["task", "row", "field", "reason", "record"]
+        shown = [(row["task_id"], row["row"], row["field"], row["reason"], row["record"]) for row in rows]
+        print_table(counted(len(rows), "rejected row"), headings, shown)
+
+
+def _find(session: Any, database: Database, write_id: str, sequence: int) -> Write:
+    for one in list_writes(session, write_id=write_id, sequence=sequence, limit=1, model=database.model).items:
+        return one
+    raise click.ClickException(f"no write {write_id!r} with batch {sequence} has committed")
+
+
+@writes.command()
+@duration_option("--older-than", "Only writes older than this, such as 90d.", required=True)
+@dry_run_option
+@json_option
+@with_database
+def prune(database: Database, /, *, older_than: timedelta, dry_run: bool, as_json: bool) -> None:
+    """Delete the records of writes older than a given age, with their rejected rows. Their jobs stay.
+
+    A write that is forgotten can be made again under its name. The last batch of each stream is kept.
+    """
+    with database.session() as session:
+        pruned = prune_writes(session, older_than=older_than, dry_run=dry_run, model=database.model)
+        session.commit()
+    names = [{"write_id": write_id, "sequence": sequence} for write_id, sequence in pruned]
+    print_changed("write", names, "pruned", dry_run=dry_run, as_json=as_json)

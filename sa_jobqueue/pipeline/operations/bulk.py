@@ -1,0 +1,283 @@
+"""Bulk writes: rows that many processes have staged become jobs in one transaction, exactly once."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+from sqlalchemy import Row
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobError, JobQueueError, NotAChainError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.pipeline.statements import bulk
+from sa_jobqueue.policies.fairness import ANY_QUEUE, queue_key_of
+from sa_jobqueue.statements import blockers, chains, notifications
+from sa_jobqueue.types import JobStatus
+
+LEFT_OVER: Final = timedelta(hours=24)
+"""What was staged longer ago belongs to a write that died. One that takes as long refuses to commit."""
+_SHOWN: Final = 10
+
+
+class RepeatedWriteError(JobQueueError):
+    """A write with this id, or this batch of a stream, has committed with other rows; nothing was written.
+
+    `committed` and `staged` are the numbers of rows of the write `write_id`, batch `sequence`, then and now; if they are
+    equal, the rows differ in type, deduplication key or input.
+    """
+
+    def __init__(self, write_id: str, sequence: int, committed: int, staged: int, *, is_stream: bool = False) -> None:
+        self.write_id = write_id
+        self.sequence = sequence
+        self.committed = committed
+        self.staged = staged
+        now = f"this time there are {staged:,}" if staged != committed else f"this time there are {staged:,} others"
+        if is_stream:
+            named = f"batch {sequence} of query {write_id}"
+            cure = (
+                "the checkpoint is older than the queue, or incomplete. Restore the checkpoint that belongs to the queue, "
+                "or start with a new checkpoint after the rows that are enqueued, or set onRepeat=skip to leave committed "
+                "batches as they are, without the rows they lack"
+            )
+        else:
+            named = f"write {write_id}"
+            cure = "give what is missing another writeId, or set onRepeat=skip to leave a committed write as it is"
+        super().__init__(f"{named} has committed {committed:,} rows, {now}; nothing was written: {cure}")
+
+
+class StagedRowsLostError(JobQueueError):
+    """Rows that tasks have staged no longer exist, so nothing was enqueued. Write again.
+
+    The staging table is unlogged: a server crash empties it. Rows are also deleted after a day. `expected` and `found` are
+    the numbers of rows of the write `write_id`.
+    """
+
+    def __init__(self, write_id: str, expected: int, found: int) -> None:
+        self.write_id = write_id
+        self.expected = expected
+        self.found = found
+        super().__init__(
+            f"write {write_id}: {expected:,} rows were staged and {found:,} are there: the server crashed since, or it was"
+            " long ago; nothing was enqueued, write again"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteResult:
+    """Result of a bulk write, as stored in the ledger: `staged == enqueued + duplicates + rejected`."""
+
+    write_id: str
+    """Id given by the caller, or a random one; for a stream, the id of its query."""
+    sequence: int = 0
+    """The batch of a stream; 0 for a batch write."""
+    staged: int
+    """Rows that arrived."""
+    enqueued: int
+    """Number of rows that became jobs."""
+    duplicates: int
+    """Rows whose deduplication key an open chain had, of this write or another."""
+    rejected: int
+    """Rows that are in `job_bulk_reject` now, with the reason."""
+    repeated: bool = field(default=False, compare=False)
+    """Whether an earlier write with this id had committed, so that this one enqueued nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowDefaults:
+    """Defaults for rows that lack a value; None leaves it to the database. The code that creates them checks them."""
+
+    type_name: str | None = None
+    queue: str | None = None
+    priority: int | None = None
+    max_attempts: int | None = None
+    input_version: int | None = None
+    trace_context: str | None = None
+    rate_cost: int | None = None
+
+
+def commit_write(
+    session: Session,
+    *,
+    write_id: str,
+    sequence: int = 0,
+    tasks: Mapping[int, int],
+    fingerprint: int = 0,
+    defaults: RowDefaults = RowDefaults(),
+    on_duplicate: Literal["skip", "fail"] = "skip",
+    on_repeat: Literal["skip", "check"] = "skip",
+    on_taken_id: Literal["fail", "reject"] = "fail",
+    written_by: str | None = None,
+    is_stream: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> WriteResult:
+    """Create the jobs of staged rows; if this write has committed before, only delete the staged rows.
+
+    `tasks`: number of rows that each task has staged, by `task_id`; rows of other tasks are ignored. A write without rows
+    leaves no entry in the ledger, so that the rows can still be written later. `fingerprint`: sum of the hashes of the rows.
+    `on_repeat`: "check" fails if the write has committed other rows: another number or another fingerprint. `is_stream`:
+    whether the write is a batch of a stream, for the message. `on_taken_id`: "reject" rejects rows whose id exists, and all
+    but one of those with the same id.
+    `session`: READ COMMITTED, with no statement in its transaction yet.
+    Changes: inserts a row of the ledger, one for each job, blocker and rejected row; deletes the staged rows of this write,
+    and all that are older than a day.
+    Locks: first the ledger's row: concurrent commits of the same write wait, and then do nothing. Existing chains that rows
+    wait for, in the order of their ids. It waits for other transactions with equal deduplication keys.
+    Raises: RepeatedWriteError; StagedRowsLostError; ConflictError for an id that is taken, and with `on_duplicate="fail"`
+    for a key; ChainNotFoundError, NotAChainError and InvalidJobError for blockers. Nothing is written then.
+    """
+    key = {"write_id": write_id, "sequence": sequence}
+    staged = key | {"task_ids": list(tasks)}
+    session.execute(bulk.guard())
+    if not any(tasks.values()):
+        session.execute(bulk.clear_stage(model), key)
+        entry = _entry(session, write_id, sequence, model)
+        if entry is None:
+            return WriteResult(write_id=write_id, sequence=sequence, staged=0, enqueued=0, duplicates=0, rejected=0)
+        if on_repeat == "check":
+            raise RepeatedWriteError(write_id, sequence, entry[0].staged, 0, is_stream=is_stream)
+        return replace(entry[0], repeated=True)
+    if session.execute(bulk.take_write(model), key | {"written_by": written_by}).first() is None:
+        entry = _entry(session, write_id, sequence, model)
+        if entry is None:  # deleted between two statements
+            raise StagedRowsLostError(write_id, 0, 0)
+        if on_repeat == "check" and (entry[0].staged, entry[1]) != (sum(tasks.values()), fingerprint):
+            raise RepeatedWriteError(write_id, sequence, entry[0].staged, sum(tasks.values()), is_stream=is_stream)
+        session.execute(bulk.clear_stage(model), key)
+        return replace(entry[0], repeated=True)
+    parameters = staged | asdict(defaults)
+    while True:
+        counted = session.execute(bulk.count_staged(model), staged).all()
+        rows, rejected, keyed, waiting = (sum(row[place] for row in counted) for place in (1, 2, 3, 4))
+        if rows != sum(tasks.values()):
+            raise StagedRowsLostError(write_id, sum(tasks.values()), rows)
+        modes = {"keyed": bool(keyed), "skip": on_duplicate == "skip"}
+        try:
+            with session.begin_nested() if on_taken_id == "reject" else nullcontext():
+                enqueued = _enqueue(session, parameters, model, modes=modes, waiting=bool(waiting))
+            break
+        except ConflictError:
+            # Looked for only now, because a search of the queue for each row would make every other write slower.
+            if on_taken_id == "fail" or not _reject_taken_ids(session, staged, model):
+                raise
+    if rejected:
+        session.execute(bulk.reject_staged(model), staged)
+    numbers = {"staged": rows, "enqueued": enqueued, "duplicates": rows - rejected - enqueued, "rejected": rejected}
+    session.execute(
+        bulk.account(model), numbers | {"fingerprint": fingerprint, "of_write": write_id, "of_sequence": sequence}
+    )
+    session.execute(bulk.clear_stage(model), key)
+    if sequence % 100 == 0:  # a stream's small batches need not each look through the whole table
+        session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
+    if enqueued:
+        queues = [(row.queue or defaults.queue, row.fairness_key or "") for row in counted]
+        notified = {queue_key_of(queue, key) if queue else ANY_QUEUE for queue, key in queues}
+        for queue_key in sorted(notified):
+            session.execute(notifications.notify_due(model), {"queue": queue_key})
+    return WriteResult(write_id=write_id, sequence=sequence, **numbers)
+
+
+def _enqueue(
+    session: Session, parameters: dict[str, Any], model: type[JobMixin[Any]], *, modes: dict[str, bool], waiting: bool
+) -> int:
+    staged = {name: parameters[name] for name in ("write_id", "sequence", "task_ids")}
+    ended = _lock_chains(session, staged, model) if waiting else {}
+    try:
+        with translated():
+            if not waiting:
+                statement = bulk.enqueue_staged(model, **modes).execution_options(preserve_rowcount=True)
+                result: Any = session.execute(statement, parameters)
+                return int(result.rowcount)
+            edges = {"ended_ids": list(ended), "completed": list(ended.values())}
+            return int(session.scalars(bulk.enqueue_waiting(model, **modes), parameters | edges).one())
+    except ConflictError as error:
+        raise _explained(error) from error
+
+
+def _reject_taken_ids(session: Session, staged: dict[str, Any], model: type[JobMixin[Any]]) -> int:
+    statement = bulk.reject_taken_ids(model).execution_options(preserve_rowcount=True, synchronize_session=False)
+    result: Any = session.execute(statement, {f"of_{name}": value for name, value in staged.items()})
+    return int(result.rowcount)
+
+
+def _explained(error: ConflictError) -> ConflictError:
+    diagnosis = getattr(getattr(error.__cause__, "orig", None), "diag", None)
+    detail = getattr(diagnosis, "message_detail", None) or str(error)
+    noun = error.constraint
+    if noun.endswith("fk_job_blocker_chain"):
+        why = "a job waits for a row of this write that was left out, because an open chain has its deduplication key"
+    elif noun.endswith("uq_job_deduplication"):
+        why = "an open chain has this deduplication key, and onDuplicate is fail"
+    else:
+        why = "a job has this id already"
+    return ConflictError(f"{why}: {detail} Nothing was written", noun)
+
+
+def _lock_chains(session: Session, staged: dict[str, Any], model: type[JobMixin[Any]]) -> dict[Any, bool]:
+    """Lock the chains waited for that were there; return those that have ended, and whether they completed."""
+    _refuse_cycles(session.execute(bulk.circular_edges(model), staged).all())
+    ids = sorted(session.scalars(bulk.chains_waited_for(model), staged), key=str)
+    if not ids:
+        return {}
+    found = {row.id: row for row in session.execute(chains.lock(model), {"ids": ids})}
+    missing = [chain_id for chain_id in ids if chain_id not in found]
+    if missing:
+        more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
+        reason = f"enqueue it before, or in the same write, where it must not be rejected{more}; nothing was written"
+        raise ChainNotFoundError(missing[:_SHOWN], field="blockers", reason=reason)
+    later = {row.id: row.chain_id for row in found.values() if row.chain_id != row.id}
+    if later:
+        raise NotAChainError(dict(list(later.items())[:_SHOWN]), field="blockers")
+    ended = {row.id: row.outcome is JobStatus.COMPLETED for row in found.values() if row.ended}
+    # A failed chain stays a blocker of the jobs that must fail with it: the unblocking of its waiters ends them.
+    unmarked = [row.id for row in found.values() if not ended.get(row.id) and not row.has_waiters]
+    if unmarked:
+        session.execute(blockers.await_chains(model), {"ids": unmarked})
+    return ended
+
+
+def _refuse_cycles(edges: Sequence[Row[Any]]) -> None:
+    graph: dict[Any, list[Any]] = {}
+    for edge in edges:
+        graph.setdefault(edge.job_id, []).append(edge.chain_id)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        cycle = list(reversed(error.args[1]))
+        told = " waits for ".join(map(str, cycle[:_SHOWN])) + (" ..." if len(cycle) > _SHOWN else "")
+        raise InvalidJobError("blockers", f"wait for each other in a cycle: {told}; nothing was written") from None
+
+
+def find_write(
+    session: Session, write_id: str, *, sequence: int = 0, model: type[JobMixin[Any]] = Job
+) -> WriteResult | None:
+    """Return the result of a bulk write; None if it has not committed."""
+    entry = _entry(session, write_id, sequence, model)
+    return None if entry is None else entry[0]
+
+
+def _entry(session: Session, write_id: str, sequence: int, model: type[JobMixin[Any]]) -> tuple[WriteResult, int] | None:
+    """Return the ledger's result of a write and its fingerprint."""
+    row = session.execute(bulk.find_write(model), {"write_id": write_id, "sequence": sequence}).one_or_none()
+    if row is None:
+        return None
+    numbers = dict(row._mapping)
+    fingerprint: int = numbers.pop("fingerprint")
+    return WriteResult(write_id=write_id, sequence=sequence, **numbers), fingerprint
+
+
+def clear_write(
+    session: Session, *, write_id: str, sequence: int = 0, task_ids: tuple[int, int], model: type[JobMixin[Any]] = Job
+) -> None:
+    """Delete the staged rows of a writer that gives up, whose tasks have ids from `task_ids[0]` to `task_ids[1]`.
+
+    Rows of other writers of the same write are kept, and so are jobs.
+    """
+    first, last = task_ids
+    given = {"write_id": write_id, "sequence": sequence, "first_task_id": first, "last_task_id": last}
+    session.execute(bulk.clear_tasks(model), given)

@@ -1,0 +1,145 @@
+"""The ledger of bulk writes: committed writes, their results, and rejected rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.blockers import BlockerCounts
+from sa_jobqueue.operations.pages import BulkResult, Page, check_limit, check_position, page_of
+from sa_jobqueue.pipeline.statements import writes
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A committed bulk write, or one batch of a stream: `staged == enqueued + duplicates + rejected`."""
+
+    write_id: str
+    """Id given by the caller, or a random one; for a stream, the id of its query."""
+    sequence: int
+    """The batch of a stream; 0 for a batch write."""
+    staged: int
+    """Rows that arrived."""
+    enqueued: int
+    """Rows that became jobs."""
+    duplicates: int
+    """Rows whose deduplication key an open chain had."""
+    rejected: int
+    """Rows that are in `job_bulk_reject`, unless they were deleted."""
+    written_by: str | None
+    """Application name of the writer."""
+    written_at: datetime
+    """Start of the transaction that committed it, by the database's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRow:
+    """A row of a bulk write that could not become a job."""
+
+    write_id: str
+    sequence: int
+    task_id: int
+    row: int
+    """Position among the task's rows, from 0."""
+    field: str
+    reason: str
+    record: str | None
+    """The row as JSON text. May hold what users put into payloads."""
+    rejected_at: datetime
+
+
+def list_writes(
+    session: Session,
+    *,
+    write_id: str | None = None,
+    sequence: int | None = None,
+    after: tuple[datetime, str, int] | None = None,
+    limit: int = 50,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[Write]:
+    """Return one page of bulk writes, newest first.
+
+    `write_id`: only this write, or the batches of this stream; `sequence`: only this batch.
+    Index: `ix_job_bulk_write_written_at`, or the primary key with `write_id`.
+    Raises: InvalidOptionError.
+    """
+    check_limit(limit)
+    check_position(after, datetime, str, int)
+    rows = session.execute(writes.page(model, write_id=write_id, sequence=sequence, after=after, limit=limit + 1))
+    found = [Write(*row) for row in rows]
+    return page_of(found, limit=limit, position=lambda one: (one.written_at, one.write_id, one.sequence))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCounts(BlockerCounts):
+    """The chains of a bulk write, counted by status at one moment."""
+
+    deleted: int
+    """Ended, and deleted or archived since."""
+
+    @property
+    def total(self) -> int:
+        """Total number of chains."""
+        return self.open + self.completed + self.dead + self.cancelled + self.deleted
+
+
+def count_write_chains(
+    session: Session, write_id: str, *, sequence: int = 0, model: type[JobMixin[Any]] = Job
+) -> WriteCounts | None:
+    """Count the chains of a bulk write by status; None if no such write has committed.
+
+    `sequence`: a batch of a stream. A chain is open until its last continuation has ended, and again if a dead one is
+    redriven. Reads the pages of rows that changed since the write: suitable for a sensor that runs once a minute.
+    Index: `ix_job_history`.
+    """
+    row = session.execute(writes.counts(model), {"write_id": write_id, "sequence": sequence}).one()
+    return WriteCounts(*tuple(row)[1:]) if row.is_there else None
+
+
+def list_rejected_rows(
+    session: Session,
+    write_id: str,
+    *,
+    after: tuple[int, int, int] | None = None,
+    limit: int = 50,
+    model: type[JobMixin[Any]] = Job,
+) -> Page[RejectedRow]:
+    """Return one page of the rejected rows of a bulk write, ordered by batch, task and position.
+
+    Index: `pk_job_bulk_reject`.
+    Raises: InvalidOptionError.
+    """
+    check_limit(limit)
+    check_position(after, int, int, int)
+    rows = session.execute(writes.rejects(model, write_id=write_id, after=after, limit=limit + 1))
+    found = [RejectedRow(*row) for row in rows]
+    return page_of(found, limit=limit, position=lambda one: (one.sequence, one.task_id, one.row))
+
+
+def prune_writes(
+    session: Session,
+    *,
+    older_than: timedelta,
+    dry_run: bool = False,
+    model: type[JobMixin[Any]] = Job,
+) -> BulkResult[tuple[str, int]]:
+    """Delete bulk writes that committed longer than `older_than` ago, with their rejected rows. Jobs are kept.
+
+    A deleted write can be repeated under its id. The last batch of a stream is kept, because Spark repeats it when the query
+    restarts. Returns the id and sequence of each, sorted.
+    Changes: deletes rows of `job_bulk_write` and `job_bulk_reject`. Clock: the database's. Locks: those rows.
+    Raises: InvalidOptionError unless `older_than` is greater than zero.
+    """
+    if not isinstance(older_than, timedelta) or older_than <= timedelta(0):
+        raise InvalidOptionError("older_than", f"must be a timedelta above zero, got {older_than!r}")
+    chosen = sorted((row.write_id, row.sequence) for row in session.execute(writes.expired(model), {"age": older_than}))
+    if chosen and not dry_run:
+        given = {"write_ids": [write_id for write_id, _ in chosen], "sequences": [sequence for _, sequence in chosen]}
+        session.execute(writes.forget_rejects(model), given)
+        session.execute(writes.forget(model), given)
+    return BulkResult(chosen, len(chosen))

@@ -1,0 +1,222 @@
+"""The input of analytics: the queue's four datasets, from a database, an archive or both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from functools import reduce
+from types import TracebackType
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset, Kind
+from sa_jobqueue.pipeline.spark.analytics._expressions import aware
+
+_TYPES: Final = {
+    Kind.TEXT: "string",
+    Kind.JSON: "string",
+    Kind.INT: "int",
+    Kind.LONG: "bigint",
+    Kind.DOUBLE: "double",
+    Kind.BOOLEAN: "boolean",
+    Kind.TIMESTAMP: "timestamp",
+}
+
+_DAY: Final = "completed_date"
+"""The archive's partition column, as `sa_jobqueue.pipeline.archive` writes it."""
+
+USED: Final = {
+    JOBS.name: (
+        *("id", "queue", "type_name", "priority", "chain_id", "chain_type_name", "chain_index", "status", "created_at"),
+        *("scheduled_at", "started_at", "completed_at", "completed_by", "attempt"),
+    ),
+    ATTEMPTS.name: ("job_id", "attempt", "started_at", "ended_at", "outcome", "error", "error_fingerprint"),
+    DEAD_LETTERS.name: ("id", "job_id", "queue", "type_name", "reason", "died_at", "resolution", "resolved_at"),
+    BLOCKERS.name: ("job_id", "blocked_by_chain_id"),
+}
+"""Columns that analytics read. They include no payload, and errors of attempts only."""
+
+
+class NoHistoryError(InvalidOptionError):
+    """There is no history at the given path; nothing was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Jobs, attempts, dead letters and blockers as DataFrames, with the columns of the published schema that measures use.
+
+    You can pass your own frames, with their columns in any order. A missing column is read as null, unless it identifies a
+    row. Frames of a live queue are lazy: a measure sees the rows at the time it is computed. `cached` reads them once.
+    Raises: InvalidOptionError if a frame lacks a column that identifies its rows.
+    """
+
+    jobs: DataFrame
+    """Rows of the dataset `jobs`."""
+    attempts: DataFrame
+    """Rows of the dataset `attempts`."""
+    dead_letters: DataFrame
+    """Rows of the dataset `dead_letters`."""
+    blockers: DataFrame
+    """Rows of the dataset `blockers`."""
+    _recent: Callable[[date], History] | None = field(default=None, init=False, repr=False, compare=False)
+    """Reads the history again without an archive's folders of days before a given one."""
+
+    def __post_init__(self) -> None:
+        for name, dataset in DATASETS.items():
+            object.__setattr__(self, name, _conformed(getattr(self, name), dataset))
+
+    @classmethod
+    def live(cls, spark: SparkSession, url: str, **options: str) -> History:
+        """Return the history in a database, read through `spark.read.format("jobqueue")`, without payloads.
+
+        `spark`: the session that reads. `url` and `options` are those of that source, and apply to all four datasets.
+        """
+        reader = spark.read.format("jobqueue").options(**options).option("url", url)
+        frames = {name: reader.schema(_schema(dataset, USED[name])).load(name) for name, dataset in DATASETS.items()}
+        return cls(**frames)
+
+    @classmethod
+    def archive(cls, spark: SparkSession, path: str) -> History:
+        """Return the history in an archive: Parquet files in a folder for each dataset. A missing folder is read as empty.
+
+        `spark`: the session that reads. `path`: the archive's folder or URI, as Spark opens it.
+        Raises: NoHistoryError if the folder of jobs is missing.
+        """
+        history = cls(**{name: _archived(spark, path, dataset) for name, dataset in DATASETS.items()})
+
+        def recent(day: date) -> History:
+            return cls(**{name: _archived(spark, path, dataset, since=day) for name, dataset in DATASETS.items()})
+
+        object.__setattr__(history, "_recent", recent)
+        return history
+
+    def union(self, other: History) -> History:
+        """Return both histories as one, without duplicate rows: of a row in both, this one's version is used.
+
+        `other`: the history to add. Put the live queue first: `live.union(archive)`. Rows that an archive run has written
+        and not yet deleted are in both, and may have changed since.
+        """
+        both = self._with(other)
+        if self._recent or other._recent:
+            object.__setattr__(both, "_recent", lambda day: self._since(day)._with(other._since(day)))
+        return both
+
+    def _with(self, other: History) -> History:
+        frames = {}
+        for name, dataset in DATASETS.items():
+            mine, others = getattr(self, name), getattr(other, name)
+            added = others.join(mine.select(*dataset.key), list(dataset.key), "left_anti")
+            frames[name] = mine.unionByName(added.select(*mine.columns))
+        return History(**frames)
+
+    def where(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        queues: Sequence[str] = (),
+        types: Sequence[str] = (),
+    ) -> History:
+        """Return the rows that ended at `since` or later and before `until`, of these `queues` and `types`; all by default.
+
+        Instants are aware. A job that has not ended is selected by its enqueueing, an attempt by its end, a dead letter by
+        the death, a blocker by the job that waits. With queues or types, attempts whose job is not in the history are left
+        out. With `since`, the folders of earlier days of an archive are not read.
+        Raises: InvalidOptionError if an instant has no time zone.
+        """
+        if since is not None:
+            aware("since", since)
+            self = self._since(since.astimezone(UTC).date())  # noqa: PLW0642
+        jobs, attempts, dead_letters, blockers = self.jobs, self.attempts, self.dead_letters, self.blockers
+        for name, wanted in (("queue", list(queues)), ("type_name", list(types))):
+            if wanted:
+                jobs = jobs.where(sf.col(name).isin(wanted))
+                dead_letters = dead_letters.where(sf.col(name).isin(wanted))
+        if queues or types:
+            attempts = attempts.join(jobs.select(sf.col("id").alias("job_id")), "job_id", "left_semi")
+        jobs = jobs.where(_between(sf.coalesce("completed_at", "created_at"), since, until))
+        attempts = attempts.where(_between(sf.col("ended_at"), since, until))
+        dead_letters = dead_letters.where(_between(sf.col("died_at"), since, until))
+        if queues or types or since or until:
+            blockers = blockers.join(jobs.select(sf.col("id").alias("job_id")), "job_id", "left_semi")
+        return History(jobs, attempts, dead_letters, blockers)
+
+    def _since(self, day: date) -> History:
+        return self if self._recent is None else self._recent(day)
+
+    def cached(self) -> CachedHistory:
+        """Return a context manager that reads each dataset once and caches it, on disk if memory is short.
+
+        All measures computed inside use the same rows.
+        """
+        return CachedHistory(self)
+
+
+class CachedHistory(AbstractContextManager[History]):
+    """A history that Spark caches until the `with` block ends."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        self._frames: list[DataFrame] = []
+
+    def __enter__(self) -> History:
+        self._frames = [getattr(self._history, name).persist() for name in DATASETS]
+        # Read everything now in one query, because each query costs more than reading a small dataset.
+        reduce(DataFrame.unionAll, [frame.select(sf.lit(1)) for frame in self._frames]).count()
+        return History(*self._frames)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for frame in self._frames:
+            frame.unpersist()
+
+
+def _archived(spark: SparkSession, path: str, dataset: Dataset, *, since: date | None = None) -> DataFrame:
+    schema = _schema(dataset, dataset.names)
+    folder = f"{path.rstrip('/')}/{dataset.name}"
+    try:
+        if since is None:
+            frame = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(folder)
+        else:
+            # A chain is archived under the UTC date on which it ended, so none of its rows ended later.
+            day = sf.col(_DAY)
+            frame = spark.read.schema(f"{schema}, {_DAY} date").parquet(folder).where(day.isNull() | (day >= sf.lit(since)))
+        _ = frame.columns  # over Spark Connect, only this detects a missing path
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        if dataset is JOBS:
+            reason = f"there is no archive at {path!r}: it would have a folder {JOBS.name!r}"
+            raise NoHistoryError("path", reason) from error
+        frame = spark.createDataFrame([], schema)
+    return frame
+
+
+def _schema(dataset: Dataset, names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}` {_TYPES[dataset.column(name).kind]}" for name in names)
+
+
+def _conformed(frame: DataFrame, dataset: Dataset) -> DataFrame:
+    existing = set(frame.columns)
+    for name in dataset.key:
+        if name not in existing:
+            raise InvalidOptionError(dataset.name, f"must have the column {name!r}, which identifies its rows")
+    wanted: list[Column] = []
+    for name in USED[dataset.name]:
+        column = sf.col(name) if name in existing else sf.lit(None)
+        wanted.append(column.cast(_TYPES[dataset.column(name).kind]).alias(name))
+    return frame.select(*wanted)
+
+
+def _between(instant: Column, since: datetime | None, until: datetime | None) -> Column:
+    bounds: list[Callable[[], Column]] = []
+    if since is not None:
+        bounds.append(lambda: instant >= aware("since", since))
+    if until is not None:
+        bounds.append(lambda: instant < aware("until", until))
+    return reduce(Column.__and__, [bound() for bound in bounds], sf.lit(True))

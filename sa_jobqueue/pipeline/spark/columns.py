@@ -1,0 +1,118 @@
+"""Names and types of the columns that a DataFrame written to the queue may have, checked before a row is computed."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VariantType,
+)
+
+from sa_jobqueue.errors import InvalidJobError
+
+_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
+_SECONDS: Final = (*_WHOLE, FloatType, DoubleType, DecimalType, DayTimeIntervalType)
+
+COLUMNS: Final[dict[str, tuple[str, tuple[type[DataType], ...]]]] = {
+    "type_name": ("STRING", (StringType,)),
+    "input": ("STRING, the text of a JSON document", (StringType,)),
+    "queue": ("STRING", (StringType,)),
+    "fairness_key": ("STRING", (StringType,)),
+    "priority": ("INT", _WHOLE),
+    "scheduled_at": ("TIMESTAMP", (TimestampType,)),
+    "delay": ("DOUBLE, in seconds, or INTERVAL DAY TO SECOND", _SECONDS),
+    "max_attempts": ("INT", _WHOLE),
+    "timeout": ("DOUBLE, in seconds, or INTERVAL DAY TO SECOND", _SECONDS),
+    "deduplication_key": ("STRING", (StringType,)),
+    "id": ("STRING", (StringType,)),
+    "blockers": ("ARRAY<STRING>, the ids of chains", (ArrayType,)),
+    "on_failure": ("STRING", (StringType,)),
+    "input_version": ("INT", _WHOLE),
+    "trace_context": ("STRING", (StringType,)),
+    "rate_cost": ("INT", _WHOLE),
+    "expires_at": ("TIMESTAMP", (TimestampType,)),
+    "ordering_key": ("STRING", (StringType,)),
+    "skip_while_retrying": ("BOOLEAN", (BooleanType,)),
+}
+"""Type of each column, as text and as Spark classes. A column of type VOID contains only nulls and is accepted for any
+type."""
+
+_OTHER_WORDS: Final = {
+    "type": "type_name",
+    "name": "type_name",
+    "payload": "input",
+    "args": "input",
+    "run_at": "scheduled_at",
+    "at": "scheduled_at",
+    "unique_key": "deduplication_key",
+    "key": "deduplication_key",
+    "weight": "rate_cost",
+    "deadline": "expires_at",
+    "job_id": "id",
+    "depends_on": "blockers",
+    "blocked_by": "blockers",
+}
+
+
+class InvalidColumnError(InvalidJobError):
+    """A DataFrame has a column that cannot be part of a job, or lacks one; nothing was written.
+
+    `field` names the column, `reason` states what is accepted.
+    """
+
+
+def check_columns(schema: StructType, *, has_type: bool) -> None:
+    """Check the schema of a DataFrame to be written. `has_type`: whether the option `type` is set, for rows without a type.
+
+    Raises: InvalidColumnError for the first column that is unknown, duplicated, of the wrong type or missing.
+    """
+    seen: set[str] = set()
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise InvalidColumnError(
+                field.name, f"is no column of a job{_near(field.name)}; drop it, or put it into the input"
+            )
+        if field.name in seen:
+            raise InvalidColumnError(field.name, "is there twice")
+        seen.add(field.name)
+        _check_type(field.name, field.dataType)
+    if "type_name" not in seen and not has_type:
+        raise InvalidColumnError("type_name", "is missing: every job has a type; add the column, or give the option type")
+
+
+def _check_type(name: str, kind: DataType) -> None:
+    wanted, classes = COLUMNS[name]
+    if isinstance(kind, NullType):
+        return
+    if isinstance(kind, classes) and (not isinstance(kind, ArrayType) or isinstance(kind.elementType, StringType)):
+        return
+    advice = ""
+    if name == "input" and isinstance(kind, (StructType, MapType, ArrayType, VariantType)):
+        advice = ": write to_json(input), or use sa_jobqueue.pipeline.spark.enqueue, which does"
+    elif wanted == "TIMESTAMP" and isinstance(kind, TimestampNTZType):
+        advice = ": a time without a zone is no instant; cast it to timestamp"
+    raise InvalidColumnError(name, f"must be {wanted}, not {kind.simpleString().upper()[:100]}{advice}")
+
+
+def _near(name: str) -> str:
+    plain = name.strip().lower()
+    meant = _OTHER_WORDS.get(plain) or next(iter(get_close_matches(plain, COLUMNS, n=1)), None)
+    return f"; did you mean {meant}?" if meant else f" (they are {', '.join(COLUMNS)})"

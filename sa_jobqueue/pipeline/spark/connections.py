@@ -1,0 +1,227 @@
+"""Connections of Spark processes to the database, and the lookup of the queue in it.
+
+No connection stays open between tasks. `Options` and a `Layout` carry what an executor needs; a URL from the environment is
+read again on each executor.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache, lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import DeclarativeBase, Session
+
+from sa_jobqueue.db.session_settings import SETTINGS, own_options, startup_arguments
+from sa_jobqueue.db.urls import URL_VARIABLE, read_url, secrets_of, shown_url
+from sa_jobqueue.errors import DatabaseUnavailableError, InvalidOptionError, JobQueueError
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations import check_schema
+from sa_jobqueue.pipeline.spark.errors import ReadError
+from sa_jobqueue.pipeline.spark.options import Options
+from sa_jobqueue.statements import schema
+
+IDLE_TIMEOUT: Final = timedelta(minutes=1)
+"""Timeout after which the server ends an idle transaction, because Spark may kill a task without notice."""
+CONNECT_TIMEOUT_SECONDS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A queue found in a database, for which statements are built."""
+
+    layout: Layout
+    app: str | None = None
+    """`module:attribute` of the application's JobQueue or model, if that is used."""
+
+    @property
+    def model(self) -> type[JobMixin[Any]]:
+        """Return its model class: the application's, or the one shared by all queues with this layout."""
+        return load_model(self.app) if self.app else model_of(self.layout)
+
+
+def url_of(options: Options) -> URL:
+    """Return the database URL from the option, the environment or libpq's service, with the password of `passwordFile`.
+
+    Raises: InvalidOptionError if it is missing, or the file cannot be read. The message contains no URL or password.
+    """
+    given = options["url"]
+    if given is not None:
+        url = read_url(given.reveal())
+    elif os.environ.get(URL_VARIABLE):
+        url = read_url(os.environ[URL_VARIABLE], option=URL_VARIABLE)
+    elif os.environ.get("PGSERVICE"):
+        url = URL.create("postgresql+psycopg")
+    else:
+        raise InvalidOptionError("url", f"give it, or set {URL_VARIABLE} (or PGSERVICE) on the driver and on every executor")
+    path = options["passwordFile"]
+    if path is None:
+        return url
+    try:
+        return url.set(password=Path(path).read_text(encoding="utf-8").strip())
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not text"
+        raise InvalidOptionError("passwordFile", f"cannot be read here: {reason}") from None
+
+
+@contextmanager
+def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection]:
+    """Open a connection that commits each statement separately, unless a transaction is begun by SQL.
+
+    Its timeouts are `statementTimeout`, and one minute for an idle transaction. The time zone is UTC.
+
+    Raises: DatabaseUnavailableError, which names the database without passwords; InvalidOptionError as `url_of`.
+    """
+    url = url_of(options)
+    settings: dict[str, str] = {
+        "statement_timeout": str(_milliseconds(options["statementTimeout"])),
+        "idle_in_transaction_session_timeout": str(_milliseconds(IDLE_TIMEOUT)),
+        # JIT, which the user or the database may have enabled, costs a COPY more than it saves.
+        "jit": "off",
+        **({"default_transaction_read_only": "on"} if read_only else {}),
+    }
+    engine = _engine(url, tuple(startup_arguments(own_options(url), {**SETTINGS, **settings}).items()))
+    try:
+        connection = engine.connect()
+    except DBAPIError as error:
+        reason = str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
+        # Without its cause: the driver's error contains the connection parameters, including the password.
+        raise DatabaseUnavailableError(_clean(f"cannot use {shown_url(url)}: {reason}", url)) from None
+    with connection:
+        yield connection
+
+
+@lru_cache(maxsize=8)
+def _engine(url: URL, arguments: tuple[tuple[str, Any], ...]) -> Engine:
+    """Return an engine, which holds no connection. Each new one queries the version, which takes as long as connecting."""
+    given = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **dict(arguments)}
+    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=given)
+
+    def name_connection(*found: Any) -> None:
+        found[-1]["application_name"] = _application_name()
+
+    event.listen(engine, "do_connect", name_connection)
+    return engine
+
+
+@contextmanager
+def sanitised(options: Options) -> Iterator[None]:
+    """Convert database errors to `ReadError`, without the URL's passwords and without bound values."""
+    try:
+        yield
+    except DBAPIError as error:
+        url = url_of(options)
+        _raise(ReadError(_clean(str(error.orig or error).strip(), url)), error, url)
+    except Exception as error:
+        if isinstance(error, JobQueueError) or type(error).__module__.partition(".")[0] != "psycopg":
+            raise
+        url = url_of(options)
+        _raise(ReadError(_clean(str(error).strip(), url)), error, url)
+
+
+def find_queue(connection: Connection, options: Options) -> Queue:
+    """Return the queue that the options name; check that this library supports its tables. Changes and locks nothing.
+
+    Raises: SchemaError, UnsupportedServerError; InvalidOptionError if `app` does not name a queue.
+    """
+    app = options["app"]
+    if app is not None:
+        queue = Queue(load_model(app).__jobqueue__, app)
+    else:
+        named = Layout(options["schema"], options["prefix"] or "")
+        kind = connection.execute(schema.id_type(named)).scalar()
+        queue = Queue(Layout(named.schema, named.prefix, "text" if kind == "text" else "uuid"))
+    with Session(connection) as session:
+        check_schema(session, model=queue.model)
+    return queue
+
+
+@cache
+def model_of(layout: Layout) -> type[JobMixin[Any]]:
+    """Return a model class for the tables of a layout: `Job` for its own layout, otherwise a class that is created once."""
+    if layout == Job.__jobqueue__:
+        return Job
+
+    class Base(DeclarativeBase):
+        """Declarative base of this queue only, so that its names cannot conflict with others."""
+
+    if layout.id_type == "text":
+
+        class TextJob(JobMixin[str], Base, queue_schema=layout.schema, queue_prefix=layout.prefix):
+            """A queue with text ids."""
+
+        return TextJob
+
+    class UuidJob(JobMixin, Base, queue_schema=layout.schema, queue_prefix=layout.prefix):
+        """A queue with UUIDs."""
+
+    return UuidJob
+
+
+@cache
+def load_model(path: str) -> type[JobMixin[Any]]:
+    """Import the Job model that `module:attribute` names, directly or through its JobQueue.
+
+    Raises: InvalidOptionError if this process has no such model; any error that the module raises.
+    """
+    found = load_object(path)
+    model = found if isinstance(found, type) else getattr(found, "model", None)
+    if not isinstance(model, type) or not issubclass(model, JobMixin):
+        raise InvalidOptionError("app", f"{path!r} is neither a JobQueue nor a Job model")
+    return model
+
+
+def load_object(path: str) -> Any:
+    """Import the object that `module:attribute` names. Raises: InvalidOptionError if this process does not have it."""
+    module_name, _, attributes = path.partition(":")
+    if not module_name or not attributes:
+        raise InvalidOptionError("app", f"must be module:attribute, such as myapp.queue:jobs, got {path!r}")
+    try:
+        found: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise  # a module imported by this one is missing: the application's error, shown in full
+        hint = (
+            "install it on the driver and on every executor, or ship it with spark-submit --py-files, over Spark Connect "
+            "with spark.addArtifacts(..., pyfile=True)"
+        )
+        raise InvalidOptionError("app", f"there is no module {module_name!r} here: {hint}") from None
+    for attribute in attributes.split("."):
+        try:
+            found = getattr(found, attribute)
+        except AttributeError:
+            raise InvalidOptionError("app", f"{module_name!r} has no {attributes!r}") from None
+    return found
+
+
+def _application_name() -> str:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    where = f"{task.stageId()}.{task.partitionId()}.{task.attemptNumber()}" if task else "driver"
+    return f"jobqueue-spark {where}"
+
+
+def _milliseconds(duration: timedelta) -> int:
+    return max(1, round(duration / timedelta(milliseconds=1)))
+
+
+def _clean(message: str, url: URL) -> str:
+    for secret in secrets_of(url):
+        message = message.replace(secret, "***")
+    return message
+
+
+def _raise(ours: JobQueueError, cause: BaseException, url: URL) -> NoReturn:
+    """Raise an error with its cause, unless the cause's message contains a secret, which a traceback would show."""
+    text_of_cause = str(cause)
+    raise ours from (None if any(secret in text_of_cause for secret in secrets_of(url)) else cause)

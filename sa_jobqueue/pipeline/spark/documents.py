@@ -1,0 +1,157 @@
+"""Payloads as JSON documents: each value of a column reaches the handler as it was, or the column is refused.
+
+Spark's `to_json` writes timestamps in milliseconds and in the session's zone, decimals as numbers that Python reads as
+floats, binary values as Base64, and NaN as text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Final, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CalendarIntervalType,
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegralType,
+    MapType,
+    StringType,
+    StructType,
+    YearMonthIntervalType,
+)
+
+from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
+from sa_jobqueue.pipeline.spark.validation import NO_NUMBER
+
+Ours: TypeAlias = "str | Column"
+"""A column's name, or an expression."""
+
+EXACT_DIGITS: Final = 15
+"""Digits of a decimal number that a double keeps (IEEE 754)."""
+_JSON: Final = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+_REFUSED: Final[tuple[tuple[type[DataType], str], ...]] = (
+    (
+        BinaryType,
+        "is BINARY, which JSON has no form of: use base64(column) for a field of type Base64Bytes, or cast it to STRING",
+    ),
+    (DayTimeIntervalType, "is an INTERVAL, which JSON has no form of: use a number of seconds"),
+    (YearMonthIntervalType, "is an INTERVAL, which JSON has no form of: use a number of months"),
+    (CalendarIntervalType, "is an INTERVAL, which JSON has no form of: use a number of seconds"),
+)
+
+
+def document(df: DataFrame, payload: Ours | Sequence[str] | None, *, is_typed: bool) -> Column:
+    """Return the column of JSON documents that a payload becomes: an object of columns, or one column's values.
+
+    `payload`: as in `enqueue`. `is_typed`: whether a handler's payload type reads the documents; decimals are text then,
+    from which it makes exact values.
+    Raises: InvalidColumnError for a column whose values JSON, or Python's JSON numbers, would change.
+    """
+    if payload is None or not isinstance(payload, (str, Column)):
+        names = df.columns if payload is None else payload
+        columns = [(name, named(df, name)) for name in names]
+        rows = df.select(*(column.alias(name) for name, column in columns))
+        fields = [
+            (_exact(column, field.dataType, field.name, is_typed), field.name, _has_no_number(column, field.dataType))
+            for (_, column), field in zip(columns, rows.schema.fields, strict=True)
+        ]
+        text = F.to_json(F.struct(*(column.alias(name) for column, name, _ in fields)), _JSON)
+        return _without(text, [condition for *_, condition in fields])
+    column = named(df, payload) if isinstance(payload, str) else payload
+    field = df.select(column).schema[0]
+    if isinstance(field.dataType, StringType):
+        return column
+    # `to_json` does not accept a plain number: wrap it in an array, then remove the brackets.
+    listed = F.to_json(F.array(_exact(column, field.dataType, field.name, is_typed)), _JSON)
+    return _without(F.substring(listed, F.lit(2), F.length(listed) - 2), [_has_no_number(column, field.dataType)])
+
+
+def named(df: DataFrame, name: str) -> Column:
+    """Return a column by its name, which may have dots and backticks, or by a path into a struct."""
+    return F.col("`" + name.replace("`", "``") + "`") if name in df.columns else F.col(name)
+
+
+def _without(text: Column, conditions: Sequence[Column | None]) -> Column:
+    given = [condition for condition in conditions if condition is not None]
+    return F.when(reduce(Column.__or__, given), F.lit(NO_NUMBER)).otherwise(text) if given else text
+
+
+def _exact(column: Column, kind: DataType, path: str, is_typed: bool) -> Column:
+    """Return a column whose JSON keeps its values. Raises: InvalidColumnError."""
+    for refused, reason in _REFUSED:
+        if isinstance(kind, refused):
+            raise InvalidColumnError(path, reason)
+    if isinstance(kind, DecimalType):
+        if not is_typed and kind.precision > EXACT_DIGITS:
+            raise InvalidColumnError(
+                path,
+                f"is {kind.simpleString().upper()}, with more digits than a JSON number keeps ({EXACT_DIGITS}): cast it "
+                "to STRING, or pass the handler instead of its name",
+            )
+        return column.cast("string") if is_typed else column
+    if isinstance(kind, FloatType):
+        return column.cast("double")
+    if isinstance(kind, StructType):
+        inner = [_exact(column.getField(one.name), one.dataType, f"{path}.{one.name}", is_typed) for one in kind.fields]
+        named = F.struct(*(one.alias(field.name) for one, field in zip(inner, kind.fields, strict=True)))
+        return F.when(column.isNotNull(), named) if _changes(kind) else column
+    if isinstance(kind, ArrayType):
+        if _changes(kind.elementType):
+            return F.transform(column, lambda one: _exact(one, kind.elementType, f"{path}[]", is_typed))
+        _exact(column, kind.elementType, f"{path}[]", is_typed)
+    if isinstance(kind, MapType):
+        if not isinstance(kind.keyType, (StringType, IntegralType, DateType)):
+            raise InvalidColumnError(path, f"has keys of type {kind.keyType.simpleString().upper()}: cast them to STRING")
+        if _changes(kind.valueType):
+            return F.transform_values(column, lambda _, one: _exact(one, kind.valueType, f"{path}[]", is_typed))
+        _exact(column, kind.valueType, f"{path}[]", is_typed)
+    return column
+
+
+def _changes(kind: DataType) -> bool:
+    """Return whether `_exact` may return another column."""
+    if isinstance(kind, StructType):
+        return any(_changes(field.dataType) for field in kind.fields)
+    if isinstance(kind, ArrayType):
+        return _changes(kind.elementType)
+    if isinstance(kind, MapType):
+        return _changes(kind.valueType)
+    return isinstance(kind, (DecimalType, FloatType))
+
+
+def _has_no_number(column: Column, kind: DataType) -> Column | None:
+    """Return whether a column has a NaN or an infinity; None if its type has none."""
+    if isinstance(kind, (FloatType, DoubleType)):
+        number = F.coalesce(column, F.lit(0.0))
+        return F.isnan(number) | (F.abs(number) == F.lit(float("inf")))
+    if isinstance(kind, StructType):
+        inner = [_has_no_number(column.getField(field.name), field.dataType) for field in kind.fields]
+        given = [one for one in inner if one is not None]
+        return reduce(Column.__or__, given) if given else None
+    if isinstance(kind, (ArrayType, MapType)):
+        element = kind.elementType if isinstance(kind, ArrayType) else kind.valueType
+        if _has_no_number(F.lit(None), element) is None:
+            return None
+        values = column if isinstance(kind, ArrayType) else F.map_values(column)
+        found = F.exists(values, lambda one: _no_number_in(one, element))
+        return F.coalesce(found, F.lit(False))
+    return None
+
+
+def _no_number_in(column: Column, kind: DataType) -> Column:
+    found = _has_no_number(column, kind)
+    return F.lit(False) if found is None else found

@@ -1,0 +1,256 @@
+"""Enqueues the rows of a DataFrame as jobs of one type, and returns the results of such writes."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, NoReturn
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all the world calls them
+from pyspark.sql.types import StringType, StructType
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
+from sa_jobqueue.models.checks import check_deadline, check_flag, due_at
+from sa_jobqueue.pipeline.operations.bulk import WriteResult, find_write
+from sa_jobqueue.pipeline.spark import writing
+from sa_jobqueue.pipeline.spark.connections import connect, find_queue, load_object
+from sa_jobqueue.pipeline.spark.documents import Ours, document, named
+from sa_jobqueue.pipeline.spark.options import OPTIONS, Options, Use, plain, read_options
+from sa_jobqueue.pipeline.spark.progress import counted_tasks
+from sa_jobqueue.pipeline.spark.sampling import check_payload
+from sa_jobqueue.pipeline.spark.validation import check_on_failure
+from sa_jobqueue.pipeline.spark.writing import WriteError
+from sa_jobqueue.progress import ProgressLines
+from sa_jobqueue.registry.handlers import Handler
+from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.registry.job_types import JobType
+from sa_jobqueue.tracing import current_traceparent
+
+_OUR_ERROR: Final = re.compile(r"sa_jobqueue\.[\w.]+: (.+)")
+
+
+def enqueue(
+    df: DataFrame,
+    target: Handler[Any, Any, Any] | str,
+    *,
+    payload: Ours | Sequence[str] | None = None,
+    url: str | None = None,
+    app: str | None = None,
+    queue: str | Column | None = None,
+    priority: int | Column | None = None,
+    at: datetime | Column | None = None,
+    delay: timedelta | Column | None = None,
+    max_attempts: int | Column | None = None,
+    timeout: timedelta | Column | None = None,
+    deduplication_key: Ours | None = None,
+    id: Ours | None = None,
+    blockers: Ours | None = None,
+    on_failure: str | Column | None = None,
+    rate_cost: int | Column | None = None,
+    expires_at: datetime | Column | None = None,
+    ordering_key: Ours | None = None,
+    fairness_key: Ours | None = None,
+    skip_while_retrying: bool | Column | None = None,
+    write_id: str | None = None,
+    mode: str = "FAILFAST",
+    on_duplicate: str = "skip",
+    options: Mapping[str, str] | None = None,
+    progress: Literal["lines"] | None = None,
+) -> WriteResult:
+    """Enqueue one job of one type for each row of `df`, atomically and exactly once.
+
+    `target`: a handler, whose payload type validates the inputs and whose module the executors import; or the name of a job
+    type, with `app` one that is registered there.
+    `payload`: a column, names of columns to combine into an object, or None for all columns. Values become JSON: instants
+    in UTC with microseconds; decimals as text for a handler, as numbers of up to 15 digits for a name. Columns that JSON
+    would change, such as BINARY, are refused. A STRING column must contain JSON.
+    `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`,
+    `skip_while_retrying`: one value, or a column; the type's setting by default. `deduplication_key`, `ordering_key`,
+    `fairness_key`, `id`, `blockers` (ARRAY<STRING>): columns. Jobs of one ordering key run in the order of the rows of
+    their partition: `df.repartition(key).sortWithinPartitions(key, at)`.
+    `write_id`: a name for this write; repeating a committed write changes nothing and returns its result. A write without
+    rows is not recorded.
+    `mode`, `on_duplicate`, `url`, `options`: options of the data source. With `mode="PERMISSIVE"` each row is checked
+    separately.
+    `progress`: "lines" prints it on standard error.
+    Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with Spark's
+    message. Nothing is enqueued then, unless only the response was lost: with a `write_id` you can repeat the call.
+    """
+    given = {"mode": mode, "onDuplicate": on_duplicate, "type": target if isinstance(target, str) else target.name}
+    if isinstance(target, Handler):
+        given["app"] = app or _app_of(target)
+    elif app is not None:
+        given["app"] = app
+    given |= {name: value for name, value in (("url", url), ("writeId", write_id)) if value is not None}
+    kind = _kind_of(target, app)
+    columns: dict[str, Column] = {"input": document(df, payload, is_typed=kind is not None)}
+    for name, option, one in (
+        ("queue", "queue", queue),
+        ("priority", "priority", priority),
+        ("max_attempts", "maxAttempts", max_attempts),
+        ("rate_cost", "rateCost", rate_cost),
+    ):
+        if isinstance(one, Column):
+            columns[name] = one
+        elif one is not None:
+            given[option] = str(one)
+    for name, constant in (
+        ("scheduled_at", at),
+        ("delay", delay),
+        ("timeout", timeout),
+        ("on_failure", on_failure),
+        ("expires_at", expires_at),
+        ("skip_while_retrying", skip_while_retrying),
+    ):
+        if constant is not None:
+            columns[name] = constant if isinstance(constant, Column) else F.lit(_constant(name, constant))
+    for name, column in (
+        ("deduplication_key", deduplication_key),
+        ("ordering_key", ordering_key),
+        ("fairness_key", fairness_key),
+        ("id", id),
+        ("blockers", blockers),
+    ):
+        if column is not None:
+            columns[name] = named(df, column) if isinstance(column, str) else column
+    given = _with_options(given, options or {})
+    written_by = df.sparkSession.conf.get("spark.app.name")
+    for name, default in (("traceContext", current_traceparent()), ("writtenBy", written_by)):
+        if default and plain(name) not in map(plain, given):
+            given[name] = default
+    if kind is not None and mode.upper() == "FAILFAST":
+        _check_sample(kind, df, payload)
+    return _write(df.select(*(column.alias(name) for name, column in columns.items())), given, progress)
+
+
+def _with_options(given: dict[str, str], options: Mapping[str, str]) -> dict[str, str]:
+    """Return what the arguments say and the options. Raises: InvalidOptionError for an option that an argument has set."""
+    arguments = {plain(name) for name in given}
+    for name in options:
+        if plain(name) in arguments:
+            _refuse(name, "is an argument, and given as that: leave it out of options")
+    return given | dict(options)
+
+
+def _kind_of(target: Handler[Any, Any, Any] | str, app: str | None) -> JobType | None:
+    """Return the job type, or None for a name without a JobQueue that declares it."""
+    if isinstance(target, Handler):
+        return target.job_type
+    jobs = load_object(app) if app is not None else None
+    return jobs.registry.get(target) if isinstance(jobs, JobQueue) else None
+
+
+def _check_sample(kind: JobType, df: DataFrame, payload: Ours | Sequence[str] | None) -> None:
+    if payload is None or not isinstance(payload, (str, Column)):
+        check_payload(kind, df.schema if payload is None else df.select(*payload).schema)
+        return
+    schema = df.select(payload).schema
+    own = schema[0].dataType
+    if isinstance(own, StructType) and not schema[0].nullable:  # which becomes a JSON object
+        check_payload(kind, own)
+    elif not isinstance(own, StringType):  # texts are JSON documents of any type
+        check_payload(kind, schema, schema[0].name)
+
+
+def _write(rows: DataFrame, given: dict[str, str], progress: str | None) -> WriteResult:
+    if progress not in {None, "lines"}:
+        _refuse("progress", f'must be "lines" or None, got {progress!r}')
+    options = _options(given)
+    # Spark would run the same checks, but replace their errors with its own.
+    writer = writing.batch_writer(rows.schema, options, overwrite=False)
+    write_id = writer.write_id
+    given = {name: value for name, value in given.items() if plain(name) != "writeid"} | {"writeId": write_id}
+    before = _written(options, write_id, 0)
+    if before is not None and options["onRepeat"] != "check":
+        return replace(before, repeated=True)
+    try:
+        with ExitStack() as stack:
+            if progress:
+                lines = stack.enter_context(ProgressLines(f"enqueue {write_id}"))
+                lines.begin("staging tasks", measure=stack.enter_context(counted_tasks(rows.sparkSession)))
+            rows.write.format("jobqueue").mode("append").options(**given).save()
+    except PySparkException as error:
+        found = _OUR_ERROR.search(str(error))
+        if found is None:
+            raise
+        raise WriteError(found[1]) from error
+    result = _written(options, write_id, 0)
+    if result is None:  # a write without rows is not in the ledger
+        return WriteResult(write_id=write_id, staged=0, enqueued=0, duplicates=0, rejected=0)
+    return replace(result, repeated=before is not None)
+
+
+def written(
+    url: str | None,
+    write_id: str,
+    *,
+    sequence: int = 0,
+    app: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> WriteResult | None:
+    """Return the result of a bulk write, or None if no write with this name has committed.
+
+    `write_id`: its name; for a stream, the id of the query, and `sequence` the number of the batch. `url`, `app`,
+    `options`: see `enqueue`.
+    """
+    given = {name: value for name, value in (("url", url), ("app", app)) if value is not None}
+    return _written(_options(_with_options(given, options or {})), write_id, sequence)
+
+
+def _written(options: Options, write_id: str, sequence: int) -> WriteResult | None:
+    with writing.write_errors(options), connect(options) as connection, Session(connection) as session:
+        return find_write(session, write_id, sequence=sequence, model=find_queue(connection, options).model)
+
+
+def _options(given: Mapping[str, str]) -> Options:
+    return read_options(given, use=Use.WRITE, known=(*OPTIONS, *writing.OPTIONS))
+
+
+def _constant(name: str, value: Any) -> Any:
+    if name == "scheduled_at":
+        _check_due(at=value)
+    elif name == "expires_at":
+        _check(check_deadline, value)
+    elif name == "skip_while_retrying":
+        _check(check_flag, name, value)
+    elif isinstance(value, timedelta):
+        _check_due(delay=value)
+        return value.total_seconds()
+    elif name == "on_failure":
+        _check(check_on_failure, value)
+    else:
+        _refuse(name, f"must be a timedelta or a column, got {value!r}")
+    return value
+
+
+def _check_due(*, at: datetime | None = None, delay: timedelta | None = None) -> None:
+    _check(due_at, at=at, delay=delay)
+
+
+def _check(check: Callable[..., object], *value: Any, **named: Any) -> None:
+    """Run a check of a job's field. Raises: InvalidOptionError, because here the value is an option."""
+    try:
+        check(*value, **named)
+    except InvalidJobError as error:
+        _refuse(error.field, error.reason)
+
+
+def _app_of(handler: Handler[Any, Any, Any]) -> str:
+    """Return the `module:name` of a handler's JobQueue, which must be a global of the module that declares the handler."""
+    module = handler.job_type.func.__module__
+    for name, value in vars(sys.modules.get(module, object)).items():
+        if isinstance(value, JobQueue) and any(one is handler for one in value) and module != "__main__":
+            return f"{module}:{name}"
+    where = "set app='module:attribute'"
+    raise InvalidOptionError("app", f"the executors must import the JobQueue that has {handler.name!r}: {where}")
+
+
+def _refuse(option: str, reason: str) -> NoReturn:
+    raise InvalidOptionError(option, reason)

@@ -1,0 +1,356 @@
+"""Options of `format("jobqueue")`: names, meanings and limits, validated before any connection is opened.
+
+Names are in camel case or with underscores; Spark ignores their case. An option that is unknown, or does not apply to this
+kind of read or write, is an error instead of being ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final, NoReturn
+
+from sa_jobqueue.db.urls import read_url
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.layout import Layout
+from sa_jobqueue.pipeline.history import DATASETS
+from sa_jobqueue.pipeline.spark.errors import UnknownOptionError
+from sa_jobqueue.types import JobStatus
+
+
+class Use(StrEnum):
+    """Kind of read or write, which Spark reveals only after it has passed the options."""
+
+    READ = "spark.read"
+    STREAM = "spark.readStream"
+    WRITE = "df.write"
+    STREAM_WRITE = "df.writeStream"
+
+
+READING: Final = frozenset({Use.READ, Use.STREAM})
+WRITING: Final = frozenset({Use.WRITE, Use.STREAM_WRITE})
+ALWAYS: Final = READING | WRITING
+
+IGNORED: Final = frozenset({"path", "paths", "isuserspecifiedschema", "checkpointlocation", "queryname"})
+"""Options that Spark itself adds to a source."""
+
+
+NO_TABLE: Final = "a table of Spark's catalog loses its OPTIONS when it is read or written, so it cannot be a queue"
+IN_PLACE_OF_TABLE: Final = (
+    'read a CREATE TEMPORARY VIEW ... USING jobqueue OPTIONS (url "...", dataset "jobs"), and write a DataFrame, as in '
+    'spark.table(...).write.format("jobqueue").option("url", ...)'
+)
+
+
+REDACTION: Final = r"(?<=://)[^@\s/]*(?=@)|(?<=password=)[^&\s\"\\]+"
+"""Value for `spark.sql.redaction.string.regex` that removes users and passwords from URLs, which Spark Connect writes to
+its event log."""
+
+
+class Secret:
+    """A text that is never rendered by repr, str or format; `reveal` returns it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def reveal(self) -> str:
+        """Return the text."""
+        return self._text
+
+
+Read = Callable[[str, str], Any]
+"""Converts an option's text, given the option's name and the text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: `read` converts `(name, text)` into its value; `default` applies if it is not given."""
+
+    name: str
+    uses: frozenset[Use]
+    doc: str
+    read: Read
+    default: Any = None
+
+
+TRACEPARENT: Final = "^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(?:-|$)"
+"""Source: W3C Trace Context, section 3.2; later versions may add fields."""
+NO_TRACEPARENT: Final = "is not a W3C traceparent, such as 00-<32 hex digits>-<16 hex digits>-01"
+
+
+def text(name: str, given: str) -> str:
+    """Read a non-empty text."""
+    return given.strip() or _refuse(name, "must not be empty")
+
+
+def texts(name: str, given: str) -> tuple[str, ...]:
+    """Read a comma-separated list."""
+    return tuple(part.strip() for part in given.split(",") if part.strip()) or _refuse(name, "must not be empty")
+
+
+def flag(name: str, given: str) -> bool:
+    """Read true or false."""
+    known = {"true": True, "false": False}
+    return known[given.lower()] if given.lower() in known else _refuse(name, f"must be true or false, got {given!r}")
+
+
+def whole(name: str, given: str, *, low: int, high: int) -> int:
+    """Read a whole number between two bounds, inclusive."""
+    try:
+        read = int(given)
+    except ValueError:
+        _refuse(name, f"must be a whole number, got {given!r}")
+    return read if low <= read <= high else _refuse(name, f"must be from {low:,} to {high:,}, got {read:,}")
+
+
+def seconds(name: str, given: str, *, longest: timedelta = timedelta(days=1)) -> timedelta:
+    """Read a positive number of seconds."""
+    try:
+        read = timedelta(seconds=float(given))
+    except (ValueError, OverflowError):
+        _refuse(name, f"must be a number of seconds, got {given!r}")
+    in_bounds = timedelta(0) < read <= longest
+    return read if in_bounds else _refuse(name, f"must be above 0 and at most {longest.total_seconds():,.0f} s, got {given}")
+
+
+def instant(name: str, given: str) -> datetime:
+    """Read a date or a time in ISO 8601; one without an offset is UTC, whatever the session's time zone."""
+    try:
+        read = datetime.fromisoformat(given.strip())
+    except ValueError:
+        _refuse(name, f"must be a time such as 2026-01-31 or 2026-01-31T12:00:00+01:00, got {given!r}")
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+def one_of(name: str, given: str, *, known: tuple[str, ...]) -> str:
+    """Read one of several keywords, ignoring case."""
+    found = {word.lower(): word for word in known}.get(given.strip().lower())
+    return found or _refuse(name, f"must be one of {', '.join(known)}, got {given!r}{_meant(given, known)}")
+
+
+def traceparent(name: str, given: str) -> str:
+    """Read a W3C traceparent."""
+    return given if re.match(TRACEPARENT, given) else _refuse(name, f"{NO_TRACEPARENT}, got {given!r}")
+
+
+def _url(name: str, given: str) -> Secret:
+    read_url(given, option=name)
+    return Secret(given)
+
+
+def _statuses(name: str, given: str) -> tuple[str, ...]:
+    return tuple(one_of(name, part, known=tuple(JobStatus)) for part in texts(name, given))
+
+
+def _xid(name: str, given: str) -> int:
+    return whole(name, given, low=0, high=2**63 - 1)
+
+
+def _starting(name: str, given: str) -> str | int:
+    return given.lower() if given.lower() in {"earliest", "latest"} else _xid(name, given)
+
+
+def _identifier(name: str, given: str) -> str:
+    try:
+        Layout(given) if name == "schema" else Layout(prefix=given)
+    except InvalidOptionError as error:
+        _refuse(name, error.reason)
+    return given
+
+
+XID_DOC: Final = "by the transaction that last changed a row (column `xid`)"
+
+OPTIONS: Final = (
+    Option("url", ALWAYS, "Database URL, `postgresql://...`. Default: `SA_JOBQUEUE_URL`, then libpq's `PGSERVICE`.", _url),
+    Option("passwordFile", ALWAYS, "File with only the password, on the driver and the executors.", text),
+    Option("schema", ALWAYS, "Schema of the queue's tables. Default: the search path.", _identifier),
+    Option("prefix", ALWAYS, "Prefix of the queue's table names.", _identifier),
+    Option("app", ALWAYS, "`module:attribute` of the JobQueue or Job model, instead of `schema` and `prefix`.", text),
+    Option("statementTimeout", ALWAYS, "Timeout of each statement in seconds.", seconds, timedelta(minutes=10)),
+    Option(
+        "dataset",
+        READING,
+        "Dataset to read, as passed to `load(...)`.",
+        partial(one_of, known=tuple(DATASETS)),
+    ),
+    Option("columns", READING, "Columns to read, in this order. Default: all.", texts),
+    Option("excludePrivate", READING, "Whether to leave out the columns with payload data.", flag, False),
+    Option("redact", READING, "Comma-separated job types, with `*` and `?`, whose payloads are not read.", texts, ()),
+    Option("queue", READING, "Comma-separated queues to read. Default: all.", texts, ()),
+    Option("fairnessKey", READING, "Comma-separated fairness keys to read. Default: all.", texts, ()),
+    Option("type", READING, "Comma-separated job types to read. Default: all.", texts, ()),
+    Option("status", READING, "Comma-separated job states to read. Default: all.", _statuses, ()),
+    Option(
+        "numPartitions",
+        READING,
+        "Number of partitions, each read over its own connection. Default for a table: by its size.",
+        partial(whole, low=1, high=10_000),
+    ),
+    Option(
+        "createdAfter",
+        frozenset({Use.READ}),
+        "Only rows created (enqueued, started, died) at or after this time; UTC if it has no offset.",
+        instant,
+    ),
+    Option("createdBefore", frozenset({Use.READ}), "Only rows created before this time.", instant),
+    Option("completedAfter", frozenset({Use.READ}), "Only rows ended (completed, resolved) at or after this time.", instant),
+    Option("completedBefore", frozenset({Use.READ}), "Only rows ended before this time.", instant),
+    Option("afterXid", frozenset({Use.READ}), f"Only rows of this transaction or a later one, {XID_DOC}.", _xid),
+    Option("beforeXid", frozenset({Use.READ}), f"Only rows of an earlier transaction, {XID_DOC}.", _xid),
+    Option(
+        "upTo",
+        frozenset({Use.READ}),
+        "`now`: all committed rows; `watermark`: only rows that no open transaction can add to, as of planning.",
+        partial(one_of, known=("now", "watermark")),
+        "now",
+    ),
+    Option(
+        "startingXid",
+        frozenset({Use.STREAM}),
+        "Where a stream without a checkpoint starts: `earliest`, `latest`, or a transaction id.",
+        _starting,
+        "earliest",
+    ),
+    Option(
+        "maxRowsPerTrigger",
+        frozenset({Use.STREAM}),
+        "Approximate maximum number of rows per batch; rows of one transaction are never split.",
+        partial(whole, low=1, high=2**31 - 1),
+    ),
+)
+"""Options of reads and of every use. Those of writes only are in `sa_jobqueue.pipeline.spark.writing`."""
+
+
+class Options(Mapping[str, Any]):
+    """The options of one use by name, with defaults. Neither its repr nor its pickle contains a secret."""
+
+    def __init__(self, use: Use, values: Mapping[str, Any], given: frozenset[str] = frozenset()) -> None:
+        self.use = use
+        self.given = given
+        self._values = dict(values)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={self._values[name]!r}" for name in sorted(self.given))
+        return f"<Options of {self.use}: {', '.join(shown) or 'none'}>"
+
+
+def plain(name: str) -> str:
+    """Return a name normalized for comparison: without case and underscores."""
+    return name.replace("_", "").lower()
+
+
+def read_options(given: Mapping[str, str], *, use: Use, known: tuple[Option, ...]) -> Options:
+    """Read the options of one use. Raises: InvalidOptionError for the first invalid option."""
+    of_use = {plain(option.name): option for option in known if use in option.uses}
+    values = {option.name: option.default for option in of_use.values()}
+    named: dict[str, str] = {}
+    for name, value in _with_dataset(given, of_use).items():
+        key = plain(name)
+        if key in IGNORED:
+            continue
+        if key not in of_use:
+            _refuse_name(name, use, of_use, known)
+        if of_use[key].name in named:
+            _refuse(of_use[key].name, "is given twice, in two spellings")
+        named[of_use[key].name] = value
+    if "path" in given and use in WRITING:
+        raise UnknownOptionError("path", f"save() and start() take none for a queue, got {given['path']!r}")
+    # Only after all names are known: validation of a value depends on the use.
+    for name, value in named.items():
+        values[name] = of_use[plain(name)].read(name, value)
+    if "app" in named and named.keys() & {"schema", "prefix"}:
+        _refuse("app", "already identifies the queue; leave out schema and prefix")
+    return Options(use, values, frozenset(named))
+
+
+def refuse_table(given: Mapping[str, str]) -> None:
+    """Refuse to write without options, as INSERT INTO does: it would write to the database that the environment names."""
+    if not {plain(name) for name in given} - IGNORED:
+        _refuse("url", f"is missing, and so is every other option. {NO_TABLE}: {IN_PLACE_OF_TABLE}")
+
+
+def check_options(given: Mapping[str, str], *, known: tuple[Option, ...]) -> None:
+    """Check options before the use is known: at least one use must accept all of them."""
+    if "provider" in given:  # which Spark adds for a table, and only then
+        raise UnknownOptionError(
+            "provider", f"is no option: {NO_TABLE}. {IN_PLACE_OF_TABLE[0].upper()}{IN_PLACE_OF_TABLE[1:]}"
+        )
+    names = {plain(option.name): option.name for option in known}
+    for name in given:
+        if plain(name) not in IGNORED | names.keys():
+            raise UnknownOptionError(name, f"is not an option of format('jobqueue'){_near(name, names)}")
+    refused: InvalidOptionError | None = None
+    for use in Use:
+        try:
+            read_options(given, use=use, known=known)
+        except UnknownOptionError as error:
+            refused = refused or error
+        except InvalidOptionError as error:  # this use accepts all names, so the value is wrong
+            raise error from None
+        else:
+            return
+    if refused is not None:
+        raise refused
+
+
+def _with_dataset(given: Mapping[str, str], of_use: Mapping[str, Option]) -> dict[str, str]:
+    found = dict(given)
+    path = found.get("path")
+    if path and "dataset" in of_use:
+        if path not in DATASETS:
+            meant = _meant(path, tuple(DATASETS))
+            _refuse("path", f"must be one of {', '.join(DATASETS)} for load(), and save() takes none, got {path!r}{meant}")
+        if "dataset" in found and found["dataset"] != path:
+            _refuse("dataset", f"{found['dataset']!r} is given as an option and {path!r} to load()")
+        found["dataset"] = path
+    return found
+
+
+def _refuse_name(name: str, use: Use, of_use: Mapping[str, Option], known: tuple[Option, ...]) -> NoReturn:
+    elsewhere = [option for option in known if plain(option.name) == plain(name)]
+    if elsewhere:
+        uses = " and ".join(sorted({str(one) for option in elsewhere for one in option.uses}))
+        raise UnknownOptionError(elsewhere[0].name, f"is not an option of {use}; it belongs to {uses}")
+    names = {key: option.name for key, option in of_use.items()}
+    raise UnknownOptionError(name, f"is not an option of {use}{_near(name, names)}")
+
+
+def _near(name: str, names: Mapping[str, str]) -> str:
+    close = get_close_matches(plain(name), names, n=1)
+    return f"; did you mean {names[close[0]]}?" if close else f"; known: {', '.join(sorted(names.values()))}"
+
+
+def _meant(given: str, known: tuple[str, ...]) -> str:
+    close = get_close_matches(given.lower(), known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _refuse(name: str, reason: str) -> NoReturn:
+    raise InvalidOptionError(name, reason)

@@ -1,0 +1,92 @@
+"""`format("jobqueue")`: the data source from which Spark creates readers and writers."""
+
+# ruff: noqa: N802 - the names are those that Spark calls
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from sa_jobqueue.pipeline.spark import reading, streaming, writing
+from sa_jobqueue.pipeline.spark.options import OPTIONS, Options, Use, check_options, read_options, refuse_table
+
+KNOWN: Final = (*OPTIONS, *writing.OPTIONS)
+"""All options, for every use."""
+
+
+class JobQueueSource(DataSource):
+    """Spark data source that reads jobs, attempts, dead letters and blockers, and enqueues rows.
+
+    Created in each process that plans, and pickled to the others. Options are checked here, without network access.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        given = dict(options)
+        check_options(given, known=KNOWN)
+        # Not as `options`: printing a data source's attributes would show the URL.
+        self._given = _Given(given)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format`."""
+        return "jobqueue"
+
+    def schema(self) -> StructType:
+        """Return the published schema of the dataset, limited to `columns`."""
+        return reading.schema_of(self.use(Use.READ if self._given.is_for(Use.READ) else Use.STREAM))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a batch."""
+        return reading.Reader(schema, self.use(Use.READ))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a stream."""
+        return streaming.StreamReader(schema, self.use(Use.STREAM))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a batch."""
+        refuse_table(self._given.options)
+        return writing.batch_writer(schema, self.use(Use.WRITE), overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of a stream's batches."""
+        return writing.stream_writer(schema, self.use(Use.STREAM_WRITE), overwrite=overwrite)
+
+    def use(self, use: Use) -> Options:
+        """Return the options validated for one use."""
+        return read_options(self._given.options, use=use, known=KNOWN)
+
+
+class _Given:
+    """Options as given, never rendered."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+
+    def __repr__(self) -> str:
+        return f"<{len(self.options)} options>"
+
+    def is_for(self, use: Use) -> bool:
+        try:
+            read_options(self.options, use=use, known=KNOWN)
+        except ValueError:
+            return False
+        return True
+
+
+def register(spark: SparkSession) -> None:
+    """Register `format("jobqueue")` with a session that does not find it: installed later, or in an archive (`--py-files`).
+
+    `spark`: the session.
+    """
+    spark.dataSource.register(JobQueueSource)

@@ -1,0 +1,254 @@
+"""Task of a bulk write: validates and numbers rows, and copies them to the staging table.
+
+Each batch is committed immediately. The commit of the write reads only rows of the tasks that it names, so the rows of a
+killed task are ignored. No transaction is open while Spark computes the next rows, because it would hold back every stream.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+import pyarrow.csv
+from pandas.util import hash_array
+from sqlalchemy import Connection
+
+from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.payloads import MAX_BYTES
+from sa_jobqueue.pipeline.spark.validation import Checked, Checker, Fault, Rules, check_inputs
+from sa_jobqueue.pipeline.statements import bulk
+
+_CSV: Final = pyarrow.csv.WriteOptions(include_header=False, quoting_style="needed")
+_EXCERPT: Final = 200
+_ATTEMPT_BITS: Final = 32
+_FINGERPRINTED: Final = ("type_name", "deduplication_key", "input")
+
+
+class BadRowError(JobQueueError):
+    """A row of a bulk write cannot be a job; nothing of the write is enqueued.
+
+    `partition` and `row`, both from 0, identify the row; `key` is its id or deduplication key, if any; `field` and `reason`
+    state the fault; `excerpt` is the beginning of its input. With `mode=PERMISSIVE` such rows go to `job_bulk_reject`.
+    """
+
+    def __init__(self, fault: Fault, *, partition: int, row: int, key: str | None, excerpt: str) -> None:
+        self.field = fault.field
+        self.reason = fault.reason
+        self.partition = partition
+        self.row = row
+        self.key = key
+        self.excerpt = excerpt
+        named = f" ({key})" if key else ""
+        super().__init__(
+            f"partition {partition}, row {row}{named}: {fault.field} {fault.reason}; its input begins: {excerpt};"
+            " nothing is enqueued; mode=PERMISSIVE would leave such rows out and keep them with the reason"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Identifies the rows of a write that one attempt of a task stages."""
+
+    write_id: str
+    sequence: int
+    task_id: int
+    partition: int
+
+
+def new_writer_number() -> int:
+    """Return a random number for a writer, which the ids of its tasks begin with.
+
+    Spark's own ids restart with each application, so the staged rows of a driver that died would count for the driver that
+    repeats the write.
+    """
+    return random.SystemRandom().getrandbits(63 - _ATTEMPT_BITS)
+
+
+def task_id_of(writer: int, attempt: int) -> int:
+    """Return the id of an attempt of a task. `attempt`: Spark's number of it, unique within the application."""
+    return writer << _ATTEMPT_BITS | attempt % (1 << _ATTEMPT_BITS)
+
+
+def task_ids_of(task_id: int) -> tuple[int, int]:
+    """Return the first and last id that the tasks of the same writer can have."""
+    first = task_id >> _ATTEMPT_BITS << _ATTEMPT_BITS
+    return first, first + (1 << _ATTEMPT_BITS) - 1
+
+
+def fingerprint_of(batch: pa.RecordBatch) -> int:
+    """Return the sum of the hashes of a batch's rows: the same for the same rows, in whatever order and batches.
+
+    It covers the type, the deduplication key and the input, modulo 2**64. Ids and times may differ when rows are computed
+    again.
+    """
+    hashes = np.zeros(len(batch), np.uint64)
+    for name in _FINGERPRINTED:
+        place = batch.schema.get_field_index(name)
+        hashes *= np.uint64(31)
+        if place >= 0:
+            hashes += hash_array(batch.column(place).to_numpy(zero_copy_only=False), categorize=False)
+    return int(hash_array(hashes).sum(dtype=np.uint64)) if len(batch) else 0
+
+
+class Stager:
+    """Stages the rows of one attempt. `is_permissive`: stage invalid rows as rejected instead of raising an error."""
+
+    def __init__(
+        self, connection: Connection, model: type[JobMixin[Any]], part: Part, rules: Rules, *, is_permissive: bool
+    ) -> None:
+        self._connection = connection
+        self._part = part
+        self._copy = bulk.copy_staged(model)
+        self._checker = Checker(rules)
+        self._is_permissive = is_permissive
+        self.rows = 0
+        self.rejected = 0
+        self.fingerprint = 0
+        """As `fingerprint_of` all batches."""
+
+    def stage(self, batches: Iterable[pa.RecordBatch]) -> None:
+        """Check and copy all batches. Raises: BadRowError; database errors that no row has caused."""
+        for batch in batches:
+            if len(batch):
+                self._stage(batch)
+                self.rows += len(batch)
+                self.fingerprint = (self.fingerprint + fingerprint_of(batch)) % 2**64
+
+    def _stage(self, batch: pa.RecordBatch) -> None:
+        checked = self._checker.check(batch)
+        self._refuse(batch, checked)
+        table = self._table(checked, len(batch))
+        good = [row for row in range(len(batch)) if row not in checked.faults]
+        if len(good) < len(batch):
+            table = table.take(pa.array(good, pa.int64()))
+        if not self._copies(table):
+            late = check_inputs(table.column("input").combine_chunks())
+            checked.faults |= {good[row]: fault for row, fault in late.items()}
+            self._refuse(batch, checked)
+            left = [row for row in range(len(good)) if row not in late]
+            for row, fault in self._copy_parts(table, left):
+                checked.faults[good[row]] = fault
+                self._refuse(batch, checked)
+        self._reject(batch, checked.faults)
+
+    def _copy_parts(self, table: pa.Table, rows: list[int]) -> Iterator[tuple[int, Fault]]:
+        """Copy rows, some of which PostgreSQL may refuse; find these by bisection, yield them, and copy the others."""
+        if not rows:
+            return
+        part = table.take(pa.array(rows, pa.int64()))
+        try:
+            self._send(part)
+        except psycopg.Error as error:
+            if not _is_of_a_row(error):
+                raise
+            if len(rows) == 1:
+                yield rows[0], _fault_of(error)
+                return
+        else:
+            return
+        middle = len(rows) // 2
+        yield from self._copy_parts(table, rows[:middle])
+        yield from self._copy_parts(table, rows[middle:])
+
+    def _copies(self, table: pa.Table) -> bool:
+        try:
+            self._send(table)
+        except psycopg.Error as error:
+            if not _is_of_a_row(error):
+                raise
+            return False
+        return True
+
+    def _send(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        text = pa.BufferOutputStream()
+        pyarrow.csv.write_csv(table, text, _CSV)
+        driver: Any = self._connection.connection.driver_connection
+        with driver.cursor() as cursor, cursor.copy(self._copy) as copy:
+            copy.write(memoryview(text.getvalue()))
+
+    def _table(self, checked: Checked, count: int) -> pa.Table:
+        part = self._part
+        rows = pa.array(range(self.rows, self.rows + count), pa.int64())
+        known = checked.columns | {
+            "write_id": pa.repeat(pa.scalar(part.write_id), count),
+            "sequence": pa.repeat(pa.scalar(part.sequence, pa.int64()), count),
+            "task_id": pa.repeat(pa.scalar(part.task_id, pa.int64()), count),
+            "row": rows,
+        }
+        nothing = pa.nulls(count, pa.string())
+        return pa.table({name: known.get(name, nothing) for name in bulk.STAGED})
+
+    def _reject(self, batch: pa.RecordBatch, faults: dict[int, Fault]) -> None:
+        if not faults:
+            return
+        places = sorted(faults)
+        table = self._table(
+            Checked(
+                {
+                    "rejected_field": pa.array([_storable(faults[row].field) for row in places], pa.string()),
+                    "rejected_reason": pa.array([_storable(faults[row].reason) for row in places], pa.string()),
+                    "record": pa.array([_record(batch, row) for row in places], pa.string()),
+                }
+            ),
+            len(places),
+        )
+        rows = pa.array([self.rows + row for row in places], pa.int64())
+        self._send(table.set_column(table.schema.get_field_index("row"), "row", rows))
+        self.rejected += len(places)
+
+    def _refuse(self, batch: pa.RecordBatch, checked: Checked) -> None:
+        if self._is_permissive or not checked.faults:
+            return
+        place = min(checked.faults)
+        row = _row(batch, place)
+        key = row.get("id") or row.get("deduplication_key")
+        raise BadRowError(
+            checked.faults[place],
+            partition=self._part.partition,
+            row=self.rows + place,
+            key=None if key is None else str(key)[:_EXCERPT],
+            excerpt=str(row.get("input"))[:_EXCERPT],
+        )
+
+
+def _is_of_a_row(error: psycopg.Error) -> bool:
+    """Return whether a row caused the error: a data exception (class 22) or an exceeded limit (class 54)."""
+    return (error.sqlstate or "")[:2] in {"22", "54"}
+
+
+def _fault_of(error: psycopg.Error) -> Fault:
+    column = (error.diag.context or "").partition(", column ")[2].partition(":")[0].strip()
+    detail = f": {error.diag.message_detail}" if error.diag.message_detail else ""
+    return Fault(column if column in bulk.STAGED else "input", f"{error.diag.message_primary}{detail}"[:300])
+
+
+def _row(batch: pa.RecordBatch, place: int) -> dict[str, Any]:
+    """Return a row's values; one that Python cannot represent, such as a timestamp in the year 10000, becomes text."""
+    row: dict[str, Any] = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            row[name] = column[place].as_py()
+        except (OverflowError, ValueError):
+            row[name] = f"{column.type} {getattr(column[place], 'value', 'out of range')}"
+    return row
+
+
+def _record(batch: pa.RecordBatch, place: int) -> str:
+    row = {name: value for name, value in _row(batch, place).items() if value is not None}
+    text = json.dumps(row, default=str)
+    if len(text) > MAX_BYTES:
+        text = json.dumps({name: str(value)[:_EXCERPT] for name, value in row.items()})
+    return text
+
+
+def _storable(text: str) -> str:
+    return text.replace("\x00", "\\x00")

@@ -1,0 +1,401 @@
+"""Validates the rows of a bulk write in batches, by the same rules as `Job(...)`.
+
+Cheap checks run on whole columns. In a column with few distinct values, each value is checked once, with the function that
+the constructor of a job uses. PostgreSQL checks that inputs are JSON, because it parses them anyway; only inputs that it
+would accept and this library would not are searched for, by patterns that also match a few valid rows. Matching rows are
+checked one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sa_jobqueue import payloads
+from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError, UnknownJobTypeError
+from sa_jobqueue.models.checks import check_name, check_number, check_text
+from sa_jobqueue.models.waits import WaitFor, waits
+from sa_jobqueue.pipeline.spark.ids import Ids
+from sa_jobqueue.pipeline.spark.options import NO_TRACEPARENT, TRACEPARENT
+from sa_jobqueue.policies.fairness import check_fairness_key, key_of
+from sa_jobqueue.registry.job_types import JobType, Registry
+from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
+
+NO_NUMBER: Final = "has NaN or Infinity, which JSON has no numbers for"
+"""What stands in place of the JSON text of such a row, and why the row is refused."""
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LONGEST_US: Final = LONGEST // _MICROSECOND
+_LATEST_US: Final = int(LATEST.timestamp()) * 1_000_000
+_UUID: Final = "^(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})$"
+_SUSPECT: Final = r"\\u(?:0000|[dD][89a-fA-F])|[eE]\+?[0-9]{3}|[0-9]{309}"
+"""Matches JSON text that PostgreSQL may not store, and numbers that Python may not read, or read as infinite."""
+_SURELY_SMALL: Final = payloads.MAX_BYTES // 6
+"""Size in bytes of JSON text that is within the limit even if every byte is escaped as in `\\u1234`."""
+_SURELY_FLAT: Final = 1_000
+"""Size in bytes of JSON text that is too short to be nested too deeply."""
+_LONGEST_REASON: Final = 300
+
+
+class Fault(NamedTuple):
+    """Reason why a row cannot become a job."""
+
+    field: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Checked:
+    """Columns of a batch in the format of the staging table, and faults by the position of the row in the batch."""
+
+    columns: dict[str, pa.Array]
+    faults: dict[int, Fault] = field(default_factory=dict)
+
+    def blame(self, rows: Iterable[int], name: str, reason: str) -> None:
+        """Record a fault of those rows that have none yet."""
+        for row in rows:
+            self.faults.setdefault(row, Fault(name, reason[:_LONGEST_REASON]))
+
+    def check_each(self, name: str, values: pa.Array, mask: pa.Array, check: Callable[[Any], object]) -> None:
+        """Check values one by one where the mask is true. A null is passed as None."""
+        for row in np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)).tolist():
+            try:
+                check(values[row].as_py())
+            except InvalidJobError as error:
+                self.blame([row], error.field, error.reason)
+
+    def check_distinct(self, values: pa.Array, check: Callable[[Any], object]) -> None:
+        """Check each distinct value once."""
+        encoded = values.dictionary_encode()
+        codes: np.ndarray[Any, Any] | None = None
+        for code, value in enumerate(encoded.dictionary.to_pylist()):
+            try:
+                check(value)
+            except InvalidJobError as error:
+                if codes is None:
+                    codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+                self.blame(np.flatnonzero(codes == code).tolist(), error.field, error.reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Settings of a write that apply to all its rows.
+
+    `type_name`: type of rows without one. `registry`: the application's job types, if rows are validated by them. `stated`:
+    values that options set for all rows, which take precedence over settings of the type.
+    """
+
+    id_type: str = "uuid"
+    id_factory: Callable[[], Any] | None = None
+    type_name: str | None = None
+    registry: Registry | None = None
+    stated: frozenset[str] = frozenset()
+
+
+class Checker:
+    """Checks the batches of one task, and generates missing ids."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._ids = Ids()
+
+    def check(self, batch: pa.RecordBatch) -> Checked:
+        """Return a batch in the format of the staging table. Without a registry, invalid JSON is not detected yet."""
+        given = {name: batch.column(place) for place, name in enumerate(batch.schema.names)}
+        given = {name: values for name, values in given.items() if not pa.types.is_null(values.type)}
+        checked = Checked({})
+        self._check_names(checked, given, len(batch))
+        self._check_numbers(checked, given)
+        self._check_times(checked, given)
+        self._check_keys(checked, given, len(batch))
+        self._check_blockers(checked, given)
+        self._check_input(checked, given, len(batch))
+        return checked
+
+    def _check_names(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
+        default = self._rules.type_name
+        types = _texts(given["type_name"]) if "type_name" in given else pa.nulls(count, pa.string())
+        if default is None and types.null_count:
+            missing = np.flatnonzero(types.is_null().to_numpy(zero_copy_only=False))
+            checked.blame(missing.tolist(), "type_name", "is null, and there is no option type")
+        checked.check_distinct(types, partial(check_name, "type_name"))
+        checked.columns["type_name"] = types
+        for name, check in (
+            ("queue", partial(check_name, "queue")),
+            ("fairness_key", check_fairness_key),
+            ("on_failure", check_on_failure),
+        ):
+            if name in given:
+                checked.columns[name] = _texts(given[name])
+                checked.check_distinct(checked.columns[name], check)
+        if "trace_context" in given:
+            traces = checked.columns["trace_context"] = _texts(given["trace_context"])
+            checked.blame(
+                _true(pc.invert(pc.match_substring_regex(traces, TRACEPARENT))),
+                "trace_context",
+                NO_TRACEPARENT,
+            )
+
+    @staticmethod
+    def _check_numbers(checked: Checked, given: dict[str, pa.Array]) -> None:
+        for name, low, high in (
+            ("priority", MIN_PRIORITY, MAX_PRIORITY),
+            ("max_attempts", 1, 2**31 - 1),
+            ("input_version", 1, 2**31 - 1),
+            ("rate_cost", 1, MAX_RATE_COST),
+        ):
+            if name in given:
+                checked.columns[name] = given[name]
+                checked.check_distinct(given[name], partial(check_number, name, low=low, high=high))
+
+    @staticmethod
+    def _check_times(checked: Checked, given: dict[str, pa.Array]) -> None:
+        for name in ("scheduled_at", "expires_at"):
+            if name in given:
+                late = pc.greater_equal(given[name].cast(pa.int64()), _LATEST_US)
+                checked.blame(_true(late), name, f"must be before the year {LATEST.year}")
+                checked.columns[name] = given[name]
+        for name, low, words in (
+            ("delay", 0, f"must not be negative, nor above {LONGEST.days} days"),
+            ("timeout", 1, f"must be above zero and at most {LONGEST.days} days, or null for no limit"),
+        ):
+            if name in given:
+                microseconds, unreadable = _microseconds(given[name])
+                outside = pc.or_(pc.less(microseconds, low), pc.greater(microseconds, _LONGEST_US))
+                checked.blame(sorted({*unreadable, *_true(outside)}), name, words)
+                checked.columns[name] = _interval(microseconds)
+        if "delay" in given and "scheduled_at" in given:
+            both = pc.and_(given["delay"].is_valid(), given["scheduled_at"].is_valid())
+            checked.blame(_true(both), "delay", "give either delay or scheduled_at, not both")
+
+    def _check_keys(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
+        for name in ("deduplication_key", "ordering_key"):
+            if name in given:
+                keys = checked.columns[name] = _texts(given[name])
+                checked.check_each(name, keys, _odd_text(keys), partial(check_text, name))
+        if "skip_while_retrying" in given:
+            checked.columns["skip_while_retrying"] = given["skip_while_retrying"]
+        if "id" not in given:
+            checked.columns["id"] = self._new_ids(count)
+            return
+        ids = _texts(given["id"])
+        if self._rules.id_type == "text":
+            checked.check_each("id", ids, _odd_text(ids), partial(check_text, "id"))
+        else:
+            odd = pc.invert(pc.match_substring_regex(ids, _UUID))
+            checked.check_each("id", ids, odd, partial(_check_uuid, "id"))
+        checked.columns["id"] = pc.coalesce(ids, self._new_ids(count)) if ids.null_count else ids
+
+    def _new_ids(self, count: int) -> pa.Array:
+        if self._rules.id_factory is None:
+            return self._ids.make(count)
+        return pa.array([str(self._rules.id_factory()) for _ in range(count)], pa.string())
+
+    def _check_blockers(self, checked: Checked, given: dict[str, pa.Array]) -> None:
+        if "blockers" not in given:
+            return
+        ids = checked.columns["id"]
+        texts: list[str | None] = [None] * len(ids)
+        for row in _true(pc.greater(pc.list_value_length(given["blockers"]), 0)):
+            try:
+                texts[row] = self._blockers(given["blockers"][row].as_py(), ids[row].as_py())
+            except InvalidJobError as error:
+                checked.blame([row], error.field, error.reason)
+        checked.columns["blockers"] = pa.array(texts, pa.string())
+
+    def _blockers(self, given: list[str | None], own: str) -> str:
+        is_text = self._rules.id_type == "text"
+        for index, one in enumerate(given):
+            (check_text if is_text else _check_uuid)(f"blockers[{index}]", one)
+        kind = str if is_text else UUID
+        read = [kind(one) for one in given if one is not None]
+        waits(read, kind)  # each chain once
+        if kind(own) in read:
+            raise InvalidJobError(f"blockers[{read.index(kind(own))}]", "is the job's own chain, which cannot end before it")
+        escaped = (str(one).replace("\\", "\\\\").replace('"', '\\"') for one in read)
+        return "{" + ",".join(f'"{one}"' for one in escaped) + "}"
+
+    def _check_input(self, checked: Checked, given: dict[str, pa.Array], count: int) -> None:
+        inputs = _texts(given["input"]) if "input" in given else pa.nulls(count, pa.string())
+        if self._rules.registry is not None:
+            self._check_types(checked, inputs, self._rules.registry)
+            return
+        checked.columns["input"] = inputs = _without_codecs(inputs)
+        checked.check_each("input", inputs, _suspect(inputs), _check_input)
+
+    def _check_types(self, checked: Checked, inputs: pa.Array, registry: Registry) -> None:
+        """Validate and convert each input as `handler.job` does, and apply the settings of its job type."""
+        count = len(inputs)
+        types = checked.columns["type_name"]
+        if self._rules.type_name is not None:
+            types = pc.fill_null(types, self._rules.type_name)
+        encoded = types.dictionary_encode()
+        kinds: list[JobType | None] = []
+        for code, name in enumerate(encoded.dictionary.to_pylist()):
+            try:
+                kinds.append(registry.get(name))
+            except UnknownJobTypeError as error:
+                kinds.append(None)
+                codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+                checked.blame(np.flatnonzero(codes == code).tolist(), "type_name", str(error))
+        versions = checked.columns.get("input_version", pa.nulls(count, pa.int32())).to_pylist()
+        fairness_keys = checked.columns.get("fairness_key", pa.nulls(count, pa.string())).to_pylist()
+        stored = inputs.to_pylist()
+        # Most documents are stored as they are: Spark writes JSON as Pydantic does.
+        odd = pc.or_(_suspect(inputs), pc.match_substring(inputs, payloads.CODEC_MARK))
+        plain = pc.invert(pc.fill_null(odd, True)).to_pylist()
+        for row, code in enumerate(encoded.indices.to_pylist()):
+            kind = None if code is None else kinds[code]
+            if kind is None or row in checked.faults:
+                continue
+            if plain[row] and versions[row] in {None, kind.version} and _is_stored_so(kind, stored[row]):
+                continue
+            try:
+                stored[row], fairness_keys[row] = _stored(kind, stored[row], versions[row], fairness_keys[row])
+            except InvalidJobError as error:
+                checked.blame([row], error.field, error.reason)
+        checked.columns["input"] = pa.array(stored, pa.string())
+        checked.columns["fairness_key"] = pa.array(fairness_keys, pa.string())
+
+        def of_kind(read: Callable[[JobType], Any], like: pa.DataType) -> pa.Array:
+            return pa.array([None if kind is None else read(kind) for kind in kinds], like).take(encoded.indices)
+
+        checked.columns["input_version"] = of_kind(lambda kind: kind.version, pa.int32())
+        for name, read, like in (
+            ("queue", lambda kind: kind.queue, pa.string()),
+            ("priority", lambda kind: kind.priority, pa.int32()),
+            ("max_attempts", lambda kind: kind.max_attempts, pa.int32()),
+            ("rate_cost", lambda kind: kind.rate_cost, pa.int32()),
+            ("timeout", lambda kind: None if kind.timeout is None else str(kind.timeout.total_seconds()), pa.string()),
+        ):
+            if name not in self._rules.stated:
+                own = of_kind(read, like)
+                here = checked.columns.get(name)
+                checked.columns[name] = own if here is None else pc.coalesce(here.cast(like), own)
+
+
+def _without_codecs(inputs: pa.Array) -> pa.Array:
+    """Return the inputs so that none chooses the codec that decodes it, as `payloads.escaped` does."""
+    marked = pc.fill_null(pc.match_substring(inputs, payloads.CODEC_MARK), False)
+    if not pc.any(marked).as_py():
+        return inputs
+    return pa.array(map(_without_codec, inputs.to_pylist(), marked.to_pylist()), pa.string())
+
+
+def _without_codec(text: str | None, is_marked: bool) -> str | None:
+    if not is_marked or text is None:
+        return text
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return text  # refused later
+    stored = payloads.escaped(document)
+    return text if stored is document else json.dumps(stored)
+
+
+def check_inputs(inputs: pa.Array) -> dict[int, Fault]:
+    """Check each input of a batch that PostgreSQL refused; return the faults by row."""
+    checked = Checked({})
+    checked.check_each("input", inputs, inputs.is_valid(), _check_input)
+    return checked.faults
+
+
+def _check_input(text: str | None) -> None:
+    payloads.check_json("input", _parsed(text))
+
+
+def _parsed(text: str | None) -> Any:
+    if text is None:
+        return None
+    if text == NO_NUMBER:
+        raise InvalidPayloadError("input", text)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidPayloadError("input", f"is not JSON: {error}") from None
+
+
+def _is_stored_so(kind: JobType, text: str) -> bool:
+    """Return whether an input of the handler's own version is valid, and stored as this very text."""
+    return kind.codec is None and kind.fairness_by is None and kind.input.is_written_as(text)
+
+
+def _stored(kind: JobType, text: str | None, version: int | None, fairness_key: str | None) -> tuple[str, str | None]:
+    """Return an input as `handler.job` stores it, and the fairness key: that of the row, or what the handler reads."""
+    # No document of a DataFrame is one that a codec has encoded, whatever it looks like.
+    data = payloads.escaped(_parsed(text))
+    try:
+        value = kind.decode(data, kind.version if version is None else version)
+        document = kind.input.encode("input", value)
+        if fairness_key is None and kind.fairness_by is not None:
+            fairness_key = check_fairness_key(key_of(kind.fairness_by, value, document))
+        return json.dumps(kind.seal_input(document)), fairness_key
+    except InvalidJobError:
+        raise
+    except JobQueueError as error:
+        raise InvalidPayloadError("input", str(error)) from error
+
+
+def check_on_failure(value: Any) -> None:
+    """Check the column `on_failure`. Raises: InvalidJobError."""
+    WaitFor(None, on_failure=value)
+
+
+def _check_uuid(name: str, value: object) -> None:
+    try:
+        UUID(str(value))
+    except ValueError:
+        raise InvalidJobError(name, f"must be a UUID, got {value!r}") from None
+
+
+def _texts(values: pa.Array) -> pa.Array:
+    return values if values.type == pa.string() else values.cast(pa.string())
+
+
+def _true(mask: pa.Array) -> list[int]:
+    found: list[int] = np.flatnonzero(pc.fill_null(mask, False).to_numpy(zero_copy_only=False)).tolist()
+    return found
+
+
+def _odd_text(values: pa.Array) -> pa.Array:
+    lengths = pc.utf8_length(values)
+    too_long = pc.or_(pc.greater(lengths, 500), pc.greater(pc.binary_length(values), 1000))
+    return pc.or_(pc.or_(pc.less(lengths, 1), too_long), pc.match_substring(values, "\x00"))
+
+
+def _suspect(inputs: pa.Array) -> pa.Array:
+    sizes = pc.binary_length(inputs)
+    suspect = pc.or_(pc.match_substring_regex(inputs, _SUSPECT), pc.greater(sizes, _SURELY_SMALL))
+    if (pc.max(sizes).as_py() or 0) <= _SURELY_FLAT:
+        return suspect
+    opened = pc.add(pc.count_substring(inputs, "["), pc.count_substring(inputs, "{"))
+    return pc.or_(suspect, pc.greater(opened, _SURELY_FLAT // 2))
+
+
+def _microseconds(values: pa.Array) -> tuple[pa.Array, Sequence[int]]:
+    """Return durations in whole microseconds, and the positions of values that are not finite numbers."""
+    if pa.types.is_duration(values.type):
+        return values.cast(pa.duration("us")).cast(pa.int64()), ()
+    numbers = values.cast(pa.float64())
+    unreadable = _true(pc.invert(pc.is_finite(numbers)))
+    # Clamp values that are out of bounds in any case, so that the result fits into 64 bits.
+    limited = pc.if_else(pc.is_finite(numbers), numbers, 0.0)
+    limited = pc.max_element_wise(pc.min_element_wise(limited, 1e11, skip_nulls=False), -1e11, skip_nulls=False)
+    return pc.round(pc.multiply(limited, 1e6)).cast(pa.int64()), unreadable
+
+
+def _interval(microseconds: pa.Array) -> pa.Array:
+    """Return durations as text for PostgreSQL: seconds with six decimal places. Negative ones are already faults."""
+    million = pa.scalar(1_000_000, pa.int64())
+    whole = pc.divide(microseconds, million)
+    rest = pc.subtract(microseconds, pc.multiply(whole, million))
+    places = pc.utf8_lpad(pc.cast(pc.abs(rest), pa.string()), 6, "0")
+    return pc.binary_join_element_wise(pc.cast(whole, pa.string()), places, ".")

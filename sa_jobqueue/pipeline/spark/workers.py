@@ -1,0 +1,381 @@
+"""Workers on Spark's executors: finite tasks, restarted by the driver in batches.
+
+Spark supervises processes, PostgreSQL schedules jobs: each task is an ordinary worker, which claims, sends heartbeats and
+completes like any other. It ends after its idle time or maximum runtime, so that the cluster can reclaim its cores. The
+driver then starts the next batch. As a last resort, Spark kills the process with SIGKILL: other workers rescue the jobs of
+such a worker after its lease expires, and the fence rejects its late writes.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from importlib.util import find_spec
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.db.connections import unavailable
+from sa_jobqueue.db.session_settings import own_engine
+from sa_jobqueue.db.urls import read_url
+from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.operations import WorkerFilter, WorkerStatus, check_schema, drain_workers, list_workers
+from sa_jobqueue.pipeline.spark.connections import url_of
+from sa_jobqueue.pipeline.spark.errors import MissingExtraError, WorkersFailedError
+from sa_jobqueue.pipeline.spark.options import Options, Secret, Use
+from sa_jobqueue.pipeline.spark.progress import (
+    LINE_SECONDS,
+    WorkersEnd,
+    WorkersProgress,
+    WorkersReport,
+    is_connect,
+    print_lines,
+    show_bar,
+)
+from sa_jobqueue.pipeline.spark.slots import SCHEMA, SlotEnd, SlotSettings, load_jobs, work
+from sa_jobqueue.statements import health
+from sa_jobqueue.worker import WorkerOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,39}")
+_LOOK_SECONDS: Final = 1.0
+"""Seconds between two checks of the workers. Each repeats a drain request, for workers that start late."""
+_MARGIN: Final = timedelta(seconds=10)
+"""Time for a drained worker to write its last results and end, and for Spark to notice."""
+_COUNTED: Final = 100_000
+"""Limit of the count of a lane's due jobs, for the progress."""
+_PRINTERS: Final = {"lines": print_lines, "bar": show_bar}
+_FOR_GOOD_SECONDS: Final = 60.0
+"""Seconds during which a cancellation is repeated until Spark responds."""
+
+
+class WorkerSet:
+    """Workers on Spark's executors, started in a thread: a handle to drain, stop and wait for.
+
+        with WorkerSet(spark, "shop.jobs:jobs", slots=8, queues=["embed"]) as workers:
+            report = workers.wait()  # until a whole batch was idle
+
+    `spark`: the session whose executors run the workers.
+    `app`: `module:attribute` of the application's `JobQueue`, importable here and on every executor.
+    `slots`: number of workers, 1 to 10,000, each a Spark task; those without a core wait.
+    `url`: the database; default: `SA_JOBQUEUE_URL`, here and on every executor.
+    `password_file`: a file with only the password, on each of them. `queues`, `concurrency` (per slot), `shutdown_timeout`,
+    `worker_options`: as in `WorkerOptions`.
+    `max_runtime`: how long a worker claims before it frees its core, 1 s to 1 day.
+    `idle_exit`: how long it waits for work before that, 100 ms to 1 day.
+    `until_idle`: end after a batch that was idle; otherwise only on request.
+    `name`: prefix of the workers' names.
+    `progress`: "lines" or "bar" on standard error, or a function called about every second, on a thread.
+    Raises: MissingExtraError without pandas; InvalidOptionError, including if `spark.speculation` is on: Spark would kill
+    one of two workers.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        app: str,
+        *,
+        slots: int,
+        url: str | None = None,
+        password_file: str | None = None,
+        queues: Any = (),
+        concurrency: int = 1,
+        max_runtime: timedelta = timedelta(minutes=10),
+        idle_exit: timedelta = timedelta(seconds=30),
+        shutdown_timeout: timedelta = timedelta(seconds=30),
+        until_idle: bool = True,
+        name: str = "spark",
+        progress: Literal["lines", "bar"] | Callable[[WorkersProgress], None] | None = None,
+        **worker_options: Any,
+    ) -> None:
+        if find_spec("pandas") is None:  # mapInArrow requires it, used or not
+            raise MissingExtraError("pandas", "spark")
+        if not _NAME.fullmatch(name):
+            raise InvalidOptionError("name", f"must be 1 to 40 characters of A-Z, a-z, 0-9 and _.-, got {name!r}")
+        if not 1 <= slots <= 10_000:
+            raise InvalidOptionError("slots", f"must be from 1 to 10,000, got {slots}")
+        _between("max_runtime", max_runtime, timedelta(seconds=1))
+        _between("idle_exit", idle_exit, timedelta(milliseconds=100))
+        if isinstance(progress, str) and progress not in _PRINTERS:
+            raise InvalidOptionError("progress", f"must be a function, or one of {', '.join(_PRINTERS)}, got {progress!r}")
+        if str(spark.conf.get("spark.speculation", "false")).lower() == "true":
+            raise InvalidOptionError("spark.speculation", "must be off: Spark kills the slower of two copies of a worker")
+        self.name = f"{name}-{secrets.token_hex(3)}"
+        """Prefix of its workers' names, before a dot and the slot number."""
+        if url is not None:
+            read_url(url)
+        self._settings = SlotSettings(
+            app=app,
+            database=Options(Use.READ, {"url": None if url is None else Secret(url), "passwordFile": password_file}),
+            options=WorkerOptions(
+                name=self.name, queues=queues, concurrency=concurrency, shutdown_timeout=shutdown_timeout, **worker_options
+            ),
+            max_runtime=max_runtime,
+            idle_exit=idle_exit,
+        )
+        jobs = load_jobs(app)
+        self._model = jobs.model
+        self._queues = set(self._settings.options.limits or jobs.queues)
+        self._engine = own_engine(url_of(self._settings.database))
+        self._slots = slots
+        self._until_idle = until_idle
+        self._progress = _PRINTERS[progress]() if isinstance(progress, str) else progress
+        self._tag = f"sa_jobqueue {self.name}"
+        self._spark, self._is_own = _session_of_its_own(spark)
+        self._lock = threading.Lock()
+        self._report = WorkersReport(name=self.name)
+        self._draining = threading.Event()
+        self._ended = threading.Event()
+        self._cancelled = False
+        self._counted: tuple[float, int, bool] | None = None
+        self._error: BaseException | None = None
+        self._began: float | None = None
+        self._finished: float | None = None
+        self._threads = [
+            threading.Thread(target=target, name=f"sa_jobqueue {what}", daemon=True)
+            for what, target in (("rounds", self._run), ("watch", self._watch))
+        ]
+
+    @property
+    def report(self) -> WorkersReport:
+        """The result of the batches that have ended, and why the set ended, if it has. `elapsed` is 0 before the start."""
+        with self._lock:
+            if self._began is None:
+                return self._report
+            until = time.monotonic() if self._finished is None else self._finished
+            return replace(self._report, elapsed=timedelta(seconds=until - self._began))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has started and not ended."""
+        return self._threads[0].is_alive()
+
+    def start(self) -> None:
+        """Start the first batch.
+
+        Raises: DatabaseUnavailableError or SchemaError if the driver cannot use the queue; RuntimeError if it was started
+        before.
+        """
+        if self._began is not None:
+            raise RuntimeError(f"workers {self.name} were started already; make another WorkerSet")
+        try:
+            with Session(self._engine) as session:
+                check_schema(session, model=self._model)
+        except DBAPIError as error:
+            raise unavailable(error, self._engine.url) from None  # its cause shows the call, including passwords
+        self._began = time.monotonic()
+        for thread in self._threads:
+            thread.start()
+
+    def wait(self, timeout: timedelta | None = None) -> WorkersReport:
+        """Wait until the workers have ended; return their result.
+
+        Raises: WorkersFailedError when tasks failed permanently; TimeoutError after `timeout`; the workers continue.
+        RuntimeError if they were not started.
+        """
+        self._check_started()
+        if not self._ended.wait(None if timeout is None else timeout.total_seconds()):
+            raise TimeoutError(f"workers {self.name} are still running after {timeout}")
+        for thread in self._threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+        return self.report
+
+    def drain(self) -> None:
+        """Ask every worker of the set to finish its running jobs; return immediately. No further batch starts.
+
+        Raises: RuntimeError if they were not started.
+        """
+        self._check_started()
+        self._draining.set()
+
+    def stop(self) -> WorkersReport:
+        """Drain the workers, let Spark kill those that do not end in time, and return the result.
+
+        Blocks for at most `heartbeat_interval`, `shutdown_timeout`, `cancel_timeout` and 10 s; then until Spark has ended
+        the tasks.
+        Raises: as `wait`.
+        """
+        self.drain()
+        options = self._settings.options
+        patience = options.heartbeat_interval + options.shutdown_timeout + options.cancel_timeout + _MARGIN
+        if not self._ended.wait(patience.total_seconds()):
+            self.cancel()
+        return self.wait()
+
+    def cancel(self) -> None:
+        """Cancel the Spark tasks, which kills their processes after some seconds; their jobs are rescued.
+
+        Blocks until the set has ended, at most a minute.
+        Raises: RuntimeError if they were not started.
+        """
+        self._check_started()
+        self._draining.set()
+        self._cancelled = True
+        deadline = time.monotonic() + _FOR_GOOD_SECONDS
+        # Repeated, because Spark has nothing to cancel between two batches and while a query is being planned.
+        while not self._ended.wait(0.2) and time.monotonic() < deadline:
+            if self._is_own:
+                self._spark.interruptAll()
+            else:
+                self._spark.interruptTag(self._tag)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.stop()
+            return
+        with suppress(WorkersFailedError):  # the block's own error takes precedence
+            self.stop()
+
+    def _run(self) -> None:
+        try:
+            while True:
+                ended = self._end_of(self._round())
+                if ended is not None:
+                    with self._lock:
+                        self._report = replace(self._report, ended=ended)
+                    return
+        except BaseException as error:  # raised by `wait`, in the calling thread
+            ended = WorkersEnd.CANCELLED if self._cancelled else WorkersEnd.FAILED
+            with self._lock:
+                self._report = replace(self._report, ended=ended)
+            if not self._cancelled:
+                self._error = WorkersFailedError(self.name, self._settings.app, _reason(error))
+                self._error.__cause__ = error
+        finally:
+            with self._lock:
+                self._finished = time.monotonic()
+            self._ended.set()
+
+    def _check_started(self) -> None:
+        if self._began is None:
+            raise RuntimeError(f"workers {self.name} were not started: call start(), or use WorkerSet as a context manager")
+
+    def _round(self) -> list[Any]:
+        """Run one task per slot; return the last row of each."""
+        settings = self._settings
+
+        def sa_jobqueue_worker(batches: Iterator[Any]) -> Iterator[Any]:
+            yield from work(settings, batches)
+
+        self._spark.addTag(self._tag)
+        try:
+            slots = self._spark.range(0, self._slots, 1, self._slots)
+            rows = [row for row in slots.mapInArrow(sa_jobqueue_worker, SCHEMA).collect() if row.ended is not None]
+        finally:
+            self._spark.removeTag(self._tag)
+        with self._lock:
+            done = self._report
+            self._report = replace(
+                done,
+                rounds=done.rounds + 1,
+                completed=done.completed + sum(row.completed for row in rows),
+                failed=done.failed + sum(row.failed for row in rows),
+                lost=done.lost + sum(row.lost for row in rows),
+            )
+        return rows
+
+    def _end_of(self, rows: list[Any]) -> WorkersEnd | None:
+        """Return why no further batch starts, or None."""
+        ends = {row.ended for row in rows}
+        if self._draining.is_set() or SlotEnd.DRAINED in ends:  # drained by this set, or directly
+            return WorkersEnd.CANCELLED if self._cancelled else WorkersEnd.DRAINED
+        return WorkersEnd.IDLE if self._until_idle and ends <= {SlotEnd.IDLE} else None
+
+    def _watch(self) -> None:
+        """Send drain requests and report the progress, until the workers have ended."""
+        while not self._ended.wait(_LOOK_SECONDS if not self._draining.is_set() else _LOOK_SECONDS / 4):
+            with suppress(DBAPIError):  # an outage of the database: the workers survive it, and so does this thread
+                self._poll()
+        self._report_progress([])
+
+    def _count_due(self, session: Session) -> None:
+        """Count the due jobs of the queues, unless they were counted less than ten seconds ago."""
+        now = time.monotonic()
+        if self._counted is not None and now - self._counted[0] < LINE_SECONDS:
+            return
+        rows = session.execute(health.depths(self._model), {"limit": _COUNTED}).all()
+        mine = [row for row in rows if row.queue in self._queues]
+        self._counted = now, sum(row.due for row in mine), any(row.is_capped for row in mine)
+
+    def _poll(self) -> None:
+        where = WorkerFilter(names=[f"{self.name}.*"])
+        with Session(self._engine) as session:
+            if self._draining.is_set():
+                drain_workers(session, where=where, model=self._model)
+                session.commit()
+            if self._progress is None:
+                return
+            workers = [
+                one
+                for one in list_workers(session, where=where, model=self._model)
+                if one.silent_for < self._settings.options.heartbeat_timeout
+            ]
+            self._count_due(session)
+        self._report_progress(workers)
+
+    def _report_progress(self, workers: Sequence[WorkerStatus]) -> None:
+        if self._progress is None:
+            return
+        progress = WorkersProgress(
+            report=self.report,
+            slots=self._slots,
+            workers=len(workers),
+            running=sum(one.running for one in workers),
+            draining=self._draining.is_set(),
+            due=None if self._counted is None else self._counted[1],
+            is_capped=self._counted is not None and self._counted[2],
+        )
+        self._progress(progress)
+
+
+def run_workers(spark: SparkSession, app: str, *, slots: int, **options: Any) -> WorkersReport:
+    """Run workers on Spark's executors until a whole batch was idle or they are drained; return their result.
+
+    `spark`, `app`, `slots`, `options`: as for `WorkerSet`. An interrupt (Ctrl-C) stops the workers first.
+    Raises: InvalidOptionError before anything is started; WorkersFailedError if tasks failed permanently. No job is lost
+    then. An error of a handler only ends its attempt.
+    """
+    workers = WorkerSet(spark, app, slots=slots, **options)
+    with workers:
+        return workers.wait()
+
+
+def _between(option: str, given: timedelta, low: timedelta) -> None:
+    if not isinstance(given, timedelta) or not low <= given <= timedelta(days=1):
+        raise InvalidOptionError(option, f"must be a timedelta from {low} to 1 day, got {given!r}")
+
+
+def _session_of_its_own(spark: Any) -> tuple[Any, bool]:
+    """Return a session for the workers only, so that everything in it can be cancelled, and whether it is a separate one.
+
+    With Connect it is the caller's session: an application shipped with `addArtifacts` belongs to it, a second session
+    would have to be stopped before the client can end, and tags are found from any thread.
+    """
+    if is_connect(spark):
+        return spark, False
+    return spark.newSession(), True
+
+
+def _reason(error: BaseException) -> str:
+    """Return the last Python exception in Spark's report, or the report's first line if it contains none."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    raised = [line.strip() for line in lines if re.match(r"\s*[A-Za-z_][\w.]*(Error|Exception|Interrupt)\b", line)]
+    return (raised[-1] if raised else lines[0])[:500]

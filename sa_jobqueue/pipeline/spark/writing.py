@@ -1,0 +1,360 @@
+"""Writers for `df.write` and `df.writeStream`, which enqueue rows exactly once.
+
+A task checks its rows and copies them to the staging table; it may run twice, or die. The commit, on the driver, moves the
+staged rows of the tasks named by Spark into the queue in one transaction, which first inserts the write's row into the
+ledger. If the ledger has that row already, the commit creates no jobs. The key is the write's id, given by the caller or
+random, or the stream's query and batch, which Spark repeats after any failure. Staged rows of a task or driver that died
+are deleted by the next commit of that write, and by any commit a day later.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from socket import gethostname
+from typing import Any, Final, Literal, NoReturn, TypeVar
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session
+
+from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, JobQueueError
+from sa_jobqueue.models.checks import check_name, check_text
+from sa_jobqueue.pipeline.operations.bulk import RowDefaults, WriteResult, clear_write, commit_write, find_write
+from sa_jobqueue.pipeline.spark.columns import check_columns
+from sa_jobqueue.pipeline.spark.connections import Queue, connect, find_queue, load_object, sanitised
+from sa_jobqueue.pipeline.spark.errors import ReadError
+from sa_jobqueue.pipeline.spark.options import WRITING, Option, Options, Use, one_of, text, traceparent, whole
+from sa_jobqueue.pipeline.spark.staging import Part, Stager, new_writer_number, task_id_of, task_ids_of
+from sa_jobqueue.pipeline.spark.validation import Rules
+from sa_jobqueue.registry.job_queue import JobQueue
+from sa_jobqueue.types import MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
+
+T = TypeVar("T")
+_log = logging.getLogger("sa_jobqueue.pipeline.spark")
+
+TRIES: Final = 3
+"""Number of attempts to commit if other transactions cause a deadlock or end the connection."""
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+
+
+def _name(name: str, given: str) -> str:
+    try:
+        check_name(name, given)
+    except InvalidJobError as error:
+        raise InvalidOptionError(name, error.reason) from None
+    return given
+
+
+def _key(name: str, given: str) -> str:
+    try:
+        check_text(name, given)
+    except InvalidJobError as error:
+        raise InvalidOptionError(name, error.reason) from None
+    return given
+
+
+OPTIONS: Final = (
+    Option(
+        "writeId",
+        frozenset({Use.WRITE}),
+        "The caller's name for this write, such as `nightly-2026-11-20`: a second write of that name does nothing.",
+        _key,
+    ),
+    Option(
+        "onRepeat",
+        WRITING,
+        "Repeated write or batch: `skip` ignores it; `check` fails if other rows were committed. Default: `skip` for a "
+        "write, `check` for a stream.",
+        partial(one_of, known=("skip", "check")),
+    ),
+    Option(
+        "onDuplicate",
+        WRITING,
+        "Row whose deduplication key an open chain has: `skip` it, or `fail` the whole write.",
+        partial(one_of, known=("skip", "fail")),
+        "skip",
+    ),
+    Option(
+        "mode",
+        WRITING,
+        "Invalid row, or an `id` that is taken: `FAILFAST` ends the write, `PERMISSIVE` keeps the row in `job_bulk_reject`.",
+        partial(one_of, known=("FAILFAST", "PERMISSIVE")),
+        "FAILFAST",
+    ),
+    Option("type", WRITING, "The job type of rows that have none.", _name),
+    Option("queue", WRITING, "The queue of rows that have none. Default: as their type declares, else `default`.", _name),
+    Option(
+        "priority",
+        WRITING,
+        "Of rows that have none, -9 to 9. Default: as their type declares, else 0.",
+        partial(whole, low=MIN_PRIORITY, high=MAX_PRIORITY),
+    ),
+    Option(
+        "maxAttempts",
+        WRITING,
+        "Of rows that have none, at least 1. Default: as their type declares, else 20.",
+        partial(whole, low=1, high=2**31 - 1),
+    ),
+    Option(
+        "rateCost",
+        WRITING,
+        "Cost of an attempt against rate limits, for rows without one. Default: as the type in `app` declares, or 1.",
+        partial(whole, low=1, high=MAX_RATE_COST),
+    ),
+    Option("traceContext", WRITING, "The W3C traceparent of rows that have none.", traceparent),
+    Option("writtenBy", WRITING, "Who writes, for the ledger; the host's name unless given.", text),
+)
+"""Options that apply only to writes."""
+
+_STATED: Final = {"queue": "queue", "priority": "priority", "maxAttempts": "max_attempts", "rateCost": "rate_cost"}
+
+
+class WriteError(JobQueueError):
+    """The database refused a bulk write. Staged rows are ignored; nothing was enqueued unless stated otherwise."""
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """Rows that an attempt of a task has staged. Spark may log it, so it contains no secret."""
+
+    write_id: str
+    sequence: int
+    task_id: int
+    rows: int
+    rejected: int
+    fingerprint: int = 0
+
+
+class _Writing:
+    """Behaviour that batch and streaming writes share."""
+
+    def __init__(self, options: Options, queue: Queue) -> None:
+        self._options = options
+        self._queue = queue
+        self._writer = new_writer_number()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._options!r}>"
+
+    def _stage(self, batches: Iterator[pa.RecordBatch], write_id: str, sequence: int) -> Staged:
+        task = TaskContext.get()
+        partition = task.partitionId() if task is not None else 0
+        attempt = task.taskAttemptId() if task is not None else random.getrandbits(31)
+        part = Part(write_id, sequence, task_id_of(self._writer, attempt), partition)
+        first = next((batch for batch in batches if len(batch)), None)
+        if first is None:  # a shuffle leaves many partitions empty, and a connection for each would be costly
+            return Staged(write_id, sequence, part.task_id, 0, 0)
+        is_permissive = self._options["mode"] == "PERMISSIVE"
+        with write_errors(self._options), connect(self._options) as connection:
+            stager = Stager(connection, self._queue.model, part, self._rules(), is_permissive=is_permissive)
+            stager.stage(chain([first], batches))
+        return Staged(write_id, sequence, part.task_id, stager.rows, stager.rejected, stager.fingerprint)
+
+    def _rules(self) -> Rules:
+        jobs = load_object(self._queue.app) if self._queue.app else None
+        model = self._queue.model
+        factory: Any = model.__id_factory__
+        is_ours = str(factory.__module__).partition(".")[0] == "sa_jobqueue"
+        return Rules(
+            id_type=self._queue.layout.id_type,
+            id_factory=None if is_ours else factory,
+            type_name=self._options["type"],
+            registry=jobs.registry if isinstance(jobs, JobQueue) else None,
+            stated=frozenset(column for name, column in _STATED.items() if name in self._options.given),
+        )
+
+    def _commit(
+        self,
+        write_id: str,
+        sequence: int,
+        messages: Sequence[Staged],
+        *,
+        on_repeat: Literal["skip", "check"],
+        is_stream: bool,
+    ) -> WriteResult:
+        options = self._options
+        defaults = RowDefaults(
+            type_name=options["type"],
+            queue=options["queue"],
+            priority=options["priority"],
+            max_attempts=options["maxAttempts"],
+            trace_context=options["traceContext"],
+            rate_cost=options["rateCost"],
+        )
+        return self._in_transaction(
+            lambda session: commit_write(
+                session,
+                write_id=write_id,
+                sequence=sequence,
+                tasks={message.task_id: message.rows for message in messages},
+                fingerprint=_signed(sum(message.fingerprint for message in messages)),
+                defaults=defaults,
+                on_duplicate=options["onDuplicate"],
+                on_repeat=on_repeat,
+                on_taken_id="reject" if options["mode"] == "PERMISSIVE" else "fail",
+                written_by=options["writtenBy"] or gethostname(),
+                is_stream=is_stream,
+                model=self._queue.model,
+            )
+        )
+
+    def _clear(self, write_id: str, sequence: int, task_id: int) -> None:
+        """Delete the rows that the writer of a task has staged."""
+        task_ids, model = task_ids_of(task_id), self._queue.model
+        self._in_transaction(
+            lambda session: clear_write(session, write_id=write_id, sequence=sequence, task_ids=task_ids, model=model)
+        )
+
+    def _in_transaction(self, act: Callable[[Session], T]) -> T:
+        with write_errors(self._options):
+            for left in reversed(range(TRIES)):
+                try:
+                    with connect(self._options) as connection:
+                        # Required by `commit_write`, whatever the default of the user or the database is.
+                        connection = connection.execution_options(isolation_level="READ COMMITTED")  # noqa: PLW2901
+                        with Session(connection) as session, session.begin():
+                            return act(session)
+                except DBAPIError as error:
+                    # The ledger makes a retry safe, even if the transaction committed before the connection was lost.
+                    if not left or not (error.connection_invalidated or _is_deadlock(error)):
+                        raise
+        raise AssertionError("unreachable: the last try returns or raises")
+
+
+class BatchWriter(_Writing, DataSourceArrowWriter):
+    """Writes one DataFrame. Spark passes this object, pickled, to every task and to the commit."""
+
+    def __init__(self, options: Options, queue: Queue) -> None:
+        super().__init__(options, queue)
+        self.write_id: str = options["writeId"] or str(uuid4())
+        self.is_repeated = options["onRepeat"] != "check" and self._has_committed()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage the rows of a partition, or read no row if the write has committed. Raises: BadRowError, WriteError."""
+        return self._stage(iter(()) if self.is_repeated else iterator, self.write_id, 0)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Enqueue the rows that the tasks staged. Raises: as `commit_write`, WriteError."""
+        if not self.is_repeated:
+            staged = _staged(messages)
+            is_empty = not any(message.rows for message in staged)  # which leaves its writeId to later rows
+            self._commit(self.write_id, 0, staged, on_repeat="skip" if is_empty else "check", is_stream=False)
+
+    def _has_committed(self) -> bool:
+        if self._options["writeId"] is None:
+            return False
+        with write_errors(self._options), connect(self._options) as connection, Session(connection) as session:
+            found = find_write(session, self.write_id, model=self._queue.model)
+        if found is not None:
+            _log.warning("write %s has committed %d rows before; nothing is read or written", self.write_id, found.staged)
+        return found is not None
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete the rows that this writer staged. Jobs are kept, because the commit may have succeeded."""
+        self._clear(self.write_id, 0, task_id_of(self._writer, 0))
+
+
+class StreamWriter(_Writing, DataSourceStreamArrowWriter):
+    """Writes a stream's batches. Spark creates it again for each commit, so it knows a batch only from the messages."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage a partition of a batch. Raises: BadRowError, WriteError."""
+        task = TaskContext.get()
+        query_id = task.getLocalProperty(QUERY_ID) if task is not None else None
+        batch_id = task.getLocalProperty(BATCH_ID) if task is not None else None
+        if query_id is None or batch_id is None:
+            raise WriteError("Spark did not provide the query and batch; enqueue in foreachBatch with a writeId")
+        return self._stage(iterator, query_id, int(batch_id))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Enqueue the staged rows of a batch, unless it has committed before. Raises: as `commit_write`, WriteError.
+
+        A stream whose checkpoint was restored plans a batch again with other rows, which must not be dropped.
+        """
+        staged = _staged(messages)
+        if staged:  # a batch without partitions has no rows
+            self._commit(staged[0].write_id, batchId, staged, on_repeat=self._options["onRepeat"] or "check", is_stream=True)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Delete the staged rows if the query is known; the next commit deletes the rest."""
+        staged = _staged(messages)
+        if staged:
+            self._clear(staged[0].write_id, batchId, staged[0].task_id)
+
+
+def batch_writer(schema: StructType, options: Options, *, overwrite: bool) -> BatchWriter:
+    """Return a writer for a DataFrame of `schema`, checked against the queue. Raises: as `_prepare`."""
+    return BatchWriter(options, _prepare(schema, options, overwrite=overwrite))
+
+
+def stream_writer(schema: StructType, options: Options, *, overwrite: bool) -> StreamWriter:
+    """Return a writer for the batches of a stream, checked against the queue. Raises: as `_prepare`."""
+    return StreamWriter(options, _prepare(schema, options, overwrite=overwrite))
+
+
+def _prepare(schema: StructType, options: Options, *, overwrite: bool) -> Queue:
+    """Check the schema, the options and the tables before Spark computes a row.
+
+    Raises: InvalidOptionError, InvalidColumnError, SchemaError, DatabaseUnavailableError; UnknownJobTypeError for the
+    option `type`.
+    """
+    if overwrite and options.use is Use.STREAM_WRITE:
+        raise InvalidOptionError("outputMode", 'a queue is not overwritten: .outputMode("append") or .outputMode("update")')
+    if overwrite:
+        raise InvalidOptionError("mode", 'a queue is not overwritten: df.write.format("jobqueue").mode("append")')
+    check_columns(schema, has_type=options["type"] is not None)
+    with write_errors(options), connect(options) as connection:
+        queue = find_queue(connection, options)
+    if queue.app:
+        jobs = load_object(queue.app)
+        if isinstance(jobs, JobQueue) and options["type"] is not None:
+            jobs.registry.get(options["type"])
+        _check_own_columns(queue)
+    return queue
+
+
+def _check_own_columns(queue: Queue) -> None:
+    table: Any = queue.model.__table__
+    ours = {column.name for column in Queue(queue.layout).model.__table__.columns}
+    for column in table.columns:
+        if column.name not in ours and not column.nullable and column.server_default is None and column.computed is None:
+            _refuse("app", f"the column {column.name!r} of its model must have a value: give it a server_default")
+
+
+def _refuse(option: str, reason: str) -> NoReturn:
+    raise InvalidOptionError(option, reason)
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    # A failed task has no message.
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+def _signed(number: int) -> int:
+    """Return a number modulo 2**64 as PostgreSQL's bigint."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _is_deadlock(error: DBAPIError) -> bool:
+    return getattr(error.orig, "sqlstate", None) in {"40P01", "40001"}
+
+
+@contextmanager
+def write_errors(options: Options) -> Iterator[None]:
+    """Convert database errors to `WriteError`, whose message contains no secret."""
+    try:
+        with sanitised(options):
+            yield
+    except ReadError as error:
+        raise WriteError(str(error)) from error.__cause__

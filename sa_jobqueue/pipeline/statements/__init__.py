@@ -1,0 +1,1 @@
+"""The pipeline's SQL as functions, by the rules of `sa_jobqueue.statements`."""

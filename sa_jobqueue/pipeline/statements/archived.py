@@ -1,0 +1,207 @@
+"""Rows on their way into an archive: read with a checksum of each, compared with what was written, and deleted."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from typing import cast as typed
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import BIT, TIMESTAMP
+
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models.base import id_parameter
+from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset
+from sa_jobqueue.pipeline.statements import history
+from sa_jobqueue.statements._parts import array, once_a_model, table
+
+SEPARATOR: Final = "\x1f"
+NULL: Final = "\x1e"
+"""Separator of columns in the text that is checksummed, and placeholder for null. JSON text cannot contain it."""
+
+_ORDER: Final = {JOBS.name: "chain_index", ATTEMPTS.name: "attempt", DEAD_LETTERS.name: "id", BLOCKERS.name: "index"}
+_OWN_A_CALL: Final = 40
+"""Columns of the application in one call: a function takes a hundred arguments."""
+
+
+def read(model: type[JobMixin[Any]], dataset: Dataset, run_id: Any, part: int) -> sa.Select[Any]:
+    """Return the rows of one part of a run, as COPY writes them for the archive's files.
+
+    Shape: `completed_on`, the dataset's published columns, of jobs `application` (the application's own columns as one JSON
+    object, null where it has none), and `checksum`; by `completed_on` and chain. Locks: none.
+    Index: `ix_archive_chain_part`, `uq_job_chain`, the primary key; `pk_job_attempt`, `ix_dead_letter_job`,
+    `pk_job_blocker`.
+    """
+    job, chain = table(model), table(model.ArchiveChain)
+    wanted = (chain.c.run_id == sa.bindparam("run_id", run_id, type_=sa.Uuid()), chain.c.part == sa.bindparam("part", part))
+    root = sa.select(chain.c.completed_on, chain.c.chain_id, chain.c.chain_id.label("id")).where(*wanted)
+    others = sa.select(chain.c.completed_on, chain.c.chain_id, job.c.id)
+    others = others.select_from(chain.join(job, job.c.root_id == chain.c.chain_id)).where(*wanted)
+    member = sa.union_all(root, others).subquery("member")
+    of = history.source(model, dataset)
+    columns = _columns(model, dataset)
+    return (
+        sa.select(member.c.completed_on, *columns, _checksum(model, dataset).label("checksum"))
+        .select_from(member.join(of, of.c[dataset.key[0] if dataset is not DEAD_LETTERS else "job_id"] == member.c.id))
+        .order_by(member.c.completed_on, member.c.chain_id, of.c[_ORDER[dataset.name]])
+    )
+
+
+@once_a_model
+def lock_ended_roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Lock the chains that have ended and have no waiters; skip those that another transaction holds.
+
+    Parameters: `ids`. Shape: `(id,)`. Locks: the roots, in the order of their ids, also against foreign keys to them, so
+    that no job starts to wait for one; held ones are skipped. Until the transaction ends. Index: the primary key.
+    """
+    job = table(model)
+    return (
+        sa.select(job.c.id)
+        .where(
+            job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
+            job.c.root_id.is_(None),
+            job.c.chain_completed_at.is_not(None),
+            ~job.c.has_waiters,
+        )
+        .order_by(job.c.id)
+        .with_for_update(skip_locked=True)
+    )
+
+
+@once_a_model
+def lock_dead_letters(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Lock the dead letters of jobs. Parameters: `job_ids`. Shape: `(id,)`.
+
+    Locks: the dead letters, in the order of their ids; waits for held ones. Obliges: the jobs are locked: a transaction that
+    changes a dead letter and its job locks the job first. Index: `ix_dead_letter_job`.
+    """
+    dead_letter = table(model.DeadLetter)
+    of_jobs = dead_letter.c.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__)))
+    return sa.select(dead_letter.c.id).where(of_jobs).order_by(dead_letter.c.id).with_for_update()
+
+
+@once_a_model
+def fingerprints(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Compute a checksum per chain over every published column of every row that belongs to it.
+
+    Parameters: `ids`, of roots. Shape: `(chain_id, rows, checksum)`, unordered; rows are jobs, attempts, dead letters,
+    blockers.
+    Obliges: the chains' jobs and dead letters are locked, so that the checksum covers exactly what will be deleted.
+    Index: the primary key and `uq_job_chain`; `pk_job_attempt`, `ix_dead_letter_job`, `pk_job_blocker`.
+    """
+    job = table(model)
+    ids = array("ids", id_parameter(model.__jobqueue__))
+    root = sa.select(job.c.id.label("chain_id"), job.c.id).where(job.c.id == sa.any_(ids))
+    others = sa.select(job.c.root_id.label("chain_id"), job.c.id).where(job.c.root_id == sa.any_(ids))
+    member = sa.union_all(root, others).cte("member")
+    each = []
+    for dataset in DATASETS.values():
+        of = history.source(model, dataset)
+        key = of.c.job_id if dataset is not JOBS else of.c.id
+        summed = sa.select(member.c.chain_id, _checksum(model, dataset).label("checksum"))
+        each.append(summed.select_from(member.join(of, key == member.c.id)))
+    rows = sa.union_all(*each).subquery("rows")
+    return sa.select(
+        rows.c.chain_id, sa.func.count().label("rows"), sa.func.sum(rows.c.checksum).label("checksum")
+    ).group_by(rows.c.chain_id)
+
+
+@once_a_model
+def delete_dead_letters(model: type[JobMixin[Any]]) -> sa.Delete:
+    """Delete the dead letters of jobs. Parameters: `job_ids`. Obliges: they are locked. Index: `ix_dead_letter_job`."""
+    dead_letter = table(model.DeadLetter)
+    return sa.delete(dead_letter).where(dead_letter.c.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))))
+
+
+@once_a_model
+def delete_jobs(model: type[JobMixin[Any]]) -> sa.Delete:
+    """Delete all jobs of chains in one statement: a continuation and its root hold each other up.
+
+    Parameters: `job_ids`. Obliges: the jobs are locked, their edges deleted, and no other job refers to them.
+    Index: the primary key; and to check that nothing refers to them `uq_job_chain`, `pk_job_blocker`,
+    `ix_job_blocker_chain`.
+    """
+    job = table(model)
+    return sa.delete(job).where(job.c.id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))))
+
+
+@once_a_model
+def forget(model: type[JobMixin[Any]]) -> sa.Delete:
+    """Record that chains of a run were deleted from the tables. Parameters: `run_id`, `ids`. Index: `pk_archive_chain`."""
+    chain = table(model.ArchiveChain)
+    return sa.delete(chain).where(
+        chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid()),
+        chain.c.chain_id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
+    )
+
+
+@once_a_model
+def remaining(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Name the chains of a run that are still in the tables, or were when it was last looked.
+
+    Parameters: `run_id`. Shape: `(chain_id, completed_on)`, the last first: what waits for a chain is mostly younger.
+    Index: `pk_archive_chain`.
+    """
+    chain = table(model.ArchiveChain)
+    of_run = chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid())
+    return sa.select(chain.c.chain_id, chain.c.completed_on).where(of_run).order_by(chain.c.chain_id.desc())
+
+
+def own_columns(model: type[JobMixin[Any]]) -> list[str]:
+    """Return the names of the columns that the application added to its jobs."""
+    ours = {column.name for column in table(Job).columns}
+    return [column.name for column in table(model).columns if column.name not in ours]
+
+
+def _columns(model: type[JobMixin[Any]], dataset: Dataset) -> list[sa.ColumnElement[Any]]:
+    shown: list[Any] = list(history.rows(model, dataset).inner_columns)
+    return [*shown, _application(model).label("application")] if dataset is JOBS else shown
+
+
+def _application(model: type[JobMixin[Any]]) -> sa.ColumnElement[Any]:
+    job, own = table(model), own_columns(model)
+    objects: list[sa.ColumnElement[Any]] = []
+    for start in range(0, len(own), _OWN_A_CALL):
+        pairs = ((sa.literal_column(_quoted(name), sa.Text), job.c[name]) for name in own[start : start + _OWN_A_CALL])
+        objects.append(sa.func.jsonb_build_object(*(one for pair in pairs for one in pair)))
+    if not objects:
+        return sa.cast(sa.null(), sa.Text)
+    merged = objects[0]
+    for one in objects[1:]:
+        merged = merged.op("||")(one)
+    return sa.cast(merged, sa.Text)
+
+
+def _checksum(model: type[JobMixin[Any]], dataset: Dataset) -> sa.ColumnElement[int]:
+    """Return the first 64 bits of the SHA-256 of a row's columns as text, as a signed number.
+
+    Not MD5: it is refused where the server's cryptography is FIPS 140's, and the database's own hashes differ from
+    release to release.
+    """
+    separator, nothing = (sa.literal_column(f"chr({ord(sign)})", sa.Text) for sign in (SEPARATOR, NULL))
+    texts = [sa.func.coalesce(_summed(shown), nothing) for shown in _columns(model, dataset)]
+    digest = sa.func.sha256(sa.func.convert_to(sa.func.concat_ws(separator, *texts), sa.literal_column("'UTF8'")))
+    first = sa.func.encode(
+        sa.func.substr(digest, sa.literal_column("1"), sa.literal_column("8")), sa.literal_column("'hex'")
+    )
+    return typed(
+        "sa.ColumnElement[int]", sa.cast(sa.cast(sa.literal_column("'x'", sa.Text).concat(first), BIT(64)), sa.BigInteger)
+    )
+
+
+def _summed(shown: Any) -> sa.ColumnElement[str]:
+    """Return a column as the text that is summed: instants and durations in microseconds."""
+    column = shown.element
+    if isinstance(column.type, TIMESTAMP):
+        return sa.cast(
+            sa.cast(sa.extract("epoch", column) * sa.literal_column("1000000", sa.Integer), sa.BigInteger), sa.Text
+        )
+    if shown.name == "timeout_seconds":
+        # Of the exact number, not of the double that readers get.
+        return sa.cast(sa.cast(column.clause * sa.literal_column("1000000", sa.Integer), sa.BigInteger), sa.Text)
+    if isinstance(column.type, sa.Boolean):
+        return sa.cast(column, sa.Text)
+    return column if isinstance(column.type, sa.Text) else sa.cast(column, sa.Text)
+
+
+def _quoted(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"

@@ -1,0 +1,190 @@
+"""The datasets of `pipeline.history` as statements: the query of a COPY to a reader, and where to cut it into parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REGCLASS, TIMESTAMP
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models.base import Xid8, id_parameter
+from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS, Dataset
+from sa_jobqueue.redaction import ERRORS, PAYLOADS, REDACTED
+from sa_jobqueue.statements._parts import block, number, table
+from sa_jobqueue.types import JobId
+
+_LIKE: Final = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
+"""Translation of `*` and `?` in a name to a pattern of LIKE."""
+_BEGINS: Final = {JOBS.name: "created_at", ATTEMPTS.name: "started_at", DEAD_LETTERS.name: "died_at"}
+_ENDS: Final = {JOBS.name: "completed_at", ATTEMPTS.name: "ended_at", DEAD_LETTERS.name: "resolved_at"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filters:
+    """Which rows of a dataset; everything given must hold. A time range leaves out rows whose time is null.
+
+    Only what the dataset has can be asked for: the caller checks that, for a KeyError is all that is said here.
+    """
+
+    queues: Sequence[str] = ()
+    fairness_keys: Sequence[str] = ()
+    """Filter of jobs and dead letters."""
+    types: Sequence[str] = ()
+    """Filter of jobs and dead letters by `type_name`."""
+    statuses: Sequence[str] = ()
+    """Filter of jobs."""
+    created_from: datetime | None = None
+    """By `created_at`, `started_at` of attempts, `died_at` of dead letters; this instant or later."""
+    created_before: datetime | None = None
+    completed_from: datetime | None = None
+    """By `completed_at`, `ended_at` of attempts, `resolved_at` of dead letters; this instant or later."""
+    completed_before: datetime | None = None
+    xid_from: int | None = None
+    """By the transaction that last changed the row: this one or later. Not of blockers, which have none."""
+    xid_before: int | None = None
+    key_from: JobId | None = None
+    """By the first column of the dataset's key: this id or a later one."""
+    key_before: JobId | None = None
+
+
+def source(model: type[JobMixin[Any]], dataset: Dataset) -> sa.Table:
+    """Return the table that a dataset shows."""
+    mapped: Any = {JOBS.name: model, ATTEMPTS.name: model.Attempt, DEAD_LETTERS.name: model.DeadLetter}
+    return table(mapped.get(dataset.name, model.Blocker))
+
+
+def rows(
+    model: type[JobMixin[Any]],
+    dataset: Dataset,
+    columns: Sequence[str] = (),
+    filters: Filters | None = None,
+    *,
+    redact: Sequence[str] = (),
+) -> sa.Select[Any]:
+    """Return rows of a dataset, each column as COPY writes it for a reader: ids, states and JSON as text.
+
+    `redact`: names of job types, with the wildcards `*` and `?`: their payloads are replaced by `"(redacted)"`, and their
+    errors by the class alone. An attempt's type is its job's, one probe each; without a job it may be any.
+    Shape: `columns` in the order given, all of the dataset's for none. Unordered.
+    Locks: none. Obliges: the session's time zone is UTC, or times are read with their offset.
+    Index: a range of keys is one of the primary key; of transactions, `ix_job_history`, `ix_job_attempt_changed`,
+    `ix_dead_letter_changed`.
+    """
+    of = source(model, dataset)
+    hidden = _hidden(model, of, redact) if redact else None
+    shown = [_shown(of, name, hidden).label(name) for name in columns or dataset.names]
+    return sa.select(*shown).where(*_conditions(model, dataset, filters or Filters()))
+
+
+def count(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters | None = None) -> sa.Select[Any]:
+    """Return the number of rows of a dataset. Shape: `(n,)`. Index: see `rows`."""
+    of = source(model, dataset)
+    return sa.select(sa.func.count()).select_from(of).where(*_conditions(model, dataset, filters or Filters()))
+
+
+def size(model: type[JobMixin[Any]], dataset: Dataset) -> sa.Select[int, int]:
+    """Return how large the table of a dataset is.
+
+    Shape: one row `(bytes, pages)`: with what is stored out of line, and of the table alone. Locks: none.
+    """
+    layout = model.__jobqueue__
+    name = layout.qualified(source(model, dataset).name.removeprefix(layout.prefix))
+    regclass = sa.cast(sa.literal(name, sa.Text), REGCLASS)
+    pages = sa.func.pg_relation_size(regclass) / sa.cast(sa.func.current_setting("block_size"), sa.BigInteger)
+    return sa.select(sa.func.pg_table_size(regclass).label("bytes"), sa.cast(pages, sa.BigInteger).label("pages"))
+
+
+def sample(model: type[JobMixin[Any]], dataset: Dataset, *, percent: float) -> sa.Select[Any]:
+    """Return keys of some of a dataset's rows, to cut it into about equal parts at.
+
+    Shape: the first column of the key, in its order, of all rows on about `percent` of the table's pages. Locks: none.
+    Source: TABLESAMPLE SYSTEM takes whole pages, so it reads no more than it returns; pg_stats would do as well, once
+    the table has been analyzed.
+    """
+    of = source(model, dataset)
+    taken = of.tablesample(sa.func.system(sa.literal(percent, sa.Double)))
+    key = taken.c[dataset.key[0]]
+    return sa.select(key).order_by(key)
+
+
+def watermark() -> sa.Select[int, str]:
+    """Return below which transaction nothing is in flight any more, and of which cluster.
+
+    Shape: one row `(xid, system)`: all rows below `xid` are visible and none will ever be added below it, except by a
+    restored backup; `system` is the cluster's identifier. Works on a physical replica.
+    Source: the visibility horizon of a snapshot, as PgQ batches events by it.
+    """
+    snapshot = sa.func.pg_snapshot_xmin(sa.func.pg_current_snapshot())
+    system = sa.func.pg_control_system().table_valued("system_identifier")
+    return sa.select(
+        sa.cast(sa.cast(snapshot, sa.Text), sa.BigInteger).label("xid"),
+        sa.cast(system.c.system_identifier, sa.Text).label("system"),
+    )
+
+
+def _hidden(model: type[JobMixin[Any]], of: sa.Table, patterns: Sequence[str]) -> sa.ColumnElement[bool]:
+    """Return whether a row's payloads are not to be shown."""
+    likes = sa.literal([pattern.translate(_LIKE) for pattern in patterns], ARRAY(sa.Text))
+    if "type_name" in of.c:
+        return of.c.type_name.like(sa.any_(likes))
+    job = table(model)
+    return ~sa.exists(
+        sa.select(sa.literal_column("1")).where(job.c.id == of.c.job_id, ~job.c.type_name.like(sa.any_(likes)))
+    )
+
+
+def _shown(of: sa.Table, name: str, hidden: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[Any]:
+    if hidden is not None and name in PAYLOADS | ERRORS and name in of.c:
+        stands: sa.ColumnElement[Any] = sa.literal(f'"{REDACTED}"', sa.Text)
+        if name in ERRORS:
+            kind = sa.cast(of.c[name], JSONB).op("->")(sa.literal_column("'type'"))
+            stands = sa.cast(
+                sa.func.jsonb_strip_nulls(sa.func.jsonb_build_object("type", kind, "message", REDACTED)), sa.Text
+            )
+        return sa.case((sa.and_(of.c[name].is_not(None), hidden), stands), else_=_shown(of, name))
+    if name == "xid":
+        return number(of)
+    if name == "timeout_seconds":
+        return sa.cast(sa.extract("epoch", of.c.timeout), sa.Double)
+    column = of.c[name]
+    plain = isinstance(column.type, TIMESTAMP) or column.type.python_type in {int, bool}
+    return column if plain else sa.cast(column, sa.Text)
+
+
+def _conditions(model: type[JobMixin[Any]], dataset: Dataset, given: Filters) -> list[sa.ColumnElement[bool]]:
+    of = source(model, dataset)
+    found: list[sa.ColumnElement[bool]] = []
+    for name, wanted in (
+        ("queue", given.queues),
+        ("fairness_key", given.fairness_keys),
+        ("type_name", given.types),
+        ("status", given.statuses),
+    ):
+        if wanted:
+            found.append(sa.cast(of.c[name], sa.Text) == sa.any_(sa.literal(list(wanted), ARRAY(sa.Text))))
+    for names, low, high in (
+        (_BEGINS, given.created_from, given.created_before),
+        (_ENDS, given.completed_from, given.completed_before),
+    ):
+        found += _between(of.c[names[dataset.name]], low, high, TIMESTAMP(timezone=True)) if low or high else []
+    if dataset is not BLOCKERS:
+        found += _between(of.c.changed_xid, given.xid_from, given.xid_before, Xid8())
+        if dataset is JOBS:  # its index leads to the pages; the transactions themselves are compared above
+            if given.xid_from is not None:
+                found.append(block(number(of)) >= block(sa.cast(sa.literal(given.xid_from, sa.BigInteger), sa.BigInteger)))
+            if given.xid_before is not None:
+                found.append(block(number(of)) <= block(sa.cast(sa.literal(given.xid_before, sa.BigInteger), sa.BigInteger)))
+    return found + _between(of.c[dataset.key[0]], given.key_from, given.key_before, id_parameter(model.__jobqueue__))
+
+
+def _between(column: Any, low: Any, high: Any, kind: Any) -> list[sa.ColumnElement[bool]]:
+    found: list[sa.ColumnElement[bool]] = []
+    if low is not None:
+        found.append(column >= sa.cast(sa.literal(low, kind), kind))
+    if high is not None:
+        found.append(column < sa.cast(sa.literal(high, kind), kind))
+    return found

@@ -1,0 +1,128 @@
+"""The ledger of bulk writes, as it is listed and pruned. Writes use `statements/bulk.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import array, block, number, once_a_model, status, table
+from sa_jobqueue.types import JobStatus
+
+
+def page(
+    model: type[JobMixin[Any]],
+    *,
+    write_id: str | None,
+    sequence: int | None = None,
+    after: tuple[Any, ...] | None,
+    limit: int,
+) -> sa.Select[Any]:
+    """Return writes, the newest first.
+
+    Shape: `(write_id, sequence, staged, enqueued, duplicates, rejected, written_by, written_at)`, up to `limit`, those
+    behind `(written_at, write_id, sequence)`. Index: `ix_job_bulk_write_written_at`,
+    or the primary key with `write_id`.
+    """
+    write = table(model.Write)
+    names = ("write_id", "sequence", "staged", "enqueued", "duplicates", "rejected", "written_by", "written_at")
+    key = (write.c.written_at, write.c.write_id, write.c.sequence)
+    chosen = sa.select(*(write.c[name] for name in names)).order_by(*(one.desc() for one in key)).limit(limit)
+    if write_id is not None:
+        chosen = chosen.where(write.c.write_id == write_id)
+    if sequence is not None:
+        chosen = chosen.where(write.c.sequence == sequence)
+    return chosen if after is None else chosen.where(sa.tuple_(*key) < _values(after, key))
+
+
+@once_a_model
+def counts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Count the chains that a write enqueued, by how they stand; those that were deleted or archived have ended.
+
+    Parameters: `write_id`, `sequence`. Shape: one row `(is_there, open, completed, dead, cancelled, deleted)`; first,
+    whether there is such a write. A write's jobs are those created at the start of its transaction, by a transaction no
+    older.
+    Locks: none. Index: the ledger's primary key; `ix_job_history`, the pages that changed since the write.
+    """
+    write, job = table(model.Write), table(model)
+    write_id, sequence = sa.bindparam("write_id", type_=sa.Text), sa.bindparam("sequence", type_=sa.BigInteger)
+
+    def of_ledger(one: sa.ColumnElement[Any]) -> Any:
+        return sa.select(one).where(write.c.write_id == write_id, write.c.sequence == sequence).scalar_subquery()
+
+    enqueued = of_ledger(write.c.enqueued)
+    ended = job.c.chain_completed_at.is_not(None)
+    outcome = sa.func.coalesce(job.c.chain_status, job.c.status)
+    ends = (JobStatus.COMPLETED, JobStatus.DEAD, JobStatus.CANCELLED)
+    columns = [sa.func.count().filter(~ended).label("open")]
+    columns += [sa.func.count().filter(ended, outcome == status(one)).label(one.value) for one in ends]
+    deleted = sa.func.coalesce(enqueued, sa.literal_column("0")) - sa.func.count()
+    is_there = enqueued.is_not(None).label("is_there")
+    return (
+        sa.select(is_there, *columns, deleted.label("deleted"))
+        .select_from(job)
+        .where(
+            block(number(job)) >= block(of_ledger(number(write))),
+            job.c.created_at == of_ledger(write.c.written_at),
+            job.c.chain_index == sa.literal_column("0"),
+        )
+    )
+
+
+def rejects(model: type[JobMixin[Any]], *, write_id: str, after: tuple[Any, ...] | None, limit: int) -> sa.Select[Any]:
+    """Return the rejected rows of a write, by batch, task and place.
+
+    Shape: `(write_id, sequence, task_id, row, field, reason, record, rejected_at)`, up to `limit`, those behind
+    `(sequence, task_id, row)`. Index: `pk_job_bulk_reject`.
+    """
+    reject = table(model.Reject)
+    names = ("write_id", "sequence", "task_id", "row", "field", "reason", "record", "rejected_at")
+    key = (reject.c.sequence, reject.c.task_id, reject.c.row)
+    chosen = sa.select(*(reject.c[name] for name in names)).where(reject.c.write_id == write_id).order_by(*key).limit(limit)
+    return chosen if after is None else chosen.where(sa.tuple_(*key) > _values(after, key))
+
+
+def _values(after: Sequence[Any], key: Sequence[Any]) -> Any:
+    return sa.tuple_(*(sa.literal(value, one.type) for value, one in zip(after, key, strict=True)))
+
+
+@once_a_model
+def expired(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Return writes older than an age, except the last batch of each stream.
+
+    Parameters: `age`, an interval. Shape: `(write_id, sequence)`. Clock: the database's `now()`. Index:
+    `ix_job_bulk_write_written_at`.
+    """
+    write = table(model.Write)
+    later = write.alias("later")
+    is_followed = sa.select(later.c.write_id).where(
+        later.c.write_id == write.c.write_id, later.c.sequence > write.c.sequence
+    )
+    # A query's first batch is 0, as a batch write is: where no other follows, it counts as one.
+    is_last_of_stream = (write.c.sequence > 0) & ~is_followed.exists()
+    return sa.select(write.c.write_id, write.c.sequence).where(
+        write.c.written_at < sa.func.now() - sa.bindparam("age", type_=sa.Interval), ~is_last_of_stream
+    )
+
+
+@once_a_model
+def forget(model: type[JobMixin[Any]]) -> sa.Delete:
+    """Delete writes. Parameters: `write_ids`, `sequences`, in parallel. Index: `pk_job_bulk_write`."""
+    return _forget(table(model.Write))
+
+
+@once_a_model
+def forget_rejects(model: type[JobMixin[Any]]) -> sa.Delete:
+    """Delete the rejected rows of writes. Parameters: as `forget`. Index: `pk_job_bulk_reject`."""
+    return _forget(table(model.Reject))
+
+
+def _forget(of: Any) -> sa.Delete:
+    given = (
+        sa.func.unnest(array("write_ids", sa.Text()), array("sequences", sa.BigInteger()))
+        .table_valued(sa.column("write_id", sa.Text), sa.column("sequence", sa.BigInteger))
+        .render_derived("given")
+    )
+    return sa.delete(of).where(of.c.write_id == given.c.write_id, of.c.sequence == given.c.sequence)
