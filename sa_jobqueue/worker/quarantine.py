@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -21,6 +21,14 @@ from sa_jobqueue.types import RefusedWrite
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class _Page(Protocol):
+    @property
+    def refused(self) -> Mapping[Any, Exception]: ...
+
+
+P = TypeVar("P", bound=_Page)
 
 PAUSES: Final = Backoff(base=timedelta(seconds=2), factor=4, cap=timedelta(minutes=5), jitter=False)
 """Delays before a row is tried again: 2 s, 8 s, 32 s, 128 s, then 5 min each time."""
@@ -64,9 +72,9 @@ class Quarantine:
         now = self._clock()
         return [subject for (of, subject), entry in self._entries.items() if of is write and entry.until > now]
 
-    def lapsed(self, write: RefusedWrite) -> list[Any]:
-        """Return the rows that are due to be tried again."""
-        now = self._clock()
+    def lapsed(self, write: RefusedWrite, since: float | None = None) -> list[Any]:
+        """Return the rows that are due to be tried again, or were due at `since` and have not failed after it."""
+        now = self._clock() if since is None else since
         return [subject for (of, subject), entry in self._entries.items() if of is write and entry.until <= now]
 
     def is_quarantined(self, write: RefusedWrite, subject: Any) -> bool:
@@ -153,6 +161,12 @@ class Quarantine:
             rows = [row for part in parts for row in part]
         await self.written(write, map(subject, rows))
         return rows
+
+    async def page(self, write: RefusedWrite, run: Callable[[frozenset[Any]], Awaitable[P]]) -> P:
+        """Run a write that leaves rows out, given their ids, and itself returns as `refused` those that fail alone."""
+        done = await run(frozenset(self.quarantined(write)))
+        await self.add(write, done.refused.items())
+        return done
 
     def _drop_old(self) -> None:
         old = self._clock() - FORGOTTEN.total_seconds()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from sa_jobqueue import aio
 from sa_jobqueue.events import ChainsPruned, DeadLettersPruned, EventBus
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations import PruneCursor, Pruned
+from sa_jobqueue.operations import PruneCursor, Pruned, PrunedDeadLetters
 from sa_jobqueue.policies.retention import FOREVER, RetentionRules
 from sa_jobqueue.statements import minutes, retention, steps
 from sa_jobqueue.types import JobId, RefusedWrite
@@ -31,6 +33,8 @@ _RECORDED: Final = {"transactions": 500_000, "limit": 50_000, "most": 100}
 """Bounds of what the figures of a minute are counted from."""
 _EVENTS: Final = 1000
 """Expired events that one statement deletes at most."""
+
+P = TypeVar("P", Pruned, PrunedDeadLetters)
 
 
 class Pruner(Component):
@@ -73,61 +77,63 @@ class Pruner(Component):
         self._full_walk_at = loop.time() + _TO_THE_END.total_seconds() * random.random()
         while True:
             await asyncio.sleep(self._interval * random.uniform(0.8, 1.2))
-            started = loop.time()
+            started, began = loop.time(), time.monotonic()
             is_full = started >= self._full_walk_at
-            lapsed = self._quarantine.lapsed(RefusedWrite.PRUNE)
-            refused = await self.walk(to_the_end=is_full)
-            refused |= await self.prune_dead_letter_rows(to_the_end=is_full)
+            await self.walk(to_the_end=is_full)
+            await self.prune_dead_letter_rows(to_the_end=is_full)
             await self.walk_audit()
             await self.walk_events()
             await self.record_minutes()
-            await self._quarantine.written(RefusedWrite.PRUNE, [one for one in lapsed if one not in refused])
+            await self._quarantine.written(RefusedWrite.PRUNE, self._quarantine.lapsed(RefusedWrite.PRUNE, began))
             if is_full:
                 spent = loop.time() - started
                 self._full_walk_at = loop.time() + max(_TO_THE_END.total_seconds(), _DUTY * spent) * random.uniform(0.8, 1.2)
 
-    async def walk(self, *, to_the_end: bool) -> set[JobId]:
-        """Walk once through the jobs, and report what was deleted. Return the chains that could not be."""
-        loop = asyncio.get_running_loop()
+    async def walk(self, *, to_the_end: bool) -> None:
+        """Walk once through the jobs, and report what was deleted."""
         chains = jobs = 0
-        refused: set[JobId] = set()
-        cursor: PruneCursor | None = PruneCursor(None)
-        while cursor is not None:
-            started = loop.time()
-            pruned = await self.prune(cursor)
-            chains, jobs = chains + sum(pruned.chains.values()), jobs + pruned.jobs
-            refused |= set(pruned.refused)
-            cursor = pruned.next
-            if pruned.is_young and not to_the_end and not (cursor and cursor.due):
-                break
-            await asyncio.sleep(loop.time() - started)
+        async for page in self._pages(self._prune, to_the_end=to_the_end):
+            chains, jobs = chains + sum(page.chains.values()), jobs + page.jobs
         if chains:
             self._events.emit(ChainsPruned(chains, jobs))
-        return refused
 
-    async def prune_dead_letter_rows(self, *, to_the_end: bool) -> set[JobId]:
-        """Walk once through the dead letters, after the chains: those of deleted chains are resolved by then.
-
-        Return the dead letters that could not be deleted.
-        """
-        loop = asyncio.get_running_loop()
-        dead_letters, after, is_last = 0, None, self._rules.shortest_of_dead_letters is None
-        refused: set[JobId] = set()
-        while not is_last:
-            started = loop.time()
-            excluded = self._quarantine.quarantined(RefusedWrite.PRUNE)
-            async with AsyncSession(self._engine) as session, session.begin():
-                pruned = await aio.prune_dead_letters(
-                    session, self._rules, after=after, excluded=excluded, model=self._model
-                )
-            await self._quarantine.add(RefusedWrite.PRUNE, pruned.refused.items())
-            dead_letters, after = dead_letters + pruned.dead_letters, pruned.next
-            refused |= set(pruned.refused)
-            is_last = after is None or (pruned.is_young and not to_the_end)
-            await asyncio.sleep(loop.time() - started)
+    async def prune_dead_letter_rows(self, *, to_the_end: bool) -> None:
+        """Walk once through the dead letters, after the chains: those of deleted chains are resolved by then."""
+        if self._rules.shortest_of_dead_letters is None:
+            return
+        pages = self._pages(self._prune_dead_letters, to_the_end=to_the_end)
+        dead_letters = sum([page.dead_letters async for page in pages])
         if dead_letters:
             self._events.emit(DeadLettersPruned(dead_letters))
-        return refused
+
+    async def _pages(
+        self, prune: Callable[[AsyncSession, Any, frozenset[JobId]], Awaitable[P]], *, to_the_end: bool
+    ) -> AsyncIterator[P]:
+        """Delete page by page, each in one transaction: to the end, or to a page of rows that are too young."""
+        loop, is_last = asyncio.get_running_loop(), False
+        after: Any = None
+
+        async def commit(excluded: frozenset[JobId]) -> P:
+            async with AsyncSession(self._engine) as session, session.begin():
+                return await prune(session, after, excluded)
+
+        while not is_last:
+            started = loop.time()
+            page = await self._quarantine.page(RefusedWrite.PRUNE, commit)
+            after = page.next
+            is_last = after is None or (page.is_young and not to_the_end and not getattr(after, "due", ()))
+            yield page
+            if not is_last:
+                await asyncio.sleep(loop.time() - started)
+
+    async def _prune(self, session: AsyncSession, after: PruneCursor | None, excluded: frozenset[JobId]) -> Pruned:
+        await session.execute(retention.bounded(), {"seconds": _PATIENCE})
+        return await aio.prune(session, self._rules, cursor=after, excluded=excluded, model=self._model)
+
+    async def _prune_dead_letters(
+        self, session: AsyncSession, after: JobId | None, excluded: frozenset[JobId]
+    ) -> PrunedDeadLetters:
+        return await aio.prune_dead_letters(session, self._rules, after=after, excluded=excluded, model=self._model)
 
     async def walk_audit(self) -> None:
         """Delete the audit's records that are past their retention, the oldest first."""
@@ -152,12 +158,3 @@ class Pruner(Component):
             for since, until in (await connection.execute(minutes.unrecorded(self._model))).all():
                 await connection.execute(minutes.record(self._model), {"since": since, "until": until, **_RECORDED})
                 await connection.execute(minutes.prune(self._model))
-
-    async def prune(self, cursor: PruneCursor) -> Pruned:
-        """Process one page, and commit."""
-        async with AsyncSession(self._engine) as session, session.begin():
-            await session.execute(retention.bounded(), {"seconds": _PATIENCE})
-            excluded = frozenset(self._quarantine.quarantined(RefusedWrite.PRUNE))
-            pruned = await aio.prune(session, self._rules, cursor=cursor, excluded=excluded, model=self._model)
-        await self._quarantine.add(RefusedWrite.PRUNE, pruned.refused.items())
-        return pruned

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from sa_jobqueue.db.splitting import in_parts, is_of_a_row
+from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.events import EventBus, JobDied, JobUnblocked
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
@@ -156,71 +156,55 @@ class Unblocker(Component):
     async def flush(self) -> None:
         """Process one batch and report the result. A batch that fails stays queued."""
         batch = {chain_id: self._chains[chain_id] for chain_id in list(self._chains)[:BATCH]}
-        due = list(self._due)
-        try:
-            async with self._engine.begin() as connection:
-                for queue in due:
-                    await connection.execute(notifications.notify_due(self._model), {"queue": queue})
-                excluded = self._quarantine.quarantined(RefusedWrite.UNBLOCK)
-                done = await connection.run_sync(unblock, self._model, batch, excluded=excluded) if batch else None
-        except Exception as error:
-            if not batch or not is_of_a_row(error):
-                raise
-            await self._unblock_apart(batch)
-            return
-        self._due.difference_update(due)
-        if done is None:
-            return
-        await self._apply(batch, done)
-        if done.moved or done.finished:
+
+        async def some(chain_ids: Sequence[JobId]) -> bool:
+            return await self._write({chain_id: batch[chain_id] for chain_id in chain_ids})
+
+        moved, refused = await in_parts(list(batch), some) if batch else ([await self._write({})], [])
+        for chain_id, error in refused:
+            await self._write_by_job(chain_id, batch[chain_id], error)
+        if refused or any(moved):
             self._held_rest = _HELD_REST
         elif self._chains:
             await self._rest()
 
-    async def _unblock_apart(self, batch: dict[JobId, JobId | None]) -> None:
-        """Process chains with as many transactions as needed, and find the jobs that cannot be unblocked."""
-
-        async def some(chain_ids: Sequence[JobId]) -> None:
-            await self._unblock_batch({chain_id: batch[chain_id] for chain_id in chain_ids})
-
-        _, refused = await in_parts(list(batch), some)
-        for chain_id, error in refused:
-            await self._find_refused(chain_id, batch[chain_id], error)
-
-    async def _find_refused(self, chain_id: JobId, after: JobId | None, error: Exception) -> None:
-        given = {"chains": [chain_id], "after": after or lowest_id(self._model.__jobqueue__), "limit": BATCH * ROUNDS}
+    async def _write(self, chains: dict[JobId, JobId | None], *, only: Sequence[JobId] | None = None) -> bool:
+        """Process chains in one transaction, and keep what remains of them; return whether anything moved."""
+        due, done = list(self._due), Unblocked()
         async with self._engine.begin() as connection:
-            rows = (await connection.execute(blockers.waiting(self._model), given)).all()
-
-        async def some(job_ids: Sequence[JobId]) -> None:
-            await self._unblock_batch({chain_id: after}, only=job_ids)
-
-        quarantined = set(self._quarantine.quarantined(RefusedWrite.UNBLOCK))
-        _, refused = await in_parts([row.job_id for row in rows if row.job_id not in quarantined], some)
-        pauses = await self._quarantine.add(RefusedWrite.UNBLOCK, refused or [(chain_id, error)])
-        if not all(self._quarantine.is_quarantined(RefusedWrite.UNBLOCK, job_id) for job_id, _ in refused) or not refused:
-            # The chain's own row fails, or more jobs than can be left out.
-            self._chains.pop(chain_id, None)
-            self._later[chain_id] = time.monotonic() + min(pauses.values()).total_seconds()
-
-    async def _unblock_batch(self, chains: dict[JobId, JobId | None], *, only: Sequence[JobId] | None = None) -> None:
-        excluded = self._quarantine.quarantined(RefusedWrite.UNBLOCK)
-        async with self._engine.begin() as connection:
-            done = await connection.run_sync(unblock, self._model, chains, excluded=excluded, only=only)
-        await self._apply(chains, done)
-
-    async def _apply(self, batch: dict[JobId, JobId | None], done: Unblocked) -> None:
-        """Report the result of a batch, and keep what remains of it."""
-        for chain_id in batch:
+            for queue in due:
+                await connection.execute(notifications.notify_due(self._model), {"queue": queue})
+            if chains:
+                excluded = self._quarantine.quarantined(RefusedWrite.UNBLOCK)
+                done = await connection.run_sync(unblock, self._model, chains, excluded=excluded, only=only)
+        self._due.difference_update(due)
+        for chain_id in chains:
             self._chains.pop(chain_id, None)
         for chain_id in done.retained:
-            pause = self._quarantine.retry_in(RefusedWrite.UNBLOCK) or PAUSES.base.total_seconds()
-            self._later[chain_id] = time.monotonic() + pause
+            self._process_later(chain_id, self._quarantine.retry_in(RefusedWrite.UNBLOCK) or PAUSES.base.total_seconds())
         for chain_id, after in done.left.items():
             self._chains.setdefault(chain_id, after)
         for moved in done.moved:
             self._report(moved)
         await self._quarantine.written(RefusedWrite.UNBLOCK, [*done.finished, *(moved.job_id for moved in done.moved)])
+        return bool(done.moved or done.finished)
+
+    async def _write_by_job(self, chain_id: JobId, after: JobId | None, error: Exception) -> None:
+        """Unblock the jobs that wait for a chain in parts; quarantine those that fail alone, or else the chain."""
+        given = {"chains": [chain_id], "after": after or lowest_id(self._model.__jobqueue__), "limit": BATCH * ROUNDS}
+        async with self._engine.begin() as connection:
+            rows = (await connection.execute(blockers.waiting(self._model), given)).all()
+        quarantined = set(self._quarantine.quarantined(RefusedWrite.UNBLOCK))
+        job_ids = [row.job_id for row in rows if row.job_id not in quarantined]
+        _, refused = await in_parts(job_ids, lambda ids: self._write({chain_id: after}, only=ids))
+        pauses = await self._quarantine.add(RefusedWrite.UNBLOCK, refused or [(chain_id, error)])
+        if not refused or not all(self._quarantine.is_quarantined(RefusedWrite.UNBLOCK, job_id) for job_id in pauses):
+            # The chain's own row fails, or more jobs than can be left out.
+            self._chains.pop(chain_id, None)
+            self._process_later(chain_id, min(pauses.values()).total_seconds())
+
+    def _process_later(self, chain_id: JobId, seconds: float) -> None:
+        self._later[chain_id] = time.monotonic() + seconds
 
     async def _rest(self) -> None:
         """Wait until something arrives, or until the locks on the remaining chains may be free."""
