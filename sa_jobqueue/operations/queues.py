@@ -86,8 +86,8 @@ class TypeStatus(Limits, RowState, TypeName):
     """Settings and state of one job type; the defaults if it has no row.
 
     `type_name`, `global_concurrency`, `rate_limit`, `rate_period`, `rate_burst`, `rate_algorithm`, `paused_at`,
-    `paused_by`, `created_at`, `updated_at`, `workers`: as in `QueueStatus`. The other fields are declared by its handler;
-    None: no worker has recorded them.
+    `paused_by`, `created_at`, `updated_at`, `workers`: as in `QueueStatus`. The other fields are declared by its handler,
+    or None if no worker has recorded them.
     """
 
     queue: str | None
