@@ -38,7 +38,7 @@ SHOWN_LANGUAGES = {"", "sh", "text", "dockerfile", "ini", "mermaid", "yaml"}
 _LONG_GUIDES = (
     *("add-to-your-application", "archiving", "batches", "blockers", "chains", "codecs", "completing-without-a-worker"),
     *("cpu-bound-handlers", "dashboard", "fairness-keys", "frameworks", "migrating", "migrations", "ordered-events"),
-    *("priorities", "queues", "rate-limited-api", "testing", "triage", "waiting"),
+    *("priorities", "queues", "testing", "triage", "waiting"),
 )
 LONG = {"docs/tutorial.md", *(f"docs/guides/{name}.md" for name in _LONG_GUIDES)}
 """Pages that take longest, together longer than all the others: their code is left to the long run."""
@@ -207,17 +207,6 @@ def test_every_block_is_found_by_the_tests_or_only_shown() -> None:
                 if language not in SHOWN_LANGUAGES and not (inside == "```" and language in RUN_LANGUAGES):
                     unknown.append((relative(page), line))
     assert unknown == []
-
-
-def test_an_excerpt_of_an_example_matches_the_example() -> None:
-    excerpts = [
-        (relative(page), source[1], text)
-        for page in PAGES
-        for before, _, text in blocks(page)
-        if (source := re.fullmatch(r"<!-- not run: from (examples/\S+) -->", before))
-    ]
-    assert excerpts
-    assert [one for one in excerpts if f"\n{one[2]}\n" not in (ROOT / one[1]).read_text()] == []
 
 
 @cache
