@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retry import RetryPolicy
 from sa_jobqueue.types import LONGEST, CancelReason, JobId, JobStatus, Json
 
@@ -145,9 +145,9 @@ class ClaimedJob(NamedTuple):
     """When the attempt before this one ended, by the database's clock; None for a first attempt."""
 
     @property
-    def queue_key(self) -> str:
+    def queue_key(self) -> QueueKey:
         """The queue and the fairness key as one text, for use inside the worker."""
-        return queue_key_of(self.queue, self.fairness_key)
+        return QueueKey(self.queue, self.fairness_key)
 
 
 class StepTransaction(Protocol):

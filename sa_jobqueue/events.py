@@ -223,7 +223,7 @@ class SettingsChanged:
     worker_id: str
     """Id of the worker."""
     paused_queues: tuple[str, ...]
-    """The queues of which no job is started."""
+    """The queues, and fairness keys of queues, of which no job is started."""
     paused_types: tuple[str, ...]
     """The job types of which no job is started."""
     concurrency: int

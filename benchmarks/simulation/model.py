@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 import simpy
 
 from benchmarks.simulation.workload import Arrival, Workload
-from sa_jobqueue.policies.fairness import queue_key_of, queue_of, split
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Plan
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
@@ -73,7 +73,7 @@ class _Lanes:
             for segment in allocation.segments:
                 of_segment = min(len(taken) + segment.quota, of_allocation, plan.limit)
                 for lane in segment.lanes:
-                    waiting = self.jobs.get(queue_key_of(lane.queue, lane.fairness_key), {}).get(lane.priority, deque())
+                    waiting = self.jobs.get(QueueKey(lane.queue, lane.fairness_key).text, {}).get(lane.priority, deque())
                     while waiting and len(taken) < of_segment:
                         taken.append(_Taken(lane, waiting.popleft(), next(_IDS)))
         return taken
@@ -132,10 +132,10 @@ class _Worker:
         self._model = model
         self._number = number
         self._slots = self._free = slots
-        queues = {queue_of(queue): weight for queue, weight in weights.items()}
+        queues = {QueueKey.of_text(queue): weight for queue, weight in weights.items()}
         self._cursors = Cursors((), 0)
-        partitions = cast("Partitions", _OnePartition(list(queues)))
-        self._planner = Planner(partitions, self._cursors, fair=True, weight=lambda name: queues.get(name, 1))
+        partitions = cast("Partitions", _OnePartition(list(dict.fromkeys(key.queue for key in queues))))
+        self._planner = Planner(partitions, self._cursors, fair=True, weight=lambda key: queues.get(key, 1))
         self._backlog = Backlog(self._cursors, self._planner.open, self._planner.close)
         self._changed = model.world.event()
         self._woken = model.world.event()
@@ -203,7 +203,7 @@ class _Model:
             if arrival.at > self.world.now:
                 yield self.world.timeout(arrival.at - self.world.now)
             self.lanes.put(arrival)
-            lanes.add(Lane(*split(arrival.kind.queue), arrival.kind.priority))
+            lanes.add(Lane(*QueueKey.of_text(arrival.kind.queue), arrival.kind.priority))
             if number + 1 == len(coming) or coming[number + 1].at > arrival.at:
                 self.world.process(self._notify(lanes))
                 lanes = set()

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 from benchmarks.harness import percentile
-from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 
 PERCENTS: Final = (50, 90, 99)
 
@@ -156,7 +156,7 @@ def fleet(*, workers: int, slots: int, tenants: int, seconds: float, shared: boo
     busy = workers * slots / 2
 
     def queue(number: int) -> str:
-        return queue_key_of("tenants", str(number)) if shared else "tenants"
+        return QueueKey("tenants", str(number)).text if shared else "tenants"
 
     steady = [
         Kind(name="the others", queue=queue(number), rate=busy / (tenants - 1) / 0.5, seconds=0.5)

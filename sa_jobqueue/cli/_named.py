@@ -13,7 +13,7 @@ from sa_jobqueue.cli._listing import Columns, print_rows
 from sa_jobqueue.cli._options import Database, by_option, dry_run_option, json_option, stacked, with_database
 from sa_jobqueue.cli._output import counted, print_changed, print_fields, print_json
 from sa_jobqueue.operations.pages import every_item
-from sa_jobqueue.policies.fairness import label_of, queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.settings import Limits
 
 Operation = Callable[..., Any]
@@ -90,7 +90,7 @@ class NamedRows:
         if as_json:
             print_json(asdict(row))
         else:
-            print_fields(f"{self.noun} {label_of(queue_key_of(name, fairness_key))}", asdict(row))
+            print_fields(f"{self.noun} {QueueKey(name, fairness_key).label}", asdict(row))
 
     def _add(self, name: str, words: str, command: Any, *options: Option) -> None:
         self.group.command(name, help=words)(stacked(*options)(with_database(command)))

@@ -13,7 +13,7 @@ from rich.tree import Tree
 from sa_jobqueue.cli._options import Database, heartbeat_timeout_option, json_option, with_database
 from sa_jobqueue.cli._output import console, echo, print_fields, print_json, shown
 from sa_jobqueue.operations import Explanation, explain_job
-from sa_jobqueue.policies.fairness import label_of, queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 
 _DEEP: Final = 4
 """Levels of blockers in the tree; the sentence always follows them to the end."""
@@ -32,7 +32,7 @@ def explain(database: Database, /, *, job_id: str, heartbeat_timeout: timedelta,
         print_json(_document(found))
         return
     echo(found.sentence)
-    place = label_of(queue_key_of(found.queue, found.fairness_key))
+    place = QueueKey(found.queue, found.fairness_key).label
     title = f"{found.type_name} {found.job_id} in queue {place}: {_state(found)}"
     print_fields(title, found.evidence)
     if found.blockers:

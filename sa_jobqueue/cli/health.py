@@ -31,7 +31,7 @@ from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.findings import described
-from sa_jobqueue.policies.fairness import label_of, queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.printable import span
 
 UNKNOWN: Final = 3
@@ -255,7 +255,7 @@ def _ages(dead: Failures) -> str:
 def _queues(report: Health) -> Table:
     rates = {queue.queue: queue for queue in report.rates.queues}
     table = _table("queues", "queue", "due", "claim age", "later", "arrived", "completed", "died")
-    depths = {label_of(queue_key_of(queue.queue, queue.fairness_key)): queue for queue in report.queues}
+    depths = {QueueKey(queue.queue, queue.fairness_key).label: queue for queue in report.queues}
     none, nothing = ("-" if part in report.missing else "0" for part in ("queues", "rates"))
     for name in sorted({*depths, *rates}):
         depth, rate = depths.get(name), rates.get(name)

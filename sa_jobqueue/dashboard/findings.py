@@ -8,7 +8,6 @@ from typing import Any
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.screens.base import Context
 from sa_jobqueue.observe.health import Code, Finding
-from sa_jobqueue.policies.fairness import split
 
 
 def link(context: Context, finding: Finding) -> str:
@@ -83,12 +82,11 @@ def _acts(finding: Finding) -> Iterator[tuple[Permission, str, dict[str, Any]]]:
 
 def settings(context: Context, finding: Finding) -> str | None:
     """Return the link to the settings of the limit that jobs wait for, if the user may change them."""
-    what, name = finding.evidence.get("limit_of") or ("", "")
+    what, name, key = finding.evidence.get("limit_of") or ("", "", "")
     if what == "type" and context.may(Permission.UPSERT_JOB_TYPE):
         return context.url("job-types", name=name)
     if what == "queue" and context.may(Permission.UPSERT_QUEUE):
-        queue, key = split(name)
-        return context.url("queues", name=queue, fairness_key=key or None)
+        return context.url("queues", name=name, fairness_key=key or None)
     return None
 
 

@@ -25,7 +25,7 @@ from sa_jobqueue.models.base import dead_letter_ids, lowest_id
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
 from sa_jobqueue.operations.transactions import queue_connection, require_transaction
-from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import blockers, chains, notifications
 from sa_jobqueue.statements._parts import BATCH
 from sa_jobqueue.types import JobId, JobStatus, OnFailure
@@ -191,8 +191,8 @@ class Moved:
 
     job_id: JobId
     status: JobStatus
-    queue_key: str
-    """Its queue and fairness key as one text."""
+    queue_key: QueueKey
+    """Its queue and fairness key."""
     type_name: str
     attempt: int
 
@@ -255,7 +255,7 @@ def unblock(
     if result.finished:
         connection.execute(blockers.clear_waiters(model), {"ids": result.finished})
     for queue_key in sorted({moved.queue_key for moved in result.moved if moved.status is JobStatus.PENDING}):
-        connection.execute(notifications.notify_due(model), {"queue": queue_key})
+        connection.execute(notifications.notify_due(model), {"queue": queue_key.text})
     return result
 
 
@@ -291,7 +291,7 @@ def _unblock_batch(
             if row.held:
                 held.setdefault(row.chain_id, before[row.chain_id])
         else:
-            queue_key = queue_key_of(row.queue, row.fairness_key)
+            queue_key = QueueKey(row.queue, row.fairness_key)
             result.moved.append(Moved(row.job_id, JobStatus(row.status), queue_key, row.type_name, row.attempt))
             if row.has_waiters and row.status == JobStatus.DEAD:
                 result.left[row.chain_id] = None

@@ -38,7 +38,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.blockers import declare, write_edges
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.transactions import queue_connection
-from sa_jobqueue.policies.fairness import ANY_QUEUE, queue_key_of
+from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.statements import jobs, notifications
 from sa_jobqueue.statements._parts import once_a_model
@@ -107,7 +107,7 @@ def notify_workers(
 
 
 def _queue_key(queue: str | None, fairness_key: str) -> str:
-    return queue_key_of(queue, fairness_key) if queue else ANY_QUEUE
+    return QueueKey(queue, fairness_key).text if queue else ANY_QUEUE
 
 
 def _is_to_notify(

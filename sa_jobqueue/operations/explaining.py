@@ -21,7 +21,7 @@ from sa_jobqueue.operations.queues import QueueStatus, TypeStatus, list_job_type
 from sa_jobqueue.operations.schedules import schedule_of
 from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
-from sa_jobqueue.policies.fairness import as_arguments, named, queue_key_of, split
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
 from sa_jobqueue.printable import shortened, span
 from sa_jobqueue.redaction import redacted_error
@@ -391,7 +391,7 @@ class Explainer:
                     "otherwise see the workers' logs"
                 )
             return Cause.READY, f"{since}, it is next and a worker has a free slot: {then}.", evidence
-        noun = named(queue_key_of(job.queue, job.fairness_key))
+        noun = QueueKey(job.queue, job.fairness_key).named
         if before == 0:
             stuck = sum(worker.stuck_threads for worker in ready)
             evidence |= {"stuck_threads": stuck}
@@ -444,20 +444,20 @@ class Explainer:
         keys = dict.fromkeys(("", job.fairness_key))
         found = {key: list_queues(self.session, names=[job.queue], fairness_key=key, model=self.model) for key in keys}
         return (
-            *(("queue", queue_key_of(job.queue, key), page.items) for key, page in found.items()),
-            ("type", job.type_name, list_job_types(self.session, names=[job.type_name], model=self.model).items),
+            *(("queue", QueueKey(job.queue, key), page.items) for key, page in found.items()),
+            ("type", QueueKey(job.type_name), list_job_types(self.session, names=[job.type_name], model=self.model).items),
         )
 
     def _paused(self, settings: _Settings, since: str, evidence: dict[str, Any]) -> tuple[Cause, str, dict[str, Any]] | None:
         """Return the explanation if its queue or type is paused, else None."""
-        for what, name, found in settings:
+        for what, key, found in settings:
             cause = Cause.TYPE_PAUSED if what == "type" else Cause.QUEUE_PAUSED
             since_when, by = (found[0].paused_at, found[0].paused_by) if found else (None, None)
             if since_when is not None:
                 evidence |= {"paused_at": since_when, "paused_by": by}
                 who = f" by {by}" if by else ""
-                todo = f"sa-jobqueue {what}s resume {as_arguments(name)}"
-                paused = f"its {_what(what, name)} was paused {self._ago(since_when)} ago{who}"
+                todo = f"sa-jobqueue {what}s resume {key.arguments}"
+                paused = f"its {_what(what, key)} was paused {self._ago(since_when)} ago{who}"
                 return cause, f"{since}, but {paused}: {todo}.", evidence
         return None
 
@@ -488,14 +488,13 @@ class Explainer:
             if len(settings) > 2:
                 rows = self.session.execute(limits.running_by_fairness_key(self.model), names)
                 counts[1:1] = [sum(row.n for row in rows if row.fairness_key == job.fairness_key)]
-            for (what, name, _), limit, count in zip(settings, most, counts, strict=True):
+            for (what, of, _), limit, count in zip(settings, most, counts, strict=True):
                 if limit is not None and count >= limit:
-                    evidence |= {"global_concurrency": limit, "running": count, "limit_of": (what, name)}
-                    todo = f"sa-jobqueue {what}s set {as_arguments(name)} --global-concurrency"
-                    of: dict[str, Any] = {"type_name": name} if what == "type" else {"queue_key": name}
-                    words, who = _longest_running(self.session, self.model, self.now, **of)
+                    evidence |= {"global_concurrency": limit, "running": count, "limit_of": (what, *of)}
+                    todo = f"sa-jobqueue {what}s set {of.arguments} --global-concurrency"
+                    words, who = _longest_running(self.session, self.model, self.now, what, of)
                     evidence |= who
-                    runs = f"its {_what(what, name)} runs {_times(count, 'job')}, its limit is {limit}{words}"
+                    runs = f"its {_what(what, of)} runs {_times(count, 'job')}, its limit is {limit}{words}"
                     return Cause.LIMITED, f"{since}, but {runs}: {todo}.", evidence
         if (rate := _delayed_by_rate(self.session, job, self.model)) is not None:
             evidence |= rate[1]
@@ -547,8 +546,8 @@ _REFUSED: Final = {
 }
 
 
-def _what(what: str, name: str) -> str:
-    return named(name) if what == "queue" else f"{what} {name!r}"
+def _what(what: str, of: QueueKey) -> str:
+    return of.named if what == "queue" else f"{what} {of.queue!r}"
 
 
 def _times(count: int, noun: str) -> str:
@@ -559,7 +558,7 @@ def _many(count: int) -> str:
     return f"{COUNTED:,} others or more" if count >= COUNTED else _times(count, "other")
 
 
-_Settings = tuple[tuple[str, str, Sequence[QueueStatus | TypeStatus]], ...]
+_Settings = tuple[tuple[str, QueueKey, Sequence[QueueStatus | TypeStatus]], ...]
 """For a job's queue and type: the kind, the name, and the status if there is a row."""
 
 
@@ -571,20 +570,15 @@ def _error(type_name: str, error: Any) -> str:
 
 
 def _longest_running(
-    session: Session,
-    model: type[JobMixin[Any]],
-    now: datetime,
-    *,
-    queue_key: str | None = None,
-    type_name: str | None = None,
+    session: Session, model: type[JobMixin[Any]], now: datetime, what: str, of: QueueKey
 ) -> tuple[str, dict[str, Any]]:
     """Describe the longest running job of a queue, fairness key or type; the evidence has one job per worker.
 
     The description is empty if none is running.
     """
-    queue, fairness_key = split(queue_key) if queue_key is not None else (None, None)
+    queue, type_name = (of.queue, None) if what == "queue" else (None, of.queue)
     # For a queue: the jobs of all of its keys.
-    given = {"queue": queue, "fairness_key": fairness_key or None, "type_name": type_name}
+    given = {"queue": queue, "fairness_key": of.fairness_key or None, "type_name": type_name}
     rows = session.execute(explaining.holders(model), given).all()
     if not rows:
         return "", {"held_by": []}
@@ -605,7 +599,7 @@ def _type_slots_in_use(
     running = {row.worker_id: row.n for row in rows}
     if any(running.get(worker_id, 0) < (most or 0) for worker_id, most in slots.items()):
         return None
-    words, evidence = _longest_running(session, model, now, type_name=job.type_name)
+    words, evidence = _longest_running(session, model, now, "type", QueueKey(job.type_name))
     total = sum(most or 0 for most in slots.values())
     evidence |= {"slots_of_type": total, "running_of_type": sum(running.values())}
     where = "1 worker" if len(ready) == 1 else f"{len(ready):,} workers"
@@ -622,17 +616,17 @@ def _delayed_by_rate(session: Session, job: Any, model: type[JobMixin[Any]]) -> 
             continue
         wait = rate.wait(weight)
         evidence = {"per_second": rate.per_second, "next_start": wait, "algorithm": rate.algorithm, "weight": weight}
-        evidence |= {"limit_of": (row.what, queue_key_of(row.name, row.fairness_key))}
+        evidence |= {"limit_of": (row.what, row.name, row.fairness_key)}
         what = "no more jobs by its rate limit" if weight == 1 else f"no jobs of rate_cost {weight:,} by its rate limit"
         if rate.algorithm is RateAlgorithm.SLIDING_WINDOW:
             what += f" of {rate.limit:,} in any {span(rate.period)}"
-        todo = f"sa-jobqueue {row.what}s set {as_arguments(queue_key_of(row.name, row.fairness_key))} --rate-limit"
+        todo = f"sa-jobqueue {row.what}s set {QueueKey(row.name, row.fairness_key).arguments} --rate-limit"
         return f"its {_limit(row)} starts {what}; the next in {span(wait)}: {todo}", evidence
     return None
 
 
 def _limit(row: Any) -> str:
-    return _what(row.what, queue_key_of(row.name, row.fairness_key))
+    return _what(row.what, QueueKey(row.name, row.fairness_key))
 
 
 def _delayed_by_selector(

@@ -28,7 +28,7 @@ from sa_jobqueue.operations.pages import (
     every_item,
     page_of,
 )
-from sa_jobqueue.policies.fairness import label_of, queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.registry.settings import (
     Limits,
@@ -355,34 +355,34 @@ def sync_queues(
     """
     check_by(by)
     new = list(new)
-    declared = {queue_key_of(one.name, one.fairness_key): one for one in new}
+    declared = {QueueKey(one.name, one.fairness_key): one for one in new}
     if len(declared) < len(new):
-        twice = next(name for name, n in Counter(queue_key_of(one.name, one.fairness_key) for one in new).items() if n > 1)
-        raise InvalidOptionError("new", f"declares {label_of(twice)} twice")
+        twice = next(name for name, n in Counter(QueueKey(one.name, one.fairness_key) for one in new).items() if n > 1)
+        raise InvalidOptionError("new", f"declares {twice.label} twice")
     names = sorted(declared)
     given = {
         "names": [declared[name].name for name in names],
         "fairness_keys": [declared[name].fairness_key for name in names],
     }
     rows = session.execute(queues.lock_declared(model), given).mappings()
-    before = {queue_key_of(row["name"], row["fairness_key"]): row for row in rows}
+    before = {QueueKey(row["name"], row["fairness_key"]): row for row in rows}
     written = {name: session.execute(queues.put(model.Queue), declared[name].row).first() for name in names}
     if any(row is not None for row in written.values()):
         session.execute(controls.notify_rules(model))
-    done = [label_of(name) for name in names if written[name] is not None]
+    done = [name.label for name in names if written[name] is not None]
     record(session, "sync_queues", by=by, ids=done, matched=len(names), model=model)
-    changed: dict[str, dict[str, tuple[Any, Any]]] = {}
+    changed: dict[QueueKey, dict[str, tuple[Any, Any]]] = {}
     for name in names:
         stored = before.get(name)
         if written[name] is not None and stored is not None:
             changed[name] = {key: (stored[key], now) for key, now in declared[name].row.items() if stored[key] != now}
     listed = every_item(lambda after: list_queues(session, after=after, model=model))
-    existing = [queue_key_of(one.name, one.fairness_key) for one in listed if one.created_at is not None]
+    existing = [QueueKey(one.name, one.fairness_key) for one in listed if one.created_at is not None]
     return SyncedQueues(
-        created=tuple(label_of(name) for name in names if written[name] is not None and name not in changed),
-        changed={label_of(name): what for name, what in changed.items()},
-        unchanged=tuple(label_of(name) for name in names if written[name] is None),
-        undeclared=tuple(label_of(name) for name in existing if name not in declared),
+        created=tuple(name.label for name in names if written[name] is not None and name not in changed),
+        changed={name.label: what for name, what in changed.items()},
+        unchanged=tuple(name.label for name in names if written[name] is None),
+        undeclared=tuple(name.label for name in existing if name not in declared),
     )
 
 
@@ -394,22 +394,22 @@ def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model
     declared value.
     Changes: inserts the missing rows. Locks: these, in the order of their names.
     """
-    declared = {queue_key_of(one.name, one.fairness_key): one.row for one in new}
+    declared = {QueueKey(one.name, one.fairness_key): one.row for one in new}
     if not declared:
         return {}
     columns = {name: [row[name] for row in declared.values()] for name in next(iter(declared.values()))}
-    made = {queue_key_of(*row) for row in session.execute(queues.add_missing(model), columns)}
+    made = {QueueKey(*row) for row in session.execute(queues.add_missing(model), columns)}
     if made:
         session.execute(controls.notify_rules(model))
     found: Differences = {}
     names = sorted(set(columns["name"]))
     for status in every_item(lambda after: list_queues(session, names=names, after=after, model=model)):
-        queue_key = queue_key_of(status.name, status.fairness_key)
+        queue_key = QueueKey(status.name, status.fairness_key)
         if status.created_at is None or queue_key not in declared or queue_key in made:
             continue
         compared = ((key, getattr(status, key), now) for key, now in declared[queue_key].items())
         if different := {key: (stored, now) for key, stored, now in compared if stored != now}:
-            found[label_of(queue_key)] = different
+            found[queue_key.label] = different
     return found
 
 

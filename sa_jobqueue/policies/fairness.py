@@ -1,22 +1,21 @@
 """Fairness keys: tenants that share a queue, so that the backlog of one does not delay the others. Pure.
 
 Each fairness key has its own lanes, limits and pauses. `job` and `queue` store the key in a column next to the queue's
-name. In a worker's memory and in notifications, both are one text, the **queue key**: see `queue_key_of`. A worker that
-serves a queue serves all its fairness keys.
+name; together they are a `QueueKey`. A worker that serves a queue serves all its fairness keys.
 """
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 
 SEPARATOR: Final = "\x1f"
-"""Between queue and fairness key in a queue key: no queue that is served has it in its name."""
+"""Between queue and fairness key in a notification: no queue that is served has it in its name."""
 ANY_QUEUE: Final = ""
-"""The queue key of a notification about a job whose queue the database decides: no queue has this name."""
+"""The payload of a notification about a job whose queue the database decides: no queue has this name."""
 LONGEST_KEY: Final = 100
 """Characters of a fairness key."""
 
@@ -24,38 +23,39 @@ FairnessBy: TypeAlias = "str | Callable[[Any], str | int | None]"
 """How to get the fairness key of a payload: the path of a field, or a function of the payload; None for no key."""
 
 
-def queue_key_of(queue: str, fairness_key: str) -> str:
-    """Return the queue and the fairness key as one text; without a key, the queue."""
-    return f"{queue}{SEPARATOR}{fairness_key}" if fairness_key else queue
+class QueueKey(NamedTuple):
+    """A queue, or a fairness key of one. A job type has settings too: its name takes the place of the queue's."""
 
+    queue: str
+    fairness_key: str = ""
 
-def split(queue_key: str) -> tuple[str, str]:
-    """Return the queue and the fairness key of a queue key; the fairness key is empty for a queue."""
-    queue, _, key = queue_key.partition(SEPARATOR)
-    return queue, key
+    @property
+    def label(self) -> str:
+        """Its name for display."""
+        return f"{self.queue} (fairness key {self.fairness_key!r})" if self.fairness_key else self.queue
 
+    @property
+    def named(self) -> str:
+        """Its kind and name for a sentence."""
+        return (
+            f"fairness key {self.fairness_key!r} of queue {self.queue!r}" if self.fairness_key else f"queue {self.queue!r}"
+        )
 
-def queue_of(queue_key: str) -> str:
-    """Return the queue of a queue key."""
-    return queue_key.partition(SEPARATOR)[0]
+    @property
+    def arguments(self) -> str:
+        """Its name as arguments of `sa-jobqueue queues`."""
+        return f"{self.queue} --fairness-key {shlex.quote(self.fairness_key)}" if self.fairness_key else self.queue
 
+    @property
+    def text(self) -> str:
+        """The payload of a notification that it may have due jobs. A queue's name may have no `SEPARATOR`."""
+        return f"{self.queue}{SEPARATOR}{self.fairness_key}" if self.fairness_key else self.queue
 
-def label_of(queue_key: str) -> str:
-    """Return the name of a queue key for display."""
-    queue, key = split(queue_key)
-    return f"{queue} (fairness key {key!r})" if key else queue
-
-
-def named(queue_key: str) -> str:
-    """Return the kind and name of a queue key for a sentence."""
-    queue, key = split(queue_key)
-    return f"fairness key {key!r} of queue {queue!r}" if key else f"queue {queue!r}"
-
-
-def as_arguments(queue_key: str) -> str:
-    """Return a queue key as arguments of `sa-jobqueue queues`."""
-    queue, key = split(queue_key)
-    return f"{queue} --fairness-key {shlex.quote(key)}" if key else queue
+    @classmethod
+    def of_text(cls, text: str) -> QueueKey:
+        """Return the queue key of such a payload."""
+        queue, _, fairness_key = text.partition(SEPARATOR)
+        return cls(queue, fairness_key)
 
 
 def byte_length(text: str) -> int:

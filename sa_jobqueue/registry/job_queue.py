@@ -18,7 +18,7 @@ from sa_jobqueue.errors import Discard, EventTimeoutError, InvalidHandlerError, 
 from sa_jobqueue.models import ChainMixin, Job, JobMixin
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.models.job import DEFAULT_QUEUE
-from sa_jobqueue.policies.fairness import named, queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retention import NO_RETENTION, Retention, RetentionRules
 from sa_jobqueue.registry.codecs import Codecs
 from sa_jobqueue.registry.dependencies import Provider, Providers
@@ -214,7 +214,7 @@ class JobQueue(Generic[JobT]):
         declared = QueueSettings(name, **settings)
         key = declared.name, declared.fairness_key
         if key in self._queues:
-            raise InvalidOptionError("name", f"{named(queue_key_of(*key))} is declared already")
+            raise InvalidOptionError("name", f"{QueueKey(*key).named} is declared already")
         self._queues[key] = declared
         return declared
 
@@ -420,7 +420,7 @@ class JobQueue(Generic[JobT]):
     def _check_queues(self, other: JobQueue[JobT]) -> None:
         twice = self._queues.keys() & other._queues.keys()
         if twice:
-            what = named(queue_key_of(*min(twice)))
+            what = QueueKey(*min(twice)).named
             raise InvalidOptionError("other", f"declares the {what}, which is declared here already")
         selected = self._selectors.keys() & other._selectors.keys()
         if selected:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.settings import check_names
 from sa_jobqueue.types import JobId, Json
 
@@ -49,9 +49,9 @@ class Candidate(NamedTuple):
     """Its payload as JSON; None unless the selector was declared with `inputs`."""
 
     @property
-    def queue_key(self) -> str:
+    def queue_key(self) -> QueueKey:
         """The queue and the fairness key as one text, for use inside the worker."""
-        return queue_key_of(self.queue, self.fairness_key)
+        return QueueKey(self.queue, self.fairness_key)
 
 
 Choice: TypeAlias = "Iterable[Candidate] | Awaitable[Iterable[Candidate]]"

@@ -30,13 +30,13 @@ def is_keyed(row: Any) -> ColumnElement[bool]:
 def catch_up(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return pending jobs that became visible since a snapshot, and the next job of lanes that were read to their end.
 
-    Parameters: `queues` and `types` of the worker, without those that are paused, and `paused_keys`, each as `queue_key_of`
-    returns it; `xmax`, `xip` of that snapshot, as text; `most` rows to return of `most_read` to look at, so that a flood in
-    queues that are not served does not displace what is. Lanes with a backlog as `known_queues`, `known_fairness_keys`,
-    `known_priorities`, `known_types`, `known_at`, `known_id`: what lies after that key in one of them is left out, since
-    its scan finds it. Lanes that were read to their end as `ended_queues`, `ended_fairness_keys`, `ended_priorities`,
-    `ended_types`; `read_to`, the earliest instant that one of them was read to, null without any. The type of a lane is
-    empty for all types in `shared_types`.
+    Parameters: `queues` and `types` of the worker, without those that are paused, and `paused_keys`, each as
+    `QueueKey.text`; `xmax`, `xip` of that snapshot, as text; `most` rows to return of `most_read` to look at, so that a
+    flood in queues that are not served does not displace what is. Lanes with a backlog as `known_queues`,
+    `known_fairness_keys`, `known_priorities`, `known_types`, `known_at`, `known_id`: what lies after that key in one of
+    them is left out, since its scan finds it. Lanes that were read to their end as `ended_queues`,
+    `ended_fairness_keys`, `ended_priorities`, `ended_types`; `read_to`, the earliest instant that one of them was read to,
+    null without any. The type of a lane is empty for all types in `shared_types`.
     Shape: `now, xmax, xip, is_cut, id, queue, fairness_key, priority, type_name, scheduled_at, changed_xid, wait` a job,
     `wait` in seconds from now and negative of what is due; for the next job of a lane that ended, which has no row when it
     has none, `id` is null and `type_name` the lane's. `is_cut` where there was more than either. A single row with a null

@@ -28,7 +28,7 @@ def enqueue_one(
     """Insert one job, and with `notifies` tell idle workers of it when and if this transaction commits.
 
     Parameters: each name in `columns`; `due_delay` and `due_at`, where it is delayed or has an instant; `due_lane`, its
-    queue, or a queue key (`fairness.queue_key_of`), where it notifies.
+    queue, or a fairness key of one (`QueueKey.text`), where it notifies.
     Clock: the database's `now()`, to which a delay is added and below which no instant reaches.
     Shape: no rows returned. Locks: none but the new row's; a commit with a notification takes one lock a database.
     """

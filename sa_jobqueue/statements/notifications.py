@@ -30,7 +30,7 @@ def notification(model: type[JobMixin[Any]], topic: Topic, payload: sa.ColumnEle
 def notify_due(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Notify idle workers, when and if this transaction commits, that a queue has something new; nothing if none is idle.
 
-    Parameters: `queue`, or a queue key (`fairness.queue_key_of`). Locks: an advisory lock for a moment; a commit with a
+    Parameters: `queue`, or a fairness key of one (`QueueKey.text`). Locks: an advisory lock for a moment; a commit with a
     notification takes one lock of the whole server.
     """
     # Built once: for single jobs, building it each time costs more than the server takes.

@@ -187,7 +187,7 @@ class Assembly:
         if concurrency != self.executor.concurrency:
             self.executor.resize(concurrency)
             self._heartbeat.announce_concurrency(concurrency)
-        paused = (tuple(sorted(controls.paused_queues)), tuple(sorted(controls.paused_types)))
+        paused = (tuple(key.label for key in sorted(controls.paused_queues)), tuple(sorted(controls.paused_types)))
         self._events.emit(SettingsChanged(self._worker_id, *paused, concurrency))
         self._signals.may_start()
 

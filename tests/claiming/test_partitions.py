@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from sa_jobqueue import Job
-from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.selectors import Selector
 from sa_jobqueue.worker.background.controls import Control, Controls
 from sa_jobqueue.worker.claim import partitions as module
@@ -24,7 +24,7 @@ def partitions(
     queues: Mapping[str, int | None],
     *types: str,
     slots: Mapping[str, int] | None = None,
-    of_queues: Mapping[str, Control] | None = None,
+    of_queues: Mapping[QueueKey, Control] | None = None,
     of_types: Mapping[str, Control] | None = None,
     selected: str = "",
 ) -> Partitions:
@@ -74,8 +74,8 @@ def test_queues_and_types_with_local_limits_form_a_partition_per_combination() -
 
 def test_global_limits_apply_per_queue_fairness_key_and_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Limits", lambda model, *limited: (model, *limited))
-    key, other = queue_key_of("a", "7"), queue_key_of("z", "7")
-    controls = {"b": LIMITED, key: LIMITED, other: LIMITED, queue_key_of("c", "7"): Control(weight=2)}
+    key, other = QueueKey("a", "7"), QueueKey("z", "7")
+    controls = {QueueKey("b"): LIMITED, key: LIMITED, other: LIMITED, QueueKey("c", "7"): Control(weight=2)}
     found = partitions({"a": None, "b": None, "c": None}, "t", "u", of_queues=controls, of_types={"u": LIMITED})
     limits: dict[Any, Any] = {(one.queues[0], one.own_type): one.limits for one in found.every}
     assert limits == {
@@ -100,7 +100,7 @@ async def test_a_queue_with_a_selector_is_its_own_partition() -> None:
 
 def test_a_lane_belongs_to_a_partition_unless_paused_or_not_served() -> None:
     paused = Control(is_paused=True)
-    controls = {queue_key_of("a", "7"): paused, "b": paused}
+    controls = {QueueKey("a", "7"): paused, QueueKey("b"): paused}
     found = partitions({"a": None, "b": None}, "t", "u", slots={"u": 4}, of_queues=controls)
     assert found.lanes("a", "8", 2) == [Lane("a", "8", 2, ""), Lane("a", "8", 2, "u")]
     assert found.lanes("a", "7", 2) == found.lanes("b", "", 2) == found.lanes("c", "", 2) == []

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sa_jobqueue import Job
-from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan
@@ -44,7 +44,7 @@ class World:
         self,
         queues: Mapping[str, int | None] | None = None,
         slots: Mapping[str, int] | None = None,
-        weights: Mapping[str, int] | None = None,
+        weights: Mapping[QueueKey, int] | None = None,
         *,
         fair: bool = True,
     ) -> None:
@@ -132,7 +132,7 @@ def lanes_of(plan: Plan) -> list[Lane]:
 
 
 def test_slots_are_shared_by_weight_among_queues_then_among_fairness_keys() -> None:
-    world = World({"mail": None, "report": None}, weights={"report": 2, queue_key_of("mail", "2"): 3})
+    world = World({"mail": None, "report": None}, weights={QueueKey("report"): 2, QueueKey("mail", "2"): 3})
     for key in ("1", "2"):
         world.add(500, key=key)
     world.add(500, "report")
@@ -142,7 +142,7 @@ def test_slots_are_shared_by_weight_among_queues_then_among_fairness_keys() -> N
 
 
 def test_fairness_keys_of_a_queue_with_held_candidates_are_weighted() -> None:
-    world = World({"mail": None, "report": None}, weights={queue_key_of("mail", "2"): 3})
+    world = World({"mail": None, "report": None}, weights={QueueKey("mail", "2"): 3})
     world.planner.retain(("mail", ""), True)
     for key in ("1", "2"):
         world.add(100, key=key)
@@ -363,7 +363,7 @@ def test_under_limits_per_fairness_key_only_requested_keys_are_planned() -> None
         world.add(50, key=key)
     shares = world.planner.share(20, 0.0)
     names = world.planner.names([share for of in shares.values() for share in of])
-    assert names == [queue_key_of("mail", key) for key in ("1", "2", "3")]
+    assert names == [QueueKey("mail", key) for key in ("1", "2", "3")]
     plan = world.planner.plan(shares, 20, {names[0]: 2, names[1]: 0})
     planned = {
         segment.lanes[0].fairness_key: segment.quota for allocation in plan.allocations for segment in allocation.segments

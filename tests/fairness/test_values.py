@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, WorkerOptions
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.operations import enqueue_payloads
-from sa_jobqueue.policies.fairness import SEPARATOR, as_arguments, label_of, named, queue_key_of, queue_of, split
+from sa_jobqueue.policies.fairness import SEPARATOR, QueueKey
 
 
 def test_the_fairness_key_is_a_column_beside_the_queue() -> None:
@@ -69,13 +69,15 @@ def test_a_queue_name_may_contain_a_slash() -> None:
 
 
 def test_a_fairness_key_may_contain_the_separator() -> None:
-    queue_key = queue_key_of("mail", f"a{SEPARATOR}b")
-    assert (queue_of(queue_key), split(queue_key)) == ("mail", ("mail", f"a{SEPARATOR}b"))
+    queue_key = QueueKey("mail", f"a{SEPARATOR}b")
+    assert (queue_key.text, QueueKey.of_text(queue_key.text)) == ("mail\x1fa\x1fb", queue_key)
+    assert (QueueKey("mail").text, QueueKey.of_text("mail")) == ("mail", QueueKey("mail"))
 
 
 def test_queues_and_fairness_keys_are_formatted_for_messages_and_for_the_shell() -> None:
-    assert (label_of("mail"), named("mail"), as_arguments("mail")) == ("mail", "queue 'mail'", "mail")
-    queue_key = queue_key_of("mail", "it's")
-    assert label_of(queue_key) == """mail (fairness key "it's")"""
-    assert named(queue_key) == """fairness key "it's" of queue 'mail'"""
-    assert as_arguments(queue_key) == """mail --fairness-key 'it'"'"'s'"""
+    queue = QueueKey("mail")
+    assert (queue.label, queue.named, queue.arguments) == ("mail", "queue 'mail'", "mail")
+    queue_key = QueueKey("mail", "it's")
+    assert queue_key.label == """mail (fairness key "it's")"""
+    assert queue_key.named == """fairness key "it's" of queue 'mail'"""
+    assert queue_key.arguments == """mail --fairness-key 'it'"'"'s'"""

@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import JobQueue, Worker, cancel_jobs
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import Discard, Snooze
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.claim import arrivals, claims, counting, idleness, lanes, limits
 from sa_jobqueue.worker.claim.claimer import Claimer
 from tests.fixtures.jobs import Jobs
@@ -203,7 +204,7 @@ async def test_a_worker_running_all_the_limit_allows_does_not_ask_for_more(
     run(engine, LIMITS["queue"])
     asked, capacity = [], limits.Limits.capacity
 
-    async def watched(self: limits.Limits, *given: Any) -> tuple[int, dict[str, int]]:
+    async def watched(self: limits.Limits, *given: Any) -> tuple[int, dict[QueueKey, int]]:
         asked.append(self)
         return await capacity(self, *given)
 

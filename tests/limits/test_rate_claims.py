@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import Compiled
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import limits
 from sa_jobqueue.worker.claim.limits import BUSY, Limits, transaction
 from sa_jobqueue.worker.claim.rates import OutdatedError, Rates
@@ -88,7 +89,7 @@ async def test_rate_tokens_spent_between_snapshot_and_lock_are_not_spent_twice(
         await third.execute(text(f"SELECT pg_advisory_lock({GATE})"))
         monkeypatch.setattr(late, "_lock", gated())
 
-        async def claim() -> tuple[int, dict[str, int]]:
+        async def claim() -> tuple[int, dict[QueueKey, int]]:
             async with transaction(first):
                 capacity = await late.capacity(first, 9)
                 await late.rates.spend(first, [LIGHT])
@@ -158,7 +159,7 @@ async def test_jobs_started_between_snapshot_and_lock_count_against_the_limit(
     async with asynchronous.connect() as first, asynchronous.connect() as second:
         await second.execute(text(f"SELECT pg_advisory_lock({GATE})"))
 
-        async def ask() -> tuple[int, dict[str, int]]:
+        async def ask() -> tuple[int, dict[QueueKey, int]]:
             async with transaction(first):
                 return await late.capacity(first, 9)
 

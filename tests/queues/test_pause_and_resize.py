@@ -105,6 +105,13 @@ async def test_pausing_stops_claims_and_resuming_starts_jobs_enqueued_meanwhile(
     assert len(first) + len(second) + 2 == len(ran) == ran.total()
 
 
+async def test_a_paused_fairness_key_is_reported_by_its_name(engine: Engine) -> None:
+    async with working(Worker(counting()[0], engine, options=quick())) as log:
+        await log.until(WorkerStarted)
+        await asyncio.to_thread(run_operation, engine, pause_queues, ["default"], fairness_key="acme")
+        await until_paused(log, paused=("default (fairness key 'acme')",))
+
+
 async def test_a_starting_worker_does_not_claim_from_a_paused_queue(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.events import EventBus
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import WorkerFilter, pause_queues, resize_workers, upsert_job_type, upsert_queue
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.worker.background.controls import DEFAULTS, Control, ControlReader, Controls
 from sa_jobqueue.worker.claim.arrivals import Arrivals
@@ -85,7 +86,12 @@ class Driven:
         )
 
     def apply(self, *, queues: dict[str, Control] | None = None, types: dict[str, Control] | None = None) -> None:
-        self.settings = Controls(version=self.settings.version + 1, queues=queues or {}, types=types or {})
+        of_queues = {QueueKey(name): one for name, one in (queues or {}).items()}
+        self.settings = Controls(
+            version=self.settings.version + 1,
+            queues=of_queues,
+            types=types or {},
+        )
 
     async def claim(self) -> set[Any]:
         await self._claimer.claim(self.connection)
@@ -185,4 +191,4 @@ async def test_runtime_settings_are_reread_only_when_the_workers_own_change(
         is_paused=True, weight=3, global_concurrency=2, rate_limit=5, rate_period=minute, rate_burst=9
     )
     assert (changed.type("send"), changed.concurrency, changed.version) == (Control(global_concurrency=1), 4, 1)
-    assert (set(changed.paused_queues), set(changed.paused_types)) == ({"mail"}, set())
+    assert (set(changed.paused_queues), set(changed.paused_types)) == ({QueueKey("mail")}, set())

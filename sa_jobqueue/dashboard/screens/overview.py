@@ -8,7 +8,7 @@ from sa_jobqueue.dashboard.findings import acts, link, settings
 from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.observe.health import Finding
 from sa_jobqueue.observe.health.findings import described
-from sa_jobqueue.policies.fairness import label_of, queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -19,7 +19,7 @@ def view(context: Context) -> dict[str, Any]:
     if sample.value is None:
         return variables
     report = sample.value.health
-    depths = {label_of(queue_key_of(one.queue, one.fairness_key)): one for one in report.queues}
+    depths = {QueueKey(one.queue, one.fairness_key).label: one for one in report.queues}
     rates = {one.queue: one for one in report.rates.queues}
     failures = [
         (one, context.error_line(one.type_name, {"type": one.error_type, "message": one.error_message}))

@@ -19,7 +19,7 @@ from sa_jobqueue.operations import (
     resume_queues,
     upsert_queue,
 )
-from sa_jobqueue.policies.fairness import named, queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.settings import QueueColumns, QueueSettings, settings_of
 
@@ -153,7 +153,7 @@ def _title(context: Context, name: str, key: str) -> str:
     overview = context.sample().value
     depths = [one for one in overview.health.queues if (one.queue, one.fairness_key) == (name, key)] if overview else []
     due = f", {depths[0].due:,}{' or more' if depths[0].is_capped else ''} jobs due" if depths else ""
-    return f"{named(queue_key_of(name, key))}{due}"
+    return f"{QueueKey(name, key).named}{due}"
 
 
 SCREEN = Screen(

@@ -133,8 +133,8 @@ class Waiting:
     """The fairness key of more than half of them; empty for none."""
     due_of_key: int = 0
     """How many are of that key."""
-    limit_of: tuple[str, str] | None = None
-    """Whose limit they wait for: `queue` with its key, or `type` with its name."""
+    limit_of: tuple[str, str, str] | None = None
+    """Whose limit they wait for: `queue` or `type`, its name, and the fairness key, or empty."""
     shared: str = ""
     """What jobs of other queues wait for as well, such as one session's lock; empty if only this queue's do."""
     move: str = ""

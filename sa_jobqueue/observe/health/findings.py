@@ -21,7 +21,7 @@ from sa_jobqueue.observe.health.figures import (
     Waiting,
 )
 from sa_jobqueue.observe.health.thresholds import Thresholds
-from sa_jobqueue.policies.fairness import as_arguments, named, queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.printable import span
 from sa_jobqueue.types import RefusedWrite
 
@@ -180,15 +180,15 @@ def _threads(of: Health, _: Thresholds) -> Iterator[Finding]:
 
 
 def _paused(of: Health, _: Thresholds) -> Iterator[Finding]:
-    due = {queue_key_of(queue.queue, queue.fairness_key): queue.due for queue in of.queues}
+    due = {QueueKey(queue.queue, queue.fairness_key): queue.due for queue in of.queues}
     for one in of.paused:
-        queue_key = queue_key_of(one.name, one.fairness_key)
+        queue_key = QueueKey(one.name, one.fairness_key)
         who = f" by {one.by}" if one.by else ""
         waiting = due.get(queue_key, 0) if one.what == "queue" else 0
         waits = f", and {_many(waiting, 'job')} due" if waiting else ""
-        noun = named(queue_key) if one.what == "queue" else f"job type {one.name!r}"
+        noun = queue_key.named if one.what == "queue" else f"job type {one.name!r}"
         summary = f"{noun[0].upper()}{noun[1:]} has been paused for {span(one.paused_for)}{who}{waits}."
-        advice = f"Resume it when the reason is resolved: sa-jobqueue {one.what}s resume {as_arguments(queue_key)}."
+        advice = f"Resume it when the reason is resolved: sa-jobqueue {one.what}s resume {queue_key.arguments}."
         bad = WARNING if waiting or one.what == "type" else OK
         seen: dict[str, Any] = {"fairness_key": one.fairness_key} if one.fairness_key else {}
         seen |= {one.what: one.name, "paused_for": one.paused_for, "paused_by": one.by}

@@ -16,7 +16,7 @@ from sa_jobqueue.errors import ChainNotFoundError, ConflictError, InvalidJobErro
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.pipeline.statements import bulk
-from sa_jobqueue.policies.fairness import ANY_QUEUE, queue_key_of
+from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
 from sa_jobqueue.statements import blockers, chains, notifications
 from sa_jobqueue.types import JobStatus
 
@@ -176,7 +176,7 @@ def commit_write(
         session.execute(bulk.clear_left_over(model), {"age": LEFT_OVER})
     if enqueued:
         queues = [(row.queue or defaults.queue, row.fairness_key or "") for row in counted]
-        notified = {queue_key_of(queue, key) if queue else ANY_QUEUE for queue, key in queues}
+        notified = {QueueKey(queue, key).text if queue else ANY_QUEUE for queue, key in queues}
         for queue_key in sorted(notified):
             session.execute(notifications.notify_due(model), {"queue": queue_key})
     return WriteResult(write_id=write_id, sequence=sequence, **numbers)

@@ -27,7 +27,7 @@ from sa_jobqueue.db.splitting import NO_RIGHT, sqlstate
 from sa_jobqueue.events import ComponentFailed, EventBus, SettingsDiffer
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.queues import Differences, add_declared_queues, record_job_types
-from sa_jobqueue.policies.fairness import label_of, queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.retry import Backoff
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.registry.settings import QueueColumns, QueueSettings
@@ -71,16 +71,16 @@ class Controls:
 
     version: int = 0
     """How many times the settings have changed in this worker."""
-    queues: Mapping[str, Control] = field(default_factory=dict)
-    """By queue, or by part of one."""
+    queues: Mapping[QueueKey, Control] = field(default_factory=dict)
+    """By queue, or by fairness key of one."""
     types: Mapping[str, Control] = field(default_factory=dict)
     """By job type."""
     concurrency: int | None = None
     """Number of jobs that this worker was asked to run at a time; None: the number it was started with."""
 
-    def queue(self, name: str) -> Control:
-        """Return the settings of the queue `name`."""
-        return self.queues.get(name, DEFAULTS)
+    def queue(self, name: str, fairness_key: str = "") -> Control:
+        """Return the settings of the queue `name`, or of a fairness key of it alone."""
+        return self.queues.get(QueueKey(name, fairness_key), DEFAULTS)
 
     def type(self, name: str) -> Control:
         """Return the settings of the job type `name`."""
@@ -88,11 +88,11 @@ class Controls:
 
     def retry(self, queue: str, fairness_key: str = "") -> Backoff | None:
         """Return the backoff of `queue`, or of `fairness_key` in it: its own, or that of its queue."""
-        return self.queue(queue_key_of(queue, fairness_key)).retry or self.queue(queue).retry
+        return self.queue(queue, fairness_key).retry or self.queue(queue).retry
 
     @property
-    def paused_queues(self) -> frozenset[str]:
-        """The paused queues: none of their jobs may start."""
+    def paused_queues(self) -> frozenset[QueueKey]:
+        """The paused queues and fairness keys: none of their jobs may start."""
         return frozenset(name for name, setting in self.queues.items() if setting.is_paused)
 
     @property
@@ -101,10 +101,10 @@ class Controls:
         return frozenset(name for name, setting in self.types.items() if setting.is_paused)
 
     @property
-    def limited(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The names of the queues, and of the job types, that have limits across all workers."""
-        queues, types = (frozenset(name for name, one in of.items() if one.is_limited) for of in (self.queues, self.types))
-        return queues, types
+    def limited(self) -> tuple[frozenset[QueueKey], frozenset[str]]:
+        """The queues with their fairness keys, and the job types, that have limits across all workers."""
+        queues = frozenset(key for key, one in self.queues.items() if one.is_limited)
+        return queues, frozenset(name for name, one in self.types.items() if one.is_limited)
 
 
 class ControlReader(Component):
@@ -134,7 +134,7 @@ class ControlReader(Component):
         self._transactions = engine.execution_options(isolation_level="READ COMMITTED")
         self._model = model
         self._events = events
-        self._declared = {queue_key_of(one.name, one.fairness_key): one for one in declared}
+        self._declared = {QueueKey(one.name, one.fairness_key): one for one in declared}
         self._quarantine = quarantine
         self._worker_id = worker_id
         self._types = {one.name: one for one in types}
@@ -183,27 +183,28 @@ class ControlReader(Component):
             await self._write(RefusedWrite.RECORD_TYPE, self._types, record_job_types)
         async with self._engine.connect() as connection:
             rows = await self._statement.execute(connection, self._parameters)
-        found: dict[str, dict[str, Control]] = {"queue": {}, "type": {}}
-        concurrency = None
+        queues, types, concurrency = dict[QueueKey, Control](), dict[str, Control](), None
         for kind, name, fairness_key, *values in rows:
             setting = {one: value for one, value in zip(controls.COLUMNS, values, strict=True) if value is not None}
             if kind == "worker":
                 concurrency = setting.get("global_concurrency")
-                continue
-            found[kind][queue_key_of(name, fairness_key)] = Control(**setting)
-        missing = self._types.keys() - found["type"].keys() - set(self._quarantine.quarantined(RefusedWrite.RECORD_TYPE))
+            elif kind == "type":
+                types[name] = Control(**setting)
+            else:
+                queues[QueueKey(name, fairness_key)] = Control(**setting)
+        missing = self._types.keys() - types.keys() - set(self._quarantine.quarantined(RefusedWrite.RECORD_TYPE))
         if missing and RefusedWrite.RECORD_TYPE in self._written and RefusedWrite.RECORD_TYPE not in self._denied:
             self._written.discard(RefusedWrite.RECORD_TYPE)  # an operator has deleted the row
             self._woken.set()
-        found["type"] = {name: one for name, one in found["type"].items() if one != DEFAULTS}
+        types = {name: one for name, one in types.items() if one != DEFAULTS}
         before = self.current
-        now = replace(before, queues=found["queue"], types=found["type"], concurrency=concurrency)
+        now = replace(before, queues=queues, types=types, concurrency=concurrency)
         if now != before:
             self.current = replace(now, version=before.version + 1)
             self._on_change(self.current)
 
     async def _declare(self) -> None:
-        declared = {label_of(part): one for part, one in self._declared.items()}
+        declared = {part.label: one for part, one in self._declared.items()}
         parts = await self._write(RefusedWrite.DECLARE_QUEUE, declared, add_declared_queues)
         differences = {name: of for part in parts for name, of in part.items()}
         if differences and differences != self._differences:

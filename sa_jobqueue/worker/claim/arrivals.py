@@ -16,7 +16,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import SEPARATOR
 from sa_jobqueue.statements import arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.cursors import Arrival, Cursors, Lane, Snapshot
@@ -138,7 +137,7 @@ class Arrivals:
                 "xip": cursors.watermark.xip,
                 "most": _ARRIVALS,
                 "most_read": _READ,
-                "paused_keys": [name for name in self._partitions.paused if SEPARATOR in name],
+                "paused_keys": [key.text for key in self._partitions.paused if key.fairness_key],
                 **_given("known", known),
                 "known_at": [cursors.of_lane[lane][0] for lane in known],
                 "known_id": [cursors.of_lane[lane][1] for lane in known],

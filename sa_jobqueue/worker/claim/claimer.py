@@ -15,7 +15,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.events import EventBus
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import queue_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
@@ -102,7 +102,7 @@ class Claimer(Component):
 
     def notified(self, queues: Hints) -> None:
         """Poll now: a notification said that these queues (None or `ANY_QUEUE`: any queue) may have due jobs."""
-        if queues is None or any(not queue or queue_of(queue) in self._options.limits for queue in queues):
+        if queues is None or any(not text or QueueKey.of_text(text).queue in self._options.limits for text in queues):
             self._was_notified = True
             self._idleness.arrived()
             self._woken.set()

@@ -16,6 +16,7 @@ from sa_jobqueue.db.splitting import in_parts
 from sa_jobqueue.errors.drivers import diagnose
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.selectors import Candidate
 from sa_jobqueue.statements import claims
 from sa_jobqueue.worker.claim.cursors import START, Allocation, Cursors, Lane, Plan, Segment
@@ -120,15 +121,15 @@ class PlainClaim:
         return True
 
     @property
-    def queue_keys(self) -> list[str]:
+    def queue_keys(self) -> list[QueueKey]:
         """The fairness keys that it may claim."""
         return self.lanes.planner.names(share for of in self._shares.values() for share in of)
 
-    def back_off(self, capacities: Mapping[str, int]) -> None:
+    def back_off(self, capacities: Mapping[QueueKey, int]) -> None:
         """Leave fairness keys without capacity out of the claims that follow."""
         self.lanes.back_off(capacities)
 
-    def plan(self, limit: int, capacities: dict[str, int]) -> Plan:
+    def plan(self, limit: int, capacities: dict[QueueKey, int]) -> Plan:
         """Return the plan. `capacities`: how many jobs each of `queue_keys` may start, if that is limited."""
         return self.lanes.planner.plan(self._shares, limit, capacities)
 
@@ -162,14 +163,14 @@ class SelectedClaim(PlainClaim):
         return bool(self._chosen)
 
     @property
-    def queue_keys(self) -> list[str]:
+    def queue_keys(self) -> list[QueueKey]:
         """The fairness keys of the chosen jobs."""
         return sorted({one.queue_key for one in self._chosen if one.fairness_key})
 
-    def back_off(self, capacities: Mapping[str, int]) -> None:
+    def back_off(self, capacities: Mapping[QueueKey, int]) -> None:
         """Do nothing: the selector may choose other jobs next time."""
 
-    def plan(self, limit: int, capacities: dict[str, int]) -> Plan:
+    def plan(self, limit: int, capacities: dict[QueueKey, int]) -> Plan:
         """Return a plan of the chosen jobs within `capacities`."""
         late: dict[Any, str] = {}
         for one in self._chosen:

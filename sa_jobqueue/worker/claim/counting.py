@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import limits
 
 START: Final = "0"
@@ -45,10 +45,10 @@ class Running:
         ((in_queue, of_type, self._since),) = await self._all.execute(connection, given)
         return in_queue, of_type
 
-    async def count_by_fairness_key(self, connection: AsyncConnection) -> Counter[str]:
+    async def count_by_fairness_key(self, connection: AsyncConnection) -> Counter[QueueKey]:
         """Return how many of each fairness key of the queue run. As `count`, always on the same connection."""
         given = {"queue": self._queue_of_keys, "since": self._since_of_keys}
         rows = await self._by_fairness_key.execute(connection, given)
         if rows:
             self._since_of_keys = str(min(int(since) for _, _, since in rows))
-        return Counter({queue_key_of(self._queue_of_keys or "", fairness_key): n for fairness_key, n, _ in rows})
+        return Counter({QueueKey(self._queue_of_keys or "", fairness_key): n for fairness_key, n, _ in rows})

@@ -17,6 +17,7 @@ from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.splitting import is_of_a_row
 from sa_jobqueue.events import EventBus
 from sa_jobqueue.models import JobMixin
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.background.controls import Controls
@@ -59,9 +60,9 @@ class Division:
         self._claims = Claims(model, worker_id=worker_id, grace=options.heartbeat_timeout)
         self._applied = Controls()
         self._ordered = False
-        self._limited: dict[Any, str] = {}
+        self._limited: dict[Any, QueueKey] = {}
         """Queue keys of the jobs that this worker runs under limits, by their ids."""
-        self._ended: list[str] = []
+        self._ended: list[QueueKey] = []
         """Queue keys of those that ended since the last claim under limits began."""
         self.started_at = clock()
         """When a job was started last."""
@@ -92,7 +93,7 @@ class Division:
             queues=list(limits),
             types=types,
             fair=self._options.fair,
-            weight=lambda name: self._applied.queue(name).weight,
+            weight=lambda key: self._applied.queue(*key).weight,
             clock=self._clock,
         )
 

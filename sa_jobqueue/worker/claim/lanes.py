@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import lowest_id
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.claim.arrivals import Arrivals
 from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan
@@ -31,7 +32,7 @@ class Lanes:
         queues: list[str],
         types: list[str],
         fair: bool,
-        weight: Callable[[str], int],
+        weight: Callable[[QueueKey], int],
         clock: Callable[[], float],
     ) -> None:
         self.partitions = partitions
@@ -42,7 +43,7 @@ class Lanes:
         self.backlog = Backlog(self.cursors, self.planner.open, self.planner.close)
         self.arrivals = Arrivals(model, partitions, self.cursors, self.backlog, queues=queues, types=types, clock=clock)
         self.arrivals.on_full_scan = self._forget_candidates
-        self._backing_off: dict[str, list[Lane]] = {}
+        self._backing_off: dict[QueueKey, list[Lane]] = {}
         """Fairness keys without capacity, with their lanes."""
 
     def claimed(self, plan: Plan, shares: Shares, jobs: Sequence[Any], at: Any) -> None:
@@ -84,7 +85,7 @@ class Lanes:
         ends = [one.full_until for one in waiting if one.full_until > since]
         return max(min(ends) - self.clock(), 0.0) if ends else None
 
-    def back_off(self, capacities: Mapping[str, int]) -> None:
+    def back_off(self, capacities: Mapping[QueueKey, int]) -> None:
         """Leave fairness keys without capacity out of plans for a while: they would displace those that have some."""
         for queue_key, capacity in capacities.items():
             if capacity > 0:
@@ -93,7 +94,7 @@ class Lanes:
             lanes = self._backing_off[queue_key] = self.planner.lanes_of_key(queue_key)
             self.backlog.back_off(lanes, self.clock() + FULL)
 
-    def count_again(self, queue_keys: Sequence[str]) -> None:
+    def count_again(self, queue_keys: Sequence[QueueKey]) -> None:
         """Count at the next claim what limits leave: jobs of these queue keys have ended."""
         if queue_keys:
             for partition in self.partitions.every:

@@ -6,17 +6,17 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from itertools import starmap
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.db.compiled import compiled, plain
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import label_of, queue_key_of, queue_of, split
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import limits
 from sa_jobqueue.worker.claim.counting import Running
-from sa_jobqueue.worker.claim.rates import Rates
+from sa_jobqueue.worker.claim.rates import Key, Rates
 
 # Counts under a lock must see what was committed before the lock, whatever the default isolation level is.
 _BEGIN = plain("BEGIN ISOLATION LEVEL READ COMMITTED")
@@ -45,11 +45,8 @@ class LimitRow(NamedTuple):
     @property
     def key(self) -> Key:
         """Key of the limit."""
-        return self.is_type, queue_key_of(self.name, self.fairness_key)
+        return self.is_type, QueueKey(self.name, self.fairness_key)
 
-
-Key: TypeAlias = tuple[bool, str]
-"""Key of a limit: whether it is of a job type, and the name of the type, the queue, or the fairness key (`queue_key_of`)."""
 
 BUSY: Final = 0.004
 """Seconds until a claim is retried that found the limit locked by another claim: about as long as a claim takes."""
@@ -65,14 +62,12 @@ class Limits:
     """
 
     def __init__(
-        self, model: type[JobMixin[Any]], queue: str | None, type_name: str | None, queue_keys: Collection[str] = ()
+        self, model: type[JobMixin[Any]], queue: str | None, type_name: str | None, queue_keys: Collection[QueueKey] = ()
     ) -> None:
         self._lock = compiled(limits.lock, model)
         self._queue, self._type = queue, type_name
         self._own = frozenset(queue_keys)
-        queue_of_keys = self._queue_of_keys = (
-            queue if queue is not None else next((queue_of(name) for name in queue_keys), None)
-        )
+        queue_of_keys = self._queue_of_keys = queue if queue is not None else next((name.queue for name in queue_keys), None)
         self._running = Running(model, queue=queue, type_name=type_name, queue_of_keys=queue_of_keys)
         self.rates = Rates(model, queue, queue_keys)
         self.left: int | None = None
@@ -81,18 +76,18 @@ class Limits:
         """Seconds until a retry may find capacity; zero if there was some."""
 
     async def capacity(
-        self, connection: AsyncConnection, limit: int, queue_keys: Sequence[str] = ()
-    ) -> tuple[int, dict[str, int]]:
+        self, connection: AsyncConnection, limit: int, queue_keys: Sequence[QueueKey] = ()
+    ) -> tuple[int, dict[QueueKey, int]]:
         """Lock the limits; return how many of `limit` jobs may start now, and how many of each of `queue_keys` with a limit.
 
         Must be called in a transaction.
         """
         own = [name for name in queue_keys if name in self._own]
-        keys = [*([""] if self._queue is not None else []), *(split(name)[1] for name in own)]
+        keys = [*([""] if self._queue is not None else []), *(name.fairness_key for name in own)]
         asked = {"queue": self._queue_of_keys, "fairness_keys": keys, "type_name": self._type}
         rows = {row.key: row for row in starmap(LimitRow, await self._lock.execute(connection, asked))}
-        shared = [(False, self._queue)] if self._queue is not None else []
-        shared += [(True, self._type)] if self._type is not None else []
+        shared = [(False, QueueKey(self._queue))] if self._queue is not None else []
+        shared += [(True, QueueKey(self._type))] if self._type is not None else []
         self.retry_in, self.left = 0.0, None
         if any(key not in rows for key in shared):
             self.retry_in = BUSY
@@ -125,11 +120,11 @@ class Limits:
         self,
         connection: AsyncConnection,
         limit: int,
-        queue_keys: Sequence[str],
-        own: Sequence[str],
+        queue_keys: Sequence[QueueKey],
+        own: Sequence[QueueKey],
         rows: Mapping[Key, LimitRow],
-    ) -> dict[str, int]:
-        of_queue = rows.get((False, self._queue or ""))
+    ) -> dict[QueueKey, int]:
+        of_queue = rows.get((False, QueueKey(self._queue or "")))
         each = of_queue.concurrency_per_key if of_queue is not None else None
         # Locked by another claim: no capacity for this one.
         capacities = {name: limit if (False, name) in rows else 0 for name in own}
@@ -149,8 +144,9 @@ class Limits:
     @property
     def name(self) -> str:
         """Name for logs and notifications: `queue mail`, `type report`, or `queue mail, type report`."""
-        named = {"queue": self._queue or next(iter(sorted(self._own)), None), "type": self._type}
-        return ", ".join(f"{what} {label_of(name)}" for what, name in named.items() if name is not None)
+        queue = self._queue or next((key.label for key in sorted(self._own)), None)
+        named = {"queue": queue, "type": self._type}
+        return ", ".join(f"{what} {name}" for what, name in named.items() if name is not None)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import SEPARATOR, queue_key_of, queue_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.claim.cursors import Lane
 from sa_jobqueue.worker.claim.limits import Limits
@@ -82,8 +82,8 @@ class Partitions:
         controls: Controls,
         selectors: Selectors,
     ) -> None:
-        keys = [name for name, set_ in controls.queues.items() if set_.is_limited and SEPARATOR in name]
-        limited = {queue_of(name) for name in keys} | {name for name in queues if controls.queue(name).is_limited}
+        keys = [name for name, set_ in controls.queues.items() if set_.is_limited and name.fairness_key]
+        limited = {name.queue for name in keys} | {name for name in queues if controls.queue(name).is_limited}
         apart = {name for name, limit in queues.items() if limit is not None or name in limited or name in selectors}
         self.own_types = {name for name in types if name in slots or controls.type(name).is_limited}
         together = [name for name in queues if name not in apart]
@@ -117,23 +117,23 @@ class Partitions:
 
     def lanes(self, queue: str, fairness_key: str, priority: int) -> list[Lane]:
         """Return the lanes, one for each partition of types, in which jobs of a queue are; none where it is not served."""
-        if self.paused and queue_key_of(queue, fairness_key) in self.paused:
+        if self.paused and QueueKey(queue, fairness_key) in self.paused:
             return []
         return [Lane(queue, fairness_key, priority, name) for name in self._types_of.get(queue, ())]
 
     def of_lane(self, lane: Lane) -> Partition | None:
         """Return the partition of a lane; None where it is not served, or paused."""
-        if self.paused and queue_key_of(lane.queue, lane.fairness_key) in self.paused:
+        if self.paused and QueueKey(lane.queue, lane.fairness_key) in self.paused:
             return None
         return self._of.get((lane.queue, lane.type_name))
 
 
 def _limits(
-    model: type[JobMixin[Any]], controls: Controls, queue: str | None, type_name: str | None, keys: Sequence[str]
+    model: type[JobMixin[Any]], controls: Controls, queue: str | None, type_name: str | None, keys: Sequence[QueueKey]
 ) -> Limits | None:
     of_queue = queue if queue is not None and controls.queue(queue).is_limited else None
     of_type = type_name if type_name is not None and controls.type(type_name).is_limited else None
-    of_keys = [name for name in keys if queue_of(name) == queue]
+    of_keys = [name for name in keys if name.queue == queue]
     return Limits(model, of_queue, of_type, of_keys) if of_queue is not None or of_type is not None or of_keys else None
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from sa_jobqueue.policies.fairness import queue_key_of, split
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan, Segment
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.stride import Ageing, Sharer, Stride, quotas
@@ -43,15 +43,15 @@ class Planner:
     """Plans claims over the open lanes of one worker.
 
     `fair`: queues share by weight; otherwise higher priorities go first, over all queues. `weight`: of a queue, or of a
-    fairness key by `queue_key_of`.
+    fairness key.
     """
 
-    def __init__(self, partitions: Partitions, cursors: Cursors, *, fair: bool, weight: Callable[[str], int]) -> None:
+    def __init__(self, partitions: Partitions, cursors: Cursors, *, fair: bool, weight: Callable[[QueueKey], int]) -> None:
         self._partitions = partitions
         self._cursors = cursors
         self._fair = fair
         self._weight = weight
-        self._queues: Stride[Queue] = Stride(lambda queue: weight(queue[0]))
+        self._queues: Stride[Queue] = Stride(lambda queue: weight(QueueKey(queue[0])))
         self._of: dict[Queue, _OfQueue] = {}
         self._retained: set[Queue] = set()
 
@@ -61,7 +61,7 @@ class Planner:
         self._queues.open(queue)
         of = self._of.get(queue)
         if of is None:
-            of = self._of[queue] = _OfQueue(lambda key: self._weight(queue_key_of(lane.queue, key)))
+            of = self._of[queue] = _OfQueue(lambda key: self._weight(QueueKey(lane.queue, key)))
         of.keys.open(lane.fairness_key).lanes[lane] = None
 
     def close(self, lane: Lane) -> None:
@@ -78,7 +78,7 @@ class Planner:
         """Plan a queue although no lane of it is open: its selector left out candidates that it may choose now."""
         if is_retained:
             self._retained.add(queue)
-            self._of.setdefault(queue, _OfQueue(lambda key: self._weight(queue_key_of(queue[0], key))))
+            self._of.setdefault(queue, _OfQueue(lambda key: self._weight(QueueKey(queue[0], key))))
             self._queues.open(queue)
         elif queue in self._retained:
             self._retained.discard(queue)
@@ -121,16 +121,16 @@ class Planner:
             return 0
         return partition.capacity(free)
 
-    def names(self, shares: Iterable[Share]) -> list[str]:
-        """Return the fairness keys, as `queue_key_of`, that a plan of these shares names."""
+    def names(self, shares: Iterable[Share]) -> list[QueueKey]:
+        """Return the fairness keys that a plan of these shares names."""
         return [
-            queue_key_of(share.queue[0], sharer.name)
+            QueueKey(share.queue[0], sharer.name)
             for share in shares
             for sharer in self._of[share.queue].keys.next(MOST_KEYS)
             if sharer.name
         ]
 
-    def plan(self, shares: Shares, limit: int, capacities: Mapping[str, int] | None = None) -> Plan:
+    def plan(self, shares: Shares, limit: int, capacities: Mapping[QueueKey, int] | None = None) -> Plan:
         """Return the plan of one claim of up to `limit` jobs for these partitions.
 
         `capacities`: how many jobs fairness keys with separate limits may start, of those that `names` returned.
@@ -158,12 +158,12 @@ class Planner:
             allocations[-1] = Allocation(types, capacity, [*of_last[:-1], last])
         return Plan(allocations, late, limit)
 
-    def _segments(self, share: Share, limit: int, capacities: Mapping[str, int], late: dict[Any, str]) -> list[Segment]:
+    def _segments(self, share: Share, limit: int, capacities: Mapping[QueueKey, int], late: dict[Any, str]) -> list[Segment]:
         of, queue = self._of[share.queue], share.queue[0]
         quota = min(share.quota, limit)
         sharers = of.keys.next(MOST_KEYS)
         # Only keys that were asked for have a known capacity.
-        most_of = [capacities.get(queue_key_of(queue, one.name), 0 if capacities and one.name else quota) for one in sharers]
+        most_of = [capacities.get(QueueKey(queue, one.name), 0 if capacities and one.name else quota) for one in sharers]
         given = quotas(sharers, quota, [min(most, quota) for most in most_of])
         aged = self._longest_waiting(of, sharers, quota)
         segments: list[Segment] = []
@@ -217,9 +217,9 @@ class Planner:
         """Charge queues for what the claims since `share` started."""
         self._queues.charge(started)
 
-    def lanes_of_key(self, queue_key: str) -> list[Lane]:
-        """Return the open lanes of a fairness key, by `queue_key_of`, in all types."""
-        queue, key = split(queue_key)
+    def lanes_of_key(self, queue_key: QueueKey) -> list[Lane]:
+        """Return the open lanes of a fairness key, in all types."""
+        queue, key = queue_key
         sharers = [of.keys.sharers.get(key) for (name, _), of in self._of.items() if name == queue]
         return [lane for sharer in sharers if sharer is not None for lane in sharer.lanes]
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.policies.fairness import queue_of, split
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.rates import Rate
 from sa_jobqueue.statements import limits
 
 _KNOWN: Final = 0.5
 """Seconds for which a job that cost too much is assumed to be the first of its queue: a cheaper one may come before it."""
+
+
+Key: TypeAlias = tuple[bool, QueueKey]
+"""Key of a limit: whether it is of a job type; and the type, the queue, or the fairness key."""
 
 
 class TooHeavyError(Exception):
@@ -34,19 +38,19 @@ class Rates:
     that exceeds the rate is rolled back before any job runs, and fewer are claimed: the first that fit, in their order.
     """
 
-    def __init__(self, model: type[JobMixin[Any]], queue: str | None, queue_keys: Collection[str]) -> None:
+    def __init__(self, model: type[JobMixin[Any]], queue: str | None, queue_keys: Collection[QueueKey]) -> None:
         self._spend, self._spend_first = compiled(limits.spend, model), compiled(limits.spend_first, model)
         self._queue = queue
         self._queue_keys = frozenset(queue_keys)
-        self._rates: dict[tuple[bool, str], Rate] = {}
-        self._states: dict[tuple[bool, str], tuple[int, str]] = {}
-        self._late: set[tuple[bool, str]] = set()
-        self._ahead: set[tuple[bool, str]] = set()
+        self._rates: dict[Key, Rate] = {}
+        self._states: dict[Key, tuple[int, str]] = {}
+        self._late: set[Key] = set()
+        self._ahead: set[Key] = set()
         self._weight = 1.0
-        self._fits: dict[tuple[bool, str], int] = {}
-        self._first: dict[tuple[bool, str], tuple[int, float]] = {}
+        self._fits: dict[Key, int] = {}
+        self._first: dict[Key, tuple[int, float]] = {}
 
-    def read(self, rows: Mapping[tuple[bool, str], Any]) -> None:
+    def read(self, rows: Mapping[Key, Any]) -> None:
         """Update the rates from the rows of `limits.lock`."""
         rates = {key: Rate.of(row) for key, row in rows.items()}
         self._rates = {key: rate for key, rate in rates.items() if rate is not None}
@@ -67,7 +71,7 @@ class Rates:
             await self._spend.execute(connection, self._given(ahead))
         return bool(ahead)
 
-    def capacity(self, key: tuple[bool, str]) -> int | None:
+    def capacity(self, key: Key) -> int | None:
         """Return how many jobs of the recent average cost a rate allows; None without a rate."""
         if (rate := self._rates.get(key)) is None:
             return None
@@ -76,7 +80,7 @@ class Rates:
         guess = max(int(rate.left / self._weight), 1)
         return min(guess, self._fits.get(key, guess))
 
-    def wait(self, key: tuple[bool, str]) -> float:
+    def wait(self, key: Key) -> float:
         """Return in how many seconds a rate without capacity may have some."""
         return 0.0 if key in self._late else self._rates[key].wait(self._first_weight(key)).total_seconds()
 
@@ -120,26 +124,26 @@ class Rates:
             if own and len(await statement.execute(connection, self._given(own))) < len(own):
                 raise OutdatedError
 
-    def _given(self, spent: Mapping[tuple[bool, str], Rate]) -> dict[str, Any]:
+    def _given(self, spent: Mapping[Key, Rate]) -> dict[str, Any]:
         states = [self._states.get(key, (None, None)) for key in spent]
         return {
             "is_types": [is_type for is_type, _ in spent],
-            "names": [queue_of(name) for _, name in spent],
-            "fairness_keys": [split(name)[1] for _, name in spent],
+            "names": [name.queue for _, name in spent],
+            "fairness_keys": [name.fairness_key for _, name in spent],
             "versions": [version for version, _ in states],
             "places": [place for _, place in states],
             "tokens": [rate.tokens for rate in spent.values()],
             "starts": [f"{{{','.join(map(str, rate.starts))}}}" if rate.starts else None for rate in spent.values()],
         }
 
-    def _first_weight(self, key: tuple[bool, str]) -> int:
+    def _first_weight(self, key: Key) -> int:
         weight, until = self._first.get(key, (1, 0.0))
         return weight if time.monotonic() < until else 1
 
-    def _under(self, key: tuple[bool, str], jobs: Sequence[ClaimedJob]) -> Sequence[ClaimedJob]:
+    def _under(self, key: Key, jobs: Sequence[ClaimedJob]) -> Sequence[ClaimedJob]:
         return [job for job in jobs if job.queue_key == key[1]] if self._is_fairness_key(key) else jobs
 
-    def _is_fairness_key(self, key: tuple[bool, str]) -> bool:
+    def _is_fairness_key(self, key: Key) -> bool:
         return not key[0] and key[1] in self._queue_keys
 
 

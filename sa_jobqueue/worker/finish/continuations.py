@@ -17,7 +17,7 @@ from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completions import complete_attempt
 from sa_jobqueue.operations.enqueueing import Group, arrays, group_by_columns
 from sa_jobqueue.operations.faults import fault_of
-from sa_jobqueue.policies.fairness import ANY_QUEUE, queue_key_of
+from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
 from sa_jobqueue.statements import chains
 from sa_jobqueue.types import ENDED, JobStatus
 from sa_jobqueue.worker.finish.outcomes import Completed, Finished, of_error
@@ -165,7 +165,7 @@ class ChainWriter:
     def _notify_due(self, end: Completed) -> None:
         if isinstance(end.result, JobMixin):
             queue = end.result.queue  # None where the database has decided
-            self._unblocker.notify_due(queue_key_of(queue, end.result.fairness_key) if queue else ANY_QUEUE)
+            self._unblocker.notify_due(QueueKey(queue, end.result.fairness_key).text if queue else ANY_QUEUE)
 
 
 def with_roots(ends: Sequence[Completed | Finished]) -> list[Any]:

@@ -219,5 +219,5 @@ class Unblocker(Component):
             self._signals.ended(moved.job_id)
             self._events.emit(JobDied(moved.job_id, moved.type_name, moved.attempt, DeadReason.BLOCKER_FAILED, None))
         else:
-            self._signals.due([moved.queue_key])
+            self._signals.due([moved.queue_key.text])
             self._events.emit(JobUnblocked(moved.job_id, moved.type_name, moved.attempt))

@@ -23,7 +23,7 @@ from sa_jobqueue.db.forks import LeaveIfForked
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.operations.completions import attach, complete_attempts, ended_by_handler
-from sa_jobqueue.policies.fairness import queue_key_of
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.registry.batches import BatchFailed, BatchItem, outcomes_of, outcomes_without
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import ENDED, CancelReason, JobId, JobStatus
@@ -143,8 +143,8 @@ class _Completed:
     """How each job that did not fail has ended."""
     ended: list[JobId]
     """Chains that have ended and that others wait for."""
-    due: set[str]
-    """Keys of the queues of continuations."""
+    due: set[QueueKey]
+    """Queue keys of continuations."""
 
 
 class Calls:
@@ -290,7 +290,7 @@ class Calls:
         done.ended, lost = complete_attempts(session, ends, worker_id=self._worker_id, **given)
         # Before the commit expires them.
         following = [end for job, end in ends if isinstance(end, JobMixin) and (job.id, job.attempt) not in lost]
-        done.due = {queue_key_of(job.queue, job.fairness_key) for job in following}
+        done.due = {QueueKey(job.queue, job.fairness_key) for job in following}
         if lost:
             others = [job for job in jobs if (job.id, job.attempt) in lost]
             mine = still_held(others)
@@ -306,7 +306,7 @@ class Calls:
         for chain_id in done.ended:
             self._unblocker.put(chain_id)
         for queue_key in sorted(done.due):
-            self._unblocker.notify_due(queue_key)
+            self._unblocker.notify_due(queue_key.text)
 
 
 def _check_not_stopped(call: Call) -> None:
