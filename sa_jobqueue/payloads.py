@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Never, TypeVar
 
 from sa_jobqueue.errors import AttemptSignal, InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
 from sa_jobqueue.roundtrip import difference, unordered
@@ -25,6 +25,14 @@ _MAX_DEPTH: Final = 500
 _ENCODE: Final = json.JSONEncoder(allow_nan=False).encode
 """`json.dumps` without its preparations for each call."""
 
+
+def _refuse(constant: str) -> Never:
+    raise ValueError(constant)
+
+
+_PARSE: Final = json.JSONDecoder(parse_constant=_refuse).decode
+"""`json.loads` without NaN and infinity."""
+
 _SCAN: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 CODEC_MARK: Final = "sa_jobqueue.codec"
@@ -41,6 +49,13 @@ def escaped(document: Any) -> Any:
     if isinstance(document, dict) and document.keys() == {CODEC_MARK, "data"}:
         return {CODEC_MARK: None, "data": document}
     return document
+
+
+class Document(NamedTuple):
+    """A checked payload: its JSON value, and that as text in ASCII, which is written as it is."""
+
+    value: Json
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +93,11 @@ def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> str:
     except (TypeError, ValueError, RecursionError) as error:
         path, reason = _first_fault(field, value) or (field, f"is not JSON: {error}")
         raise InvalidPayloadError(path, reason) from None
+    _check_document(field, value, document, max_bytes)
+    return document
+
+
+def _check_document(field: str, value: object, document: str, max_bytes: int = MAX_BYTES) -> None:
     if len(document) > max_bytes:  # ASCII: one byte a character
         raise PayloadTooLargeError(field, len(document), max_bytes)
     # json.dumps silently turns other keys into text; and jsonb has neither the NUL character nor lone surrogates.
@@ -85,7 +105,6 @@ def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> str:
         fault = _first_fault(field, value)
         if fault is not None:
             raise InvalidPayloadError(*fault)
-    return document
 
 
 def encode_any(field: str, value: object) -> Json:
@@ -212,24 +231,13 @@ class Codec(Generic[T]):
 
         Raises: InvalidPayloadError with the path and the reason; PayloadTooLargeError.
         """
-        return self._encode(field, value)[0]
+        return self.document(field, value).value
 
-    def encode_text(self, field: str, value: T) -> str:
-        """Return `value` as JSON text in ASCII, checked against its type. Raises: as `encode`."""
-        return self._encode(field, value)[1]
-
-    def _encode(self, field: str, value: T) -> tuple[Json, str]:
-        data = self.encode_unchecked(field, value)
-        return data, check_json(field, data)
-
-    def encode_unchecked(self, field: str, value: T) -> Json:
-        """Return `value` as JSON, checked against its type, but not yet by `check_json`.
-
-        Raises: InvalidPayloadError with the path and the reason.
-        """
+    def document(self, field: str, value: T) -> Document:
+        """Return `value` as JSON with its text, checked against its type. Raises: as `encode`."""
         if self._adapter is None:
             self._check_object(field, value)
-            return value
+            return Document(value, check_json(field, value))
         from pydantic import ValidationError
         from pydantic_core import PydanticSerializationError
 
@@ -237,8 +245,8 @@ class Codec(Generic[T]):
             # A round trip: an instance with wrong values passes validation, but its JSON does not. By alias and without
             # computed fields, as decoding expects.
             given = self._adapter.validate_python(value)
-            document = self._dump(given)
-            decoded = self._adapter.validate_json(document)
+            written = self._dump(given)
+            decoded = self._adapter.validate_json(written)
         except ValidationError as error:
             raise InvalidPayloadError(*_describe(field, error)) from error
         except PydanticSerializationError as error:
@@ -247,7 +255,11 @@ class Codec(Generic[T]):
             is_equal = bool(decoded == given)
         except Exception:  # an application's own `__eq__`
             is_equal = False
-        data = json.loads(document)
+        text = written.decode()
+        try:
+            data = _PARSE(text)
+        except (ValueError, RecursionError):  # has a number that is not finite, or is nested too deep: named below
+            data, text = json.loads(text), ""
         lost = None if is_equal else difference(given, decoded)
         if lost is not None and (lost.is_certain or unordered(json.loads(self._dump(decoded))) != unordered(data)):
             reason = (
@@ -256,15 +268,18 @@ class Codec(Generic[T]):
                 "with the field"
             )
             raise InvalidPayloadError(field + lost.path, reason)
-        return data
+        if not text.isascii() or not text:
+            return Document(data, check_json(field, data))
+        _check_document(field, data, text)
+        return Document(data, text)
 
     def _dump(self, value: T) -> bytes:
         adapter: Any = self._adapter
         document: bytes = adapter.dump_json(value, by_alias=True, round_trip=True, warnings=False)
         return document
 
-    def encode_output(self, value: T) -> Json:
-        """Return a handler's return value as JSON. Raises: InvalidOutputError with the path and the reason."""
+    def encode_output(self, value: T) -> Document:
+        """Return a handler's return value as JSON with its text. Raises: InvalidOutputError with the path and the reason."""
         if isinstance(value, AttemptSignal):
             name = type(value).__name__
             raise InvalidOutputError(f"the handler returned {name}(...): raise it, as in `raise {name}(...)`")
@@ -275,7 +290,7 @@ class Codec(Generic[T]):
                 "the handler is declared with `def` and returned an awaitable: declare it with `async def`"
             )
         try:
-            return self.encode("output", value)
+            return self.document("output", value)
         except InvalidPayloadError as error:
             raise InvalidOutputError(f"the handler's return value is not usable: {error}") from error
 

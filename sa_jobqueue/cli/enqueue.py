@@ -23,7 +23,7 @@ from sa_jobqueue.cli._output import echo, print_json
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, UnknownJobTypeError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import get_job
-from sa_jobqueue.operations.enqueueing import enqueue_one
+from sa_jobqueue.operations.writer import write_one
 from sa_jobqueue.registry.job_queue import JobQueue
 
 
@@ -82,7 +82,7 @@ def enqueue(
     except (InvalidJobError, InvalidPayloadError, UnknownJobTypeError) as error:
         raise click.UsageError(str(error)) from None
     with Database(parse_url(url), type(job)).session() as session:
-        job_id = enqueue_one(session, job)
+        job_id = write_one(session, job)
         queue = job.queue or get_job(session, job_id, model=type(job)).queue
         session.commit()
     if as_json:

@@ -85,6 +85,7 @@ class _Undeclared(NamedTuple):
 
 
 _UNDECLARED: Final = _Undeclared()
+_NOT_GIVEN: Final = (None,) * 5
 _FIND: Final = object()
 """The handler is the one that this process declares for the type, if there is one."""
 
@@ -169,6 +170,8 @@ class JobMixin(Generic[IdT]):
     _blockers: tuple[WaitFor[Any], ...] = ()
     _is_enqueued: bool = False
     _known_type: str | None = None
+    # Its input as the constructor checked it, with the text that is written.
+    _document: payloads.Document | None = None
     # The handler of its type, which knows the types of its blockers and of its output; None without one in this process.
     _handler: Any = None
 
@@ -294,8 +297,12 @@ class JobMixin(Generic[IdT]):
         if handler is _FIND:
             handler = self.__handlers__.get(type_name) if isinstance(type_name, str) else None
         declared = _UNDECLARED if handler is None else handler.job_type
-        document = payloads.escaped(input) if handler is None else input
-        if handler is not None:
+        # What is the handler's was checked when that was declared.
+        is_checked = handler is not None and (queue, priority, max_attempts, timeout, rate_cost) == _NOT_GIVEN
+        if handler is None:
+            kept = payloads.escaped(input)
+            document = payloads.Document(kept, payloads.check_json("input", kept))
+        else:
             document, fairness_key = handler.encode(input, input_version, fairness_key)
         queue = declared.queue if queue is None else queue
         priority = declared.priority if priority is None else priority
@@ -303,14 +310,15 @@ class JobMixin(Generic[IdT]):
         timeout = declared.timeout if timeout is None else timeout
         rate_cost = declared.rate_cost if rate_cost is None else rate_cost
         input_version = declared.version if input_version is None else input_version
-        check_defaults(
-            type_name,
-            DEFAULT_QUEUE if queue is None else queue,
-            priority=0 if priority is None else priority,
-            max_attempts=1 if max_attempts is None else max_attempts,
-            timeout=timeout,
-            rate_cost=rate_cost,
-        )
+        if not is_checked:
+            check_defaults(
+                type_name,
+                DEFAULT_QUEUE if queue is None else queue,
+                priority=0 if priority is None else priority,
+                max_attempts=1 if max_attempts is None else max_attempts,
+                timeout=timeout,
+                rate_cost=rate_cost,
+            )
         if input_version is not None:
             check_number("input_version", input_version, 1, 2**31 - 1)
         if expires_at is not None:
@@ -322,7 +330,6 @@ class JobMixin(Generic[IdT]):
         if skip_while_retrying is not None:
             check_flag("skip_while_retrying", skip_while_retrying)
             columns["skip_while_retrying"] = skip_while_retrying
-        payloads.check_json("input", document)
         job_id = self.__id_factory__() if id is None else id
         if self.__jobqueue__.id_type == "text":
             check_text("id", job_id)
@@ -332,14 +339,14 @@ class JobMixin(Generic[IdT]):
             check_text("deduplication_key", deduplication_key)
         if blockers:
             self._blockers = waits(blockers, type(job_id))
-        if handler is not None:
+        if handler is not None and handler.job_type.blockers is not None:
             handler.check_blockers(self._blockers)
         fields: dict[str, Any] = {
             "id": job_id,
             "type_name": type_name,
-            "input": document,
+            "input": document.value,
             "queue": queue,
-            "fairness_key": check_fairness_key(fairness_key),
+            "fairness_key": "" if fairness_key is None else check_fairness_key(fairness_key),
             "priority": priority,
             "max_attempts": max_attempts,
             "timeout": timeout,
@@ -356,20 +363,20 @@ class JobMixin(Generic[IdT]):
             "attempt": 0,
         }
         super().__init__(**tracing.of_new_chain(columns) | columns)
-        if not fields.keys().isdisjoint(self.__mapper__.validators):  # the application's own
+        validators = self.__mapper__.validators
+        if validators and not fields.keys().isdisjoint(validators):  # the application's own
             for name, value in fields.items():
                 setattr(self, name, value)
         else:
             # What a flush reads, of an object that was never loaded. Attributes one by one, with their history and
             # their events, are more than half of all that making a job costs.
             self.__dict__.update(fields)
-        self._known_type = type_name
+        self._known_type, self._document = type_name, document
         if handler is not None:
             self._handler = handler
         # Kept beside the expression for the set-based enqueue, which computes it for all rows at once.
         self._delay, self._at = delay, at
-        due = due_at(delay=delay, at=at)
-        if due is not None:
+        if (delay is not None or at is not None) and (due := due_at(delay=delay, at=at)) is not None:
             self.scheduled_at = due  # an expression of the database until the flush
 
     # `sort_order`: as the first migration has them. Without it, what is declared by a function would come last.

@@ -39,7 +39,6 @@ from sa_jobqueue.operations.dead_letters import (
     redrive_dead_letters,
 )
 from sa_jobqueue.operations.deduplication import Deduplicate, enqueue, enqueue_many_unique
-from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.events import AwaitedEvent, list_awaited_events, send_event
 from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
 from sa_jobqueue.operations.explaining_schedules import ScheduleCause, ScheduleExplanation, explain_schedule
@@ -94,6 +93,7 @@ from sa_jobqueue.operations.session_events import listen as _listen
 from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.transactions import on_queue
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
+from sa_jobqueue.operations.writer import enqueue_many
 from sa_jobqueue.registry.handlers import Handler
 
 __all__ = [

@@ -14,17 +14,16 @@ import graphlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, inspect
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, JobNotFoundError, NotAChainError, require_postgresql
+from sa_jobqueue.errors import ChainNotFoundError, InvalidJobError, JobNotFoundError, NotAChainError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.base import dead_letter_ids, lowest_id
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.given_ids import check_id
-from sa_jobqueue.operations.transactions import queue_connection, require_transaction
+from sa_jobqueue.operations.transactions import require_transaction
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import blockers, chains, notifications
 from sa_jobqueue.statements._parts import BATCH
@@ -40,34 +39,6 @@ class Edge:
     index: int
     on_failure: str
     is_resolved: bool = False
-
-
-_declared: WeakKeyDictionary[Session, list[Edge]] = WeakKeyDictionary()
-"""The edges of a flush that is under way."""
-
-
-def declare_flushed(session: Session, context: object, instances: object) -> None:
-    """Count the chains that new jobs wait for."""
-    waiting = [job for job in session.new if isinstance(job, JobMixin) and job._blockers]
-    _declared.pop(session, None)
-    if waiting:
-        add_blockers(session, waiting)
-        new = [job for job in session.new if isinstance(job, JobMixin)]
-        _declared[session] = declare(_connection(session, waiting), new)
-
-
-def write_flushed(session: Session, context: object) -> None:
-    """Write the blockers of jobs that were flushed."""
-    edges = _declared.pop(session, None)
-    if edges:
-        write_edges(_connection(session, [edge.job for edge in edges]), edges)
-
-
-def _connection(session: Session, jobs: Sequence[JobMixin[Any]]) -> Connection:
-    # An application with several databases binds the queue's class to one of them.
-    connection = queue_connection(session, type(jobs[0]))
-    require_postgresql(connection.dialect.name)
-    return connection
 
 
 def add_blockers(session: Session, waiting: Iterable[JobMixin[Any]]) -> None:
@@ -165,7 +136,7 @@ def _check_cycles(edges: Sequence[Edge], new: dict[Any, JobMixin[Any]]) -> None:
 
 
 def write_edges(connection: Connection, edges: Sequence[Edge]) -> None:
-    """Insert the blockers of jobs that have been written."""
+    """Insert the edges of jobs that have been written."""
     for model in {type(edge.job) for edge in edges}:
         own = [edge for edge in edges if type(edge.job) is model]
         connection.execute(

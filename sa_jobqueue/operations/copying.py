@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -17,11 +16,11 @@ from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.ids import uuid7, uuid7_hex
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.checks import check_text
-from sa_jobqueue.operations.enqueueing import defaults_of, is_expressed, notify_workers, written_columns
+from sa_jobqueue.operations.columns import defaults_of, is_expressed, written_columns
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.notifications import notify_workers, queue_key_of_job
 from sa_jobqueue.operations.schema import explained
 from sa_jobqueue.operations.transactions import queue_connection
-from sa_jobqueue.payloads import CODEC_MARK, escaped
 from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_types import JobType
@@ -103,7 +102,7 @@ def enqueue_payloads(
             connection.exec_driver_sql(deduplication.drop_staged())
     if count:
         announce_count(count)
-        notify_workers(session, connection, model, template.queue, template.fairness_key)
+        notify_workers(session, connection, model, queue_key_of_job(template))
     return count
 
 
@@ -167,12 +166,7 @@ def _chunks(
         job_id = make_text()
         # In JSON text in ASCII, only the backslash needs escaping.
         field = f"payloads[{place}]"
-        if kind.codec is None:
-            document = kind.input.encode_text(field, payload)
-            if CODEC_MARK in document:
-                document = json.dumps(escaped(json.loads(document)))
-        else:
-            document = json.dumps(sealed(field, kind.input.encode(field, payload), kind.codec))
+        document = sealed(field, kind.input.document(field, payload), kind.codec).text
         key = "" if key_of is None else f"\t{_key_text(place, key_of(payload))}"
         document = document.replace("\\", "\\\\")
         lines.append(f"{job_id}\t{job_id}\t{document}{key}{tail}")

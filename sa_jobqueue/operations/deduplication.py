@@ -20,9 +20,11 @@ from sqlalchemy.orm import Session, object_session
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, StaleSnapshotError
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.enqueueing import arrays, group_neighbours_by_columns, notify_workers
+from sa_jobqueue.operations.columns import arrays, group_neighbours_by_columns
 from sa_jobqueue.operations.errors import translated
+from sa_jobqueue.operations.notifications import notify_workers, queue_key_of_job
 from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction
+from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.tracing import announce
 from sa_jobqueue.types import INITIAL, LONGEST, Enqueued, JobId
@@ -191,7 +193,7 @@ def _merge(session: Session, found: JobT, job: JobT, given: Deduplicate) -> Enqu
             is_changed = session.execute(changed).first() is not None
         session.scalars(deduplication.again(model, found.id)).one()
         if is_changed:
-            notify_workers(session, queue_connection(session, model), model, found.queue, found.fairness_key)
+            notify_workers(session, queue_connection(session, model), model, queue_key_of_job(found))
             return Enqueued.UPDATED if given.replace else Enqueued.EXISTING
         return None  # a claim was faster, or it has ended: the next round tells
     if given.scope == "waiting":
@@ -302,7 +304,7 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
     """
     connection = queue_connection(session, model)
     results: dict[_Key, _Result] = {}
-    queues: set[tuple[str, str]] = set()
+    queues: set[str] = set()
     announce(session, list(jobs.values()))
     for number in range(_TRIES):
         left = {key: job for key, job in jobs.items() if key not in results}
@@ -326,8 +328,8 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
         if len(results) == len(jobs):
             for made, (_, became) in results.items():
                 jobs[made]._is_enqueued = became is Enqueued.CREATED
-            for queue, fairness_key in sorted(queues):
-                notify_workers(session, connection, model, queue, fairness_key)
+            for queue_key in sorted(queues):
+                notify_workers(session, connection, model, queue_key)
             return results
     _, key = next(missing for missing in jobs if missing not in results)
     raise ConflictError(f"the key {key!r} is taken and given up again too fast to follow", "uq_job_deduplication")
@@ -335,13 +337,13 @@ def _put(session: Session, model: type[JobMixin[Any]], jobs: dict[_Key, Any], gi
 
 def _put_once(
     connection: Connection, model: type[JobMixin[Any]], left: dict[_Key, Any], given: Deduplicate
-) -> tuple[dict[_Key, _Result], set[tuple[str, str]]]:
+) -> tuple[dict[_Key, _Result], set[str]]:
     """Try it with each key once; return what became of those that were decided, and the queues that have something new."""
     replaced, ended, held = tuple(sorted(given.replace)), given.scope == "any", given.scope == "waiting"
     window = {"window": given.window} if ended else {}
     more = window | ({"max_wait": given.max_wait} if "schedule" in replaced else {})
     results: dict[_Key, _Result] = {}
-    queues: set[tuple[str, str]] = set()
+    queues: set[str] = set()
     keys = {"type_names": [name for name, _ in left], "keys": [key for _, key in left]}
     if held:
         connection.execute(deduplication.give_up_begun(model), keys)
@@ -354,7 +356,7 @@ def _put_once(
     for type_name, key, holder, queue, fairness_key in found:
         job = left[type_name, key]
         if holder in touched:
-            queues.add((queue, fairness_key))
+            queues.add(QueueKey(queue, fairness_key).text)
             merged = Enqueued.UPDATED if replaced else Enqueued.EXISTING
             results[type_name, key] = (holder, Enqueued.CREATED if holder == job.id else merged)
         elif not held:

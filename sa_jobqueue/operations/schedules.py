@@ -23,7 +23,6 @@ from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, ScheduleNotF
 from sa_jobqueue.ids import uuid8_of
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.audit import check_by, record
-from sa_jobqueue.operations.enqueueing import enqueue_many
 from sa_jobqueue.operations.pages import (
     MAX_PAGE,
     BulkResult,
@@ -34,6 +33,7 @@ from sa_jobqueue.operations.pages import (
     check_position,
     page_of,
 )
+from sa_jobqueue.operations.writer import enqueue_many
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import MAX_CATCH_UP, MisfirePolicy, Schedule, ScheduleRun
 from sa_jobqueue.statements import controls, corrections, schedules

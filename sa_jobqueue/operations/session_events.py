@@ -12,17 +12,16 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations import blockers, enqueueing, hooks
+from sa_jobqueue.operations import hooks, notifications, writer
 
 LISTENERS: Final[tuple[tuple[str, Callable[..., Any]], ...]] = (
-    ("after_begin", enqueueing.silence_twophase),
-    ("before_flush", blockers.declare_flushed),
-    ("before_flush", enqueueing.announce_flushed),
-    # Then `enqueueing.before_insert` for each job.
-    ("after_flush", blockers.write_flushed),
-    ("before_commit", enqueueing.look_again),
+    ("after_begin", notifications.silence_twophase),
+    ("before_flush", writer.before_flush),
+    # Then `writer.before_insert` for each job.
+    ("after_flush", writer.after_flush),
+    ("before_commit", notifications.look_again),
     ("after_commit", hooks.hand_on),
-    ("after_soft_rollback", enqueueing.discard_rolled_back),
+    ("after_soft_rollback", notifications.discard_rolled_back),
     ("after_transaction_end", hooks.run_or_forget),
 )
 
@@ -31,4 +30,4 @@ def listen() -> None:
     """Register the listeners, once for the process."""
     for name, listener in LISTENERS:
         event.listen(Session, name, listener)
-    event.listen(JobMixin, "before_insert", enqueueing.before_insert, propagate=True)
+    event.listen(JobMixin, "before_insert", writer.before_insert, propagate=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, inspect, update
-from sqlalchemy.orm import Session
+from sqlalchemy import Connection, Update, inspect, update
+from sqlalchemy.orm import Mapper, Session
 
 from sa_jobqueue.errors import TransactionRequiredError
 
@@ -60,5 +61,11 @@ def on_queue(session: Session, model: type[Any]) -> Iterator[None]:
 
 
 def _bind_arguments(model: type[Any]) -> Any:
+    mapper, clause = _mapped(model)  # type: ignore[arg-type]
+    return {"mapper": mapper, "clause": clause}
+
+
+@lru_cache(maxsize=256)
+def _mapped(model: type[Any]) -> tuple[Mapper[Any], Update]:
     mapper = inspect(model)
-    return {"mapper": mapper, "clause": update(mapper.local_table)}
+    return mapper, update(mapper.local_table)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
 from sa_jobqueue.payloads import CODEC_MARK as MARK
-from sa_jobqueue.payloads import MAX_BYTES, check_json, escaped
+from sa_jobqueue.payloads import MAX_BYTES, Document, check_json, escaped
 from sa_jobqueue.types import Json
 
 
@@ -66,21 +66,23 @@ class Codecs:
         other._beside.append(self)
 
 
-def sealed(field: str, document: Json, codec: PayloadCodec | None) -> Json:
+def sealed(field: str, document: Document, codec: PayloadCodec | None) -> Document:
     """Return a payload as it is stored, encoded by its codec. Null is not encoded.
 
     Raises: InvalidPayloadError if the codec fails or returns something else than JSON; PayloadTooLargeError.
     """
-    if codec is None or document is None:
-        return escaped(document)
+    if codec is None or document.value is None:
+        if MARK not in document.text:
+            return document
+        kept = escaped(document.value)
+        return Document(kept, json.dumps(kept))
     try:
-        data = codec.encode(json.dumps(document).encode())
+        data = codec.encode(document.text.encode())
     except Exception as error:  # of the application's own code
         reason = f"cannot be encoded by the codec {codec.name!r}: {type(error).__name__}: {error}"
         raise InvalidPayloadError(field, reason) from error
     stored: dict[str, Any] = {MARK: codec.name, "data": data}
-    check_json(field, stored)
-    return stored
+    return Document(stored, check_json(field, stored))
 
 
 def opened(field: str, stored: Json, codecs: Codecs) -> Json:

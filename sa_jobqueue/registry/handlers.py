@@ -27,6 +27,7 @@ from typing_extensions import TypeVar
 from sa_jobqueue.context import AttemptContext, Blockers, Continuation
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, NoOutputError, WrongJobTypeError
 from sa_jobqueue.models import ChainMixin, Job, JobMixin, WaitFor
+from sa_jobqueue.payloads import Document, check_json
 from sa_jobqueue.policies.fairness import key_of
 from sa_jobqueue.registry.batches import BatchItem
 from sa_jobqueue.registry.codecs import sealed
@@ -192,7 +193,7 @@ class Handler(Generic[InT, OutT, JobT]):
         chains that are given by id are checked when the job is written.
         """
         kind = self.job_type
-        if kind.fields and columns.keys() & kind.fields:
+        if columns and kind.fields and columns.keys() & kind.fields:
             if payload is not None:
                 raise InvalidJobError("payload", "is given twice: pass the fields by name, or a mapping of them")
             payload = {name: columns.pop(name) for name in kind.fields if name in columns}
@@ -229,7 +230,7 @@ class Handler(Generic[InT, OutT, JobT]):
 
     def encode(
         self, payload: Any, input_version: int | None, fairness_key: str | int | None
-    ) -> tuple[Json, str | int | None]:
+    ) -> tuple[Document, str | int | None]:
         """Return a payload as it is stored, and the fairness key: the given one, or what `fairness_by` reads.
 
         `payload`: of the handler's type. `input_version`: another one than the handler's is of another shape, upcast and
@@ -238,22 +239,19 @@ class Handler(Generic[InT, OutT, JobT]):
         """
         kind = self.job_type
         if input_version is not None and input_version != kind.version:
-            return kind.seal_input(payload), fairness_key
+            return sealed("input", Document(payload, check_json("input", payload)), kind.codec), fairness_key
         if kind.fields and payload is None:
             payload = {}
-        # The constructor of a job checks its input: check it here only if a codec or fairness key uses it first.
-        is_checked_later = kind.codec is None and kind.fairness_by is None
-        document = (kind.input.encode_unchecked if is_checked_later else kind.input.encode)("input", payload)
+        document = kind.input.document("input", payload)
         if fairness_key is None and kind.fairness_by is not None:
-            fairness_key = key_of(kind.fairness_by, payload, document)
-        return kind.seal_input(document), fairness_key
+            fairness_key = key_of(kind.fairness_by, payload, document.value)
+        return sealed("input", document, kind.codec), fairness_key
 
     def check_blockers(self, blockers: Sequence[WaitFor[Any]]) -> None:
         """Check the number of a job's `blockers`, and the types of those that are known. Raises: InvalidBlockersError."""
-        if self.job_type.blockers is not None:
-            self.job_type.check_blocker_count(len(blockers))
-            for place, one in enumerate(blockers):
-                self.check_blocker(place, one.chain)
+        self.job_type.check_blocker_count(len(blockers))
+        for place, one in enumerate(blockers):
+            self.check_blocker(place, one.chain)
 
     @overload
     def blocker(
@@ -398,7 +396,7 @@ class Handler(Generic[InT, OutT, JobT]):
             )
         if isinstance(result, Continuation):
             return None
-        return sealed("result", self.job_type.output.encode("result", result), self.job_type.codec)
+        return sealed("result", self.job_type.output.document("result", result), self.job_type.codec).value
 
     def upcast(self, from_version: int) -> Callable[[Upcaster], Upcaster]:
         """Return a decorator for a function that turns the JSON of a `from_version` input into that of the next version.

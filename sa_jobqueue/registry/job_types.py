@@ -176,15 +176,11 @@ class JobType(HandlerOptions):
         """Whether its handler asks for an `AsyncSession`."""
         return self.session_class is not None and issubclass(self.session_class, AsyncSession)
 
-    def seal_input(self, document: Json) -> Json:
-        """Return an input in its stored form. Raises: InvalidPayloadError, PayloadTooLargeError."""
-        return sealed("input", document, self.codec)
-
     def encode_output(self, value: Any) -> Json:
         """Return a handler's return value in its stored form. Raises: InvalidOutputError."""
         document = self.output.encode_output(value)
         try:
-            return sealed("output", document, self.codec)
+            return sealed("output", document, self.codec).value
         except InvalidPayloadError as error:
             raise InvalidOutputError(f"the handler's return value is not usable: {error}") from error
 

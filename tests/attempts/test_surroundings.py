@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import cancel_jobs
-from sa_jobqueue.operations.enqueueing import enqueue_many
+from sa_jobqueue.operations.writer import enqueue_many
 from sa_jobqueue.statements._parts import BATCH
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import quick

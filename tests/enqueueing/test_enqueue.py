@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from sa_jobqueue import Job, JobQueue, JobStatus, aio, enqueue_many
 from sa_jobqueue.errors import InvalidJobError
 from sa_jobqueue.layout import Layout
-from sa_jobqueue.operations import enqueueing
+from sa_jobqueue.operations import notifications
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
@@ -148,7 +148,7 @@ def test_a_transaction_that_took_long_looks_again_for_idle_workers_before_it_com
 ) -> None:
     """A worker that falls asleep while the transaction is open is notified, or still polls when it commits."""
     now = 1000.0
-    monkeypatch.setattr(enqueueing, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(notifications, "time", SimpleNamespace(monotonic=lambda: now))
     with sessions() as session:
         session.add(Job("test"))
         session.flush()
@@ -170,7 +170,7 @@ def test_no_state_is_kept_for_collected_sessions(sessions: sessionmaker[Session]
         session.close()
     del session
     gc.collect()
-    assert len(enqueueing._pending) == 0
+    assert len(notifications._pending) == 0
 
 
 # When it is due.
@@ -308,3 +308,16 @@ def test_a_missing_input_is_stored_as_json_null_and_a_missing_output_as_sql_null
     assert [tuple(row) for row in rows] == [("null", True, True)] * 2
     assert isinstance(made[0].id, UUID)
     assert made[0].input is made[0].output is made[0].last_error is None
+
+
+def test_a_payload_is_written_as_it_was_when_the_job_was_created(session: Session) -> None:
+    """The text that was checked goes to the INSERT; an attribute that is set replaces it."""
+    payload: dict[str, Any] = {}
+    jobs = []
+    for number in range(3):
+        payload["number"] = number
+        jobs.append(Job("test", payload))
+    jobs[2].input = {"number": "set"}
+    enqueue_many(session, jobs)
+    written = {job.id: job.input for job in session.scalars(select(Job))}
+    assert [written[job.id]["number"] for job in jobs] == [0, 1, "set"]

@@ -22,7 +22,7 @@ from sa_jobqueue.operations import (
     record_job_types,
     upsert_schedule,
 )
-from sa_jobqueue.operations.enqueueing import enqueue_one
+from sa_jobqueue.operations.writer import write_one
 from tests.fixtures.workers import quick, until, working
 
 Facts = tuple[str, int, int, timedelta | None, int | None, int]
@@ -79,7 +79,7 @@ def by_the_unit_of_work(session: Session, **options: Any) -> None:
 
 
 def by_enqueue_one(session: Session, **options: Any) -> None:
-    enqueue_one(session, Job("mail", "you", **options))
+    write_one(session, Job("mail", "you", **options))
 
 
 def by_enqueue_many(session: Session, **options: Any) -> None:

@@ -155,7 +155,7 @@ def test_continuation_types_determine_the_chain_output_not_the_job_output(
 
 def test_the_output_of_a_continuing_handler_is_checked_without_its_continuation() -> None:
     kind = described(continues_or_ends)
-    assert kind.output.encode_output(7) == 7
+    assert kind.output.encode_output(7).value == 7
     with pytest.raises(InvalidOutputError):
         kind.output.encode_output("seven")
     assert kind.chain_output.decode("output", {"order_id": 7}) == Order(order_id=7)

@@ -287,4 +287,4 @@ def test_an_output_that_is_not_json_is_refused_with_its_cause() -> None:
     assert isinstance(caught.value.__cause__, InvalidPayloadError)
     with pytest.raises(InvalidOutputError, match=r"output\.order_id"):
         typed(Order).encode_output({"order_id": "x"})
-    assert typed(Order).encode_output(Order(order_id=1)) == {"order_id": 1, "lines": []}
+    assert typed(Order).encode_output(Order(order_id=1)).value == {"order_id": 1, "lines": []}

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, Worker, WorkerOptions, enqueue_many
 from sa_jobqueue.events import Event, EventBus, JobCompleted
-from sa_jobqueue.operations import enqueue_payloads, enqueueing
+from sa_jobqueue.operations import enqueue_payloads, writer
 from sa_jobqueue.worker.memory import frozen
 
 TYPE = "no_op"
@@ -43,7 +43,7 @@ class Ours(Adapter):
     async def producer(self) -> AsyncIterator[Put]:
         """Enqueue and commit by one synchronous session."""
         if self.orders.get("notify") == "off":
-            enqueueing._is_to_notify = lambda *_: False
+            writer.is_to_notify = lambda *_: False
         with Session(create_engine(self.url)) as session:
 
             async def put(number: int) -> None:

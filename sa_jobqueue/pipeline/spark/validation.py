@@ -27,6 +27,7 @@ from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.pipeline.spark.ids import Ids
 from sa_jobqueue.pipeline.spark.options import NO_TRACEPARENT, TRACEPARENT
 from sa_jobqueue.policies.fairness import check_fairness_key, key_of
+from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.types import LATEST, LONGEST, MAX_PRIORITY, MAX_RATE_COST, MIN_PRIORITY
 
@@ -334,10 +335,10 @@ def _stored(kind: JobType, text: str | None, version: int | None, fairness_key: 
     data = payloads.escaped(_parsed(text))
     try:
         value = kind.decode(data, kind.version if version is None else version)
-        document = kind.input.encode("input", value)
+        document = kind.input.document("input", value)
         if fairness_key is None and kind.fairness_by is not None:
-            fairness_key = check_fairness_key(key_of(kind.fairness_by, value, document))
-        return json.dumps(kind.seal_input(document)), fairness_key
+            fairness_key = check_fairness_key(key_of(kind.fairness_by, value, document.value))
+        return sealed("input", document, kind.codec).text, fairness_key
     except InvalidJobError:
         raise
     except JobQueueError as error:

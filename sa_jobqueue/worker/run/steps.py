@@ -38,7 +38,7 @@ from sa_jobqueue.events import EventBus, StepCompleted
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.event import check_event
 from sa_jobqueue.operations.steps import record_step, recorded_steps, wait_step
-from sa_jobqueue.payloads import Codec
+from sa_jobqueue.payloads import Codec, Document
 from sa_jobqueue.policies.retry import Backoff, RetryPolicy
 from sa_jobqueue.registry.codecs import sealed
 from sa_jobqueue.registry.job_types import JobType, Registry
@@ -379,7 +379,8 @@ class AttemptSteps:
                 except InvalidPayloadError as error:
                     reason = f"waits for event {event!r}, whose payload is no {codec.name}: {error}"
                     raise StepOutputError(*place, reason) from error
-                wait(connection, output=json.dumps(sealed("output", row.payload, self._type.codec)), is_over=True)
+                sent = Document(row.payload, json.dumps(row.payload))
+                wait(connection, output=sealed("output", sent, self._type.codec).text, is_over=True)
                 return value, None
             if found is not None and found.deadline <= row.now:
                 wait(connection, is_over=True)
@@ -498,7 +499,7 @@ class AttemptSteps:
 
     def _encode(self, place: Place, codec: Codec[Any], value: Any) -> Any:
         try:
-            return sealed("output", codec.encode("output", value), self._type.codec)
+            return sealed("output", codec.document("output", value), self._type.codec).value
         except InvalidPayloadError as error:
             raise InvalidOutputError(f"the result of step {shown(place)} is not usable: {error}") from error
 

@@ -1,0 +1,289 @@
+"""Columns of new jobs: which an INSERT writes, their defaults in Python, and their values as arrays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import ARRAY, JSON, ClauseElement, ColumnElement, Dialect, inspect
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from sa_jobqueue.db.splitting import summary
+from sa_jobqueue.errors import InvalidJobError
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements._parts import once_a_model
+from sa_jobqueue.types import JobStatus
+
+Group = tuple[dict[str, str], list[Any]]
+"""The columns that some jobs set, as attribute by column, and those jobs."""
+
+
+def group_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[Group]:
+    """Group jobs by the columns that they set; the database fills in the others. Raises: InvalidJobError if `uncarried`."""
+    attributes = written_columns(kind)
+    groups: dict[frozenset[str], list[Any]] = {}
+    for job, keys in zip(listed, _set_by(kind, attributes, listed, "session.add_all"), strict=True):
+        groups.setdefault(keys, []).append(job)
+    return [(_named(attributes, keys), group) for keys, group in groups.items()]
+
+
+def group_neighbours_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[Group]:
+    """Group consecutive jobs that set the same columns, without changing the order.
+
+    Columns that the database would fill in with null are set to None, so that they do not separate groups.
+    """
+    attributes = written_columns(kind)
+    given = _set_by(kind, attributes, listed, "enqueue")
+    empty = {key for key in frozenset().union(*given) if _is_null_unset(attributes[key])}
+    for job, keys in zip(listed, given, strict=True):
+        for key in empty - keys:
+            setattr(job, key, None)
+    runs = groupby(zip((keys | empty for keys in given), listed, strict=True), key=itemgetter(0))
+    return [(_named(attributes, keys), [job for _, job in run]) for keys, run in runs]
+
+
+@once_a_model
+def written_columns(kind: type[JobMixin[Any]]) -> dict[str, Any]:
+    """Return the columns that enqueueing may write, by attribute: all but those that are computed."""
+    return {
+        attribute.key: attribute.columns[0]
+        for attribute in inspect(kind).column_attrs
+        if attribute.columns[0] in kind.__table__.c.values()
+        and attribute.columns[0].computed is None
+        # A job whose transaction was rolled back has that of the row it never became.
+        and attribute.key not in {"scheduled_at", "changed_xid"}
+    }
+
+
+def _named(attributes: Mapping[str, Any], keys: frozenset[str]) -> dict[str, str]:
+    return {attributes[key].name: key for key in attributes if key in keys}
+
+
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "queue": None,
+    "fairness_key": "",
+    "priority": None,
+    "max_attempts": None,
+    "timeout": None,
+    "rate_cost": None,
+    "input_version": None,
+    "deduplication_key": None,
+    "chain_index": 0,
+    "status": JobStatus.PENDING,
+    "open_blockers": 0,
+    "attempt": 0,
+    "trace_context": None,
+    "chain_trace_context": None,
+}
+"""Values that the database fills in where a row leaves them out; None: it decides by the type."""
+_OFTEN_EQUAL: Final = frozenset({"queue", "type_name", "priority", "chain_type_name", "max_attempts", "input_version"})
+"""Columns in which most calls have one value for all jobs. Sent once, it makes the insert cheaper."""
+
+
+def without_defaults(names: Mapping[str, str], group: Sequence[Any]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the columns whose values vary among jobs, by name, and the values of those of `_OFTEN_EQUAL` that do not.
+
+    Columns in which all jobs have the database's default are left out, which reduces the cost of an insert by a third.
+    """
+    states = [job.__dict__ for job in group]
+    varying: dict[str, str] = {}
+    equal: dict[str, Any] = {}
+    for name, key in names.items():
+        if name in _DEFAULTS or name in _OFTEN_EQUAL:
+            values = [state[key] for state in states]
+            if name in _DEFAULTS and values.count(_DEFAULTS[name]) == len(values):
+                continue
+            if name in _OFTEN_EQUAL and values.count(values[0]) == len(values):
+                equal[name] = values[0]
+                continue
+        varying[name] = key
+    return varying, equal
+
+
+def written_values(job: JobMixin[Any]) -> dict[str, Any]:
+    """Return the values of a job that its INSERT writes, by column: those that differ from the database's defaults."""
+    state = job.__dict__
+    given: dict[str, Any] = {}
+    for key, name, default in _columns(type(job)):
+        value = state.get(key, default)
+        if value is not default and (type(value) is not type(default) or value != default):
+            given[name] = value
+    return given
+
+
+@once_a_model
+def _columns(model: type[JobMixin[Any]]) -> tuple[tuple[str, str, Any], ...]:
+    """Return attribute, name and default of each column that an INSERT may write; `_ABSENT` is a column's without one."""
+    return tuple(
+        (key, column.name, _DEFAULTS.get(column.name, _ABSENT) if key in vars(JobMixin) else _ABSENT)
+        for key, column in written_columns(model).items()
+    )
+
+
+_ABSENT: Final = object()
+
+
+def input_text(job: JobMixin[Any]) -> str:
+    """Return a job's input as JSON text: that of its check, unless the attribute was set since."""
+    value, document = job.__dict__["input"], job._document
+    return document.text if document is not None and value is document.value else json.dumps(value)
+
+
+def uncarried(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> dict[Any, str]:
+    """Return the jobs with a value that no array of a set-based statement can carry, each with its attribute.
+
+    Sets defaults in Python. Such values are arrays, SQL expressions, and values that a column type wraps into an SQL
+    expression or a TypeDecorator into JSON.
+    """
+    set_defaults(kind, listed)
+    never, expressible = _uncarried_columns(kind)
+    found: dict[Any, str] = {}
+    for job in listed if never or expressible else ():
+        state = job.__dict__
+        for key in never:
+            if key in state:
+                found[job] = key
+        for key in expressible:
+            if isinstance(state.get(key), ClauseElement):
+                found[job] = key
+    return found
+
+
+@once_a_model
+def _uncarried_columns(kind: type[JobMixin[Any]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the columns whose values no array can carry, and those that may be set to SQL expressions, by attribute."""
+    own = {key: column for key, column in written_columns(kind).items() if key not in vars(JobMixin)}
+    never = tuple(key for key, column in own.items() if not is_carried(column.type))
+    return never, ("expires_at", *(key for key in own if key not in never))
+
+
+def is_carried(given: TypeEngine[Any]) -> bool:
+    """Return whether values of a column type can be elements of an array parameter."""
+    inner = of_postgresql(given)
+    while isinstance(inner, TypeDecorator):
+        inner = of_postgresql(inner.impl_instance)
+    wrapped = isinstance(inner, JSON) and not isinstance(given, JSON)
+    return not (wrapped or isinstance(inner, ARRAY) or is_expressed(given))
+
+
+def is_expressed(given: TypeEngine[Any]) -> bool:
+    """Return whether a column type wraps its values into an SQL expression, which neither arrays nor COPY can."""
+    own = of_postgresql(given)
+    return own._has_bind_expression or (isinstance(own, TypeDecorator) and is_expressed(own.impl_instance))
+
+
+def of_postgresql(given: TypeEngine[Any]) -> TypeEngine[Any]:
+    """Return a type's variant for PostgreSQL, or the type itself."""
+    return given._variant_mapping.get("postgresql", given)
+
+
+def set_defaults(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> None:
+    """Set the defaults in Python of columns that jobs do not set."""
+    defaults = defaults_of(kind)
+    for job in listed if defaults else ():
+        for key, made in defaults.items():
+            if key not in job.__dict__:
+                setattr(job, key, _made(key, made, job))
+
+
+def _set_by(
+    kind: type[JobMixin[Any]], attributes: Mapping[str, Any], listed: Sequence[Any], cure: str
+) -> list[frozenset[str]]:
+    """Return the columns that each job sets, after setting defaults in Python. Raises: InvalidJobError if uncarried."""
+    alone = uncarried(kind, listed)
+    for index, job in enumerate(listed) if alone else ():
+        if job in alone:
+            raise InvalidJobError(
+                f"new[{index}].{alone[job]}",
+                "is an array, an SQL expression, or of a type that makes SQL or JSON of its values, which a set-based "
+                f"insert does not take; use {cure}",
+            )
+    # Jobs created by the same call have the same attributes in the same order.
+    known: dict[tuple[str, ...], frozenset[str]] = {}
+    given: list[frozenset[str]] = []
+    for job in listed:
+        held = tuple(job.__dict__)
+        if held not in known:
+            known[held] = frozenset(attributes.keys() & held)
+        given.append(known[held])
+    return given
+
+
+def _is_null_unset(column: Any) -> bool:
+    """Return whether the database fills in null for a column. For JSON, None may be a value instead."""
+    is_filled = column.server_default is not None or column.computed is not None or column.identity is not None
+    return bool(column.nullable) and not is_filled and not (isinstance(column.type, JSON) and not column.type.none_as_null)
+
+
+Default: TypeAlias = Callable[[JobMixin[Any]], Any]
+"""Returns the value of a column for a job that does not set it."""
+
+
+@once_a_model
+def defaults_of(kind: type[JobMixin[Any]]) -> dict[str, Default]:
+    """Return the functions that return the defaults of columns with a default in Python, by attribute."""
+    defaults = {key: made for key, column in written_columns(kind).items() if (made := _default_of(column)) is not None}
+    mapper = inspect(kind)
+    if mapper.version_id_col is not None and callable(first := mapper.version_id_generator):
+        defaults[mapper.get_property_by_column(mapper.version_id_col).key] = lambda job: first(None)
+    return defaults
+
+
+def _default_of(column: ColumnElement[Any]) -> Default | None:
+    default: Any = getattr(column, "default", None)
+    if default is not None and default.is_callable:
+        return lambda job: default.arg(_Context(job))
+    if default is not None and default.is_scalar:
+        return lambda job: default.arg
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """Answers a context-sensitive default that asks for the other values of its row, as SQLAlchemy's own context does."""
+
+    job: JobMixin[Any]
+
+    def get_current_parameters(self, isolate_multiinsert_groups: bool = True) -> dict[str, Any]:
+        state = self.job.__dict__
+        return {column.key: state[key] for key, column in written_columns(type(self.job)).items() if key in state}
+
+    @property
+    def current_parameters(self) -> dict[str, Any]:
+        return self.get_current_parameters()
+
+
+def _made(key: str, default: Default, job: JobMixin[Any]) -> Any:
+    try:
+        return default(job)
+    except Exception as error:
+        reason = f"its default raised {summary(error)}; pass a value, or correct the default"
+        raise InvalidJobError(key, reason) from error
+
+
+def arrays(kind: type[JobMixin[Any]], names: dict[str, str], group: Sequence[Any], dialect: Dialect) -> dict[str, list[Any]]:
+    """Return the values of jobs that set the same columns as the arrays of `statements.jobs.enqueue_many`.
+
+    `dialect`: that of the connection, whose engine may have a `json_serializer`.
+    """
+    dumps = getattr(dialect, "_json_serializer", None) or json.dumps
+    values: dict[str, list[Any]] = {}
+    for name, key in names.items():
+        column_type = kind.__table__.c[name].type
+        given = [job.__dict__[key] for job in group]
+        if name == "input":
+            given = [input_text(job) for job in group]
+        elif isinstance(column_type, JSON):
+            try:
+                given = [None if value is None and column_type.none_as_null else dumps(value) for value in given]
+            except (TypeError, ValueError) as error:
+                reason = f"is not JSON: {error}; pass what `json.dumps` takes, or give the engine a json_serializer"
+                raise InvalidJobError(key, reason) from error
+        values[name] = given
+    values["delays"] = [job._delay for job in group]
+    values["ats"] = [job._at for job in group]
+    return values
