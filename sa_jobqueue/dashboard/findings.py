@@ -19,9 +19,9 @@ def link(context: Context, finding: Finding) -> str:
         case Code.QUEUE_UNSERVED:
             return context.url("queues", name=list(seen.get("queues", ())))
         case Code.PAUSED if "type" in seen:
-            return context.url("job-types", name=seen["type"])
+            return context.url("job-type", name=seen["type"])
         case Code.PAUSED:
-            return context.url("queues", name=seen.get("queue"))
+            return context.url("queue", name=seen.get("queue"), fairness_key=seen.get("fairness_key"))
         case Code.SCHEDULE_LATE | Code.SCHEDULE_BROKEN | Code.SCHEDULE_MISSED:
             return context.url("schedules", name=seen.get("schedule"))
         case Code.CLAIM_AGE:
@@ -84,9 +84,9 @@ def settings(context: Context, finding: Finding) -> str | None:
     """Return the link to the settings of the limit that jobs wait for, if the user may change them."""
     what, name, key = finding.evidence.get("limit_of") or ("", "", "")
     if what == "type" and context.may(Permission.UPSERT_JOB_TYPE):
-        return context.url("job-types", name=name)
+        return context.url("job-type", name=name)
     if what == "queue" and context.may(Permission.UPSERT_QUEUE):
-        return context.url("queues", name=name, fairness_key=key or None)
+        return context.url("queue", name=name, fairness_key=key or None)
     return None
 
 

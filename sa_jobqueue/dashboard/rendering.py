@@ -16,6 +16,7 @@ from uuid import UUID
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from sa_jobqueue.dashboard.charts import seconds
 from sa_jobqueue.durations import write_duration
 from sa_jobqueue.printable import printable, printable_json, span
 
@@ -38,6 +39,7 @@ def environment() -> Environment:
     )
     made.filters |= {
         "ago": _ago,
+        "brief": lambda value: "-" if value is None else seconds(value.total_seconds()),
         "clipped": _clipped,
         "count": lambda value: f"{value:,}",
         "entered": _entered,
@@ -48,6 +50,7 @@ def environment() -> Environment:
         "percent": lambda value: f"{value:.0%}",
         "rate": lambda value: f"{value:,.1f}",
         "series": _series,
+        "short": short,
         "span": span,
         "with": lambda document, more: document | more,
         "words": lambda value: str(value).replace("_", " "),
@@ -121,6 +124,12 @@ def _series(points: Sequence[Any], fields: Sequence[tuple[str, str]]) -> str:
     """Return the times and values of a chart as JSON: a list of seconds since 1970, and one of values for each field."""
     values = [[round(getattr(point, field), 3) for point in points] for _, field in fields]
     return json.dumps([[round(point.at.timestamp(), 1) for point in points], *values])
+
+
+def short(job_id: Any) -> str:
+    """Return an id for a heading: its first and last four characters, or all of a short one."""
+    text = str(job_id)
+    return text if len(text) <= 12 else f"{text[:4]}…{text[-4:]}"
 
 
 def _ago(value: timedelta) -> str:

@@ -30,9 +30,9 @@ class Figures:
     died: int
     cancelled: int
     due: float
-    """Mean number of due jobs."""
+    """Number of due jobs: the mean of a point of a series, the last of a total."""
     running: float
-    """Mean number of running jobs."""
+    """Number of running jobs, as `due`."""
     waits: Sequence[int]
     """Ended jobs by wait, in the buckets of `BOUNDS`."""
     runs: Sequence[int]
@@ -71,6 +71,19 @@ def percentile(buckets: Sequence[int], share: float) -> timedelta | None:
     return None
 
 
+def combined(points: Sequence[Figures]) -> Figures | None:
+    """Return the figures of several times as one; None of none. Pure."""
+    if not points:
+        return None
+    seconds = sum(one.seconds for one in points)
+    counts = (sum(getattr(one, name) for one in points) for name in ("enqueued", "completed", "failed", "died", "cancelled"))
+    means = (sum(getattr(one, name) * one.seconds for one in points) / seconds for name in ("due", "running"))
+    histograms = (
+        [sum(each) for each in zip(*(getattr(one, name) for one in points), strict=True)] for name in ("waits", "runs")
+    )
+    return Figures(points[0].key, seconds, *counts, *means, *histograms)
+
+
 def series(
     session: Session,
     *,
@@ -83,16 +96,16 @@ def series(
     """Return the figures over time, the oldest first: of everything, or of a queue, a job type or both."""
     of = {"queue": queue, "type_name": type_name} if queue or type_name else {"queue": "", "type_name": ""}
     rows = session.execute(minutes.series(model), {"since": since, "step": step, **of})
-    return [_figures(row) for row in rows]
+    return [_figures(row, row.minutes) for row in rows]
 
 
 def totals(session: Session, *, since: datetime, by: str, model: type[JobMixin[Any]] = Job) -> dict[str, Figures]:
     """Return the figures of each queue, or of each job type, for `by` `queue` or `type_name`."""
     rows = session.execute(minutes.series(model, by=by), {"since": since, "queue": None, "type_name": None})
-    return {row[0]: _figures(row) for row in rows}
+    return {row[0]: _figures(row, 1) for row in rows}
 
 
-def _figures(row: Row[Any]) -> Figures:
+def _figures(row: Row[Any], ends: int) -> Figures:
     counted = (row.enqueued, row.completed, row.failed, row.died, row.cancelled)
-    means = (row.due / row.minutes, row.running / row.minutes)
+    means = (row.due / ends, row.running / ends)
     return Figures(row[0], row.minutes * 60, *counted, *means, row.wait, row.run)

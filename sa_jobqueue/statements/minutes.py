@@ -154,28 +154,38 @@ def series(model: type[JobMixin[Any]], *, by: str = "at") -> sa.Select[Any]:
     Parameters: `since`; `step`, the length of a point, an interval; `queue` and `type_name`, empty for all together, null
     for each.
     Shape: `(at, or the name)`, the sums of `COUNTS`, `wait` and `run`, and `minutes`, how many minutes are in it; in its
-    order. `due` and `running` are those of all its minutes.
+    order. `due` and `running` of a series are those of all its minutes, of totals those of the newest minute.
     Locks: none. Index: `pk_job_minute`.
     """
-    row = table(model.Minute)
-    step = sa.bindparam("step", type_=sa.Interval)
-    key = (sa.func.date_bin(step, row.c.minute, _SINCE, type_=_INSTANT) if by == "at" else row.c[by]).label(by)
-    conditions = [row.c.minute >= _SINCE]
+    row, whole = table(model.Minute), table(model.Minute).alias("whole")
+    empty: sa.ColumnElement[str] = sa.literal_column("''", sa.Text)
+    recorded = (whole.c.minute >= _SINCE, whole.c.queue == empty, whole.c.type_name == empty)
+    same = [row.c.minute == whole.c.minute]
     for name in ("queue", "type_name"):
         given = sa.bindparam(name, type_=sa.Text)
-        conditions.append(sa.case((given.is_(None), row.c[name] != sa.literal_column("''")), else_=row.c[name] == given))
-    sums = [sa.cast(sa.func.sum(row.c[name]), sa.BigInteger).label(name) for name in COUNTS]
+        same.append(sa.case((given.is_(None), row.c[name] != empty), else_=row.c[name] == given))
+    newest = sa.select(sa.func.max(whole.c.minute)).scalar_subquery()
+    if by == "at":
+        step = sa.bindparam("step", type_=sa.Interval)
+        key = sa.func.date_bin(step, whole.c.minute, _SINCE, type_=_INSTANT).label(by)
+        minutes: sa.ColumnElement[int] = sa.func.count(whole.c.minute.distinct())
+    else:
+        key = row.c[by].label(by)
+        minutes = sa.select(sa.func.count()).select_from(whole).where(*recorded).scalar_subquery()
+
+    def added(value: sa.ColumnElement[Any], *when: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+        summed = sa.func.sum(value).filter(*when) if when else sa.func.sum(value)
+        return sa.cast(sa.func.coalesce(summed, sa.literal_column("0")), sa.BigInteger)
+
+    at_end = () if by == "at" else (row.c.minute == newest,)
+    sums = [added(row.c[name], *(at_end if name in {"due", "running"} else ())).label(name) for name in COUNTS]
     histograms = [
-        postgresql.array(
-            [
-                sa.cast(sa.func.sum(row.c[name][sa.literal_column(str(at))]), sa.BigInteger)
-                for at in range(1, len(BOUNDS) + 2)
-            ]
-        ).label(name)
+        postgresql.array([added(row.c[name][sa.literal_column(str(at))]) for at in range(1, len(BOUNDS) + 2)]).label(name)
         for name in ("wait", "run")
     ]
-    minutes = sa.func.count(row.c.minute.distinct()).label("minutes")
-    return sa.select(key, *sums, *histograms, minutes).where(*conditions).group_by(key).order_by(key)
+    columns: list[Any] = [key, *sums, *histograms, minutes.label("minutes")]
+    joined = whole.join(row, sa.and_(*same), isouter=by == "at")
+    return sa.select(*columns).select_from(joined).where(*recorded).group_by(key).order_by(key)
 
 
 def _bucket(since: sa.ColumnElement[Any], until: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:

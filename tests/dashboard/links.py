@@ -13,6 +13,9 @@ def links(ids: Mapping[str, str]) -> dict[str, list[str]]:
     found = {screen.name: [screen.name] for screen in SCREENS}
     found["jobs"].append(f"jobs?queue={quote(ids['queue'], safe='')}&status=dead")
     found["job"] = [f"job?id={quote(ids[name], safe='')}" for name in ("dead", "running", "blocked")]
+    found["job-type"] = [f"job-type?name={quote(ids['type'], safe='')}"]
+    found["queue"] = [f"queue?name={quote(ids['queue'], safe='')}{more}" for more in ("", "&fairness_key=a")]
+    found["fairness-keys"] = [f"fairness-keys?key={quote(ids['queue'], safe='')}"]
     found["queues"].append(f"queues?name={quote(ids['queue'], safe='')}")
     found["chain"] = [f"chain?id={quote(ids[name], safe='')}" for name in ("dead", "blocked")]
     found["schedules"].append(f"schedules?name={quote(ids['schedule'], safe='')}")

@@ -28,6 +28,9 @@ from tests.fixtures.workers import wait_until
 
 pytestmark = own_database
 
+NAMED = ("job-type", "queue")
+"""Pages about one name."""
+
 
 class Clock:
     def __init__(self) -> None:
@@ -196,7 +199,7 @@ def test_statement_timeouts_leave_each_page_usable(engine: Engine, jobs: Jobs) -
     client = Client(dashboard([source], authorize=everyone))
     client.page("/queue/jobs")
     pages = {screen.name: screen.name for screen in SCREENS}
-    pages |= {name: f"{name}?id={job_id}" for name in ("job", "chain")}
+    pages |= {name: f"{name}?id={job_id}" for name in ("job", "chain")} | {name: f"{name}?name=a" for name in NAMED}
     with engine.connect() as holder:
         holder.execute(text("LOCK TABLE job IN ACCESS EXCLUSIVE MODE"))
         for path in pages.values():
@@ -288,7 +291,7 @@ def test_a_role_without_pg_monitor_sees_the_queue_and_a_note_on_what_is_hidden(e
     try:
         client = Client(dashboard(plain, operator=plain, authorize=everyone))
         for screen in SCREENS:
-            path = f"?id={job_id}" if screen.name in {"job", "chain"} else ""
+            path = f"?id={job_id}" if screen.name in {"job", "chain"} else "?name=a" if screen.name in NAMED else ""
             assert client.get(f"/queue/{screen.name}{path}").status_code == 200, screen.name
         assert "GRANT pg_monitor" in client.page("/queue/overview")
         refused = client.post("cancel-jobs", {"id": str(job_id)}, confirmed="1")

@@ -52,7 +52,7 @@ def fields(page: str, act: str) -> dict[str, Any]:
 
 
 def test_the_settings_of_a_queue_can_be_edited_in_a_form(client: Client, session: Session) -> None:
-    page = client.page("/queue/queues?name=mail")
+    page = client.page("/queue/queue?name=mail")
     [what] = forms(page, "upsert-queue")
     given = fields(page, "upsert-queue") | {
         **{"weight": "3", "global_concurrency": "20", "concurrency_per_key": "2", "rate_limit": "100"},
@@ -82,7 +82,7 @@ def test_the_settings_of_a_queue_can_be_edited_in_a_form(client: Client, session
     assert one == expected
     assert one.retention.completed == timedelta(days=30)
     # A form that nobody changed changes nothing.
-    page = client.page("/queue/queues?name=mail")
+    page = client.page("/queue/queue?name=mail")
     [what] = forms(page, "upsert-queue")
     assert "<strong>0</strong> rows would change" in client.post("upsert-queue", what, **fields(page, "upsert-queue")).text
     # An emptied field is no limit; a form that was opened before another change is refused.
@@ -103,7 +103,7 @@ def test_the_settings_of_a_queue_can_be_edited_in_a_form(client: Client, session
 
 
 def test_the_settings_of_a_fairness_key_can_be_set_and_deleted(client: Client, session: Session) -> None:
-    page = client.page("/queue/queues?name=mail&fairness_key=42")
+    page = client.page("/queue/queue?name=mail&fairness_key=42")
     [what] = forms(page, "upsert-queue")
     assert "concurrency_per_key" not in fields(page, "upsert-queue")
     confirmed(client, client.post("upsert-queue", what, weight="9").text)
@@ -135,7 +135,7 @@ def test_invalid_settings_are_reported_by_field(client: Client, given: dict[str,
 
 
 def test_the_limits_of_a_job_type_can_be_set_and_deleted(client: Client, session: Session) -> None:
-    page = client.page("/queue/job-types?name=pay")
+    page = client.page("/queue/job-type?name=pay")
     [what] = forms(page, "upsert-job-type")
     preview = client.post("upsert-job-type", what, **fields(page, "upsert-job-type") | {"global_concurrency": "4"}).text
     assert "global concurrency: none → 4" in preview

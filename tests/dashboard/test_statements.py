@@ -76,8 +76,8 @@ def test_workers_show_versions_handlers_and_unserved_queues(engine: Engine, jobs
     assert "Workers of several versions run: 1.0, 2.0." in words(page)
     (row,) = re.findall(rf"(?s)<tr[^>]*><th[^>]*><a[^>]*>{WORKER}</a>.*?</tr>", page)
     assert "0/9" in words(f"<h1>{row}")
-    assert re.findall(r"/queues\?name=(\w+)", row) == ["mail", "pay"]
-    assert re.findall(r"/job-types\?name=(\w+)", row) == ["send", "charge"]
+    assert re.findall(r"/queue\?name=(\w+)", row) == ["mail", "pay"]
+    assert re.findall(r"/job-type\?name=(\w+)", row) == ["send", "charge"]
 
 
 @pytest.mark.parametrize("cause", Cause)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import health, horizon, minutes, progress, recent, storage
+from sa_jobqueue.statements import fairness_keys, health, horizon, minutes, progress, recent, storage
 from tests.statements.shapes import PK, Case
 
 _WINDOW = {"window": timedelta(minutes=1), "transactions": 10, "limit": 100}
@@ -16,6 +16,14 @@ _SPAN = {"since": datetime.now(UTC) - timedelta(minutes=1), "until": datetime.no
 _SERIES = {"since": _SPAN["since"], "queue": "", "type_name": ""}
 
 HEALTH_CASES = [
+    Case(
+        "fairness_keys_waiting",
+        lambda: fairness_keys.waiting(Job, in_queue=True),
+        frozenset({"ix_job_claim", "ix_job_running"}),
+        lambda world: {"queue": "default", "prefix": "", "scan": 500, "limit": 50},
+        examines=1000,
+        guarded=False,
+    ),
     Case("minutes_unrecorded", lambda: minutes.unrecorded(Job), frozenset(), lambda world: {}, guarded=False),
     Case(
         "minutes_record",

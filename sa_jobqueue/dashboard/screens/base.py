@@ -26,12 +26,6 @@ SEARCH_SECONDS: Final = 0.25
 """How long a list goes on to search for rows of a filter that no index serves."""
 
 
-def short(job_id: Any) -> str:
-    """Return an id for a heading: its first and last four characters, or all of a short one."""
-    text = str(job_id)
-    return text if len(text) <= 12 else f"{text[:4]}…{text[-4:]}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """One request for a screen, or one act."""

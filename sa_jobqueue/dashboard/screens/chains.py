@@ -9,7 +9,8 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.dashboard import forms, graph
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.parameters import ParameterError
-from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Context, Outcome, Preview, Screen, short
+from sa_jobqueue.dashboard.rendering import short
+from sa_jobqueue.dashboard.screens.base import PAGE, SEARCH_SECONDS, Act, Context, Outcome, Preview, Screen
 from sa_jobqueue.errors import ChainNotFoundError
 from sa_jobqueue.operations import ChainFilter, cancel_chains, delete_chains, list_chain_jobs, list_chains
 from sa_jobqueue.operations.pages import Page, collected

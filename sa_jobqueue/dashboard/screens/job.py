@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import Any, Final
 
 from sa_jobqueue.dashboard.parameters import ParameterError
-from sa_jobqueue.dashboard.rendering import SHOWN, as_json
-from sa_jobqueue.dashboard.screens.base import Context, Download, Screen, short
+from sa_jobqueue.dashboard.rendering import SHOWN, as_json, short
+from sa_jobqueue.dashboard.screens.base import Context, Download, Screen
 from sa_jobqueue.operations import (
     Cause,
     DeadLetterFilter,
@@ -138,9 +138,9 @@ def _explained(context: Context, explanation: Explanation) -> Iterator[tuple[Exp
 def _remedy(context: Context, one: Explanation) -> tuple[str | None, str | None]:
     match one.cause:
         case Cause.QUEUE_PAUSED | Cause.LIMITED | Cause.RATE_LIMITED:
-            return context.url("queues", name=one.queue), f"Open queue {one.queue}"
+            return context.url("queue", name=one.queue), f"Open queue {one.queue}"
         case Cause.TYPE_PAUSED:
-            return context.url("job-types", name=one.type_name), f"Open job type {one.type_name}"
+            return context.url("job-type", name=one.type_name), f"Open job type {one.type_name}"
         case Cause.DEAD:
             return context.url("dead-letters", job=one.job_id, resolved="any"), "Open its dead letter"
         case Cause.WAITING_FOR_ORDERING_KEY:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import timedelta
+from typing import Any, Final
 
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard import forms
 from sa_jobqueue.dashboard.access import Permission
 from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview, Screen
+from sa_jobqueue.observe.minutes import totals
 from sa_jobqueue.operations import (
     delete_job_types,
     get_job_type,
@@ -18,8 +20,9 @@ from sa_jobqueue.operations import (
     upsert_job_type,
 )
 from sa_jobqueue.operations.explaining import Cause
-from sa_jobqueue.policies.rates import RateAlgorithm
-from sa_jobqueue.registry.settings import Limits, TypeSettings, settings_of
+from sa_jobqueue.registry.settings import Limits, TypeSettings
+
+HOUR: Final = timedelta(hours=1)
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -35,17 +38,18 @@ def view(context: Context) -> dict[str, Any]:
             heartbeat_timeout=context.source.heartbeat_timeout,
             model=context.model,
         )
-    one = page.items[0] if len(names) == 1 and page.items else None
+        now = context.source.now()
+        figures = totals(session, since=now - HOUR, by="type_name", model=context.model)
+    listed = {one.type_name for one in page}
     sample = context.sample().value
     waiting = sample.health.waiting if sample else ()
     return {
         "types": page.items,
         "unhandled": [one for one in waiting if one.cause == Cause.TYPE_UNKNOWN and (not names or one.type_name in names)],
         "names": names,
-        "one": one,
-        "seen": forms.seen(one.updated_at if one else None),
-        "settings": settings_of(Limits),
-        "algorithms": list(RateAlgorithm),
+        "figures": figures,
+        # They have jobs, and neither a row nor a worker.
+        "others": [] if names or "after" in params or page.next else sorted({*figures} - listed),
         "next_url": None if page.next is None else context.url("job-types", after=page.next),
     }
 

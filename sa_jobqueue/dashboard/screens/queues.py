@@ -20,8 +20,7 @@ from sa_jobqueue.operations import (
     upsert_queue,
 )
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.policies.rates import RateAlgorithm
-from sa_jobqueue.registry.settings import QueueColumns, QueueSettings, settings_of
+from sa_jobqueue.registry.settings import QueueColumns, QueueSettings
 
 
 def view(context: Context) -> dict[str, Any]:
@@ -29,12 +28,10 @@ def view(context: Context) -> dict[str, Any]:
     params = context.params
     names = params.texts("name", at_most=100)
     after = (params.text("after") or "", params.text("after_key") or "") if "after" in params else None
-    key = params.text("fairness_key") or ""
     with context.read() as session:
         page = list_queues(
             session,
             names=names,
-            fairness_key=key if key and names else None,
             after=after,
             limit=200,
             heartbeat_timeout=context.source.heartbeat_timeout,
@@ -45,7 +42,6 @@ def view(context: Context) -> dict[str, Any]:
     depths = {(one.queue, one.fairness_key): one for one in report.queues} if report else {}
     rates = {one.queue: one for one in report.rates.queues} if report else {}
     listed = {(one.name, one.fairness_key) for one in page}
-    one = next((one for one in page if one.fairness_key == key), None) if len(names) == 1 else None
     return {
         "queues": [(one, depths.get((one.name, one.fairness_key)), _rate(one, rates)) for one in page],
         # Jobs wait in them, and they have neither a row nor a worker.
@@ -55,11 +51,6 @@ def view(context: Context) -> dict[str, Any]:
         "is_counted": report is not None and "queues" not in report.missing,
         "sample": sample,
         "names": names,
-        "key": key,
-        "one": one,
-        "seen": forms.seen(one.updated_at if one else None),
-        "settings": {name: each for name, each in settings_of(QueueColumns).items() if each.of_keys or not key},
-        "algorithms": list(RateAlgorithm),
         "next_url": None if page.next is None else context.url("queues", after=page.next[0], after_key=page.next[1]),
     }
 

@@ -1,0 +1,137 @@
+"""Lines over time as SVG: read without scripts, with the values of each time under the pointer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import ceil, floor, log10
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from sa_jobqueue.printable import printable, span
+
+_WIDTH: Final = 640
+_HEIGHT: Final = 180
+_LEFT: Final = 52
+_RIGHT: Final = 10
+_TOP: Final = 10
+_BOTTOM: Final = 158
+_LINES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened, drawn as a vertical line."""
+
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of a chart. `value`: of a point; None leaves a gap."""
+
+    label: str
+    value: Callable[[Any], float | None]
+
+
+def chart(
+    name: str,
+    title: str,
+    points: Sequence[Any],
+    lines: Sequence[Line],
+    *,
+    since: datetime,
+    step: timedelta,
+    count: int,
+    marks: Iterable[Mark] = (),
+    unit: Callable[[float], str] = lambda value: f"{value:,.4g}",
+) -> Markup:
+    """Return a chart of `count` points that are `step` apart, each with its start as `key`; a missing one is a gap.
+
+    `name`: id of the chart on its page. `unit`: writes a value.
+    """
+    values = [[line.value(point) for point in points] for line in lines]
+    top = _nice(max((one for each in values for one in each if one is not None), default=0.0))
+    width = (_WIDTH - _LEFT - _RIGHT) / max(count - 1, 1)
+
+    def x(at: datetime) -> float:
+        return _LEFT + width * ((at - since) / step)
+
+    def y(value: float) -> float:
+        return _BOTTOM - (_BOTTOM - _TOP) * value / top
+
+    parts = [
+        Markup('<path class="grid" d="M{0} {1:.1f}H{2}"/><text class="y" x="{3}" y="{4:.1f}">{5}</text>').format(
+            _LEFT, y(top * at / _LINES), _WIDTH - _RIGHT, _LEFT - 6, y(top * at / _LINES) + 4, unit(top * at / _LINES)
+        )
+        for at in range(_LINES + 1)
+    ]
+    parts += [
+        Markup('<text class="x" x="{:.1f}" y="{}">{}</text>').format(
+            x(at), _BOTTOM + 16, at.astimezone(UTC).strftime("%H:%M")
+        )
+        for at in (since + step * round((count - 1) * part / 6) for part in range(7))
+    ]
+    for mark in marks:
+        if mark.at >= since:
+            drawn = Markup('<g class="mark"><path d="M{0:.1f} {1}V{2}"/><title>{3}</title></g>')
+            parts.append(drawn.format(min(x(mark.at), _WIDTH - _RIGHT), _TOP, _BOTTOM, printable(mark.text)))
+    for number, each in enumerate(values, 1):
+        parts.append(Markup('<path class="line line-{}" d="{}"/>').format(number, _path(points, each, step, x, y)))
+    for at, point in enumerate(points):
+        shown = ", ".join(
+            f"{line.label} {unit(value)}"
+            for line, each in zip(lines, values, strict=True)
+            if (value := each[at]) is not None
+        )
+        when = point.key.astimezone(UTC).strftime("%H:%M UTC")
+        drawn = Markup('<g class="at"><rect x="{0:.1f}" y="{1}" width="{2:.1f}" height="{3}"/><title>{4}: {5}</title></g>')
+        parts.append(drawn.format(x(point.key) - width / 2, _TOP, width, _BOTTOM - _TOP, when, shown or "no job ended"))
+    keys = Markup(" ").join(
+        Markup('<span class="key key-{}">{}</span>').format(number, line.label) for number, line in enumerate(lines, 1)
+    )
+    latest = ", ".join(
+        f"{line.label} {unit(found[-1])}"
+        for line, each in zip(lines, values, strict=True)
+        if (found := [one for one in each if one is not None])
+    )
+    return Markup(
+        '<figure id="chart-{0}"><figcaption>{1} {2}</figcaption><svg class="chart" viewBox="0 0 {3} {4}" role="img"'
+        ' aria-label="{1} since {5}. Last: {6}">{7}</svg></figure>'
+    ).format(
+        name, title, keys, _WIDTH, _HEIGHT, f"{since.astimezone(UTC):%H:%M UTC}", latest or "none", Markup().join(parts)
+    )
+
+
+def seconds(value: float) -> str:
+    """Write a number of seconds as a duration."""
+    return span(timedelta(seconds=value)) if value >= 1 else f"{value * 1000:.0f} ms"
+
+
+def _path(
+    points: Sequence[Any],
+    values: Sequence[float | None],
+    step: timedelta,
+    x: Callable[[datetime], float],
+    y: Callable[[float], float],
+) -> str:
+    """Return the path of a line. A single point is a short line, so that it is seen."""
+    found, before = [], None
+    for point, value in zip(points, values, strict=True):
+        if value is None:
+            continue
+        place = f"{x(point.key):.1f} {y(value):.1f}"
+        found.append(f"L{place}" if before is not None and point.key - before <= step else f"M{place}h1")
+        before = point.key
+    return "".join(found)
+
+
+def _nice(value: float) -> float:
+    """Return a number at or above a value that four lines divide well."""
+    if value <= 0:
+        return 1.0
+    unit = 10.0 ** floor(log10(value))
+    return float(next((one for one in (1, 2, 4, 8) if one * unit >= value), ceil(value / unit)) * unit)

@@ -1,0 +1,169 @@
+"""The pages of one job type, one queue and the fairness keys: what is recorded of them, who serves them, their acts."""
+
+from __future__ import annotations
+
+import html
+import re
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Engine, event, func, insert, text
+from sqlalchemy.orm import Session
+
+from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, Permission, dashboard
+from sa_jobqueue.operations import get_queue, list_audit, pause_job_types, upsert_job_type, upsert_queue
+from sa_jobqueue.settings import QueueSettings, TypeSettings
+from sa_jobqueue.statements.minutes import COUNTS
+from tests.dashboard.conftest import Client
+from tests.dashboard.pages import buffers, confirmed, forms, words
+from tests.fixtures.jobs import WORKER, Jobs
+
+HISTOGRAM = [0] * 6 + [90, 0, 0, 0, 0, 10] + [0] * 4
+"""Of 100 jobs ninety between 0.25 s and 0.5 s, and ten between 10 s and 30 s."""
+
+
+def remember(engine: Engine, *, ago: int, queue: str = "mail", type_name: str = "send", **figures: int) -> None:
+    """Write a minute as a worker records it."""
+    row: dict[str, Any] = dict.fromkeys(COUNTS, 0) | {"wait": HISTOGRAM, "run": HISTOGRAM} | figures
+    minute = func.date_trunc("minute", func.now()) - timedelta(minutes=ago)
+    with engine.begin() as connection:
+        for of in ({"queue": queue, "type_name": type_name}, {"queue": "", "type_name": ""}):
+            connection.execute(insert(Job.Minute).values({"minute": minute, **of, **row}))
+
+
+def test_a_job_type_shows_its_rates_percentiles_errors_workers_and_settings(
+    client: Client, engine: Engine, session: Session, jobs: Jobs
+) -> None:
+    remember(engine, ago=2, completed=90, failed=10, enqueued=120, due=7, running=3)
+    remember(engine, ago=1, completed=90, failed=10, enqueued=120, due=8, running=4, died=2)
+    upsert_job_type(session, TypeSettings(type_name="send", global_concurrency=5))
+    session.commit()
+    pause_job_types(session, ["send"], by="carol")
+    session.commit()
+    jobs.add_worker(WORKER, queues=["mail"], job_types=["send"])
+    jobs.add_worker("dead:1", queues=["mail"], job_types=["send"], silent_for=60)
+    jobs.add(JobStatus.DEAD, type_name="send", error={"type": "ValueError", "message": "no address"}, fingerprint="f")
+    page = client.page("/queue/job-type?name=send")
+    shown = words(page)
+    for part in ("Due 8", "Running 4 of 5 allowed", "Enqueued 240 2.0/s", "Failed attempts 10%", "20 failed, 2 died"):
+        assert part in shown, part
+    assert re.search(r"Wait 389 ms p95 20 s", shown), shown
+    assert "ValueError: no address" in shown
+    assert "paused" in shown
+    assert page.count(f"/workers?id={WORKER.replace(':', '%3A')}") == 1
+    assert "/workers?id=dead" not in page  # a dead worker serves nothing
+    # Each chart has the values of each minute for the pointer, and marks of what operators did.
+    charts = re.findall('(?s)<svg class="chart".*?</svg>', page)
+    assert len(charts) == 4
+    assert re.search(r"<title>\d\d:\d\d UTC: enqueued 2, completed 1.5, failed 0.1667</title>", charts[0]), charts[0]
+    assert re.search(r'<g class="mark">.*?<title>\d\d:\d\d paused by carol</title>', charts[0])
+    assert "1 worker started" in charts[0]
+    assert "p95 20 s" in charts[2]
+    [what] = forms(page, "resume-job-types")
+    assert "<strong>1</strong> resumed" in confirmed(client, client.post("resume-job-types", what).text)
+
+
+def test_ranges_combine_minutes_and_leave_gaps_where_nothing_was_recorded(client: Client, engine: Engine) -> None:
+    remember(engine, ago=300, completed=60)
+    remember(engine, ago=10, completed=120)
+    remember(engine, ago=9, completed=0)
+    assert "Completed 120 1.0/s" in words(client.page("/queue/job-type?name=send"))
+    page = client.page("/queue/job-type?name=send&range=6h")
+    assert "Completed 180 1.0/s" in words(page)
+    assert re.findall(r'<path class="line line-2" d="(M[^"]*)"', page)[0].count("M") == 2
+    assert client.get("/queue/job-type?name=send&range=9h").status_code == 400
+    assert client.get("/queue/job-type").status_code == 400
+
+
+def test_a_type_with_jobs_and_no_handler_is_red_wherever_types_are_listed(client: Client, engine: Engine) -> None:
+    remember(engine, ago=1, type_name="send_fax", due=15)
+    page = client.page("/queue/job-types")
+    [row] = re.findall(r"(?s)<tr>(?:(?!</tr>).)*name=send_fax.*?</tr>", page)
+    assert '<span class="severity critical">no handler</span>' in row
+    assert ">15<" in row
+    page = client.page("/queue/job-type?name=send_fax")
+    assert "No live worker has a handler for send_fax." in page
+
+
+def test_every_list_leads_to_the_page_of_a_type_and_of_a_queue(client: Client, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER, queues=["mail"], job_types=["send"])
+    jobs.add(JobStatus.DEAD, queue="mail", type_name="send")
+    job_id = jobs.add(JobStatus.RUNNING, queue="mail", type_name="send")
+    for path in ("overview", "jobs", f"job?id={job_id}", "dead-letters", "job-types", "workers", "chains"):
+        assert "/queue/job-type?name=send" in client.page(f"/queue/{path}"), path
+    for path in ("overview", "jobs", f"job?id={job_id}", "queues", "workers", "chains"):
+        assert "/queue/queue?name=mail" in client.page(f"/queue/{path}"), path
+
+
+def test_a_queue_shows_its_limits_in_use_and_its_keys_with_most_due_jobs(
+    client: Client, session: Session, jobs: Jobs
+) -> None:
+    limits = {"global_concurrency": 3, "rate_limit": 4, "rate_period": timedelta(days=1)}
+    upsert_queue(session, QueueSettings(name="imports", weight=2, **limits))  # type: ignore[arg-type]
+    session.commit()
+    jobs.add_many(3, queue="imports", fairness_key="acme")
+    jobs.add_many(7, queue="imports", fairness_key="stark")
+    jobs.add(JobStatus.RUNNING, queue="imports", fairness_key="stark")
+    jobs.add_worker(WORKER, queues=["imports"], job_types=["test"])
+    shown = words(client.page("/queue/queue?name=imports"))
+    assert "Running 1 of 3 allowed" in shown
+    assert "4.0 of 4 left, next start now" in shown
+    assert shown.index("stark imports 7") < shown.index("acme imports 3")
+    shown = words(client.page("/queue/queue?name=imports&fairness_key=acme"))
+    assert "acme imports 3" in shown
+    assert "stark" not in shown
+
+
+def test_a_fairness_key_is_paused_with_one_form_and_limited_with_another(
+    client: Client, session: Session, jobs: Jobs
+) -> None:
+    jobs.add_many(2, queue="imports", fairness_key="stark")
+    page = client.page("/queue/fairness-keys")
+    [what] = forms(page, "pause-queues")
+    assert what == {"name": "imports", "fairness_key": "stark"}
+    assert "<strong>1</strong> paused" in confirmed(client, client.post("pause-queues", what).text)
+    assert get_queue(session, "imports", fairness_key="stark").paused_by == "ann"
+    assert [one.operation for one in list_audit(session)] == ["pause_queues"]
+    [link] = re.findall(r'href="([^"]*)#settings-of"', page)
+    [what] = forms(client.page(html.unescape(link).removeprefix(client.prefix)), "upsert-queue")
+    confirmed(client, client.post("upsert-queue", what, global_concurrency="1").text)
+    session.rollback()
+    assert get_queue(session, "imports", fairness_key="stark").global_concurrency == 1
+    assert "0 of 1" in words(client.page("/queue/fairness-keys"))
+
+
+def test_keys_cannot_be_paused_without_the_permission(engine: Engine, jobs: Jobs) -> None:
+    jobs.add(queue="imports", fairness_key="stark")
+    without = ALL_PERMISSIONS - {Permission.PAUSE_QUEUES, Permission.UPSERT_QUEUE}
+    client = Client(dashboard(engine, operator=engine, authorize=lambda request: Access(user="bob", permissions=without)))
+    page = client.page("/queue/fairness-keys")
+    assert "stark" in page
+    assert forms(page, "pause-queues") == []
+    assert "#settings-of" not in page
+
+
+def test_one_of_fifty_thousand_keys_is_found_by_the_index(client: Client, engine: Engine, jobs: Jobs) -> None:
+    fill = """
+    INSERT INTO job (id, chain_id, type_name, chain_type_name, priority, max_attempts, input_version, queue, fairness_key)
+    SELECT id, id, 'test', 'test', 0, 20, 1, 'imports', 'key' || n FROM
+    (SELECT job_uuid7() AS id, n FROM generate_series(1, 50000) AS n) AS one
+    """
+    with engine.begin() as connection:
+        connection.execute(text(fill))
+    jobs.add_many(4, queue="imports", fairness_key="key33333")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE job"))
+    statements: list[tuple[str, Any]] = []
+    event.listen(engine, "before_cursor_execute", lambda *given: statements.append((given[2], given[3])))
+    page = client.page("/queue/fairness-keys?queue=imports&key=key33333")
+    assert "key33333 imports 5" in words(page)
+    assert "key33334" not in page
+    own = [one for one in statements if "starts_with" in one[0]]
+    assert len(own) == 1
+    by_due = words(client.page("/queue/fairness-keys?queue=imports"))
+    assert by_due.index("key33333") < by_due.index("imports 1")
+    assert "There are more keys" in by_due
+    assert buffers(engine, own) < 2_000
+    by_name = words(client.page("/queue/fairness-keys?queue=imports&order=key"))
+    assert by_name.index("key1 ") < by_name.index("key10 ")
