@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from datetime import timedelta
 from itertools import count
 from typing import Any, Final
@@ -28,9 +28,10 @@ from sa_jobqueue.cli._options import (
 )
 from sa_jobqueue.cli._output import console, print_json, shown
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
-from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds
+from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds, get_thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.findings import described
+from sa_jobqueue.observe.health.thresholds import KINDS, overridden
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.printable import span
 
@@ -82,13 +83,12 @@ def _unknown() -> Iterator[None]:
 def threshold(given: Any) -> tuple[str, Any]:
     """Parse NAME=VALUE of a threshold; durations are in seconds. Raises: click.BadParameter."""
     name, _, value = str(given).partition("=")
-    kinds: dict[str, Any] = {option.name: type(getattr(Thresholds(), option.name)) for option in fields(Thresholds)}
-    if name not in kinds:
-        raise click.BadParameter(f"unknown threshold {name!r}: must be one of {', '.join(kinds)}")
-    if kinds[name] is timedelta:
+    if name not in KINDS:
+        raise click.BadParameter(f"unknown threshold {name!r}: must be one of {', '.join(KINDS)}")
+    if KINDS[name] is timedelta:
         return name, duration(value)
     try:
-        return name, kinds[name](value)
+        return name, KINDS[name](value)
     except ValueError:
         raise click.BadParameter(f"{value!r} is not a number") from None
 
@@ -106,7 +106,7 @@ def threshold(given: Any) -> tuple[str, Any]:
     type=threshold,
     multiple=True,
     metavar="NAME=VALUE",
-    help="Override a threshold of the findings, such as claim_age_warning=30s; may be repeated.",
+    help="Override a stored threshold of the findings, such as claim_age_warning=30s; may be repeated.",
 )
 @click.option("--times", type=int, hidden=True)
 @with_database
@@ -128,11 +128,8 @@ def health(
     """
     if options["window"] <= timedelta(0) or options["timeout"] < timedelta(milliseconds=1):
         raise click.UsageError("--window and --timeout must be greater than 0")
-    try:
-        thresholds = Thresholds(**dict(given))
-    except InvalidOptionError as error:
-        raise click.UsageError(str(error)) from error
     engine = database.engine()
+    thresholds = _overridden(database, dict(given)) if given else None
 
     def read() -> Health:
         return measure(engine, thresholds=thresholds, partial=True, model=database.model, **options)
@@ -150,6 +147,16 @@ def health(
                 live.update(rendered(report), refresh=True)
                 last = report
     raise click.exceptions.Exit(last.severity)
+
+
+def _overridden(database: Database, given: dict[str, Any]) -> Thresholds:
+    """Return the stored thresholds with those of the command line."""
+    with database.session() as session:
+        stored = get_thresholds(session, model=database.model)
+    try:
+        return overridden(stored, given)
+    except InvalidOptionError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _watched(first: Health, read: Any, interval: timedelta, times: int | None) -> Iterator[Health]:
@@ -214,7 +221,7 @@ def _summary(report: Health) -> Table:
         "workers": f"{len(report.workers.live)} live, {len(report.workers.silent)} silent; "
         f"{report.workers.saturation:.0%} of {report.workers.slots} slots used",
         "running": f"{running.running:,}"
-        + (f", the longest {running.longest_type_name} for {span(running.longest_for)}" if running.longest_for else ""),
+        + "".join(f", the longest {one.type_name} for {span(one.running_for)}" for one in running.longest[:1]),
         "dead letters": f"{dead.unresolved:,}{' or more' if dead.is_capped else ''} unresolved" + _ages(dead),
         "blocked by dead chains": f"{dead.waiting:,} jobs",
         "bulk writes": f"{bulk.unfinished:,} unfinished"

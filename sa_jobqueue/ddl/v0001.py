@@ -401,6 +401,14 @@ CREATE TABLE ${q}quarantine (
   CONSTRAINT ${p}pk_quarantine PRIMARY KEY (subject, statement)
 )
 --;
+CREATE TABLE ${q}threshold (
+  name text NOT NULL,
+  queue text DEFAULT '' NOT NULL,
+  value double precision NOT NULL,
+  CONSTRAINT ${p}pk_threshold PRIMARY KEY (name, queue),
+  CONSTRAINT ${p}ck_threshold_value CHECK (value > 0 AND value <= 1e13)
+)
+--;
 CREATE TABLE ${q}job_audit (
   id uuid NOT NULL,
   done_at timestamptz DEFAULT now() NOT NULL,
@@ -944,7 +952,7 @@ _DROP = """\
 DROP VIEW ${q}job_queue, ${q}job_chain, ${q}job_transition
 --;
 DROP TABLE ${q}archive_chain, ${q}archive_run, ${q}job_bulk_reject, ${q}job_bulk_write, ${q}job_bulk_staging,
-  ${q}job_audit, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
+  ${q}job_audit, ${q}threshold, ${q}quarantine, ${q}rate_state, ${q}schedule, ${q}job_type, ${q}queue,
   ${q}worker, ${q}dead_letter, ${q}job_minute, ${q}job_event, ${q}job_step, ${q}job_attempt, ${q}job_blocker, ${q}job
 --;
 DROP FUNCTION ${q}job_send_event(text, jsonb, interval), ${q}job_queue_update(), ${q}job_queue_insert(), ${q}job_uuid7(),

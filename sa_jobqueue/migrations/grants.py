@@ -31,6 +31,7 @@ _TABLES: Final = (
     *_RULES,
     "rate_state",
     "quarantine",
+    "threshold",
     "job_audit",
     *_BULK,
     *("archive_run", "archive_chain"),

@@ -15,6 +15,7 @@ from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
 from sa_jobqueue.models.rate_state import RateStateMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
 from sa_jobqueue.models.step import StepMixin
+from sa_jobqueue.models.threshold import ThresholdMixin
 from sa_jobqueue.models.waits import WaitFor, sequence
 from sa_jobqueue.models.worker import WorkerMixin
 
@@ -41,6 +42,7 @@ __all__ = [
     "RateStateMixin",
     "ScheduleMixin",
     "StepMixin",
+    "ThresholdMixin",
     "WaitFor",
     "WorkerMixin",
     "sequence",

@@ -61,6 +61,7 @@ from sa_jobqueue.models.queue import JobTypeMixin, QueueMixin
 from sa_jobqueue.models.rate_state import RateStateMixin
 from sa_jobqueue.models.schedule import ScheduleMixin
 from sa_jobqueue.models.step import StepMixin
+from sa_jobqueue.models.threshold import ThresholdMixin
 from sa_jobqueue.models.waits import WaitFor, waits
 from sa_jobqueue.models.worker import WorkerMixin
 from sa_jobqueue.policies.fairness import check_fairness_key
@@ -121,6 +122,7 @@ _COMPANIONS: Final[dict[str, tuple[type, str]]] = {
     "RateState": (RateStateMixin, "rate_state"),
     "Quarantine": (QuarantineMixin, "quarantine"),
     "Audit": (AuditMixin, "job_audit"),
+    "Threshold": (ThresholdMixin, "threshold"),
 }
 """The other classes of a queue by their names on `Job`: what each inherits, and its table."""
 
@@ -192,6 +194,7 @@ class JobMixin(Generic[IdT]):
     Schedule: ClassVar[type[ScheduleMixin[Any]]]
     Stage: ClassVar[type[Any]]
     Step: ClassVar[type[StepMixin[Any]]]
+    Threshold: ClassVar[type[ThresholdMixin]]
     Worker: ClassVar[type[WorkerMixin]]
     Write: ClassVar[type[Any]]
 

@@ -209,10 +209,10 @@ def recent_attempts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 @once_a_model
 def running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
-    """Count the running jobs, those without a live worker and those past their timeout, and return the longest running.
+    """Count the running jobs of each queue, those without a live worker and those past their timeout.
 
-    Parameters: `ttl` of a worker's heartbeat. Shape: one row `(running, orphaned, overdue, job_id, type_name, leased_by,
-    started_at)`, the last four of the longest running; null where none runs. Clock: the database's. Locks: none.
+    Parameters: `ttl` of a worker's heartbeat. Shape: `(queue, running, orphaned, overdue, job_id, type_name, leased_by,
+    started_at)`, the last four of the longest running; that of all comes first. Clock: the database's. Locks: none.
     Index: `ix_job_running`, every running job: as many as workers have slots.
     """
     job, worker = table(model), table(model.Worker)
@@ -221,24 +221,33 @@ def running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     )
     held = (
         sa.select(
-            *(job.c[name] for name in ("id", "type_name", "leased_by", "leased_until", "started_at")),
+            *(job.c[name] for name in ("id", "queue", "type_name", "leased_by", "leased_until", "started_at")),
             live.label("is_held"),
         )
         .where(job.c.status == status(JobStatus.RUNNING))
         .cte("held")
     )
-    counted = sa.select(
-        sa.func.count().label("running"),
-        sa.func.count().filter(~held.c.is_held).label("orphaned"),
-        sa.func.count().filter(held.c.leased_until < sa.func.now()).label("overdue"),
-    ).subquery("counted")
-    longest = (
-        sa.select(held.c.id.label("job_id"), held.c.type_name, held.c.leased_by, held.c.started_at)
-        .order_by(held.c.started_at, held.c.id)
-        .limit(_ONE)
-        .subquery("longest")
+
+    def of_longest(name: str) -> sa.ColumnElement[Any]:
+        column = held.c[name]
+        ordered = aggregate_order_by(column, held.c.started_at, held.c.id)
+        return sa.func.array_agg(ordered, type_=ARRAY(column.type))[1]
+
+    started_at, job_id = sa.func.min(held.c.started_at).label("started_at"), of_longest("id").label("job_id")
+    return (
+        sa.select(
+            held.c.queue,
+            sa.func.count().label("running"),
+            sa.func.count().filter(~held.c.is_held).label("orphaned"),
+            sa.func.count().filter(held.c.leased_until < sa.func.now()).label("overdue"),
+            job_id,
+            of_longest("type_name").label("type_name"),
+            of_longest("leased_by").label("leased_by"),
+            started_at,
+        )
+        .group_by(held.c.queue)
+        .order_by(started_at, job_id)
     )
-    return sa.select(counted, longest).select_from(counted.outerjoin(longest, sa.true()))
 
 
 @once_a_model

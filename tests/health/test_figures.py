@@ -104,8 +104,8 @@ def test_measurements_of_queues_equal_plain_counts(jobs: Jobs, engine: Engine) -
     overdue = ask(f"SELECT count(*) FROM job WHERE status = 'running' AND leased_until < {at}")
     longest = ask("SELECT id, started_at FROM job WHERE status = 'running' ORDER BY started_at, id LIMIT 1")
     assert [(report.running.overdue,)] == [tuple(row) for row in overdue]
-    assert report.running.longest_job_id == longest[0][0]
-    assert report.running.longest_for == report.measured_at - longest[0][1]
+    assert report.running.longest[0].job_id == longest[0][0]
+    assert report.running.longest[0].running_for == report.measured_at - longest[0][1]
 
     dead_letters = ask(f"""SELECT count(*), count(*) FILTER (WHERE died_at > {at} - interval '1 hour'),
         count(*) FILTER (WHERE died_at > {at} - interval '1 day'), min(died_at) FROM dead_letter WHERE resolution IS NULL""")

@@ -89,9 +89,9 @@ def test_the_exporter_serves_the_values_of_the_health_report(
     assert 3 <= value(found, "claim_age_seconds", queue="mail") <= report.claim_age.total_seconds()
     assert (value(found, "running_jobs"), value(found, "slots"), value(found, "saturation_ratio")) == (1, 4, 0.25)
     assert value(found, "unresolved_dead_letters") == 1
-    assert value(found, "health_severity", code="dead_letters") == 1
-    assert value(found, "health_severity", code="queue_unserved") == 2
-    assert value(found, "health_severity", code="horizon") == 0
+    assert value(found, "health_severity", code="dead_letters", queue="") == 1
+    assert value(found, "health_severity", code="queue_unserved", queue="") == 2
+    assert value(found, "health_severity", code="horizon", queue="") == 0
     (table,) = (one for one in report.tables if one.name == "job")
     assert value(found, "table_bytes", table="job") == table.bytes
     assert value(found, "horizon_holders", kind="handler") == 0

@@ -172,6 +172,7 @@ def write_rows_of_control(session: Session, model: type[Any]) -> None:
             model.Schedule(name="nightly", type_name="report", cron="0 3 * * *", input={"a": 1}),
             model.RateState(is_type=False, name="mail", tokens=2.5, spent_at=func.now()),
             model.Quarantine(subject="nightly", statement="fire", error="DataError: no time", retry_at=func.now()),
+            model.Threshold(name="long_running", queue="reports", value=3.0),
             model.Audit(id=uuid4(), done_by="ann", operation="pause_queues", arguments={}, matched=1, changed=0, ids=[]),
         ]
     )
@@ -190,7 +191,7 @@ TABLES = {
         "job_queue": 2,
     },
     **dict.fromkeys(("job_bulk_staging", "job_bulk_write", "job_bulk_reject", "archive_run", "archive_chain"), 1),
-    **dict.fromkeys(("queue", "job_type", "schedule", "rate_state", "quarantine", "job_audit"), 1),
+    **dict.fromkeys(("queue", "job_type", "schedule", "rate_state", "quarantine", "threshold", "job_audit"), 1),
 }
 """Tables and a view, and how many rows the functions above write to each."""
 

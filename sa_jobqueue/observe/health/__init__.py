@@ -26,7 +26,7 @@ from sa_jobqueue.observe.health.figures import (
     Workers,
 )
 from sa_jobqueue.observe.health.measuring import health
-from sa_jobqueue.observe.health.thresholds import Thresholds
+from sa_jobqueue.observe.health.thresholds import Thresholds, get_thresholds, set_thresholds
 
 __all__ = [
     "Awaited",
@@ -49,5 +49,7 @@ __all__ = [
     "TableHealth",
     "Thresholds",
     "Workers",
+    "get_thresholds",
     "health",
+    "set_thresholds",
 ]

@@ -247,10 +247,19 @@ class Running:
     """Jobs of dead workers; live workers rescue them."""
     overdue: int = 0
     """Running jobs past their timeout that are not yet rescued."""
-    longest_job_id: Any = None
-    longest_type_name: str | None = None
-    longest_worker_id: str | None = None
-    longest_for: timedelta | None = None
+    longest: Sequence[Longest] = ()
+    """The longest running job of each queue; that of all comes first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Longest:
+    """The longest running job of a queue."""
+
+    queue: str
+    job_id: Any
+    type_name: str
+    worker_id: str
+    running_for: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

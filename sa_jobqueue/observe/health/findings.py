@@ -280,7 +280,8 @@ _FOUND_ELSEWHERE: Final = {"no_worker", "queue_unserved", "queue_paused", "type_
 def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
     late: dict[tuple[str, str], list[tuple[Severity, Waiting]]] = {}
     for one in of.waiting:
-        bad = _grade(one.waiting_for, at.claim_age_warning, at.claim_age_critical)
+        own = at.of(one.queue)
+        bad = _grade(one.waiting_for, own.claim_age_warning, own.claim_age_critical)
         if bad and (one.move or one.cause not in _FOUND_ELSEWHERE):
             late.setdefault(("", one.shared) if one.shared else (one.queue, one.cause + one.type_name), []).append(
                 (bad, one)
@@ -297,7 +298,8 @@ def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
         sentence = oldest.sentence.replace("It has been due for", "The oldest has been due for", 1)
         summary = f"{where}{what}{mostly}. {sentence.removesuffix('.')}."
         seen: dict[str, Any] = {"queue": oldest.queue, "cause": oldest.cause, "due": due, "job_id": oldest.oldest_job_id}
-        seen |= {"type_name": oldest.type_name, "claim_age": oldest.waiting_for, "threshold": at.claim_age_warning}
+        seen |= {"type_name": oldest.type_name, "claim_age": oldest.waiting_for}
+        seen |= {"threshold": at.of(oldest.queue).claim_age_warning}
         seen |= {"limit_of": oldest.limit_of, "fairness_key": oldest.fairness_key, "queues": queues, "shared": oldest.shared}
         bad = max(severity for severity, _ in same)
         yield _found(Code.CLAIM_AGE, bad, summary, f"See sa-jobqueue explain {oldest.oldest_job_id}.", **seen)
@@ -354,12 +356,11 @@ def _running(of: Health, at: Thresholds) -> Iterator[Finding]:
         summary = f"{_many(of.running.overdue, 'running job')} past the timeout."
         advice = "A live worker rescues it. A handler that ignores its timeout keeps its slot: check its thread."
         yield _found(Code.OVERDUE, WARNING, summary, advice, overdue=of.running.overdue)
-    longest = of.running.longest_for
-    if longest is not None and longest >= at.long_running:
-        job = of.running
-        summary = f"{job.longest_type_name} {job.longest_job_id} has been running for {span(longest)}."
-        advice = "Set a timeout for its type, or cancel it: sa-jobqueue jobs cancel ID."
-        seen = {"job_id": job.longest_job_id, "worker_id": job.longest_worker_id, "running_for": longest}
+    long = [one for one in of.running.longest if one.running_for >= at.of(one.queue).long_running]
+    for one in long[:_NAMED]:
+        summary = f"{one.type_name} {one.job_id} of queue {one.queue!r} has been running for {span(one.running_for)}."
+        advice = f"Set a timeout for its type, or cancel it: sa-jobqueue jobs cancel {one.job_id}."
+        seen = {"job_id": one.job_id, "worker_id": one.worker_id, "running_for": one.running_for, "queue": one.queue}
         yield _found(Code.LONG_RUNNING, WARNING, summary, advice, **seen)
 
 

@@ -33,6 +33,7 @@ from sa_jobqueue.observe.health.figures import (
     IndexHealth,
     LateSchedule,
     LockHolder,
+    Longest,
     Paused,
     Quarantined,
     QueueDepth,
@@ -45,7 +46,7 @@ from sa_jobqueue.observe.health.figures import (
     Workers,
 )
 from sa_jobqueue.observe.health.findings import judge
-from sa_jobqueue.observe.health.thresholds import Thresholds
+from sa_jobqueue.observe.health.thresholds import Thresholds, get_thresholds
 from sa_jobqueue.operations import WorkerStatus, get_job, list_job_types, list_queues, list_schedules, list_workers
 from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, holder_of
 from sa_jobqueue.printable import shortened
@@ -94,7 +95,7 @@ _SETTINGS: Final = {
 def health(
     source: Engine | Session,
     *,
-    thresholds: Thresholds = Thresholds(),
+    thresholds: Thresholds | None = None,
     window: timedelta = timedelta(minutes=1),
     heartbeat_timeout: timedelta = timedelta(seconds=15),
     timeout: timedelta = _TIMEOUT,
@@ -104,7 +105,8 @@ def health(
     """Measure the health of a queue: figures, findings, and what holds back the xmin horizon.
 
     `source`: an engine, of which one connection is used and then closed; or a session, whose transaction is used. With an
-    async engine: `await connection.run_sync(lambda sync: health(Session(sync)))`. `window`: the period of the rates.
+    async engine: `await connection.run_sync(lambda sync: health(Session(sync)))`. `thresholds`: by default those that are
+    stored (`set_thresholds`). `window`: the period of the rates.
     `heartbeat_timeout`: that of the workers. `timeout`: of each statement, with an engine. `partial`: with an engine,
     leave out figures whose statement takes longer, and name them in `missing`; findings that depend on them are left out
     as well. After the first, the others have a tenth of the time each.
@@ -176,7 +178,11 @@ def reading(engine: Engine, timeout: timedelta) -> Iterator[Session]:
 
 
 def measured(
-    parts: Parts, thresholds: Thresholds, window: timedelta, heartbeat_timeout: timedelta, model: type[JobMixin[Any]]
+    parts: Parts,
+    thresholds: Thresholds | None,
+    window: timedelta,
+    heartbeat_timeout: timedelta,
+    model: type[JobMixin[Any]],
 ) -> Health:
     """Return a report; what `parts` has left out before is among what is missing of it. Raises: as `health`."""
     server = parts.session.execute(storage.server()).mappings().one()
@@ -185,11 +191,13 @@ def measured(
     def rows(name: str, statement: Executable) -> Sequence[RowMapping]:
         return parts.read(name, lambda session: session.execute(statement).mappings().all(), ())
 
+    if thresholds is None:
+        thresholds = parts.read("thresholds", lambda session: get_thresholds(session, model=model), Thresholds())
     indexes = rows("indexes", storage.indexes(model))
     claim = model.__jobqueue__.name("ix_job_claim")
     estimates = [int(index["tuples"]) for index in indexes if index["name"] == claim and index["tuples"] >= 0]
     queues: Sequence[QueueDepth] = parts.read("queues", lambda session: _queues(session, model, now), [])
-    late = [one for one in queues if not one.fairness_key and one.claim_age >= thresholds.claim_age_warning]
+    late = [one for one in queues if not one.fairness_key and one.claim_age >= thresholds.of(one.queue).claim_age_warning]
     workers: Sequence[WorkerStatus] = parts.read("workers", lambda session: list_workers(session, model=model).items, [])
     figures = Health(
         measured_at=now,
@@ -413,15 +421,21 @@ def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> R
 
 
 def _running(session: Session, model: type[JobMixin[Any]], now: datetime, heartbeat_timeout: timedelta) -> Running:
-    row = session.execute(statements.running(model), {"ttl": heartbeat_timeout}).mappings().one()
+    rows = session.execute(statements.running(model), {"ttl": heartbeat_timeout}).all()
     return Running(
-        running=row["running"],
-        orphaned=row["orphaned"],
-        overdue=row["overdue"],
-        longest_job_id=row["job_id"],
-        longest_type_name=row["type_name"],
-        longest_worker_id=row["leased_by"],
-        longest_for=_since(row["started_at"], now),
+        running=sum(row.running for row in rows),
+        orphaned=sum(row.orphaned for row in rows),
+        overdue=sum(row.overdue for row in rows),
+        longest=[
+            Longest(
+                queue=row.queue,
+                job_id=row.job_id,
+                type_name=row.type_name,
+                worker_id=row.leased_by,
+                running_for=_since(row.started_at, now) or timedelta(0),
+            )
+            for row in rows
+        ],
     )
 
 

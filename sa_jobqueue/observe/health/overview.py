@@ -73,7 +73,7 @@ def _running(row: Row[Any]) -> RunningJob:
 def overviews(
     engine: Engine,
     *,
-    thresholds: Thresholds = Thresholds(),
+    thresholds: Thresholds | None = None,
     window: timedelta = timedelta(minutes=1),
     heartbeat_timeout: timedelta = timedelta(seconds=15),
     timeout: timedelta = timedelta(seconds=10),

@@ -1,17 +1,26 @@
-"""The thresholds of the findings."""
+"""The thresholds of the findings: declared here, and stored for every program that measures the health of a queue."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
+from math import ceil
+from typing import Any, Final
+
+from sqlalchemy.orm import Session
 
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.operations.audit import record
+from sa_jobqueue.statements import thresholds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
     """Thresholds of warnings and critical findings; `docs/guides/monitoring.md` explains each.
 
+    `queues`: those of single queues, which differ in `claim_age_warning`, `claim_age_critical` and `long_running`.
     Raises: InvalidOptionError if a value is not greater than 0, or a warning is above its critical threshold.
     """
 
@@ -51,13 +60,84 @@ class Thresholds:
     outgrown_bytes: int = 200 * 2**30
     """Total size of the queue's tables and indexes."""
 
+    queues: Mapping[str, Thresholds] = field(default_factory=dict)
+
     def __post_init__(self) -> None:
-        for option in fields(self):
-            value = getattr(self, option.name)
-            zero = timedelta(0) if isinstance(value, timedelta) else 0
-            if value <= zero:
-                raise InvalidOptionError(option.name, f"must be greater than 0, got {value!r}")
-            if option.name.endswith("_warning"):
-                critical = option.name.removesuffix("warning") + "critical"
+        for name, kind in KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind if kind is timedelta else int | kind) or isinstance(value, bool):
+                raise InvalidOptionError(name, f"must be a {kind.__name__}, got {value!r}")
+            if not value > kind(0):
+                raise InvalidOptionError(name, f"must be greater than 0, got {value!r}")
+            if name.endswith("_warning"):
+                critical = name.removesuffix("warning") + "critical"
                 if value > getattr(self, critical):
-                    raise InvalidOptionError(option.name, f"must not be greater than {critical}")
+                    raise InvalidOptionError(name, f"must not be greater than {critical}")
+
+    def of(self, queue: str) -> Thresholds:
+        """Return the thresholds of one queue."""
+        return self.queues.get(queue, self)
+
+
+KINDS: Final[Mapping[str, type[Any]]] = {one.name: type(one.default) for one in fields(Thresholds) if one.name != "queues"}
+"""The type of each threshold, by name."""
+OF_QUEUES: Final = ("claim_age_warning", "claim_age_critical", "long_running")
+"""Those that a queue may have."""
+
+
+def get_thresholds(session: Session, *, model: type[JobMixin[Any]] = Job) -> Thresholds:
+    """Return the thresholds that are stored; the others have their defaults."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, queue, value in session.execute(thresholds.every(model)):
+        if name in KINDS:  # a newer version may know more
+            found.setdefault(queue, {})[name] = _read(KINDS[name], value)
+    every = _consistent(Thresholds(), found.pop("", {}))
+    return replace(every, queues={queue: _consistent(every, values) for queue, values in found.items()})
+
+
+def set_thresholds(
+    session: Session, values: Mapping[str, Any], *, queue: str = "", by: str | None = None, model: type[JobMixin[Any]] = Job
+) -> Thresholds:
+    """Store thresholds for all programs that measure the health of the queue, and return what is stored then.
+
+    `values`: by name, as fields of `Thresholds`; None for the default. `queue`: for this queue only, which may have
+    `claim_age_warning`, `claim_age_critical` and `long_running`; empty for all others. `by`: recorded in the audit.
+    Changes: rows of `threshold`. Raises: InvalidOptionError before anything is written.
+    """
+    for name in values:
+        if name not in (known := OF_QUEUES if queue else tuple(KINDS)):
+            raise InvalidOptionError("name", f"must be among {', '.join(known)}, got {name!r}")
+    stored = get_thresholds(session, model=model)
+    default = stored if queue else Thresholds()
+    replace(stored.of(queue), **{name: getattr(default, name) if value is None else value for name, value in values.items()})
+    session.execute(thresholds.drop(model), {"names": list(values), "queue": queue})
+    rows = [
+        {"name": name, "queue": queue, "value": value.total_seconds() if isinstance(value, timedelta) else value}
+        for name, value in values.items()
+        if value is not None
+    ]
+    if rows:
+        session.execute(thresholds.put(model), rows)
+    record(session, "set_thresholds", by=by, ids=sorted(values), queue=queue, values=dict(values), model=model)
+    return get_thresholds(session, model=model)
+
+
+def overridden(stored: Thresholds, values: Mapping[str, Any]) -> Thresholds:
+    """Return stored thresholds with others for all queues, those of single queues as well. Raises: InvalidOptionError."""
+    queues = {queue: _consistent(of, dict(values)) for queue, of in stored.queues.items()}
+    return replace(stored, **values, queues=queues)
+
+
+def _read(kind: type[Any], value: float) -> Any:
+    return timedelta(seconds=value) if kind is timedelta else ceil(value) if kind is int else value
+
+
+def _consistent(of: Thresholds, values: dict[str, Any]) -> Thresholds:
+    """Return thresholds with others values. A critical one that is lower than the warning counts for both."""
+    for name in KINDS:
+        if name.endswith("_warning"):
+            critical = name.removesuffix("warning") + "critical"
+            most = values.get(critical, getattr(of, critical))
+            if values.get(name, getattr(of, name)) > most:
+                values[name] = most
+    return replace(of, **values)

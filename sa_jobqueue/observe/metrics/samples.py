@@ -39,11 +39,15 @@ def of_report(report: Health) -> Iterator[Sample]:
     yield from _bulk_writes(report)
     yield from _storage(report)
     yield from _horizon(report)
-    findings = dict.fromkeys(Code, 0)
+    findings: dict[tuple[str, ...], float] = {(code.value, ""): 0 for code in Code}
     for finding in report.findings:
-        findings[finding.code] = max(findings[finding.code], int(finding.severity))
-    worst = "Highest severity of each finding: 0 ok, 1 warning, 2 critical."
-    yield _labelled("health_severity", worst, "code", {code.value: value for code, value in findings.items()})
+        # Of few queues, however many wait.
+        queues = finding.evidence["queues"] if finding.code is Code.CLAIM_AGE else [""]
+        for queue in queues:
+            key = (finding.code.value, printable(queue))
+            findings[key] = max(findings.get(key, 0), int(finding.severity))
+    worst = "Highest severity of each finding: 0 ok, 1 warning, 2 critical; claim_age by queue."
+    yield Sample("health_severity", worst, findings, labels=("code", "queue"))
 
 
 def _queues(report: Health) -> Iterator[Sample]:

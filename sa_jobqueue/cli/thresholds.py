@@ -1,0 +1,66 @@
+"""`sa-jobqueue thresholds`: the thresholds of the health report that every program uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from sa_jobqueue.cli._options import Database, by_option, json_option, with_database
+from sa_jobqueue.cli._output import print_json, print_table
+from sa_jobqueue.cli.health import threshold
+from sa_jobqueue.observe.health import Thresholds, get_thresholds, set_thresholds
+from sa_jobqueue.observe.health.thresholds import KINDS
+
+
+@click.group()
+def thresholds() -> None:
+    """List and set the thresholds of the health report, for the dashboard, the exporter and `sa-jobqueue health`."""
+
+
+@thresholds.command("list")
+@json_option
+@with_database
+def list_(database: Database, /, *, as_json: bool) -> None:
+    """List the thresholds: those of all queues, and those of single queues that differ."""
+    with database.session() as session:
+        _show(get_thresholds(session, model=database.model), as_json)
+
+
+@thresholds.command("set")
+@click.argument("given", metavar="NAME=VALUE...", nargs=-1, required=True)
+@click.option("--queue", default="", metavar="QUEUE", help="Only for this queue.  [default: all others]")
+@by_option
+@json_option
+@with_database
+def set_(database: Database, /, *, given: tuple[str, ...], queue: str, by: str, as_json: bool) -> None:
+    """Set thresholds. NAME= without a value returns to the default; a queue returns to the value of the others.
+
+    \b
+    Examples:
+      sa-jobqueue thresholds set retry_rate_warning=0.2 long_running=6h
+      sa-jobqueue thresholds set --queue reports claim_age_warning=15m claim_age_critical=2h
+    """
+    values = dict((one[:-1], None) if one.endswith("=") else threshold(one) for one in given)
+    with database.session() as session:
+        stored = set_thresholds(session, values, queue=queue, by=by, model=database.model)
+        session.commit()
+    _show(stored, as_json)
+
+
+def _show(stored: Thresholds, as_json: bool) -> None:
+    rows = list(_rows(stored))
+    if as_json:
+        print_json({"thresholds": [dict(zip(("name", "queue", "value", "default"), row, strict=True)) for row in rows]})
+    else:
+        print_table("thresholds", ["threshold", "queue", "value", "default"], rows)
+
+
+def _rows(stored: Thresholds) -> Iterator[tuple[str, str | None, Any, Any]]:
+    for name in KINDS:
+        yield name, None, getattr(stored, name), getattr(Thresholds(), name)
+    for queue, of in stored.queues.items():
+        for name in KINDS:
+            if getattr(of, name) != getattr(stored, name):
+                yield name, queue, getattr(of, name), getattr(stored, name)
