@@ -101,7 +101,7 @@ def connect(place: Place) -> Connection:
 
 
 def report(watch: Stopwatch, waits: Sequence[float]) -> int:
-    """Note what the claims took, in ms; return how many they were."""
+    """Note the times of the claims, in ms; return their number."""
     watch.figures |= {f"p{percent}_ms": percentile(waits, percent) * 1000 for percent in (50, 99)}
     return len(waits)
 

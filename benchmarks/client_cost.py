@@ -1,4 +1,4 @@
-"""What a claim that finds nothing costs the client, by SQLAlchemy and by psycopg alone, and what a worker's start does."""
+"""The client's cost of a claim that finds nothing, by SQLAlchemy and by psycopg alone, and of a worker's start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Claim = Callable[[], Awaitable[Any]]
 def measure(server: PostgresServer, count: int) -> dict[str, list[float]]:
     """Make so many empty claims of each kind, and start workers; return CPU time of this process.
 
-    Shape: by what was done, microseconds a claim, the median of five rounds, or milliseconds of each worker's start in its
+    Shape: by name, microseconds a claim, the median of five rounds, or milliseconds of each worker's start in its
     order: the first compiles the statements, the others find them.
     """
     with open_place(server) as place:

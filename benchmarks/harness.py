@@ -25,7 +25,7 @@ class CaseFailedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a case is divided by: another case of its scenario."""
+    """The divisor of a case: another case of its scenario."""
 
     case: str
     figure: str | None = None
@@ -62,7 +62,7 @@ class Scenario:
     jobs: int = 10_000
     """Default number of jobs of a case in one round."""
     close: Callable[[], None] = lambda: None
-    """Lets go of what the cases keep from round to round."""
+    """Releases the state that the cases keep from round to round."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class Result:
     ratio: float | None
     """The median of each round's own ratio."""
     series: list[dict[str, float | None]]
-    """What was found at successive moments of the last round."""
+    """Measurements at successive moments of the last round."""
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""

@@ -1,4 +1,4 @@
-"""The document of a run as Markdown: what it ran on, the systems beside each other, ours beside its limits."""
+"""The document of a run as Markdown: its machine, the systems beside each other, ours beside its limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write(document: Mapping[str, Any], pictures: Sequence[str]) -> str:
 
 
 def into_page(page: str, table: str) -> str:
-    """Return a page with the table in the place of what a run before it wrote. Raises: ValueError without that place."""
+    """Return a page with the table in the place of an earlier one. Raises: ValueError without that place."""
     before, start, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not start or not end:

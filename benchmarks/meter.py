@@ -1,4 +1,4 @@
-"""What a case consumed: time, CPU on both sides, round trips, and what the server counted."""
+"""The consumption of a case: time, CPU on both sides, round trips, and counters of the server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CLOCK_TICK: Final = 0.01
 
 @dataclass(slots=True)
 class Counted:
-    """What the server counted during a case."""
+    """Counters of the server during a case."""
 
     commits: int
     wal_bytes: int
@@ -34,7 +34,7 @@ class Counted:
 
 
 class RoundTrips:
-    """Counts what the driver is given: statements, and BEGIN and COMMIT or ROLLBACK of real transactions.
+    """Counts the driver's calls: statements, and BEGIN and COMMIT or ROLLBACK of real transactions.
 
     A batch that the driver pipelines counts as one, for it is awaited once; a prepared statement's first PREPARE is not
     seen. Does not use SQLAlchemy's events: the worker takes another code path if they have listeners.
@@ -82,7 +82,7 @@ class Stopwatch:
         self.figures: dict[str, float] = {}
         """What else the case found: percentiles, buffers."""
         self.series: list[dict[str, float | None]] = []
-        """What was found at successive moments, for a curve."""
+        """Measurements at successive moments, for a curve."""
         self.is_divided = True
         """Whether usage is reported per job; False if the subject of a case is not its jobs."""
         self.used = False
@@ -166,7 +166,7 @@ class Meter:
 
     @contextmanager
     def reading(self, counted: list[Counted]) -> Iterator[None]:
-        """Append what the server counted during the block, once every session of the case has ended."""
+        """Append the server's counters of the block, once every session of the case has ended."""
         self._wait_for_statistics()
         before_tables = self._tables()
         before = self._database()

@@ -1,4 +1,4 @@
-"""`pgbench` running the queue's own SQL: what is left when the client costs next to nothing."""
+"""`pgbench` running the queue's own SQL: the cost with a client that does next to nothing."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def claim() -> str:
 
 
 def complete() -> str:
-    """Return our completion of what the claim before it took."""
+    """Return our completion of the jobs of the claim before it."""
     return f"{sql(completions.complete(Job))};\n"
 
 

@@ -1,4 +1,4 @@
-"""The table of policies: what each guarantees, how that is bounded, and what a run of the benchmark measured it to cost."""
+"""The table of policies: the guarantee of each, its bound, and its measured cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Policy:
     guarantee: str
     bound: str
     case: str
-    """What it is measured by."""
+    """Its scenario."""
     wanted: float
     """Jobs a second with it, against without."""
 

@@ -33,7 +33,7 @@ _PER_JOB: Final[Mapping[str, tuple[str, str]]] = {
 def document(
     results: Sequence[Result], scenarios: Sequence[Scenario], *, server: Mapping[str, Any], jobs: int | None, rounds: int
 ) -> dict[str, Any]:
-    """Return everything a run found, and what it ran on, as JSON."""
+    """Return the results of a run, and its machine, as JSON."""
     return {
         "format": FORMAT,
         "jobs": jobs,
@@ -62,7 +62,7 @@ def dump(found: Mapping[str, Any]) -> str:
 
 
 def show(console: Console, results: Sequence[Result], scenarios: Sequence[Scenario], found: Mapping[str, Any]) -> None:
-    """Print what it ran on and a table a scenario."""
+    """Print the machine and a table for each scenario."""
     versions, machine = found["versions"], found["machine"]
     console.print(
         f"PostgreSQL {versions['postgresql']}, Python {versions['python']}, SQLAlchemy {versions['sqlalchemy']}, "

@@ -20,7 +20,7 @@ JOB_TYPE: Final = "no_op"
 LOWEST_ID: Final = UUID(int=0)
 GRACE: Final = timedelta(seconds=15)
 DECLARED: Final = {"queue": "default", "priority": 0, "max_attempts": 20, "input_version": 1}
-"""What a handler declares: the job table has no defaults of these, and scenarios drop the trigger that fills them in."""
+"""Declarations of a handler: the job table has no defaults of these, and scenarios drop the trigger that fills them in."""
 COLUMNS: Final = ("id", "type_name", "chain_id", "chain_type_name", "input")
 """What COPY is given; the other columns have the defaults that `session.add(Job)` writes out."""
 

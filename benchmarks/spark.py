@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASKS: Final = 2
-"""Tasks at once, and partitions of what is written."""
+"""Tasks at once, and written partitions."""
 JDBC: Final = Path("/usr/share/java/postgresql.jar")
 """PostgreSQL's JDBC driver, where Debian's package `libpostgresql-jdbc-java` puts it; SA_JOBQUEUE_JDBC_JAR names another."""
 

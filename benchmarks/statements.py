@@ -1,4 +1,4 @@
-"""What a server counts of a database's statements, by pg_stat_statements: where it may be asked."""
+"""A server's counts of a database's statements, by pg_stat_statements where it is installed."""
 
 from __future__ import annotations
 

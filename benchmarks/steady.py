@@ -20,7 +20,7 @@ _HORIZON: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What was seen at one moment."""
+    """The state at one moment."""
 
     at: float
     claims: float

@@ -1,4 +1,4 @@
-"""What was aimed at, each a ratio within one run, and whether it was reached."""
+"""Targets, each a ratio within one run, and whether they were reached."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Found:
         return found["figures"].get(name) if found else None
 
     def per_job(self, scenario: str, case: str, name: str) -> float | None:
-        """Return what a job of it used."""
+        """Return the consumption of one of its jobs."""
         found = self.case(scenario, case)
         return found["per_job"][name] if found else None
 
@@ -46,7 +46,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One line: what, how much of it is enough, what was measured, and whether that is enough."""
+    """One line: name, target, measurement, and whether it is reached."""
 
     what: str
     wanted: str

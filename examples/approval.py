@@ -52,7 +52,7 @@ def hand_in(expense_id: int, ctx: AttemptContext) -> Continuation[str]:
 
 
 def decide(engine: Engine, chain_id: UUID, expense_id: int, decision: str) -> None:
-    """What the application does when the button is pressed: its own change and the completion are one commit."""
+    """The button's action: the application's change and the completion are one commit."""
     with Session(engine) as session, session.begin():
         job = lock_chain(session, chain_id, model=Job)  # no other transaction can end or continue the chain now
         if job.type_name != "approve":

@@ -33,7 +33,7 @@ class Prompt(BaseModel):
 jobs = JobQueue()
 failures: list[str] = []
 LIMITS = {"large": 900, "small": 3600}
-"""Tokens a minute: 90 % of what the provider allows, as they are estimated."""
+"""Tokens a minute: 90 % of the provider's limit, as they are estimated."""
 for model, tokens in LIMITS.items():
     window = {"rate_period": MINUTE, "rate_algorithm": RateAlgorithm.SLIDING_WINDOW}
     jobs.queue(f"llm:{model}", rate_limit=tokens, global_concurrency=20, concurrency_per_key=4, **window)
@@ -67,7 +67,7 @@ async def complete(prompt: Prompt, ctx: AttemptContext) -> str:
 
 
 def ask(session: Session, tenant: str, prompt: Prompt) -> None:
-    """Enqueue a call. It costs what the provider will count: four characters a token, and the longest answer."""
+    """Enqueue a call. Its cost is the provider's: four characters a token, and the longest answer."""
     tokens = len(prompt.text) // 4 + prompt.max_tokens
     session.add(complete.job(prompt, queue=f"llm:{prompt.model}", fairness_key=tenant, rate_cost=tokens))
 

@@ -44,7 +44,7 @@ make_session = sessionmaker[Session]()
 
 @jobs.handler("welcome", queue="mail", max_attempts=12, retry=WAITS, timeout=timedelta(minutes=2))
 def welcome(user_id: int, ctx: AttemptContext) -> None:
-    """Send one message. It is rendered now, from what the database holds now, not when it was enqueued."""
+    """Send one message. It is rendered now, from the current rows, not from those at the time of the enqueue."""
     with make_session() as session:  # not the worker's, whose transaction would stay open while the server answers
         user = session.get(User, user_id)
     if user is None:

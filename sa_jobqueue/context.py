@@ -191,7 +191,7 @@ class AttemptContext:
         self.notes: dict[str, Any] = {}
         """JSON that is recorded with the attempt's error if it fails; for instrumentation."""
         self.error: BaseException | None = None
-        """What the attempt failed with; None before that. A signal such as `Snooze` as well."""
+        """The attempt's exception, or signal such as `Snooze`; None before that."""
         self.suspended: BaseException | None = None
         """The signal with which a step ended the attempt; a handler that catches it cannot complete the job."""
         self.reported: tuple[float, float | None, str | None] | None = None

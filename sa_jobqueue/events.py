@@ -175,7 +175,7 @@ class ScheduleBroken:
     schedule: str
     """Name of the schedule."""
     reason: str
-    """What is invalid."""
+    """The fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class SettingsChanged:
 
 @dataclass(frozen=True, slots=True)
 class SchemaAhead:
-    """A worker started on tables one version newer than its own, as during a deployment; it ignores what is new."""
+    """A worker started on tables one version newer than its own, as during a deployment; it ignores new columns."""
 
     worker_id: str
     """Id of the worker."""
@@ -322,7 +322,7 @@ class SelectorFailed:
     selector: str
     """Where it is declared, `module:function`."""
     error: Exception
-    """The exception of the selector, or what is wrong with its result."""
+    """The exception of the selector, or the fault of its result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class ProgressLines(AbstractContextManager["ProgressLines"]):
     def begin(self, step: str, *, total: int = 0, measure: Callable[[], tuple[int, int]] | None = None) -> None:
         """Begin a step, and print its name.
 
-        `total`: how much there is to do, of whatever `update` counts. `measure`: returns what is done and the total; it is
+        `total`: how much there is to do, of whatever `update` counts. `measure`: returns the done part and the total; it is
         called before each further line, on another thread. If it fails, the line has the share it returned last.
         """
         with self._lock:

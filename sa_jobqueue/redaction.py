@@ -1,7 +1,7 @@
 """Redaction of payloads, for the job types named in an environment variable.
 
 It is an environment variable because the process that shows a queue (an operator's shell, a worker's log, a trace
-exporter) is often not the one that declares its types. The database is not changed: only what is shown is redacted.
+exporter) is often not the one that declares its types. The database is not changed: only output is redacted.
 Errors are redacted too, because their messages can quote payloads; their class is kept.
 """
 

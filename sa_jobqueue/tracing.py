@@ -1,6 +1,6 @@
 """Trace context: the OpenTelemetry span in which a job is enqueued, stored in its row as a W3C `traceparent`.
 
-Spans are made in `sa_jobqueue.observe.telemetry`; this module has what the layers below need, and the hook for
+Spans are made in `sa_jobqueue.observe.telemetry`; this module has the parts that the layers below need, and the hook for
 instrumentation of enqueueing.
 """
 

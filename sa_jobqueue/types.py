@@ -153,7 +153,7 @@ class RefusedWrite(StrEnum):
     DECLARE_QUEUE = "declare_queue"
     """Writing the settings of a queue that code declares."""
     RECORD_TYPE = "record_type"
-    """Recording what the handler of a job type declares."""
+    """Recording the declarations of a job type's handler."""
     START = "start"
     """Starting an attempt of a job."""
     CLAIM = "claim"

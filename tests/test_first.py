@@ -1,4 +1,4 @@
-"""What the first page shows: `session.add(Job("mail", payload))` is the job that the handler of "mail" declares."""
+"""The program of the first page: `session.add(Job("mail", payload))` is the job that the handler of "mail" declares."""
 
 from __future__ import annotations
 

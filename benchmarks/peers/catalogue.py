@@ -18,7 +18,7 @@ class Promises:
     rescued: str
     """What becomes of the jobs of a worker that died."""
     kept: str
-    """What is left of a job that is done."""
+    """The remains of a finished job."""
     session: str
     """How a job is enqueued in the application's own transaction."""
     durable: str = "yes"

@@ -29,7 +29,7 @@ class AdapterError(CaseFailedError):
 
 
 class Inbox:
-    """What one process said, or several that answer together; what is not expected yet is kept."""
+    """The messages of one process, or of several that answer together; unexpected ones are kept."""
 
     def __init__(self) -> None:
         self._messages: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
@@ -51,7 +51,7 @@ class Inbox:
 
 
 class Running:
-    """One process of a system: `expect` what it says, `tell` it to go or to stop."""
+    """One process of a system: `expect` its messages, `tell` it to go or to stop."""
 
     def __init__(self, system: System, url: str, *, inbox: Inbox | None = None, **orders: Any) -> None:
         self._name = system.name

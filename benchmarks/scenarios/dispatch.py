@@ -1,4 +1,4 @@
-"""What a second table would cost: a narrow one, in which one process lays out in which order jobs are to start.
+"""The cost of a second table: a narrow one, in which one process lays out in which order jobs are to start.
 
 It has the form that costs least: two columns and one index, rows moved and deleted a hundred at a time, nothing marked in
 the job table, for the process that moves remembers how far it has come. Late commits, retries and its own restart are left

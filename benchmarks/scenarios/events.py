@@ -1,4 +1,4 @@
-"""Jobs that wait for events: from the sender's commit to the handler, and what a million of them cost a claim."""
+"""Jobs that wait for events: from the sender's commit to the handler, and the cost of a claim beside a million of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claim, an enqueue, a listing and a prune cost beside a thousandth, a tenth and all of `--jobs` finished ones."""
+"""The cost of a claim, an enqueue, a listing and a prune beside a thousandth, a tenth and all of `--jobs` finished ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the triggers cost that refuse illegal transitions and stamp the changing transaction.
+"""The cost of the triggers that refuse illegal transitions and stamp the changing transaction.
 
 They are dropped, not disabled: for a trigger that is merely disabled, PostgreSQL still locks each row before its update.
 """

@@ -1,4 +1,4 @@
-"""What a worker costs that has nothing to do."""
+"""The cost of a worker that has nothing to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.statements import counting
 _SETTLING_SECONDS: Final = 5.0
 _SECONDS: Final = 20.0
 _LEFT_OUT: Final = {"pgqueuer, psycopg"}
-"""It sends what it does over asyncpg."""
+"""It sends its statements over asyncpg."""
 
 
 def scenario() -> Scenario:

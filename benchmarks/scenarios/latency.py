@@ -132,7 +132,7 @@ def _steady(*, rate: int = RATE, listen: bool = True) -> _Run:
 
 
 def phases(committed: float, started: float, claims: _Claims) -> dict[str, float]:
-    """Return what a job waited for, in seconds that add up. Pure.
+    """Return the waits of a job, in seconds that add up. Pure.
 
     `busy`: for the end of a claim that was under way; `wake`: for the claim to begin; `claim`: for its answer; `start`:
     for the handler.

@@ -1,4 +1,4 @@
-"""What a worker holds after a million jobs, beside what it held after a tenth of them."""
+"""The memory of a worker after a million jobs, beside that after a tenth of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job costs to enqueue, beside the other systems: one a transaction, and all at once."""
+"""The cost of enqueueing a job, beside the other systems: one a transaction, and all at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What each scheduling policy costs: the same drain of jobs that do nothing, with the policy on and off, in the same rounds.
 
 A policy is measured where it delays nothing, so that delays are not taken for costs: limits are
-higher than what the worker runs, and there are more ordering keys than slots. A limit of as many as there are slots does
+higher than the worker's concurrency, and there are more ordering keys than slots. A limit of as many as there are slots does
 delay: ended jobs count until their completion is committed, so that claims and completions take turns. It has its own case.
 """
 

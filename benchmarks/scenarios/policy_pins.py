@@ -1,4 +1,4 @@
-"""What a job costs under each policy while a transaction elsewhere keeps vacuum from its work, and without one.
+"""The cost of a job under each policy while a transaction elsewhere keeps vacuum from its work, and without one.
 
 A worker with few slots drains few jobs, so that most of their cost is claims. The dead rows behind the transaction come from
 a worker under the same policy: the rows that its counts and probes walk past are among them.
@@ -15,7 +15,7 @@ from benchmarks.place import Place
 from benchmarks.scenarios import pins, policy
 
 _DEAD: Final = 20_000
-"""Drained under the policy first, which is most of what a case takes: with 100,000 a run took longer than anybody waits."""
+"""Drained under the policy first, which is most of the time of a case: with 100,000 a run took longer than anybody waits."""
 _ROUNDS: Final = 3
 _JOBS: Final = 1_000
 _SLOTS: Final = 10

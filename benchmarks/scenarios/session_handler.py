@@ -21,7 +21,7 @@ _MOST: Final = 5_000
 
 
 class Effect(rows.PlainBase):
-    """What the handler writes."""
+    """A row that the handler writes."""
 
     __tablename__ = "effect"
 
@@ -30,7 +30,7 @@ class Effect(rows.PlainBase):
 
 
 class Mark(rows.PlainBase):
-    """What the bare transaction updates where the handler's completes its job."""
+    """The row that the bare transaction updates where the handler's completes its job."""
 
     __tablename__ = "mark"
 

@@ -26,7 +26,7 @@ _MOST: Final = 2_000
 
 
 class Noted(rows.PlainBase):
-    """What is written by hand, as wide as a step."""
+    """A row written by hand, as wide as a step."""
 
     __tablename__ = "noted"
 

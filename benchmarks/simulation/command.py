@@ -19,7 +19,7 @@ _SHARED: Final = {"a fair key each": True, "no keys": False}
 
 
 def predict(*, seed: int, scale: float) -> dict[str, Any]:
-    """Return what is predicted of the mixed workload; `scale`: for how much of its time jobs come."""
+    """Return the predictions for the mixed workload; `scale`: for how much of its time jobs come."""
     workload = _scaled(scale)
     return {
         "seed": seed,
@@ -33,7 +33,7 @@ def predict(*, seed: int, scale: float) -> dict[str, Any]:
 
 
 def run(server: PostgresServer, *, seed: int, scale: float) -> list[dict[str, Any]]:
-    """Return what was measured of the same jobs by real workers."""
+    """Return the measurements of the same jobs by real workers."""
     workload = _scaled(scale)
     with open_place(server) as place:
         return _waits(real.run(place, workload, arrivals(workload, seed)))
@@ -42,7 +42,7 @@ def run(server: PostgresServer, *, seed: int, scale: float) -> list[dict[str, An
 def predict_fleet(
     *, seed: int, workers: int, slots: int, tenants: int, seconds: float, tell: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Return what is predicted where one of many tenants floods the others: with a fair key for each, and without."""
+    """Return the predictions where one of many tenants floods the others: with a fair key for each, and without."""
     found: dict[str, Any] = {"workers": workers, "slots": slots, "tenants": tenants, "seconds": seconds}
     for name, shared in _SHARED.items():
         tell(f"{workers} workers, {tenants} tenants, {name}")

@@ -23,7 +23,7 @@ Steps = Generator[simpy.Event, Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What the queue itself takes, in seconds."""
+    """The time of the queue itself, in seconds."""
 
     claim: float = 0.002
     """From asking for jobs to the start of their handlers."""
@@ -66,7 +66,7 @@ class _Lanes:
         self.jobs[arrival.kind.queue][arrival.kind.priority].append(arrival)
 
     def take(self, plan: Plan) -> list[_Taken]:
-        """Take what a claim of this plan finds."""
+        """Take the jobs that a claim of this plan finds."""
         taken: list[_Taken] = []
         for allocation in plan.allocations:
             of_allocation = len(taken) + allocation.quota

@@ -1,4 +1,4 @@
-"""The data engineer's side: the year's tables become jobs, and what the jobs left behind is counted again without them."""
+"""The data engineer's side: the year's tables become jobs, and their results are counted again without them."""
 
 from dataclasses import dataclass
 from functools import cache

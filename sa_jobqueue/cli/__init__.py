@@ -94,7 +94,7 @@ class LazyGroup(click.Group):
                 formatter.write_dl([(name.ljust(width), line) for name, (_, line) in commands.items()])
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a command. What the terminal's encoding does not have is shown as a question mark."""
+        """Run a command. Characters that the terminal's encoding lacks are shown as a question mark."""
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
                 with suppress(OSError):  # a pipe that is open for reading as well

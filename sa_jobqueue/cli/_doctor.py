@@ -1,4 +1,4 @@
-"""The checks of `sa-jobqueue doctor`: what an installation needs before its first job, each with what to change."""
+"""The checks of `sa-jobqueue doctor`: the needs of an installation before its first job, each with the change to make."""
 
 from __future__ import annotations
 
@@ -274,7 +274,7 @@ def _encoding(values: Mapping[str, str]) -> Check:
 
 
 def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
-    """Compare this machine's clock with the server's, which decides what is due."""
+    """Compare this machine's clock with the server's, which decides when jobs are due."""
     before = now()
     server: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
     after = now()

@@ -201,7 +201,7 @@ class Database:
 
     @contextmanager
     def session(self) -> Iterator[Session]:
-        """Open a session and check the schema version; what is not committed is rolled back.
+        """Open a session and check the schema version; uncommitted changes are rolled back.
 
         Raises: DatabaseUnavailableError, SchemaError and UnsupportedServerError before anything is done.
         """

@@ -179,7 +179,7 @@ def progress_bar(words: str) -> Iterator[Callable[[str, int, int | None], None]]
 
 
 def print_changed(noun: str, names: Sequence[Any], done: str, *, dry_run: bool, as_json: bool) -> None:
-    """Print what was changed, or with `dry_run` what would be."""
+    """Print the changes, made or with `dry_run` planned."""
     done = f"would be {done}" if dry_run else done
     if as_json:
         print_json({done.replace(" ", "_"): names})

@@ -131,7 +131,7 @@ def make_app(
 
 
 def require_extra() -> None:
-    """Import what the dashboard needs. Raises: MissingDashboardExtraError."""
+    """Import the dashboard's modules. Raises: MissingDashboardExtraError."""
     try:
         for name in ("sa_jobqueue.dashboard", "uvicorn"):
             import_module(name)

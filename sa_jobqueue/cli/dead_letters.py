@@ -218,7 +218,7 @@ def _resolve(
     as_json: bool,
     **filters: Any,
 ) -> None:
-    """Resolve the selected dead letters, one page per transaction; print what was changed, and what conflicts."""
+    """Resolve the selected dead letters, one page per transaction; print the changes and the conflicts."""
     where = DeadLetterFilter(**filters)
     if (bool(ids), everything, where != DeadLetterFilter()).count(True) != 1:
         raise click.UsageError("pass ids, filters or --all, and only one of these")

@@ -191,7 +191,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def rendered(report: Health) -> RenderableType:
-    """Return a report for people: what is wrong first."""
+    """Return a report for people, problems first."""
     at = shown(report.measured_at)
     parts: list[RenderableType] = [Text(f"{str(report.severity).upper()}  {at}", style=_STYLES[report.severity])]
     for finding in report.findings:

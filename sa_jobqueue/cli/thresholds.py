@@ -38,7 +38,7 @@ def set_(database: Database, /, *, given: tuple[str, ...], queue: str, by: str, 
     """Set thresholds. NAME= without a value returns to the default; a queue returns to the value of the others.
 
     \b
-    Examples:
+    Example:
       sa-jobqueue thresholds set retry_rate_warning=0.2 long_running=6h
       sa-jobqueue thresholds set --queue reports claim_age_warning=15m claim_age_critical=2h
     """

@@ -45,7 +45,7 @@ async def read_form(request: Request) -> list[tuple[str, str]]:
 def perform(act: Act, context: Context) -> Preview | Outcome:
     """Return the preview of an act, or, if the form is confirmed, run it and return the outcome.
 
-    Raises: HTTPException without the permission; what the operation raises, after a line in the log.
+    Raises: HTTPException without the permission; the operation's errors, after a line in the log.
     """
     if act.permission not in context.access.permissions:
         raise HTTPException(403, f"You do not have the permission {act.permission.value}.")

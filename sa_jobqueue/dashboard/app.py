@@ -88,7 +88,7 @@ def dashboard(
     `engine`: reads, in READ ONLY transactions; use the observer's role. Or a list of `Source`, one for each queue. `jobs`:
     the `JobQueue` or `Job` class.
     `operator`: an engine with the operator's role, for changes; without it the dashboard is read-only.
-    `authorize`: returns what the user of a request may do, see `Access`. Without it, every page only explains how to set
+    `authorize`: returns the `Access` of a request's user. Without it, every page only explains how to set
     it.
     `hosts`: accepted names in the `Host` header, without ports; "*" for any, if a proxy checks them.
     `frame_ancestors`: origins whose pages may show the dashboard in a frame. `title`: shown on every page, such as the name
@@ -191,7 +191,7 @@ class _Pages:
         return PlainTextResponse("ok")
 
     async def _readiness(self, request: Request) -> Response:
-        """Ask every database; the answer names neither them nor what is wrong."""
+        """Ask every database; the answer names neither them nor the error."""
         for source in self._sources.values():
             if not await run_in_threadpool(source.is_ready):
                 return PlainTextResponse("not ready", 503)

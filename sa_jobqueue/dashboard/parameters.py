@@ -150,7 +150,7 @@ class Params:
     def of_form(cls, items: Iterable[tuple[str, Any]]) -> Params:
         """Return the parameters of an act's form.
 
-        The field `what` has what the form is about as one JSON document in ASCII, because a browser changes line ends in
+        The field `what` has the subject of the form as one JSON document in ASCII, because a browser changes line ends in
         the values of a form. Fields that people fill in, and checkboxes, are beside it. Raises: ParameterError.
         """
         given = list(items)

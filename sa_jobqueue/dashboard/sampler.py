@@ -108,7 +108,7 @@ class Sampler(Generic[T]):
             self._measured.set()
 
     def _keep(self, value: T) -> None:
-        """Keep what is needed of a report when the next one has replaced it."""
+        """Keep the figures of a report that are needed after the next one has replaced it."""
 
 
 class HealthSampler(Sampler[Overview]):

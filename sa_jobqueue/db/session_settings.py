@@ -82,7 +82,7 @@ def startup_arguments(own: str, settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def overridden(connection: Any) -> str | None:
-    """Return the statement that undoes what the environment set on a new psycopg connection; None where it set nothing."""
+    """Return the statement that undoes the environment's settings of a new psycopg connection; None where it set nothing."""
     wrong = [
         f"SET {name} = '{SETTINGS[name]}'"
         for reported, name in _BY_ENVIRONMENT.items()

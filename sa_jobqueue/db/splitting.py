@@ -53,7 +53,7 @@ MAX_ERROR: Final = 500
 def is_of_a_row(error: BaseException) -> bool:
     """Return whether a statement failed because of the data of a row: another statement without that row may succeed.
 
-    What the server raised is judged by its SQLSTATE; classes that it does not know, as a trigger may raise, are of a row. So
+    An error of the server is judged by its SQLSTATE; classes that it does not know, as a trigger may raise, are of a row. So
     is a mistake in a function that a trigger runs, such as a column that is not there: it may concern some rows alone. Of
     the errors without an SQLSTATE those are that the driver raised for a value. So is what Python raised while the values
     were made or converted: a default, a column type, an event listener of the application.
@@ -77,8 +77,8 @@ def is_of_a_row(error: BaseException) -> bool:
 def _is_of_the_application(error: BaseException) -> bool:
     """Return whether code of the application raised it that SQLAlchemy called: of a column type, a default, an event.
 
-    It may use a separate connection, such as to read a key that a type encrypts with. Not what an event raised while
-    a connection was opened: no row is the cause.
+    It may use a separate connection, such as to read a key that a type encrypts with. Not an error that an event raised
+    while a connection was opened: no row is the cause.
     """
     is_called = False
     for frame, _ in walk_tb(error.__traceback__):
@@ -131,8 +131,8 @@ async def in_parts(
     """Write all items together; on an error of a row write halves, down to the items that fail alone.
 
     `write`: one statement or one transaction, which changes nothing when it raises.
-    Shape: what each successful `write` returned, in order; the items that failed alone, each with its error.
-    One bad item among n costs about 2 log2(n) more calls. Raises: what is not of a row; the parts written stay written.
+    Shape: what each successful `write` returned, in order; the items that failed alone, each with its error. One bad item
+    among n costs about 2 log2(n) more calls. Raises: errors that are not of a row; the parts written stay written.
     """
     if not items:
         return [], []

@@ -81,7 +81,7 @@ __all__ = [
 class InvalidJobError(JobQueueError, ValueError):
     """A job cannot be enqueued as described; nothing was written.
 
-    `field` is the invalid argument, with the path inside it if there is one; `reason` states what is accepted.
+    `field` is the invalid argument, with the path inside it if there is one; `reason` states the accepted values.
     """
 
     def __init__(self, field: str, reason: str) -> None:
@@ -157,7 +157,7 @@ class InvalidMiddlewareError(JobQueueError, TypeError):
 class InvalidSelectionError(JobQueueError, ValueError):
     """A selector returned an invalid answer; its queue continues in the default order.
 
-    `selector` is where it is declared; `reason` states what is accepted.
+    `selector` is where it is declared; `reason` states the accepted values.
     """
 
     def __init__(self, selector: str, reason: str) -> None:
@@ -570,8 +570,8 @@ class HandlerCommitError(JobQueueError):
 class UncommittedWritesError(JobQueueError):
     """A handler without a session argument left writes in the framework's session that it did not commit.
 
-    The attempt fails, because those writes are rolled back. `place` is where the handler is declared, `name` what the
-    session is called.
+    The attempt fails, because those writes are rolled back. `place` is where the handler is declared, `name` the
+    name of the session.
     """
 
     def __init__(self, place: str, name: str) -> None:

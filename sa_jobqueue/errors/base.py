@@ -23,7 +23,7 @@ def _rebuilt(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
 
 
 class JobQueueError(Portable):
-    """The job queue could not do what was asked.
+    """The job queue could not carry out the call.
 
     `message`: the text of the error; by default the first line of the class's docstring.
     """
@@ -37,7 +37,7 @@ class JobQueueError(Portable):
 class InvalidOptionError(JobQueueError, ValueError):
     """An option has an invalid value; nothing was started.
 
-    `option` is its name, `reason` states what is wrong and what is accepted.
+    `option` is its name, `reason` states the fault and the accepted values.
     """
 
     __module__ = MODULE

@@ -38,7 +38,7 @@ _Ops: TypeAlias = list[ops.MigrateOperation]
 
 
 def compare_queues(context: AutogenContext, upgrade_ops: ops.UpgradeOps) -> PriorityDispatchResult:
-    """Replace what was found about queues' tables by one operation a queue. Changes `upgrade_ops` in place.
+    """Replace the differences of queues' tables by one operation a queue. Changes `upgrade_ops` in place.
 
     Raises: SchemaTooNewError when the database is ahead of this library, SchemaError when a `job` table is not ours,
     UnsupportedServerError without PostgreSQL.
@@ -69,7 +69,7 @@ class _Queue:
         self.version = known_version(connection, layout)
 
     def take_out(self, upgrade_ops: ops.UpgradeOps) -> None:
-        """Leave of this queue's tables what is the application's."""
+        """Leave of this queue's tables only the application's objects."""
         ours = [operation for operation in upgrade_ops.ops if self.is_about(operation)]
         if self.version > 0 and any(isinstance(operation, ops.CreateTableOp) for operation in ours):
             # A queue that is there looks new where Alembic does not look at its schema (include_schemas).

@@ -51,7 +51,7 @@ def with_short_locks(
 ) -> None:
     """Do work that locks tables, in a savepoint; undo it if a lock is not had immediately, pause, and do it again.
 
-    Locks: what the work takes; those of a failed try are released, those held before it are not.
+    Locks: those of the work; those of a failed try are released, those held before it are not.
     Raises: SchemaBusyError when `patience` is over; nothing is changed then. Whatever else the work raises.
     """
     deadline = time.monotonic() + patience.total_seconds()

@@ -39,7 +39,7 @@ def _compare(context: AutogenContext, upgrade_ops: UpgradeOps) -> PriorityDispat
 
 
 class _Plugin(ModuleType):
-    """A module that is also the collection of itself: Alembic before 1.20.1 iterates over what an entry point loads."""
+    """A module that is also the collection of itself: Alembic before 1.20.1 iterates over the loaded entry point."""
 
     def __iter__(self) -> Iterator[ModuleType]:
         yield self

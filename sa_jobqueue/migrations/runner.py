@@ -189,7 +189,7 @@ def prepare(
     Locks: as `migrate` for each column; for an index none that readers or writers wait for, and it waits for transactions
     that were open when it began.
     Raises: SchemaTooNewError, SchemaError as `current_version`; SchemaBusyError; InvalidOptionError if it is not in
-    AUTOCOMMIT. What was created until then stays.
+    AUTOCOMMIT. Objects created until then stay.
     """
     layout = layout or Layout()
     found = known_version(connection, layout)

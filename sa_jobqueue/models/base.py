@@ -1,4 +1,4 @@
-"""What the mapped classes share: column types, server-made defaults and the DDL that `create_all` cannot infer."""
+"""The shared parts of the mapped classes: column types, server-made defaults and the DDL that `create_all` cannot infer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the `job` table has beside its columns: constraints, indexes, storage settings and the stamp of its version."""
+"""The parts of the `job` table beside its columns: constraints, indexes, storage settings and the stamp of its version."""
 
 from __future__ import annotations
 

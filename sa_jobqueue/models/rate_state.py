@@ -1,4 +1,4 @@
-"""`rate_state`: what the rates of queues and job types have let start."""
+"""`rate_state`: the starts counted by the rates of queues and job types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`job_step`: what the steps of a job have returned, so that later attempts do not repeat them."""
+"""`job_step`: the recorded results of a job's steps, so that later attempts do not repeat them."""
 
 from __future__ import annotations
 

@@ -341,7 +341,7 @@ def delete_chains(
 def _try(
     session: Session, model: type[JobMixin[Any]], given: list[JobId], wanted: set[Any], *, cascade: bool, by: str
 ) -> tuple[list[Any], set[Any]]:
-    """Lock chains and delete them, unless by now others are connected with them; return what is gone, and all there are."""
+    """Lock chains and delete them, unless by now others are connected with them; return the deleted ones, and all."""
     roots, jobs = _jobs_of(session, model, wanted, for_update=True)
     _refuse_missing(session, model, given, roots)
     # Again, in a later statement: what was added before the roots were locked is visible now, and nothing can be added

@@ -58,8 +58,8 @@ def enqueue_payloads(
     insert an equal key.
     Raises: InvalidJobError naming the option, with nothing written. Once rows are on their way: InvalidPayloadError and
     PayloadTooLargeError naming the payload by its place from 0 (`payloads[17].order_id`), InvalidJobError naming its key
-    so, ConflictError, and what the iterator or `deduplicate_by` raises; roll back then. Beside calls with scope
-    "waiting" for the same keys it may be what the server ends of a deadlock: roll back and try again.
+    so, ConflictError, and errors of the iterator or `deduplicate_by`; roll back then. Beside calls with scope
+    "waiting" for the same keys the server may end it for a deadlock: roll back and try again.
     """
     model, kind = handler.model, handler.job_type
     for name in _DIFFERENT_OPTIONS:

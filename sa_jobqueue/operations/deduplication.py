@@ -137,7 +137,7 @@ def _check_free(field: str, job: object) -> None:
 
 
 def _check_one(field: str, job: object, given: object) -> None:
-    """Check what is enqueued, and how. Raises: InvalidJobError."""
+    """Check the jobs and their policy. Raises: InvalidJobError."""
     _check_job(field, job)
     if not isinstance(given, Deduplicate):
         raise InvalidJobError(field, f"must be deduplicated by a Deduplicate(...), got {type(given).__name__}")

@@ -36,7 +36,7 @@ def fault_of(job: JobMixin[Any], cause: Exception) -> InvalidJobError | None:
 
 
 def _check(column: Any, value: Any) -> None:
-    """Convert a value as a statement does. Raises: what the type or the driver raises."""
+    """Convert a value as a statement does. Raises: errors of the type or the driver."""
     if value is None or isinstance(value, ClauseElement):
         return
     processor = column.type.dialect_impl(_DIALECT).bind_processor(_DIALECT)

@@ -330,7 +330,7 @@ def _batches(ids: Sequence[JobId]) -> Iterator[list[JobId]]:
 
 
 def _expire(session: Session, ids: Sequence[JobId], model: type[JobMixin[Any]]) -> None:
-    """Expire jobs that have been changed: what the session holds of them is history now."""
+    """Expire jobs that have been changed: the session's copies are out of date."""
     for job_id in ids if session.identity_map.keys() else ():
         known = session.identity_map.get(session.identity_key(model, job_id))
         if known is not None:

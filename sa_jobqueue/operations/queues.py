@@ -44,7 +44,7 @@ from sa_jobqueue.registry.settings import (
 from sa_jobqueue.statements import controls, queues
 
 Differences: TypeAlias = dict[str, dict[str, tuple[Any, Any]]]
-"""By queue and setting: what the row says, and what the code declares."""
+"""By queue and setting: the value in the row, and the declared one."""
 
 
 @dataclass(frozen=True, kw_only=True)

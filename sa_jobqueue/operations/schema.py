@@ -101,7 +101,7 @@ def explained(model: type[JobMixin[Any]]) -> Iterator[None]:
 
 @event.listens_for(Engine, "handle_error")
 def _explain(context: ExceptionContext) -> SchemaError | None:
-    """Replace the driver's error, on any engine; only what was built with a queue's `Table` is looked at."""
+    """Replace the driver's error, on any engine; only statements built with a queue's `Table` are looked at."""
     error, statement = context.sqlalchemy_exception, getattr(context.execution_context, "compiled", None)
     if not isinstance(error, DBAPIError) or statement is None or getattr(context.execution_context, "isddl", False):
         return None

@@ -36,7 +36,7 @@ def queue_connection(session: Session, model: type[Any]) -> Connection:
 
 @contextmanager
 def on_queue(session: Session, model: type[Any]) -> Iterator[None]:
-    """Within, send what the session executes for the queue to the bind of `queue_connection`, also what only reads.
+    """Within, send the session's statements for the queue, reads included, to the bind of `queue_connection`.
 
     A session with `binds`, or with a `get_bind` that sends reads to a replica, would otherwise choose by each statement: the
     queue's other classes are not in `binds`, its functions and locks belong to no class, and a replica is late. What belongs

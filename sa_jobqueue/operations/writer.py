@@ -98,7 +98,7 @@ def _connection(session: Session, job: JobMixin[Any]) -> Connection:
 def writing(session: Session, model: type[JobMixin[Any]], new: Sequence[JobMixin[Any]]) -> Iterator[Connection]:
     """Do the duties around the INSERT of new jobs of one class; gives the connection for it.
 
-    Raises: as `declare`, with nothing written; for what the block raises, see `translated`.
+    Raises: as `declare`, with nothing written; for errors of the block, see `translated`.
     """
     with translated():
         announce(session, new)

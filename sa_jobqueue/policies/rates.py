@@ -1,4 +1,4 @@
-"""Rates: how many jobs may start, and the state that records what was started. Pure: instants are arguments.
+"""Rates: how many jobs may start, and the state that records starts. Pure: instants are arguments.
 
 **Token bucket.** It holds at most `burst` tokens and is refilled with `limit` tokens per `period`. A job takes as many
 tokens as its rate cost. So in any interval at most the burst and the refill are started.

@@ -1,4 +1,4 @@
-"""What an application declares in code: handlers, batches, selectors, middleware, queues and schedules.
+"""The declarations of an application: handlers, batches, selectors, middleware, queues and schedules.
 
 `JobQueue` and `Schedule` are in `sa_jobqueue` too; settings are in `sa_jobqueue.settings`.
 """

@@ -100,7 +100,8 @@ def outcomes_of(returned: Any, count: int) -> list[Any]:
 def outcomes_without(failed: BatchFailed, count: int) -> list[Any]:
     """Return the outcomes of a batch some of which failed.
 
-    Raises: InvalidOutputError for a place that is not there, or what is no exception: nothing is taken for completed then.
+    Raises: InvalidOutputError for a place that is not there, or a value that is no exception: nothing is taken for
+    completed then.
     """
     for place, error in failed.errors.items():
         if not isinstance(place, int) or not 0 <= place < count:

@@ -438,7 +438,7 @@ _WithoutArguments: TypeAlias = (
     | Handler[AttemptContext, OutT, JobT]
 )
 _WithoutPayload: TypeAlias = _WithoutArguments[OutT, JobT] | Handler[Blockers[Any], OutT, JobT] | Handler[Fields, OutT, JobT]
-"""A function that takes nothing, or only what is injected: to a type checker its first parameter is the payload."""
+"""A function that takes nothing, or only injected arguments: to a type checker its first parameter is the payload."""
 
 
 class Value(Protocol):

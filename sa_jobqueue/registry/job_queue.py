@@ -1,4 +1,4 @@
-"""`JobQueue`: what an application declares: handlers, queues, selectors and schedules of one `Job` class."""
+"""`JobQueue`: the declarations of an application: handlers, queues, selectors and schedules of one `Job` class."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Schedulable(Protocol):
 
     @property
     def job_type(self) -> JobType:
-        """What is known of its type."""
+        """The declaration of its type."""
 
 
 class JobQueue(Generic[JobT]):

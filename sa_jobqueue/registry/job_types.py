@@ -42,7 +42,7 @@ Upcaster = Callable[[Any], Any]
 """Takes the JSON of one version of an input and returns that of the next."""
 
 INJECTED: Final = (AsyncSession, Session, AttemptContext, Blockers)
-"""What the worker itself gives to handlers that ask for it."""
+"""Arguments that the worker gives to handlers by annotation."""
 
 
 class Registry:
@@ -58,7 +58,7 @@ class Registry:
         self._surroundings.append(surrounding)
 
     def surroundings(self) -> list[Surrounding]:
-        """Return what is around these types: of this registry and of those that include it, the outermost first."""
+        """Return the surroundings of these types: of this registry and of those that include it, the outermost first."""
         if not self._included_by:
             return self._surroundings
         return [one for registry in reversed(self._with_including()) for one in registry._surroundings]
@@ -116,14 +116,14 @@ class JobType(HandlerOptions):
     takes_input: bool
     session_argument: str | None
     session_class: type[Session] | type[AsyncSession] | None
-    """The class of that argument: what the handler is given is an instance of it."""
+    """The class of that argument, of which the handler receives an instance."""
     context_argument: str | None
     blockers_argument: str | None
     blockers: Codec[Any] | None
     """Of the outputs of a job's blockers, all together; None when the handler does not ask."""
     input: Codec[Any]
     output: Codec[Any]
-    """Of what the handler returns when the chain ends with it."""
+    """Of the handler's result when the chain ends with it."""
     chain_output: Codec[Any]
     """Output type of a chain that begins with this type, as far as the handler's annotation determines it."""
     continues: Codec[Any] | None

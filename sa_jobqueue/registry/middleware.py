@@ -10,7 +10,7 @@ from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.errors import InvalidMiddlewareError
 
 Proceed: TypeAlias = Callable[[], Awaitable[None]]
-"""Runs what is within: the next middleware, or the attempt itself. Raises what that raised."""
+"""Runs the next middleware, or the attempt itself, and raises its exception."""
 
 
 class Middleware(Protocol):

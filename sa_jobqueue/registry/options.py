@@ -156,8 +156,8 @@ def _is_whole(value: object) -> bool:
 def _open_standard_streams() -> None:
     """Open /dev/null in place of closed standard streams.
 
-    Their numbers would go to what is opened next, such as an event loop, and uvloop aborts when it starts a child process
-    then. So this is done as early as it is known that there will be one.
+    Their numbers would go to the next file that is opened, such as an event loop, and uvloop aborts when it starts a child
+    process then. So this is done as early as it is known that there will be one.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:  # standard error
         os.set_inheritable(descriptor, True)

@@ -78,7 +78,7 @@ def status(value: JobStatus) -> ColumnElement[JobStatus]:
 def clamped(value: ColumnElement[Any]) -> ColumnElement[Any]:
     """Return an instant or a period of a row, moved to the nearest that Python can hold; null stays null.
 
-    The tables refuse others. What an earlier version let in must not fail the rows that are read beside it.
+    The tables refuse others. Values that an earlier version let in must not fail the rows that are read beside it.
     """
     low, high = _PERIODS if isinstance(value.type, INTERVAL) else _INSTANTS
     return sa.case((value < low, low), (value > high, high), else_=value)

@@ -32,13 +32,13 @@ def catch_up(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
     Parameters: `queues` and `types` of the worker, without those that are paused, and `paused_keys`, each as
     `QueueKey.text`; `xmax`, `xip` of that snapshot, as text; `most` rows to return of `most_read` to look at, so that a
-    flood in queues that are not served does not displace what is. Lanes with a backlog as `known_queues`,
+    flood in queues that are not served displaces no others. Lanes with a backlog as `known_queues`,
     `known_fairness_keys`, `known_priorities`, `known_types`, `known_at`, `known_id`: what lies after that key in one of
     them is left out, since its scan finds it. Lanes that were read to their end as `ended_queues`,
     `ended_fairness_keys`, `ended_priorities`, `ended_types`; `read_to`, the earliest instant that one of them was read to,
     null without any. The type of a lane is empty for all types in `shared_types`.
     Shape: `now, xmax, xip, is_cut, id, queue, fairness_key, priority, type_name, scheduled_at, changed_xid, wait` a job,
-    `wait` in seconds from now and negative of what is due; for the next job of a lane that ended, which has no row when it
+    `wait` in seconds from now and negative for due jobs; for the next job of a lane that ended, which has no row when it
     has none, `id` is null and `type_name` the lane's. `is_cut` where there was more than either. A single row with a null
     queue for none of either.
     Locks: none. Clock: the database's.
@@ -105,7 +105,7 @@ def full_scan(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Parameters: `served_queues`: of each other queue, only one lane is read; `after_queue`, `after_fairness_key`,
     `after_priority`: where the page before ended; `most` lanes to return.
     Shape: `now, xmax, xip, queue, fairness_key, priority, scheduled_at, wait` a lane, `wait` in seconds from now and
-    negative of what is due, in the order of the index; fewer rows than `most` are the last page; a single row with a null
+    negative for due jobs, in the order of the index; fewer rows than `most` are the last page; a single row with a null
     queue for none. Locks: none. Index: `ix_job_claim`, one probe a lane.
     """
     start = sa.tuple_(

@@ -1,4 +1,4 @@
-"""Blockers: edges from jobs to the chains they wait for, and what the end of a chain means for those who wait.
+"""Blockers: edges from jobs to the chains they wait for, and the effect of a chain's end on jobs that wait.
 
 Passing a chain's end on is called unblocking. A root that has ended and still `has_waiters` is the record that it is
 still to be done; so whatever dies in between, the next to look finds it.

@@ -22,7 +22,8 @@ def of_worker(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
     Parameters: `queues`, `types`, `worker_id`.
     Shape: a row each that has one: `kind` (`queue`, `type` or `worker`), `name`, `fairness_key`, and those of `COLUMNS`,
-    null for what is not set; of the worker `global_concurrency` is the concurrency asked for, null for its own. Unordered.
+    null for a setting that is not set; of the worker `global_concurrency` is the concurrency asked for, null for its own.
+    Unordered.
     Locks: none. Index: the primary keys; all of `queue` and of `worker`, which are small.
     """
     queue, kind, worker = table(model.Queue), table(model.JobType), table(model.Worker)

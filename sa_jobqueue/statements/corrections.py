@@ -58,7 +58,7 @@ def correct_leases(model: type[JobMixin[Any]]) -> sa.Update:
 def correct_transactions(model: type[JobMixin[Any]]) -> sa.Update:
     """Stamp pending jobs that carry a transaction of the future with this one.
 
-    Until then every look for what was written since the last one returns them all, until the counter has passed them.
+    Until then every search for rows written since the last one returns them all, until the counter has passed them.
     Parameters: `limit`. Shape: `(id,)` a job; fewer than `limit`: none are left but those that are held.
     Changes: `changed_xid`. Locks: those rows, until the transaction ends; held ones are skipped.
     Index: `ix_job_changed`, from the end of the snapshot on.
@@ -109,7 +109,7 @@ def _fires_at(schedule: Any) -> ColumnElement[Any]:
 
 
 def _chosen(model: type[JobMixin[Any]], conditions: Callable[[Any], tuple[ColumnElement[bool], ...]]) -> Any:
-    """Return the ids of some jobs as an array, so that what is updated is read by its primary key."""
+    """Return the ids of some jobs as an array, so that rows are updated by their primary key."""
     ahead = table(model).alias("ahead")
     limit = sa.bindparam("limit", type_=sa.Integer)
     chosen = sa.select(ahead.c.id).where(*conditions(ahead)).limit(limit).with_for_update(skip_locked=True, key_share=True)

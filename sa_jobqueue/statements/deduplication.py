@@ -169,7 +169,7 @@ def put(
     or null; with `ended`, where chains that have ended count as well, `window`, how long they do, null for no limit. With
     `held` a job that has not begun is locked against its start until the transaction ends, even if nothing is replaced.
     Shape: the ids of the rows inserted and of those changed or held, not those of jobs left as they are.
-    Changes: a row each; or what is `replaced`, and `changed_xid`. Clock: the database's `now()`.
+    Changes: a row each; or the values in `replaced`, and `changed_xid`. Clock: the database's `now()`.
     Locks: the rows returned. An equal key of a transaction that is under way, and a claim of the job that has it, are
     awaited. Obliges: keys in one order, for that is the order of locks; with `ended`, `lock_keys` before.
     Index: `uq_job_deduplication`; with `ended`, `ix_job_deduplication`.
@@ -220,7 +220,7 @@ def drop_staged() -> str:
 
 
 def put_staged(model: type[JobMixin[Any]], columns: Sequence[str]) -> sa.Insert:
-    """Insert what was copied by `stage`, each unless an open chain has its key; of equal keys the first.
+    """Insert the rows copied by `stage`, each unless an open chain has its key; of equal keys the first.
 
     Shape: no rows returned, as many affected as were made. Changes: a row each.
     Locks: the new rows, in the order of their keys, which is that of `put`. An equal key of a transaction that is under way

@@ -18,7 +18,7 @@ from sa_jobqueue.types import JobStatus
 
 @once_a_model
 def rates(model: type[JobMixin[Any]]) -> sa.Select[Any]:
-    """Return the rates of a queue, of fairness keys of it and of a job type, and what was started under them.
+    """Return the rates of a queue, of fairness keys of it and of a job type, and the starts under them.
 
     Parameters: `queue`, `fairness_keys` of it, empty for its own; `type_name`. Shape: `(what, name, fairness_key, now)`,
     `limits.RATE` and `limits.STATE` a row that has a rate, queues first. Clock: the database's `now()`. Locks: none.

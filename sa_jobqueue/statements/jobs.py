@@ -139,7 +139,7 @@ def lock(
     Shape: `(id, status, chain_id, has_waiters)` of all that exist, each as of the moment it was locked; `has_waiters` is set
     for the root of a chain with waiters.
     Locks: the rows, until the caller's transaction ends; waits for held ones, in the common order of locks: roots by id,
-    then continuations by id. What the view locks when it changes one of them is among them. Index: the primary key.
+    then continuations by id. They include the rows that the view locks. Index: the primary key.
     """
     job, edge = table(model), table(model.Blocker)
     given = sa.any_(sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__))))
@@ -170,7 +170,7 @@ def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> s
 
 @once_a_model
 def cancel(model: type[JobMixin[Any]]) -> sa.Update:
-    """Cancel jobs that have not ended. What the view does, without its function for each row.
+    """Cancel jobs that have not ended. As the view does, without its function for each row.
 
     Parameters: `ids`. Changes: -> cancelled; a trigger ends their chains. Clock: the database's `now()`.
     Obliges: `lock` them first, `interrupt` those that run, at most `BATCH`. Index: the primary key.

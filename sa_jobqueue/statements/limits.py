@@ -4,8 +4,8 @@ A claim under a limit is a transaction: `lock`, `running`, the claim, `spend`. T
 for its length, so two such claims never count the same capacity; nothing is written per job, and the jobs of a lost worker
 count until they are rescued.
 
-Nor is the locked row written to: the starts under a rate limit are stored in `rate_state`, where a read passes no dead
-row versions, however long vacuum is held back. The price: `lock` may return a state older than what the lock's previous
+Nor is the locked row written to: the starts under a rate limit are stored in `rate_state`, where a read passes no dead row
+versions, however long vacuum is held back. The price: `lock` may return a state older than the one that the lock's previous
 holder wrote, for its snapshot was taken before it got the lock, and an unchanged locked row does not reveal that. `spend`
 detects it.
 """
@@ -218,7 +218,7 @@ def spend(model: type[JobMixin[Any]]) -> sa.Update:
 
 @once_a_model
 def spend_first(model: type[JobMixin[Any]]) -> sa.Insert:
-    """Record what was first started under rates for which `lock` returned no state, unless there is one by now.
+    """Record the first starts under rates for which `lock` returned no state, unless there is one by now.
 
     Parameters: `is_types`, `names`, `fairness_keys`, `tokens` and `starts`, as `spend`. Shape: `(name,)` of each that was
     written.

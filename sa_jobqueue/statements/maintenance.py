@@ -31,7 +31,7 @@ def reindex(layout: Layout, index_name: str) -> sa.TextClause:
 
 
 def drop_index(layout: Layout, index_name: str) -> sa.TextClause:
-    """Drop what an ended rebuild left. Locks: as `reindex`. Obliges: no transaction."""
+    """Drop the remains of an ended rebuild. Locks: as `reindex`. Obliges: no transaction."""
     return sa.text(f"DROP INDEX CONCURRENTLY IF EXISTS {_name(layout, index_name)}")
 
 

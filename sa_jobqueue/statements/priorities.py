@@ -17,7 +17,8 @@ def set_priority(model: type[JobMixin[Any]]) -> sa.Update:
     """Give jobs a priority, those that have not begun, or wait for another attempt, and have another one.
 
     Parameters: `ids`, `to`. Shape: `(id,)` of those that were changed.
-    Changes: `priority`, and `changed_xid`, by which a catch-up finds what is now in a lane whose cursor has passed it.
+    Changes: `priority`, and `changed_xid`, by which a catch-up finds the jobs that are now in a lane whose cursor has
+    passed it.
     Locks: those rows, awaited, roots first, each kind in the order of their ids, until the caller's transaction ends.
     Index: the primary key.
     """

@@ -50,7 +50,7 @@ def forget(model: type[JobMixin[Any]]) -> sa.Delete:
 
 @once_a_model
 def page(model: type[JobMixin[Any]]) -> sa.Select[Any]:
-    """Return what is in quarantine, the oldest first. Parameters: `subjects`, or null for all; `limit`.
+    """Return the rows in quarantine, the oldest first. Parameters: `subjects`, or null for all; `limit`.
 
     Shape: `(subject, statement, sqlstate, error, worker_id, failures, first_failed_at, retry_at)`. Locks: none.
     Index: the primary key where there are subjects, otherwise none; the table is small.

@@ -163,8 +163,8 @@ def record_fired(model: type[JobMixin[Any]]) -> sa.Update:
 def move(model: type[JobMixin[Any]]) -> sa.Update:
     """Set when a schedule fires next, for which time it fired and which times it missed; or the error that stops it.
 
-    Parameters: `schedule`, `next_fire_at`, `last_fire_at`, `last_job_id`, `missed_from`, `missed_until` (null keeps what is
-    there, and the first of earlier missed times stays), `error`. Takes many.
+    Parameters: `schedule`, `next_fire_at`, `last_fire_at`, `last_job_id`, `missed_from`, `missed_until` (null keeps the
+    old value, and the first of earlier missed times stays), `error`. Takes many.
     Changes: those columns; not `updated_at`, because the definition is unchanged.
     Locks: its row, which `due` or `lock` has locked. Index: the primary key.
     """

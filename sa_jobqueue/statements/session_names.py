@@ -21,12 +21,12 @@ def session_name(job_id: JobId) -> str:
 
 
 def current_name() -> ColumnElement[Any]:
-    """Return what the session is called now, as a column: the name is gone with the transaction that it was given in."""
+    """Return the session's name, as a column: the name is gone with the transaction that it was given in."""
     return sa.func.current_setting(sa.literal_column("'application_name'"), type_=sa.Text).label("session_name")
 
 
 def read_name() -> sa.Select[Any]:
-    """Return what the session is called now. Shape: one row `(session_name,)`. Locks: none."""
+    """Return the session's name. Shape: one row `(session_name,)`. Locks: none."""
     return sa.select(current_name())
 
 

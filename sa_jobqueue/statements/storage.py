@@ -71,7 +71,7 @@ def tables(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 @once_a_model
 def indexes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
-    """Return what the catalogs and statistics contain about the indexes on a queue's tables.
+    """Return the catalogs' and statistics' values of the indexes on a queue's tables.
 
     Shape: a row per index, by name: `(name, table_name, kind, bytes, tuples, key_bytes, is_valid, options, scans)`:
     `tuples` as of the last vacuum or analyze, -1 before; `key_bytes` the mean size of an entry's key, null as in

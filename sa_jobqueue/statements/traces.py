@@ -20,7 +20,7 @@ def linked(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Read the spans that an attempt comes after: of the last attempt that failed, and of the chains its job waited for.
 
     Parameters: `job_id`. Shape: `kind, traceparent`, at most `MOST`, the failed attempt first, then the chains in the
-    order of the job's blockers; what was not traced is left out.
+    order of the job's blockers; chains that were not traced are left out.
     Changes: nothing. Locks: none. Index: the primary key of `job`, and `pk_job_blocker`.
     """
     job, edge = table(model), table(model.Blocker)

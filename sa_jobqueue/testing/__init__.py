@@ -1,4 +1,4 @@
-"""Tools to test jobs on a real PostgreSQL: run them, assert what was enqueued, and move the clock.
+"""Tools to test jobs on a real PostgreSQL: run them, assert enqueued jobs, and move the clock.
 
 The pytest plugin (`sa_jobqueue.testing.plugin`) provides databases; the other modules need neither it nor pytest.
 """

@@ -1,4 +1,4 @@
-"""`drain`: run what is due in a test, and fail where a handler failed."""
+"""`drain`: run the due jobs in a test, and fail where a handler failed."""
 
 from __future__ import annotations
 

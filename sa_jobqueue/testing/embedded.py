@@ -33,9 +33,9 @@ _ADDRESS = "sa_jobqueue.address"  # in a data directory that is kept
 
 
 class ServerStartError(JobQueueError):
-    """The PostgreSQL server did not start; what was begun has been taken away again.
+    """The PostgreSQL server did not start; its files were removed.
 
-    `log` is the end of what the server and `initdb` wrote.
+    `log` is the end of the output of the server and `initdb`.
     """
 
     def __init__(self, reason: str, log: str = "") -> None:

@@ -214,7 +214,7 @@ class InlineSteps:
     transact = call
 
     def record_again(self, session: Session) -> None:
-        """Record what the rollback of the attempt has undone."""
+        """Record the writes that the rollback of the attempt has undone."""
         for work in self._calls:
             work(session)
 
@@ -231,7 +231,7 @@ class InlineSteps:
         self._transaction = session.begin_nested()
 
     def commit(self, session: Session) -> None:
-        """Keep what was written, and the earlier writes of the attempt, even if the attempt fails."""
+        """Keep these and the earlier writes of the attempt, even if the attempt fails."""
         if self._transaction is not None:
             self._transaction.commit()
         self._transaction = None
@@ -240,7 +240,7 @@ class InlineSteps:
         self._calls.clear()
 
     def close(self, session: Session) -> None:
-        """Roll back what was not kept."""
+        """Roll back writes that were not kept."""
         if self._transaction is not None and self._transaction.is_active:
             self._transaction.rollback()
         self._transaction = None

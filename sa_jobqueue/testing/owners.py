@@ -153,7 +153,7 @@ class OwnedProcess:
         self._process.wait(timeout)
 
     def release(self, *, timeout: float) -> None:
-        """Wait up to `timeout` seconds for the descendants of an ended program, and close what is held for it."""
+        """Wait up to `timeout` seconds for the descendants of an ended program, and close its files."""
         self._dismiss_watchdog()
         descendants = select.poll()
         descendants.register(self._family)

@@ -272,7 +272,7 @@ class Assembly:
         await _within(self._close_providers(), _CLOSING)
 
     async def _leave_nothing(self) -> None:
-        """Write all pending results, and release what an interrupted claim may have claimed."""
+        """Write all pending results, and release jobs that an interrupted claim may have claimed."""
         self._completer.retry_refused()
         await self._completer.drained()
         async with self.engine.connect() as connection:

@@ -11,7 +11,7 @@ import asyncio
 
 
 class EscapedError(Exception):
-    """Carries an exception that is no `Exception`, or that no future takes. Its cause is what is recorded."""
+    """Carries an exception that is no `Exception`, or that no future takes. Its cause is recorded."""
 
 
 def contained(error: BaseException, *, of_thread: bool = False) -> BaseException:

@@ -1,1 +1,1 @@
-"""The archive: what moves, what stays, and what a crash leaves."""
+"""The archive: moved rows, rows that stay, and crashes."""

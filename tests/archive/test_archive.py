@@ -1,4 +1,4 @@
-"""What an archive takes, what it leaves, and its report of both."""
+"""Chains that an archive takes and leaves, and its report of both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sa-jobqueue archive`: what it moves, and what it prints of it."""
+"""`sa-jobqueue archive`: the chains that it moves, and its output."""
 
 from __future__ import annotations
 

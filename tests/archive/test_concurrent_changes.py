@@ -1,4 +1,4 @@
-"""What changes between the writing of a chain and its deletion stays, and what is damaged is noticed."""
+"""Chains that change between their writing and deletion stay, and damaged files are noticed."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_a_reference_created_after_locking_waits_and_fails(engine: Engine, tmp_p
 
 
 def test_a_change_between_locking_and_comparing_waits(engine: Engine, tmp_path: Path) -> None:
-    """The rows are locked before they are compared, continuations too: what is compared is what is deleted."""
+    """The rows are locked before they are compared, continuations too: the compared rows are the deleted ones."""
     fill(engine)
     waited: list[bool] = []
 

@@ -27,7 +27,7 @@ def test_a_stop_callback_registered_after_the_stop_runs_at_once() -> None:
     context = attempt_context()
     context.stop(CancelReason.SHUTDOWN)
     calls: list[str] = []
-    context.on_stop(lambda: calls.append("late"))()  # nothing is left to take back
+    context.on_stop(lambda: calls.append("late"))()  # nothing is left to undo
     assert calls == ["late"]
 
 

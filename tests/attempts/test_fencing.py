@@ -1,4 +1,4 @@
-"""An attempt is owned by one worker: what a worker writes of a job it lost changes nothing."""
+"""An attempt is owned by one worker: writes for a lost job change nothing."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_the_last_lost_attempt_is_a_dead_letter_that_names_the_worker(jobs: Jobs
 async def test_an_earlier_attempt_is_stopped_before_its_own_worker_begins_the_next(
     engine: Engine, jobs: Jobs, start: Start
 ) -> None:
-    """As after a rescue that the worker has not been told of."""
+    """As after a rescue that the worker was not notified of."""
     queue: JobQueue[Any] = JobQueue()
     steps: list[str] = []
     began = asyncio.Event()

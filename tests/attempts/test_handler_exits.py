@@ -40,7 +40,7 @@ WAYS = {
     "cancelled error": "asyncio.exceptions.CancelledError",
     "lost attempt": "sa_jobqueue.errors.LostAttemptError",
 }
-"""What a handler raises, and as what it is recorded."""
+"""Exceptions of a handler, and their records."""
 SELF_CANCELLATION = {"cancels its task": "asyncio.exceptions.CancelledError"}
 
 

@@ -1,4 +1,4 @@
-"""What a handler writes through its session is kept if and only if its job completes, whatever it does with the session."""
+"""Rows that a handler writes through its session are kept if and only if its job completes."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ LEGAL: dict[str, tuple[Callable[[Session, str], None], list[str]]] = {
 
 @pytest.mark.parametrize("use", LEGAL)
 async def test_a_handler_may_roll_back_and_continue(engine: Engine, jobs: Jobs, use: str) -> None:
-    """What it wrote before is gone, by its own word; what it writes afterwards is kept with the completion."""
+    """Its writes before the rollback are gone; those after it are kept with the completion."""
     act, expected = LEGAL[use]
     queue = handlers(act)
     ids = enqueue(engine, *(queue.job(kind, kind) for kind in KINDS))

@@ -1,4 +1,4 @@
-"""Middleware around the attempts of a worker: what it surrounds, what the handler sees of it, and how it may end them."""
+"""Middleware around the attempts of a worker: its order, its effects on the handler, and how it may end them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an error means for a job, and what is kept of it."""
+"""The effect of an error on a job, and its record."""
 
 from __future__ import annotations
 

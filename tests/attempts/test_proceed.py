@@ -19,7 +19,7 @@ ATTEMPT: Any = object()
 
 @pytest.fixture
 def calls() -> list[str]:
-    """Give what was called, in that order."""
+    """Give the names of the calls, in order."""
     return []
 
 

@@ -1,4 +1,4 @@
-"""What can be provided to handlers, and what is refused when it is registered."""
+"""Dependencies of handlers, and those that are refused when they are registered."""
 
 from __future__ import annotations
 

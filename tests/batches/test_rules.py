@@ -1,4 +1,4 @@
-"""Handlers of batches as they are declared: what they take, and what is refused."""
+"""Handlers of batches as they are declared: accepted and refused signatures."""
 
 from __future__ import annotations
 

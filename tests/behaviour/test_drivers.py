@@ -1,4 +1,4 @@
-"""What an application does in its own session, and a worker on its engine, with each driver of PostgreSQL it may have."""
+"""An application's session, and a worker on its engine, with each driver of PostgreSQL it may have."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ EMPTY = {"get_progress", "list_attempts", "dismiss_dead_letters", "fire_schedule
 
 
 def finds(name: str, call: Callable[[Callable[..., Any]], Any], session: Session) -> bool:
-    """Call an operation, and load what is loaded on access; return whether it found something."""
+    """Call an operation, and load attributes that are loaded on access; return whether it found something."""
     found = call(partial(getattr(operations, name), session))
     if name == "get_job":
         found = found.blocked_by[0].chain.status

@@ -1,4 +1,4 @@
-"""What a handler writes through its session commits if and only if its completion commits."""
+"""Rows that a handler writes through its session commit if and only if its completion commits."""
 
 from __future__ import annotations
 

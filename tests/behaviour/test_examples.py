@@ -40,7 +40,7 @@ def shown(script: Path) -> str:
 
 
 def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50, errors: list[str] | None = None) -> str:
-    """Run Python with these arguments, its warnings errors; return what it printed, and add the lines of its errors."""
+    """Run Python with these arguments, its warnings errors; return its output, and add the lines of its errors."""
     done = subprocess.run(
         [*PYTHON, *arguments],
         cwd=cwd,
@@ -56,7 +56,7 @@ def run(*arguments: str, url: str, cwd: Path, timeout_seconds: int = 50, errors:
 
 
 def printed(ended: Ended) -> str:
-    """Return what a program printed that ended well."""
+    """Return the output of a program that succeeded."""
     assert ended.code == 0, ended.stdout + ended.stderr
     # Errors of handlers are logged; these end no program, and would not be noticed.
     for unseen in ("Exception ignored", "never retrieved", "never awaited", "Exception during reset", "Warning"):
@@ -65,7 +65,7 @@ def printed(ended: Ended) -> str:
 
 
 def promised_output(script: Path) -> str:
-    """Return what the last comment of an example says it prints."""
+    """Return the output that the last comment of an example promises."""
     _, _, comment = script.read_text().rpartition("\n# Output:\n")
     return "".join(f"{line.removeprefix('#').removeprefix(' ')}\n" for line in comment.splitlines())
 

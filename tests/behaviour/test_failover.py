@@ -148,7 +148,7 @@ async def test_synchronously_committed_jobs_survive_a_failover(pair: Pair) -> No
             await until(lambda: len(committed) >= before + 20, what="jobs enqueued on the promoted standby")
             stop.set()
             producer.join()
-            assert log.of(ComponentFailed)  # it met the outage, and began again by itself
+            assert log.of(ComponentFailed)  # it met the outage, and restarted
 
             def all_done() -> bool:
                 return bool(pair.run(pair.standby, "SELECT count(*) FROM job WHERE status <> 'completed'") == 0)

@@ -71,7 +71,7 @@ def fuzz(examples: int, *strategies: st.SearchStrategy[Any]) -> Callable[[Callab
 
 
 def same(left: Any, right: Any) -> bool:
-    """Say whether two JSON values are one, numbers by digits: 1 and 1.0 are, true and 1 are not; 1e16 returns an int."""
+    """Return whether two JSON values are one, numbers by digits: 1 and 1.0 are, true and 1 are not; 1e16 returns an int."""
 
     def digits(value: Any) -> Any:
         def number(written: str) -> tuple[str, Decimal]:
@@ -307,7 +307,7 @@ UNREADABLE: Final = {name: text for name, text in {"long": "9" * 5000, "deep": D
 async def test_a_payload_python_cannot_parse_kills_only_its_own_job(
     engine: Engine, unreadable: str, concurrency: int
 ) -> None:
-    """The claim that brings it has committed: were it not read, nor were the jobs beside it, nor what the worker holds."""
+    """The claim that brings it has committed: were it not read, nor were the jobs beside it, nor the worker's state."""
     queue = JobQueue()
 
     @queue.handler("any")

@@ -68,7 +68,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "timeouts": {"statement_timeout": "100ms", "lock_timeout": "100ms", "idle_in_transaction_session_timeout": "30s"},
     "others": {"synchronous_commit": "off", "check_function_bodies": "off", "row_security": "off"},
 }
-"""What the application's own sessions are given, where psycopg could not read what it asks for: see the guide."""
+"""Settings of the application's sessions for values that psycopg could not read: see the guide."""
 READABLE = "-c datestyle=ISO -c intervalstyle=postgres -c array_nulls=on"
 
 

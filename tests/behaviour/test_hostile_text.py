@@ -105,7 +105,7 @@ REFUSED = {
     *("workers drain", "doctor", "health", "chains delete", "schedules run", "dead-letters dismiss"),
     *("enqueue", "events send", "schedules pause"),
 }
-"""What ends in an error, which quotes what it refuses."""
+"""Texts that end in an error, which quotes them."""
 WRITERS = {"click.echo", "click.secho", "print", "Console"}
 MISTAKES = (
     ["jobs", HOSTILE],
@@ -122,7 +122,7 @@ MISTAKES = (
 
 @pytest.fixture
 def ids(engine: Engine) -> dict[str, str]:
-    """Fill a queue with hostile text; return what is named by it."""
+    """Fill a queue with hostile text; return the named objects."""
     found = write_hostile(engine) | {"gone": f"gone{HOSTILE}"}
     with engine.connect() as connection:
         dead_letters: Any = HostileJob.DeadLetter.__table__

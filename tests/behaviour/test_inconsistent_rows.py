@@ -1,4 +1,4 @@
-"""What a documented role may write by hand strands no other job: it is refused with a sentence, or made whole."""
+"""Rows that a documented role may write by hand strand no other job: it is refused with a sentence, or made whole."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_reopening_the_last_job_in_sql_reopens_its_awaited_chain(engine: Engine,
 
 
 async def test_invalid_schedule_and_rate_rows_do_not_delay_others(engine: Engine) -> None:
-    """As many as there are, in one queue table and one schedule table; none of them fails what is read beside it."""
+    """As many as there are, in one queue table and one schedule table; none of them fails the rows beside it."""
     queue = JobQueue()
 
     @queue.handler("test")

@@ -143,7 +143,7 @@ async def test_a_notification_starts_a_job_long_before_the_poll(engine: Engine, 
         await until(lambda: _listeners(engine) == 1 and _is_asleep(engine), what="the worker sleeps")
         enqueue(engine, queue.job("nothing", {}))
         await log.until(JobCompleted)
-        # Cut the listener: it comes back by itself, and so does the speed.
+        # Cut the listener: it reconnects, and so does the speed.
         with engine.begin() as connection:
             connection.execute(
                 text(

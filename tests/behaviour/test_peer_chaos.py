@@ -1,4 +1,4 @@
-"""The chaos run beside other queues: what it counts is there, and what it says of a queue is what became of its jobs."""
+"""The chaos run beside other queues: its counts are the counts of their rows."""
 
 from __future__ import annotations
 

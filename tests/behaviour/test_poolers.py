@@ -1,4 +1,4 @@
-"""Producers and workers through a real PgBouncer in transaction mode: everything works, and says where it listens."""
+"""Producers and workers through a real PgBouncer in transaction mode: everything works, and logs where it listens."""
 
 from __future__ import annotations
 

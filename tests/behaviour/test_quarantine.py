@@ -50,7 +50,7 @@ class World:
     jobs: Jobs
     queue: JobQueue[Any]
     gate: asyncio.Event
-    """What the handler `waits` waits for."""
+    """The event of the handler `waits`."""
 
     def handlers(self) -> None:
         """Declare handlers that end together, so that their ends are written together."""
@@ -79,11 +79,11 @@ class Given:
     """Rows of one kind; the last is refused."""
 
     subjects: Sequence[Any]
-    """What a record in quarantine names."""
+    """The subject of a record in quarantine."""
     done: Callable[[Sequence[Any]], bool]
     """Whether rows have been written, by their subjects."""
     refused: Any = None
-    """What the trigger compares, where that is not the subject."""
+    """The value that the trigger compares, where that is not the subject."""
     find: Callable[[], Any] | None = None
     """Finds the refused subject where it is known later."""
 

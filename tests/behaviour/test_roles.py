@@ -67,7 +67,7 @@ OF_NOBODY = [
     "DROP TABLE {0}",
     "ALTER TABLE {0} OWNER TO CURRENT_USER",
 ]
-"""What none of them may do with any table. Whoever ran one could undo what the queue promises."""
+"""Statements that none of them may run on any table, because they could undo the queue's promises."""
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def acting(engine: Engine, roles: str) -> Iterator[As]:
 
 
 def is_refused(connection: Connection, statement: str) -> bool:
-    """Tell whether the role may not run a statement. One that it may run is undone."""
+    """Return whether the role may not run a statement. One that it may run is undone."""
     attempted = connection.begin_nested()
     try:
         connection.execute(text(statement))

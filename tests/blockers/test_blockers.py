@@ -62,7 +62,7 @@ class Page:
 
 
 class Types:
-    """A queue with a few types: `page` gives one, `merge` counts what it waited for, `tolerant` takes failures as well."""
+    """A queue with a few types: `page` gives one, `merge` counts its blockers, `tolerant` takes failures as well."""
 
     def __init__(self) -> None:
         self.queue = JobQueue()

@@ -1,4 +1,4 @@
-"""Ways of the ORM to write a job with blockers: it is blocked, or refused, and never runs before what it waits for."""
+"""Ways of the ORM to write a job with blockers: it is blocked, or refused, and never runs before its blockers."""
 
 from __future__ import annotations
 

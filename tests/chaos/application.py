@@ -1,4 +1,4 @@
-"""What the workers under test run: handlers that leave evidence, and handlers that are themselves the fault.
+"""The handlers of the workers under test: handlers that leave evidence, and handlers that are themselves the fault.
 
 Run by `sa-jobqueue worker tests.chaos.application:jobs`. Evidence is of two kinds: `effect` rows go through the handler's
 session, and so must exist exactly once a completed job; `span` rows are written past it, on a connection that no fault of
@@ -68,7 +68,7 @@ not end beside it meanwhile."""
 
 SOON: Final = Backoff(base=timedelta(milliseconds=200), cap=timedelta(seconds=2))
 ATTEMPTS: Final = 200
-"""More than any outage here uses up: only what is meant to die does."""
+"""More than any outage here uses up: only jobs that are meant to die do."""
 
 SETTINGS_OF_THE_QUEUE: Final = f"""
 INSERT INTO job_type (type_name, rate_limit, rate_period, rate_burst) VALUES ('limited', 1000, '1 second', 1000);
@@ -82,7 +82,7 @@ _time, _time_ns = time.time, time.time_ns
 
 @dataclass
 class Clock:
-    """The wall clock of a worker's host, in Python: what an NTP daemon or an operator may do to it at any moment."""
+    """The wall clock of a worker's host, in Python: the changes that an NTP daemon or an operator may make at any moment."""
 
     ahead: float = float(os.environ.get("CHAOS_CLOCK_SKEW", "0"))
     """Seconds by which it is wrong."""
@@ -237,7 +237,7 @@ async def steps_clock(payload: dict[str, Any]) -> None:
 
 
 ISOLATED: Final = ("abort", "crash", "exit", "hog", "hang")
-"""What an `isolated` job does to its process, on its first attempt."""
+"""The effects of an `isolated` job on its process, on its first attempt."""
 
 
 @jobs.handler(

@@ -49,7 +49,7 @@ class Injection:
 
 @dataclass(kw_only=True)
 class Stage:
-    """What a fault may use that breaks things from outside, whichever queue runs there."""
+    """The tools of a fault that breaks things from outside, for any queue."""
 
     world: World
     random: Random
@@ -74,7 +74,7 @@ class Stage:
 
 @dataclass(kw_only=True)
 class Scene(Stage):
-    """What a fault may use on this queue."""
+    """The tools of a fault of this queue."""
 
     load: Load
 
@@ -207,7 +207,7 @@ def cut_network(scene: Stage) -> tuple[str, dict[UUID, int]]:
 
 
 def stall_network(scene: Stage) -> tuple[str, dict[UUID, int]]:
-    """Let nothing through for longer than the lease; what was under way arrives afterwards, late."""
+    """Let nothing through for longer than the lease; packets under way arrive late."""
     seconds = round(scene.patience + scene.random.uniform(0.5, 2.0), 1)
     scene.world.proxy.stall()
     time.sleep(seconds)
@@ -266,7 +266,7 @@ def _beyond_lease(scene: Scene, more: float = 1) -> dict[str, float]:
 
 
 def step_clocks(scene: Scene) -> tuple[str, dict[UUID, int]]:
-    """Set workers' wall clocks forth and back by up to a month, while they hold leases and wait for what is due later."""
+    """Set workers' wall clocks forth and back by up to a month, while they hold leases and wait for later jobs."""
     steps = [round(scene.random.uniform(-30, 30) * 86_400) for _ in range(4)]
 
     def make() -> list[Job]:
@@ -298,7 +298,7 @@ def write_bad_row(scene: Scene) -> tuple[str, dict[UUID, int]]:
 
 
 def correct_clock(scene: Scene) -> tuple[str, dict[UUID, int]]:
-    """Leave what a server's clock leaves that was ahead and was set back: instants to come, one of a worker that is dead."""
+    """Leave the rows of a server's clock that was ahead and was set back: instants to come, one of a worker that is dead."""
     slot, ahead = scene.victim(scene.random.randrange(8)), round(scene.random.uniform(1, 48), 1)
     pid = scene.world.fleet.signal(slot, signal.SIGSTOP)
     held = scene.held_by(pid)

@@ -46,7 +46,7 @@ class Timing:
     def shutdown_bound(self) -> float:
         """Seconds within which a worker that was asked to stop has ended, whatever the database does.
 
-        The drain, twice the grace and a second, what is left written or given up within a time to live, the last beat.
+        The drain, twice the grace and a second, the rest written or given up within a time to live, the last heartbeat.
         """
         return self.drain + 2 * self.grace + 2 * self.heartbeat_timeout + 20
 

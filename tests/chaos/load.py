@@ -37,7 +37,7 @@ MIX: Final[tuple[tuple[int, Callable[[Random], Job]], ...]] = (
     (6, lambda _: app.fails_once.job({})),
     (2, lambda _: app.typed.job(app.Shape(1))),
 )
-"""What is enqueued, and how often relative to the rest."""
+"""The jobs that are enqueued, and how often relative to the rest."""
 
 
 class Load:
@@ -86,7 +86,7 @@ class Load:
         return True
 
     def insist(self, make: Callable[[], Iterable[Job]], *, refused: bool = False) -> list[UUID]:
-        """Enqueue what a fault needs, again while the server is away, as `add` does; return the ids."""
+        """Enqueue the jobs of a fault, again while the server is away, as `add` does; return the ids."""
         while True:
             jobs = list(make())
             ids = [job.id for job in jobs]

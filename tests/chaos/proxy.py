@@ -46,11 +46,11 @@ class Proxy:
         self.cut()
 
     def stall(self) -> None:
-        """Forward nothing any more, in either direction. What is sent meanwhile is acknowledged, and kept."""
+        """Forward nothing any more, in either direction. Bytes sent meanwhile are acknowledged, and kept."""
         self._do(self._set(flowing=False))
 
     def resume(self) -> None:
-        """Forward again, first what was kept, and without a delay."""
+        """Forward again, the kept bytes first, without a delay."""
         self._do(self._set(flowing=True))
 
     def delay(self, seconds: float) -> None:
@@ -62,7 +62,7 @@ class Proxy:
         self._do(self._half_open())
 
     def close(self) -> None:
-        """Stop listening, break what is left, end the thread."""
+        """Stop listening, break open connections, end the thread."""
         self._do(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_PATIENCE)

@@ -55,7 +55,7 @@ def document(result: Result) -> dict[str, Any]:
 
 
 def show(console: Console, result: Result) -> None:
-    """Print the table, what was counted, and the verdict."""
+    """Print the table, the counts and the verdict."""
     table = Table(title=f"seed {result.options.seed}, PostgreSQL {result.server}", title_justify="left")
     table.add_column("fault")
     for column in ("injected", "survived", "recovery, median", "worst", "taken back, worst"):

@@ -24,7 +24,7 @@ _END_PATIENCE: Final = 120.0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is run, and for how long."""
+    """The options of a run."""
 
     seed: int
     seconds: float
@@ -55,7 +55,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found."""
+    """The result of a run."""
 
     options: Options
     server: str

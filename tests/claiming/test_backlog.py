@@ -14,7 +14,7 @@ A, B = Lane("q", "", 0), Lane("q", "1", 0)
 
 
 class Known:
-    """A backlog, the cursors of its lanes, and what is planned."""
+    """A backlog, the cursors of its lanes, and the plan."""
 
     def __init__(self) -> None:
         self.cursors = Cursors([], 0)

@@ -26,7 +26,7 @@ SEEN = Snapshot("100", ["97"])
 
 
 class Ran(NamedTuple):
-    """What a claim returned of a job."""
+    """A job as a claim returned it."""
 
     id: int
     queue: str

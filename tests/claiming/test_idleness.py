@@ -105,7 +105,7 @@ async def test_an_idle_worker_is_notified_by_whoever_makes_a_job_due(
 async def test_a_job_committed_while_a_worker_announces_itself_is_found(
     engine: Engine, queue: JobQueue[Any], start: Start, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Whether the producer looked before the announcement, and notified nobody, or after it."""
+    """Whether the producer looked before the announcement, and notified no one, or after it."""
     monkeypatch.setattr(idleness, "_POLLS", 0.0)
     announce = Listener.announce
     late = iter([True])
@@ -186,7 +186,7 @@ async def test_a_session_that_holds_the_lock_costs_notifications_only(
 
 
 class Announced:
-    """A listener that only notes what it is asked."""
+    """A listener that only notes its calls."""
 
     def __init__(self) -> None:
         self.is_announced = False
@@ -226,7 +226,7 @@ async def test_the_polls_after_an_announcement_outlast_a_transaction_that_looks_
     now, made = 0.0, Announced()
     listener: Any = made
     idle = Idleness(listener, lambda: now)
-    assert [idle.poll_in() for _ in range(3)] == [0.005, 0.01, 0.02]  # nobody notifies it yet
+    assert [idle.poll_in() for _ in range(3)] == [0.005, 0.01, 0.02]  # no producer notifies it yet
     await idle.announce()
     polls = []
     while (delay := idle.poll_in()) is not None:

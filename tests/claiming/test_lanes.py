@@ -1,4 +1,4 @@
-"""What a claim reads of many queues, job types and fairness keys, and that nothing is passed over, however late it came."""
+"""A claim reads a bounded part of many lanes, and passes over no job, however late it came."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def _write(connection: Connection, chance: random.Random, count: int) -> None:
 async def test_each_job_starts_once_however_late_it_is_committed(
     seed: int, engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, no_later_full_scan: None
 ) -> None:
-    """By two workers, while transactions commit late. No full scan finds what was missed."""
+    """By two workers, while transactions commit late. There is no full scan to find missed jobs."""
     if seed % 2:
         monkeypatch.setattr(arrivals, "_ARRIVALS", 8)  # each burst is a flood
     chance, queue, ran = random.Random(seed), JobQueue(), Counter[Any]()

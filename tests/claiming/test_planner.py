@@ -1,4 +1,4 @@
-"""What a claim asks for: the bounds that the planner promises, with cursors, backlog and partitions as a worker has them."""
+"""The plan of a claim: the bounds that the planner promises, with cursors, backlog and partitions as a worker has them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Waiting(NamedTuple):
 
 
 class World:
-    """What the queues hold, and one worker that catches up after every claim.
+    """The jobs of the queues, and one worker that catches up after every claim.
 
     `queues`: by name, its limit in this worker. `slots`: those of job types, by name. `weights`: 1 where not named.
     """

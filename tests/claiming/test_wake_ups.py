@@ -27,7 +27,7 @@ from tests.fixtures.workers import EventLog, quick, until, working
 
 NEVER = timedelta(minutes=9)
 SOON = 2.0
-"""Seconds in which a worker that neither polls nor rescues again has done what it was woken for."""
+"""Seconds in which a worker that neither polls nor rescues again has run the job that woke it."""
 HOUR = 3600
 
 End = Callable[[Session, UUID], object]

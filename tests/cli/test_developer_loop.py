@@ -1,4 +1,4 @@
-"""What a developer does all day: enqueue by hand, run a worker from a script, have it restart at each change."""
+"""A developer's day: enqueue by hand, run a worker from a script, have it restart at each change."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def assert_fits_into_alembics_configuration(url: str) -> None:
 
 @pytest.fixture
 def place() -> Iterator[Path]:
-    """Give a directory that other accounts can enter: run by root, the server runs as nobody."""
+    """Give a directory that other accounts can enter: run by root, the server runs as another user."""
     with TemporaryDirectory() as made:
         Path(made).chmod(0o755)
         yield Path(made)

@@ -1,4 +1,4 @@
-"""What the library consists of, as the contracts see it."""
+"""The parts of the library for the contracts."""
 
 from __future__ import annotations
 

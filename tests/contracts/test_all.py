@@ -1,4 +1,4 @@
-"""What a package shows is what its `__all__` lists, sorted."""
+"""A package shows the names in its `__all__`, sorted."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ FIGURES = {
     "single enqueue": set(),
     "deep backlog": {"p50_ms", "p99_ms", "buffers"},
 }
-"""What a scenario reports besides what all do: one of each kind. All of them run every night: docs/releasing.md."""
+"""Reports of scenarios beside the common ones: one of each kind. All of them run every night: docs/releasing.md."""
 
 PATIENCE = 850
 """Seconds that a benchmark may take beside other tests on a busy machine."""

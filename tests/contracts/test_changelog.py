@@ -1,4 +1,4 @@
-"""CHANGELOG.md is what the fragments in changes/ give, and a release dates it and removes them."""
+"""CHANGELOG.md is made from the fragments in changes/, and a release dates it and removes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = ("CHANGELOG.md", "pyproject.toml", "scripts/changelog", "sa_jobqueue/ver
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Give a copy of what the script reads and writes."""
+    """Give a copy of the files of the script."""
     for name in FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -26,7 +26,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def changelog(project: Path, *options: str, status: int = 0) -> str:
-    """Run the script, which must exit with `status`; return the changelog and what the script says."""
+    """Run the script, which must exit with `status`; return the changelog and the script's output."""
     command = [sys.executable, str(project / "scripts/changelog"), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == status, done.stderr

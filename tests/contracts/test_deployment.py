@@ -45,7 +45,7 @@ from tests.telemetry.prometheus import promtool, serving
 DEPLOY = ROOT / "examples" / "deploy"
 APPLICATION = ROOT / "examples" / "fastapi_app"
 RELEASING = timedelta(seconds=25)
-"""What a worker needs after its shutdown timeout at worst: docs/guides/workers-in-production.md."""
+"""The time that a worker needs after its shutdown timeout at worst: docs/guides/workers-in-production.md."""
 PORTS = ("8000", "8080", "9464", "9465")
 """Of the services of compose.yaml that the tests start, by which they are replaced with free ones."""
 _LATER = """

@@ -7,7 +7,7 @@ on an empty one if it has the line `<!-- empty database -->`. Engines that the p
 - one whose first line is `# some/file.py, continued` is added to that file;
 - a sql block is run;
 - a sh block is run after `<!-- run -->`, and otherwise only its `sa-jobqueue` commands are checked;
-- a text block after `<!-- prints -->`, or the line in `<!-- prints: a line -->`, is what the code above it prints last;
+- a text block after `<!-- prints -->`, or the line in `<!-- prints: a line -->`, is the last output of the code above it;
 - `<!-- run first:` up to `-->` holds Python that is not shown to readers;
 - `<!-- not run: why -->` before a block leaves it out.
 """

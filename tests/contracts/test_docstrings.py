@@ -16,7 +16,7 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def public(node: ast.AST, path: str) -> Iterator[tuple[str, Documented]]:
-    """Yield what a module, or a class in it, shows: a nested function is its function's own business."""
+    """Yield the members of a module, or of a class in it: a nested function is its function's own business."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not child.name.startswith("_"):
             overload = any(ast.unparse(decorator) == "overload" for decorator in child.decorator_list)

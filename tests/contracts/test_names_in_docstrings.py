@@ -40,7 +40,7 @@ def documented(node: ast.AST) -> ast.Constant | None:
 
 
 def known() -> Iterator[str]:
-    """Yield what is defined, and what strings name: words of SQL, options, attributes."""
+    """Yield defined names, and names in strings: words of SQL, options, attributes."""
     yield from (*keyword.kwlist, *sys.stdlib_module_names)
     for library in (builtins, asyncio, psycopg, sqlalchemy, orm, orm.Session, orm.Mapper):
         yield from dir(library)

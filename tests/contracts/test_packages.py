@@ -1,4 +1,4 @@
-"""What a release uploads: the same bytes twice, all files and no others, and addresses that agree."""
+"""The files of a release: the same bytes twice, all files and no others, and addresses that agree."""
 
 from __future__ import annotations
 

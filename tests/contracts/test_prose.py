@@ -1,4 +1,4 @@
-"""The check of prose finds what it is there to find."""
+"""The check of prose finds phrases that have a plainer form."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_constructions_are_reported_in_pages_and_docstrings_for_users(
     test.write_text(f'"""{text}"""\n')
     found = [
         (path.name, number)
-        for path, number, line, is_of_docs in script.texts([page, module, test])
-        if script.phrases(line, is_of_docs=is_of_docs)
+        for path, number, line, tables in script.texts([page, module, test])
+        if script.phrases(line, tables)
     ]
     assert found == [("page.md", 1), ("module.py", 3)]  # comments and tests are for developers
 

@@ -1,4 +1,4 @@
-"""The reference states what every parameter and field means, what is returned, and which errors are raised."""
+"""The reference states every parameter, field, result and error."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def parameters(one: Documented) -> Iterator[str]:
 
 
 class Reference:
-    """The docstrings of what is listed, which refer to each other."""
+    """The docstrings of listed names, which refer to each other."""
 
     def __init__(self, documented: list[Documented]) -> None:
         self.texts = {one.path.lower(): docstring(one) for one in documented}
 
     def states(self, text: str, wanted: re.Pattern[str], seen: frozenset[str] = frozenset()) -> bool:
-        """Return whether a docstring, or one that it refers to, has what is wanted."""
+        """Return whether a docstring, or one that it refers to, matches a pattern."""
         if wanted.search(text):
             return True
         for other in {name.lower() for name in OTHER.findall(text)} - seen:
@@ -77,7 +77,7 @@ class Reference:
         return False
 
     def missing(self, one: Documented) -> list[str]:
-        """Return what the docstrings of one function or class leave out."""
+        """Return the names that the docstrings of one function or class leave out."""
         text = self.texts[one.path.lower()]
         found = [name for name in parameters(one) if not self.states(text, re.compile(rf"`\*{{,2}}{name}`"))]
         if isinstance(one, griffe.Function):  # what its class says is not about this method

@@ -1,4 +1,4 @@
-"""Two releases on one schema, as in every deploy: the release before does on the newest tables what it did on its own."""
+"""Two releases on one schema, as in every deploy: the release before works on the newest tables as on its own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _engine(url: str) -> Engine:
 
 
 class OldRelease:
-    """A worker and a producer of the release before: its statements as text, and what it gave them."""
+    """A worker and a producer of the release before: its statements as text, and their parameters."""
 
     def __init__(self, url: str, worker_id: str = "old") -> None:
         self.statements = current()
@@ -259,7 +259,7 @@ def test_this_release_reads_rows_written_by_the_previous_one(old: OldRelease, ur
 
 
 async def test_a_worker_older_than_the_schema_runs_jobs_and_logs_a_warning(url: str) -> None:
-    """What it will meet in the next deploy: tables one version ahead of it."""
+    """The tables of the next deploy: tables one version ahead of it."""
     queue = JobQueue()
 
     @queue.handler("test")

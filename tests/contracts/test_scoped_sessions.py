@@ -24,7 +24,7 @@ every_operation = pytest.mark.parametrize("name", variants(calls({}), default=SO
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """Return what a call returns, as far as two calls are comparable, or the class of our error that it raises."""
+    """Return the result of a call, as far as two calls are comparable, or the class of our error that it raises."""
     try:
         return type(call())
     except JobQueueError as error:

@@ -1,4 +1,4 @@
-"""What is public is written down, and a change that breaks it is found."""
+"""The public API is written down, and a change that breaks it is found."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CHANGES = (
 
 
 def api(checkout: Path, status: int) -> str:
-    """Run the script in a checkout; it must exit with `status`. Return what it prints."""
+    """Run the script in a checkout; it must exit with `status`. Return its output."""
     command = [sys.executable, "scripts/api"]
     done = subprocess.run(command, cwd=checkout, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == status, done.stdout + done.stderr

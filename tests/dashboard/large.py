@@ -1,7 +1,7 @@
-"""A queue of many jobs, for measuring what a page reads: python -m tests.dashboard.large JOBS fills SA_JOBQUEUE_URL.
+"""A queue of many jobs, for measuring the reads of a page: python -m tests.dashboard.large JOBS fills SA_JOBQUEUE_URL.
 
-Of ten million: 9.9 million ended, 90,000 pending in 15 queues, 10,000 dead with their letters, a chain of 5,000 jobs, 1,000
-fairness keys. A smaller one has the same shares.
+Of ten million: 9.9 million ended, 90,000 pending in 15 queues, 10,000 dead with their dead letters, a chain of 5,000 jobs,
+1,000 fairness keys. A smaller one has the same shares.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a page says, what its forms do, and what reading it costs."""
+"""The text of a page, its forms, and the cost of reading it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def confirmed(client: Client, preview: str) -> str:
 
 
 def forms(page: str, act: str) -> list[dict[str, str]]:
-    """Return what the forms of an act on a page are about."""
+    """Return the subjects of the forms of an act on a page."""
     found = re.findall(rf'(?s)action="[^"]*/acts/{act}".*?name="what" value="([^"]*)"', page)
     return [json.loads(html.unescape(one)) for one in found]
 

@@ -1,4 +1,4 @@
-"""What each act does, what it says beforehand, who is recorded, and what two operators see of each other."""
+"""The effect, the preview and the record of each act, and two operators at the same time."""
 
 from __future__ import annotations
 

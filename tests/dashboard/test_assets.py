@@ -1,4 +1,4 @@
-"""The files that the dashboard serves: as pinned, small, under names with their hashes, and nothing from another host."""
+"""The files that the dashboard serves: small, of fixed versions, under names with hashes, and none from another host."""
 
 from __future__ import annotations
 

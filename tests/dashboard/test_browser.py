@@ -83,7 +83,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Opened:
-    """A page in the browser, with what it logged and which hosts it asked."""
+    """A page in the browser, with its log and the hosts that it asked."""
 
     def __init__(self, browser: Browser, **context: Any) -> None:
         self.logged: list[str] = []

@@ -1,4 +1,4 @@
-"""`sa-jobqueue dashboard`: one command, a link that works once, and refusals that say what to do."""
+"""`sa-jobqueue dashboard`: one command, a link that works once, and refusals with advice."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ pytestmark = own_database
 
 JOBS = int(os.environ.get("SA_JOBQUEUE_DASHBOARD_JOBS", "20000"))
 BUFFERS = 12_000
-"""Of a page: 10,000 entries of an index at 0.8 buffers each, and what is looked up for its rows."""
+"""Of a page: 10,000 entries of an index at 0.8 buffers each, and the reads for its rows."""
 COMPRESSED = 20_000
 """Bytes of a page as a proxy sends it."""
 

@@ -1,4 +1,4 @@
-"""Each figure is what it claims to be: a count that stopped is "at least", and what was not measured is never 0."""
+"""Each figure is exact: a count that stopped is "at least", and a figure that was not measured is never 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of one job type, one queue and the fairness keys: what is recorded of them, who serves them, their acts."""
+"""The pages of one job type, one queue and the fairness keys: their records, who serves them, their acts."""
 
 from __future__ import annotations
 

@@ -173,7 +173,7 @@ def test_shares_are_measured_once_for_all_viewers_and_their_failure_leaves_limit
 
 
 def test_showing_a_cached_report_reads_little_and_no_viewer_costs_nothing(engine: Engine, jobs: Jobs) -> None:
-    """A page's own statements read at most 5,000 buffers, and nothing is read that nobody looks at."""
+    """A page's own statements read at most 5,000 buffers, and nothing is read without a viewer."""
     jobs.add()
     source, clock = Source(name="queue", engine=engine), Clock()
     source.sampler.__init__(source.sampler._read, clock=clock)  # type: ignore[misc]
@@ -193,7 +193,7 @@ def test_showing_a_cached_report_reads_little_and_no_viewer_costs_nothing(engine
 
 
 def test_statement_timeouts_leave_each_page_usable(engine: Engine, jobs: Jobs) -> None:
-    """Nobody can read the jobs: each page answers soon, says why, and leads to the others."""
+    """No role can read the jobs: each page answers soon, says why, and leads to the others."""
     job_id = jobs.add()
     source = Source(name="queue", engine=engine, timeout=timedelta(milliseconds=100))
     client = Client(dashboard([source], authorize=everyone))

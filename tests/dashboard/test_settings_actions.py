@@ -81,7 +81,7 @@ def test_the_settings_of_a_queue_can_be_edited_in_a_form(client: Client, session
     )
     assert one == expected
     assert one.retention.completed == timedelta(days=30)
-    # A form that nobody changed changes nothing.
+    # An unchanged form changes nothing.
     page = client.page("/queue/queue?name=mail")
     [what] = forms(page, "upsert-queue")
     assert "<strong>0</strong> rows would change" in client.post("upsert-queue", what, **fields(page, "upsert-queue")).text

@@ -1,4 +1,4 @@
-"""What a deduplication may say."""
+"""The values of a deduplication policy."""
 
 from __future__ import annotations
 

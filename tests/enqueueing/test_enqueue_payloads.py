@@ -70,7 +70,7 @@ def keep(document: Any) -> None: ...
 
 
 def rows(session: Session, model: type[JobMixin[Any]]) -> list[dict[str, Any]]:
-    """Return what was stored, without what differs by row or time."""
+    """Return the stored rows, without columns that differ by row or time."""
     left_out = {"id", "chain_id", "created_at", "scheduled_at", "changed_xid"}
     found = session.execute(select(model.__table__).order_by(func.length(cast(model.id, Text)), "id")).mappings()
     return [{name: value for name, value in row.items() if name not in left_out} for row in found]

@@ -4,7 +4,7 @@ A race in a test with two connections shows one order, the one its author though
 into steps and runs them all: depth first over the question "whose step is next", each schedule from its start on fresh
 rows, as no state of a database can be set back. That is stateless search, as in VeriSoft (Godefroid, Model Checking for
 Programming Languages using VeriSoft, POPL 1997) and CHESS (Musuvathi et al., Finding and Reproducing Heisenbugs in
-Concurrent Programs, OSDI 2008); here PostgreSQL's locks say what is enabled.
+Concurrent Programs, OSDI 2008); here PostgreSQL's locks decide which steps are enabled.
 
 **An operation** is a generator function of a session, on a connection of its own at READ COMMITTED, and of the context
 that the scenario's setup returned. Each `yield` ends a step and may name it; a step is what happens at once as far as
@@ -17,10 +17,10 @@ do for it cannot be seen waiting. It must not sleep, wait for another operation 
 `lock_timeout`. For a worker's statements, `tests.explorer.workers.SessionHands` are `Hands` on an operation's session.
 
 **A scenario** has a setup, the operations, and a check. The setup gets a session whose transaction is committed for it,
-makes fresh rows and returns what the operations need of them. Rows of earlier schedules stay, so give operations that
-look for work (a claim, a sweep) a queue of their own in each schedule, or let the setup delete what is there. The check
+makes fresh rows and returns those that the operations need. Rows of earlier schedules stay, so give operations that
+look for work (a claim, a rescue) a queue of their own in each schedule, or let the setup delete older rows. The check
 gets a connection, the context and the outcomes by name, asserts what must be true of those rows, and may return a word
-for how it ended: the report counts these, so that a test can prove that what it is about was met.
+for how it ended: the report counts these, so that a test can prove that its case was met.
 
 ```python
 from tests.explorer import Explorer, Operation, Outcomes, Scenario, Steps
@@ -29,7 +29,7 @@ def cancel(session: Session, job_id: UUID) -> Steps:
     cancel_jobs(session, [job_id])
     yield "cancel"                          # a name for the step that ends here
     session.execute(...)                    # a second step; then the commit, a third
-    return "what the outcome shows as its value"
+    return "the value of the outcome"
 
 def setup(session: Session) -> UUID:        # the context is any value, or an object of yours
     job = Job(type_name="test", input=None)
@@ -61,13 +61,13 @@ def test_cancel_races_with_complete(explorer: Explorer) -> None:          # the 
 jobs, and `prove`, which asserts after each schedule what must always hold, then passes on every end and runs out whatever
 can run.
 
-**Waiting** is seen, not slept on: a step has ended, or PostgreSQL says that its backend waits for another operation's
-(`pg_blocking_pids`). A step that waits is passed over until whoever holds it up has let it go, and ends then, before
-the next choice. Where operations wait for each other, PostgreSQL ends one of them; that fails the schedule unless the
-scenario has `allow_deadlock`. Which one it ends is a matter of time, as is which of two waiters that are woken at once
+**Waiting** is seen, not slept on: a step has ended, or PostgreSQL shows that its backend waits for another operation's
+(`pg_blocking_pids`). A step that waits is passed over until the operation that holds it up has released it, and ends then,
+before the next choice. Where operations wait for each other, PostgreSQL ends one of them; that fails the schedule unless
+the scenario has `allow_deadlock`. Which one it ends is a matter of time, as is which of two waiters that are woken at once
 goes first: every variant met is explored, and orders that could not be met again are counted as `unreached`.
 
-**A failure** is a `ScheduleFailed`, an AssertionError that tells the scenario, what was violated, the story of the
+**A failure** is a `ScheduleFailed`, an AssertionError with the scenario, the violated rule, the story of the
 schedule, and a line such as `cancel complete* cancel`. `explorer.replay(scenario, line)` runs that schedule alone; a
 line may also be written by hand, and be the beginning only. An asterisk, for a step that had to wait, is for the reader.
 

@@ -36,10 +36,10 @@ def connect(url: URL, settings: Mapping[str, str]) -> Engine:
 
 
 class Actor:
-    """Runs the steps of one operation, when told and one at a time, and reports the end of each.
+    """Runs the steps of one operation, on request and one at a time, and reports the end of each.
 
     Lives for many schedules: `begin` gives it the next operation. Between a report and the next order it does nothing,
-    so whoever got the report may read its fields.
+    so the receiver of the report may read its fields.
     """
 
     def __init__(self, url: URL, settings: Mapping[str, str], reports: SimpleQueue[Actor]) -> None:
@@ -82,7 +82,7 @@ class Actor:
         return Outcome(self._committed and self._error is None, self._value, self._error)
 
     def close(self, patience: float = 5.0) -> None:
-        """End the thread and the connection; what was not committed is rolled back."""
+        """End the thread and the connection; open transactions are rolled back."""
         self._orders.put(False)
         self._thread.join(patience)
         self._engine.dispose()

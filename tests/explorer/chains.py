@@ -37,7 +37,7 @@ WORKER = "worker:1"
 
 
 class Scene:
-    """The chains of one schedule, in a queue of their own, each job by a name; whoever makes it writes it."""
+    """The chains of one schedule, in a queue of their own, each job by a name; the operation that makes it writes it."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -101,7 +101,7 @@ def _claimed(scene: Scene, name: str) -> ClaimedJob:
 def in_transaction(
     name: str, act: Callable[[Session, Scene], Any], *, whole: bool = False, may_raise: Any = (), **options: Any
 ) -> Operation[Scene]:
-    """Return an operation of one transaction: in steps by what it locks, or with `whole` all at once; then the commit."""
+    """Return an operation of one transaction: in steps by its locks, or with `whole` in one; then the commit."""
     return Operation(name, act if whole else by_locks(act, LOCKING), may_raise=may_raise, **options)
 
 
@@ -116,7 +116,7 @@ def enqueues(job: str, *waits_for: str, on_failure: str = "wait", **options: Any
 
 
 def completes(job: str, to: str = "", *, tries: int = 2, unblocks: bool = False) -> Operation[Scene]:
-    """The worker completes a job among others, or continues its chain; it skips what is held, and tries again."""
+    """The worker completes a job among others, or continues its chain; it skips locked rows, and tries again."""
 
     def run(session: Session, scene: Scene) -> Steps:
         manual_worker = SessionWorker(session, WORKER)
@@ -202,7 +202,7 @@ def unblocks(*chains: str, name: str = "unblock", **options: Any) -> Operation[S
 
 
 def claims(scene_jobs: int = 2) -> Operation[Scene]:
-    """Another worker claims what is due, some times, and checks what it claimed."""
+    """Another worker claims due jobs, some times, and checks them."""
 
     def run(session: Session, scene: Scene) -> Steps:
         manual_worker = SessionWorker(session, "claimer:1", queues=(scene.queue,))
@@ -276,8 +276,8 @@ def prove(
 ) -> Report:
     """Run operations in every order and check what `sound` checks; `ends`: endings that must be met.
 
-    An ending names where each job of the scene stood when all ends of chains had been passed on. What a worker does on
-    its guarded connections must never have to wait.
+    An ending names where each job of the scene stood when all ends of chains had been passed on. The statements of a worker
+    on its guarded connections must never have to wait.
     """
     known: set[str] = set()
     scenario = Scenario(
@@ -298,7 +298,7 @@ def prove(
 def sound(connection: Connection, scene: Scene, outcomes: Outcomes, *, run_out_of: set[str]) -> str:
     """Assert the invariants at once, after unblocking, and after all that can run has run; name the ending.
 
-    What was run out once need not be again: it depends on the ending alone.
+    An ending need not be run again: it depends on the ending alone.
     """
     session = Session(connection)
     check_scene(session, scene, unblocked=False)

@@ -26,7 +26,7 @@ def following_handler() -> None: ...
 
 
 Ids = dict[str, UUID]
-"""The context of a scenario: its jobs, by the letters of their names; `a` has the lowest id."""
+"""The context of a scenario: its jobs, by their one-letter names; `a` has the lowest id."""
 
 
 REFUSED = (ChainNotFoundError, ChainReferencedError)
@@ -166,7 +166,7 @@ def explore(
     most: int | None = None,
     check: Callable[[Connection, Ids, Outcomes], str] = left,
 ) -> dict[str, int]:
-    """Run every order, or so many at random; return how often what was left."""
+    """Run every order, or so many at random; return how often which chains were left."""
     name = " x ".join(operation.name for operation in operations)
     scenario = Scenario(name=name, setup=setup, operations=operations, check=check)
     report = explorer.explore(scenario, sample=(most, 1) if most else None)

@@ -123,7 +123,7 @@ class Explorer:
         return self._actors[key]
 
     def _discard(self, actors: Sequence[Actor]) -> None:
-        """Be rid of all actors: what a broken schedule left behind must not leak into the next."""
+        """Be rid of all actors: remains of a broken schedule must not leak into the next."""
         self._observer.terminate([actor.pid for actor in actors if actor.is_busy])
         for actor in self._actors.values():
             actor.close()
@@ -205,7 +205,7 @@ class _Performance:
             return False  # PostgreSQL will find the deadlock
         if not all(waits.values()) or any(_is_deadlocked(name, waits) for name in waits):
             return False
-        # Who waits for one that does nothing goes on waiting. Who waits for another waiter may have been let go between
+        # Who waits for one that does nothing goes on waiting. Who waits for another waiter may have been released between
         # two lines of the same look, so that is believed when it is seen twice.
         return waits == before or all(blockers & idle for blockers in waits.values())
 

@@ -1,4 +1,4 @@
-"""Three workers and one job, for scenarios: what a worker does, what is noted of it, and what must hold after."""
+"""Three workers and one job, for scenarios: a worker's steps, their notes, and the invariants."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tests.statements.cases import heartbeat_parameters
 WORKERS = 3
 _SILENT = timedelta(hours=1)
 _PATIENCE = timedelta(minutes=1)
-"""So far from each other, and from what a schedule takes, that no real time passes for a heartbeat or for silence."""
+"""So far from each other, and from the time of a schedule, that no real time passes for a heartbeat or for silence."""
 
 
 class Lost(Exception):  # noqa: N818 - a signal: the attempt is not this worker's any more
-    """What a handler's transaction is rolled back with when its completion was fenced off."""
+    """The error that rolls a handler's transaction back when its completion was fenced off."""
 
 
 class LogEntry(NamedTuple):
-    """What a worker did, the attempt that it was about (None: it found nothing to do), and whether its write counted."""
+    """A worker's step, its attempt (None: it found nothing to do), and whether its write counted."""
 
     action: str
     worker: int
@@ -64,7 +64,7 @@ class Given:
 
 
 class SimulatedWorker:
-    """What one worker may do, on the session of an operation; it acts on what it last learned."""
+    """The steps of one worker, on the session of an operation; it acts on its last knowledge."""
 
     def __init__(self, session: Session, given: Given, number: int) -> None:
         self.session = session
@@ -119,7 +119,7 @@ def fall_silent(session: Session, *worker_ids: str) -> None:
 
 
 def rescue(session: Session, most: int) -> list[Any]:
-    """Rescue, as a worker does whose heartbeat timeout is a minute; what it takes is due at once."""
+    """Rescue, as a worker does whose heartbeat timeout is a minute; rescued jobs are due at once."""
     given = {"ttl": _PATIENCE, "limit": 10, "base": 0.0, "cap": 0.0, "dead_letter_ids": [uuid7() for _ in range(10)]}
     return list(session.execute(leases.rescue(Job), given).all())
 
@@ -144,7 +144,7 @@ def one_job(session: Session, *, most: int = 2, held: bool = False) -> Given:
 def worker_operation(
     number: int, *actions: Callable[[SimulatedWorker], None], autocommit: bool = True, has_the_job: bool = False
 ) -> Operation[Given]:
-    """Return a worker that does one thing after the other, each a statement and, unless told otherwise, a transaction."""
+    """Return a worker that does one thing after the other, each a statement and, unless set otherwise, a transaction."""
 
     def run(session: Session, given: Given) -> Steps:
         life = SimulatedWorker(session, given, number)
@@ -180,7 +180,7 @@ def redrives() -> Operation[Given]:
 
 
 def keeps_the_promises(connection: Connection, given: Given, outcomes: Outcomes) -> str:
-    """Check that no attempt had two owners or two ends, and that whoever is left brings the job to its end."""
+    """Check that no attempt had two owners or two ends, and that a remaining worker brings the job to its end."""
     row = _row(connection, given)
     claimed = [entry for entry in given.log if entry.action == "claim" and entry.attempt]
     assert [entry.attempt for entry in claimed] == list(range(1, row.attempt + 1)), (
@@ -208,7 +208,7 @@ def _row(connection: Connection, given: Given) -> Any:
 
 
 def _run_out(connection: Connection, given: Given) -> None:
-    """Let all workers be gone and a new one come: it brings the job to its end. What it does is rolled back."""
+    """Let all workers be gone and a new one come: it brings the job to its end. Its writes are rolled back."""
     with Session(connection) as session:
         fall_silent(session, *map(given.worker, range(WORKERS)))
         rescue(session, given.most)

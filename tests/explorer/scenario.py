@@ -1,4 +1,4 @@
-"""What a scenario consists of, and what comes of it: values only, nothing runs here."""
+"""The parts of a scenario, and its results: values only, nothing runs here."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ C = TypeVar("C")
 """The context of a scenario: what its setup made, such as ids."""
 
 Steps: TypeAlias = Generator[Any, None, Any]
-"""What an operation of several steps returns: every `yield` ends a step, and may name the step that it ends."""
+"""The generator of an operation of several steps: every `yield` ends a step, and may name the step that it ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[C]):
-    """One of those that run at the same time; told apart by `name`, a word."""
+    """One of those that run at the same time; distinguished by `name`, a word."""
 
     name: str
     run: Callable[[Session, C], Steps | Any]
-    """Called anew for each schedule, with a session on a connection of its own. A plain function is a single step."""
+    """Called again for each schedule, with a session on a connection of its own. A plain function is a single step."""
     autocommit: bool = field(default=False, kw_only=True)
     """Whether each step commits at its end, as a worker's statements do. Else the end commits, a step of its own."""
     may_raise: tuple[type[BaseException], ...] = field(default=(), kw_only=True)
@@ -46,9 +46,9 @@ class Outcome:
     committed: bool
     """Whether the last thing it did to its transaction was to commit it."""
     value: Any = None
-    """What it returned."""
+    """Its result."""
     error: BaseException | None = None
-    """What it raised; its transaction was rolled back then."""
+    """Its exception; its transaction was rolled back then."""
 
     @property
     def kind(self) -> str:
@@ -81,7 +81,7 @@ class Scenario(Generic[C]):
 
     name: str
     setup: Callable[[Session], C]
-    """Makes fresh rows for one schedule and returns what the operations need of them; it is committed for it."""
+    """Makes fresh rows for one schedule and returns those that the operations need; it is committed for it."""
     operations: Sequence[Operation[C]]
     check: Callable[[Connection, C, Outcomes], str | None]
     """Asserts the invariants of that schedule's rows. May return a word for how it ended, which the report counts."""
@@ -103,7 +103,7 @@ class Step:
     """Of the operation's own steps, from 1."""
     label: str = ""
     waited_for: tuple[str, ...] = ()
-    """The operations that held it up; nobody: empty."""
+    """The operations that held it up; empty for none."""
     ended_after: int | None = None
     """The place in the schedule of the step that let it go on."""
 
@@ -115,7 +115,7 @@ class Schedule:
     steps: list[Step] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     ending: str | None = None
-    """What the check called it."""
+    """The name that the check gave it."""
 
     def __str__(self) -> str:
         """Return the line that `Explorer.replay` takes; an asterisk marks a step that had to wait."""
@@ -155,7 +155,7 @@ class ScheduleFailed(AssertionError):  # noqa: N818 - it is what pytest shows as
 
 @dataclass(slots=True)
 class Report:
-    """What an exploration saw."""
+    """The result of an exploration."""
 
     scenario: str
     schedules: int = 0

@@ -18,7 +18,7 @@ class Selector(Protocol):
 
 
 class _Node:
-    """A point of choice: what was not yet tried there to the end, and where each choice led."""
+    """A point of choice: the choices not yet tried there to the end, and where each choice led."""
 
     __slots__ = ("children", "misses", "open")
 
@@ -31,8 +31,8 @@ class _Node:
 class Search:
     """Every path through the tree of choices, each once: at each point the first choice that is not exhausted.
 
-    The tree is not known before: what is enabled at a point is seen when a run gets there. The same choices mostly lead
-    to the same point; where two waiters are woken at once they may not, so what was seen after a choice is part of the
+    The tree is not known before: the enabled steps of a point are seen when a run gets there. The same choices mostly lead
+    to the same point; where two waiters are woken at once they may not, so the state after a choice is part of the
     path, each variant a subtree of its own. A run that falls into an exhausted one is a repetition, and after `MISSES`
     of them its other variants are given up, and counted as `unreached`.
     """
@@ -63,7 +63,7 @@ class Search:
         return choice
 
     def end(self) -> bool:
-        """Mark what the path has exhausted; return whether it was a new one."""
+        """Mark the exhausted parts of the path; return whether it was a new one."""
         known = next((place for place, (node, _) in enumerate(self._path) if not node.open), None)
         if known is not None:
             del self._path[known:]

@@ -189,7 +189,7 @@ def test_a_continuation_blocked_by_ending_chains_never_deadlocks(explorer: Explo
 
 
 def test_a_locked_chain_is_never_seen_as_ended(explorer: Explorer) -> None:
-    """Whoever locks a chain holds its last job, so completing that cannot come too late."""
+    """The transaction that locks a chain holds its last job, so completing that cannot come too late."""
 
     def decide(session: Session, scene: Scene) -> None:
         job = lock_chain(session, scene.ids["x"])

@@ -1,6 +1,6 @@
 """Chains deleted and cancelled while others extend, end, redrive, delete or wait for them: in every order there is.
 
-No deadlock and no driver's error in any (the explorer fails on both), no reference to what is gone, nobody left waiting
+No deadlock and no driver's error in any (the explorer fails on both), no reference to a deleted row, no job left waiting
 for what will never come. A step is a statement that locks, or what lies between two.
 """
 
@@ -60,7 +60,7 @@ def line(session: Session) -> Ids:
 
 
 def left_of_cascade(connection: Connection, ids: Ids, outcomes: Outcomes) -> str:
-    """Check that a cascade took what a continuation waited for that was there before it."""
+    """Check that a cascade deleted the blockers of a continuation that was there before it."""
     ending = left(connection, ids, outcomes)
     assert ending == ("c" if outcomes["continue"].committed else "ac")
     return ending
@@ -176,7 +176,7 @@ def test_a_completion_racing_with_a_deletion_leaves_no_trace_of_the_job(explorer
 
 
 class Lost(Exception):  # noqa: N818 - a signal
-    """What a worker rolls back with when its completion was fenced off."""
+    """The error that rolls a worker back when its completion was fenced off."""
 
 
 def test_a_handlers_writes_are_kept_only_if_it_completed_before_the_deletion(explorer: Explorer) -> None:

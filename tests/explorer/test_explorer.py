@@ -1,4 +1,4 @@
-"""The explorer finds what is there to be found, runs every order once, and repeats what it printed."""
+"""The explorer finds planted defects, runs every order once, and repeats a printed one."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_lost_update_is_found_and_replayed(explorer: Explorer) -> None:
 def test_with_a_lock_no_update_is_lost_and_waiting_operations_are_counted(explorer: Explorer) -> None:
     locked = partial(read_then_write, lock="FOR UPDATE")
     report = explorer.explore(scenario(*two(locked), check=both_counted))
-    # Whoever reads first ends first; the other has waited since before the write, since before the commit, or not.
+    # The first to read ends first; the other has waited since before the write, since before the commit, or not.
     assert (report.schedules, report.blocked, report.is_complete) == (6, 4, True)
     assert report.outcomes == {"a=committed b=committed": 6}
 

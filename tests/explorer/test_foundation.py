@@ -25,7 +25,7 @@ class Given(NamedTuple):
 
 
 class Lost(Exception):  # noqa: N818 - a signal: the attempt is not this worker's any more
-    """What a worker rolls back with when its completion was fenced off."""
+    """The error that rolls a worker back when its completion was fenced off."""
 
 
 def one_job(session: Session) -> Given:
@@ -40,7 +40,7 @@ def cancel(session: Session, given: Given) -> list[Any]:
 
 
 def work(session: Session, given: Given) -> Steps:
-    """Claim and complete as a worker does that writes many completions at once, each statement by itself."""
+    """Claim and complete as a worker does that writes many completions at once, each statement alone."""
     worker = SessionWorker(session, "batch:1", queues=(given.queue,))
     claimed = worker.claim()
     yield "claim"

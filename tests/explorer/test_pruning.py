@@ -1,6 +1,6 @@
 """Retention while others redrive, wait for, delete and prune the same chains: in every order there is.
 
-The pruner has seen the chains as ended before anything else began, and waits for nobody. What must be so is what must be so
+The pruner has seen the chains as ended before anything else began, and waits for no lock. The invariants are those
 of a deletion (`deletion`).
 """
 
@@ -51,7 +51,7 @@ def pruning(names: str) -> Callable[[Session, Ids], Steps]:
     """Prune as a worker does that found these chains; return how many went."""
 
     def run(session: Session, ids: Ids) -> int:
-        session.execute(func.set_config("lock_timeout", "1ms", True).select())  # it waits for nobody
+        session.execute(func.set_config("lock_timeout", "1ms", True).select())  # it waits for no lock
         rules = RetentionRules(queues={queue_of(ids): AT_ONCE})
         return sum(prune(session, rules, cursor=PruneCursor(None, tuple(ids[name] for name in names))).chains.values())
 
@@ -59,7 +59,7 @@ def pruning(names: str) -> Callable[[Session, Ids], Steps]:
 
 
 def redrive(session: Session, ids: Ids) -> Any:
-    """Redrive what is dead."""
+    """Redrive the dead chains."""
     return len(redrive_dead_letters(session, where=DeadLetterFilter(job_ids=list(ids.values()))).ids)
 
 

@@ -1,4 +1,4 @@
-"""The search takes each path once, explores what it meets after the same choices, and gives up what it cannot meet again."""
+"""The search takes each path once, explores new points after the same choices, and gives up others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_observations_that_differ_after_the_same_choices_are_explored() -> None:
     search = Search()
     turns = (turn for _ in range(99) for turn in ("one", "other"))
     new = [take(search, {"a": 1, "b": 2}, turns)[1] for _ in iter(lambda: search.is_exhausted, True)]
-    # After a: b b, which ends what was met there. After b: a b and b a, each in the two ways that were met by then.
+    # After a: twice b, which ends the point met there. After b: a b and b a, each in the two ways that were met by then.
     assert (sum(new), search.unreached) == (5, 0)
 
 

@@ -35,7 +35,7 @@ class SessionWorker(ManualWorker):
         return super().claim(*given, **options | {"commit": False})
 
     def rescue(self, **options: Any) -> list[Row[Any]]:
-        """Sweep as `Hands`, without a commit."""
+        """Rescue as `Hands`, without a commit."""
         return super().rescue(**options | {"commit": False})
 
     def _end(self, ids: set[Any], commit: bool) -> set[Any]:

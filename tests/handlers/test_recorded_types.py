@@ -1,4 +1,4 @@
-"""Jobs that are written where the registry is not loaded: they have what a worker has recorded for their type."""
+"""Jobs that are written where the registry is not loaded: they have the values that a worker has recorded for their type."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def service() -> JobQueue[Any]:
 
 
 def facts(session: Session, type_name: str = "mail") -> list[Facts]:
-    """Return what the rows of a type have, in the order of their ids."""
+    """Return the rows of a type, in the order of their ids."""
     columns = (Job.queue, Job.priority, Job.max_attempts, Job.timeout, Job.rate_cost, Job.input_version)
     rows = session.execute(select(*columns).where(Job.type_name == type_name).order_by(Job.id)).all()
     return [tuple(row) for row in rows]  # type: ignore[misc]
@@ -64,7 +64,7 @@ def _no_handler_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def recorded(sessions: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Record what the handler declares, as a worker does at start."""
+    """Record the handler's declarations, as a worker does at start."""
     with sessions.begin() as session:
         assert record_job_types(session, service().registry) == ["mail"]
     monkeypatch.setattr(Job, "__handlers__", {})

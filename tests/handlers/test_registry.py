@@ -1,4 +1,4 @@
-"""What a handler's signature says, and which signatures no job could be run with."""
+"""The meaning of a handler's signature, and signatures that are refused."""
 
 from __future__ import annotations
 

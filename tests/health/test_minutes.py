@@ -24,7 +24,7 @@ LAST = "date_trunc('minute', now()) - interval '1 minute'"
 
 
 def record(engine: Engine, **given: Any) -> int:
-    """Record what was not recorded, as a worker does. Return how many times there was something."""
+    """Record missing minutes, as a worker does. Return how many times there was something."""
     with engine.begin() as connection:
         spans = connection.execute(minutes.unrecorded(Job)).all()
         for since, until in spans:

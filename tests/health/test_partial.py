@@ -1,4 +1,4 @@
-"""A report of which the server cancels a statement: the rest is reported, and what is missing is named."""
+"""A report of which the server cancels a statement: the rest is reported, and missing figures are named."""
 
 from __future__ import annotations
 

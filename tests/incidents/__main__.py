@@ -1,4 +1,4 @@
-"""`python -m tests.incidents`: stage every incident, and print what an on-call person sees of it."""
+"""`python -m tests.incidents`: stage every incident, and print an on-call person's view of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.incidents.staged import INCIDENTS
 def main(only: tuple[str, ...], with_storm: bool) -> None:
     """Stage each incident on a server of its own, with real workers, and read the dashboard.
 
-    Print seconds to the finding, its sentence, and what was wrong; the exit status is 1 if anything was.
+    Print seconds to the finding, its sentence, and errors; the exit status is 1 if anything was.
     """
     found = binary_dirs()
     if not found:

@@ -1,4 +1,4 @@
-"""What the workers of the incidents run."""
+"""The handlers of the incidents' workers."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@ LOOKS = 30.0
 
 @dataclass(frozen=True)
 class Result:
-    """What an on-call person saw of an incident."""
+    """An on-call person's view of an incident."""
 
     incident: Incident
     seconds: float | None
     """From its beginning to the finding; None if there was none."""
     sentence: str
     fault: str
-    """What was wrong with it; empty if nothing was."""
+    """Its errors; empty for none."""
 
 
 def run(incident: Incident, server_url: str, logs: Path) -> Result:
@@ -36,7 +36,7 @@ def run(incident: Incident, server_url: str, logs: Path) -> Result:
 
 
 def storm(server_url: str, logs: Path) -> tuple[list[Result], Sequence[Seen]]:
-    """Stage all incidents at once; return what was seen of each, and all findings."""
+    """Stage all incidents at once; return the view of each, and all findings."""
     with open_world(server_url, logs) as world:
         world.worker("main", concurrency=9)
         staged = [(one, one.stage(world), time.monotonic()) for one in INCIDENTS]

@@ -1,4 +1,4 @@
-"""The incidents: how each is staged, what the overview must say of it, and what ends it."""
+"""The incidents: how each is staged, its text on the overview, and its remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sa_jobqueue.settings import QueueSettings
 from tests.incidents.world import Seen, World
 
 DUE: Final = 57
-"""Seconds for which jobs have been due when they are staged, so that nobody waits for the minute that a finding takes."""
+"""Seconds for which jobs have been due when they are staged, so that no test waits for the minute that a finding takes."""
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Staged:
     """An incident under way."""
 
     shows: str
-    """What the page behind the finding's link has: the job, worker or schedule in trouble."""
+    """The subject of the page behind the finding's link: the job, worker or schedule in trouble."""
     act: Callable[[Seen], None] | None = None
-    """What the finding or that page offers; None where the queue mends itself."""
+    """The remedy that the finding or that page offers; None where the queue mends itself."""
     since: float = 0
     """Seconds since it began, when it was staged."""
 
@@ -40,7 +40,7 @@ class Incident:
     says: str
     """The cause, as a pattern of the finding's sentence."""
     threshold: float
-    """Seconds from its beginning to the finding, besides what a worker's look and the overview's next report take."""
+    """Seconds from its beginning to the finding, besides the time of a worker's search and the overview's next report."""
     stage: Callable[[World], Staged]
 
 
@@ -119,7 +119,7 @@ def long_transaction(world: World) -> Staged:
 
 @incident(says=r"Queue 'news' has been paused for .* by carol", threshold=0)
 def forgotten_pause(world: World) -> Staged:
-    """Somebody paused a queue, and forgot."""
+    """An operator paused a queue, and forgot."""
     with Session(world.engine) as session, session.begin():
         upsert_queue(session, QueueSettings(name="news"))
         pause_queues(session, ["news"], by="carol")
@@ -163,7 +163,7 @@ def broken_schedule(world: World) -> Staged:
 
 @incident(says=r"Schedule 'skipped' left out .*no worker fired", threshold=0)
 def skipped_schedule(world: World) -> Staged:
-    """No worker was there at the times of a schedule, which skips what it misses."""
+    """No worker was there at the times of a schedule, which skips missed times."""
     _schedule(world, "skipped", "* * * * *", "skip")
     return Staged("skipped", lambda seen: world.press(seen, "run-schedule"))
 
@@ -198,7 +198,7 @@ def wrong_event(world: World) -> Staged:
 
 @incident(says=r"'reports'.*session \d+ 'psql of the dba'.* has locked its row", threshold=60)
 def locked_row(world: World) -> Staged:
-    """Somebody has locked the row of a job."""
+    """A session has locked the row of a job."""
     job_id = world.sql(
         "INSERT INTO job (id, chain_id, type_name, chain_type_name, queue, input, scheduled_at) "
         "SELECT id, id, 'report', 'report', 'reports', '{}', now() + '3 s' FROM (SELECT gen_random_uuid() AS id) "

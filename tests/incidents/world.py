@@ -212,7 +212,7 @@ def open_world(server_url: str, logs: Path) -> Iterator[World]:
         stack.callback(engine.dispose)
         stack.enter_context(patch("sa_jobqueue.dashboard.sources.overviews", partial(overviews, thresholds=SOONER)))
         stack.enter_context(patch("sa_jobqueue.dashboard.sampler.PATIENCE", PATIENCE))
-        # How long a report is kept depends on the machine, of which half a minute is nobody's finding.
+        # How long a report is kept depends on the machine, and half a minute is no finding.
         stack.enter_context(patch("sa_jobqueue.dashboard.sampler.SHARE", 1))
         client = Client(dashboard(engine, operator=engine, authorize=everyone))
         yield World(url, engine, client, stack, logs)

@@ -391,7 +391,7 @@ def enqueue(app: Flask, handler: Any, how: str) -> None:
 
 
 def run_by(runner: str, app: Flask, by: FlaskJobs = queue) -> Drained:
-    """Run the jobs by what a test or a program has: a plain engine, or the application's session."""
+    """Run the jobs with the engine or session of a test or a program: a plain engine, or the application's session."""
     with app.app_context():
         if runner == "drain with the engine":
             return cast("Drained", drain(by.jobs, db.engine))

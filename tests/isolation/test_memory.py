@@ -1,4 +1,4 @@
-"""What a worker's process holds, and what its garbage collections walk."""
+"""The memory of a worker's process, and its garbage collections."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Serving:
 
 @pytest.fixture
 def nothing_frozen() -> Iterator[None]:
-    """Undo what the suite has frozen, for one test."""
+    """Unfreeze the suite's objects, for one test."""
     gc.unfreeze()
     yield
     gc.freeze()

@@ -1,4 +1,4 @@
-"""What a worker and its children tell each other; and the watch over its own memory."""
+"""The messages between a worker and its children; and the watch over its own memory."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_jobs_that_cannot_be_rescheduled_are_all_named_and_none_is_moved(session
 def test_rescheduling_a_job_cancelled_concurrently_is_refused(
     two_sessions: tuple[Session, Session], engine: Engine, jobs: Jobs
 ) -> None:
-    """The loser waits for the winner's lock, and judges what it finds after it."""
+    """The loser waits for the winner's lock, and decides by the rows after it."""
     winner, loser = two_sessions
     job_id = jobs.add(due_in=60)
     cancel_jobs(winner, [job_id])

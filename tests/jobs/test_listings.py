@@ -1,4 +1,4 @@
-"""Listings of jobs, chains, a chain's jobs, blockers and blocked jobs: what a page shows, and what reading it costs."""
+"""Listings of jobs, chains, a chain's jobs, blockers and blocked jobs: their pages, and the cost of reading them."""
 
 from __future__ import annotations
 

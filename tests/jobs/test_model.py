@@ -1,4 +1,4 @@
-"""`JobMixin`: what a job must look like before it is written, and what a class makes of its keywords."""
+"""`JobMixin`: checks of a job before it is written, and keywords of the class."""
 
 from __future__ import annotations
 

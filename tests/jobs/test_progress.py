@@ -1,4 +1,4 @@
-"""Progress: what a handler reports is written by its worker's heartbeat, and only its own attempt's is ever shown."""
+"""Progress: a handler's reports are written by its worker's heartbeat, and only its own attempt's is ever shown."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_the_last_report_of_a_killed_worker_is_shown_until_the_rescue(
     process.wait()
     last = progress_of(engine, job_id)
     assert last is not None
-    assert progress_of(engine, job_id) == last  # and says of when it is
+    assert progress_of(engine, job_id) == last  # with its time
     with engine.begin() as connection:
         connection.execute(text("UPDATE worker SET heartbeat_at = now() - interval '1 hour'"))
     other: ManualWorker = manual_worker()

@@ -1,4 +1,4 @@
-"""`job_queue`, the face for plain SQL: what it does, and what it refuses with which words."""
+"""`job_queue`, the face for plain SQL: accepted changes, and refused ones with their messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits hold across all workers, at every instant of the server's clock; what is late never runs; keys keep their order."""
+"""Limits hold across all workers, at every instant of the server's clock; late jobs never run; keys keep their order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A claim under a limit goes by its own `now()`, and by what it saw before the lock was its: others may be quicker."""
+"""A claim under a limit goes by its own `now()`, and by its snapshot before it had the lock: others may be quicker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GATE = 1763
 
 @pytest.fixture
 async def asynchronous(engine: Engine, request: pytest.FixtureRequest) -> AsyncIterator[AsyncEngine]:
-    """Give a worker's engine, to a database whose usual isolation is what the test says, and a queue with a rate."""
+    """Give a worker's engine, to a database whose default isolation level the test sets, and a queue with a rate."""
     with engine.begin() as connection:
         connection.execute(text(RULE))
     isolation = getattr(request, "param", "read committed").replace(" ", "\\ ")

@@ -1,4 +1,4 @@
-"""What a rate lets start, against the promise itself: no stretch of time, and no window, has more."""
+"""The starts that a rate allows, against the promise itself: no stretch of time, and no window, has more."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLAIMS = st.lists(st.tuples(st.integers(0, 4000), st.lists(st.integers(1, 40), m
 
 
 def drive(rate: Rate, claims: list[tuple[int, list[int]]]) -> list[tuple[datetime, int]]:
-    """Have claims start what the rate lets them; return when, and how heavy."""
+    """Start the jobs that the rate allows; return their times and costs."""
     now, started = START, []
     for wait, weights in claims:
         now += timedelta(milliseconds=wait)

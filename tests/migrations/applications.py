@@ -123,7 +123,7 @@ class Application:
         sys.modules.pop(self._name, None)
 
     def autogenerate(self, *, edit: Callable[[str], str] = str) -> str:
-        """Write a revision of what is pending, changed by `edit`; return the bodies of its two functions."""
+        """Write a revision of the pending changes, changed by `edit`; return the bodies of its two functions."""
         script: Any = command.revision(self._config, autogenerate=True, message="change")
         path = Path(script.path)
         text = edit(path.read_text())
@@ -133,15 +133,15 @@ class Application:
         return text[text.index("def upgrade") :]
 
     def upgrade(self, revision: str = "head", *, sql: bool = False) -> str:
-        """Run `alembic upgrade`; with `sql`, return what it prints."""
+        """Run `alembic upgrade`; with `sql`, return its output."""
         return self._run(command.upgrade, revision, sql=sql)
 
     def downgrade(self, revision: str, *, sql: bool = False) -> str:
-        """Run `alembic downgrade`; with `sql`, return what it prints."""
+        """Run `alembic downgrade`; with `sql`, return its output."""
         return self._run(command.downgrade, revision, sql=sql)
 
     def check(self) -> None:
-        """Run `alembic check`; raises what it raises when something is pending."""
+        """Run `alembic check`; raises its error when changes are pending."""
         self._run(command.check)
 
     def _run(self, run: Any, *arguments: Any, **options: Any) -> str:

@@ -1,4 +1,4 @@
-"""What an application with models of its own sees: one line a queue in its own history, and stock commands that work."""
+"""Migrations of an application with its own models: one line a queue in its own history, and stock commands that work."""
 
 from __future__ import annotations
 

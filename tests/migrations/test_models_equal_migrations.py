@@ -1,4 +1,4 @@
-"""What `create_all` makes and what the versions make is one and the same, object by object, on every server."""
+"""`create_all` and the versions make the same objects, on every server."""
 
 from __future__ import annotations
 

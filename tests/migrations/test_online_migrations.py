@@ -39,7 +39,7 @@ def enqueue(engine: Engine) -> UUID:
 
 @contextmanager
 def doing(work: Any) -> Iterator[list[Any]]:
-    """Do something in a thread for the length of a block, and wait for its end; give what it returned."""
+    """Do something in a thread for the length of a block, and wait for its end; give its result."""
     done: list[Any] = []
     thread = threading.Thread(target=lambda: done.append(work()))
     thread.start()

@@ -1,4 +1,4 @@
-"""Walking versions: where it starts, what it refuses, what two that start together do."""
+"""Walking versions: starts, refusals, and two at the same time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What may happen next, drawn by Hypothesis, done to the system and to the model, and compared after every step.
 
 Not generated: circles of chains by continuations (one that waits for a chain that waits for its own). They can be written,
-as nobody looks that far, and wait for ever.
+as no check looks that far, and wait forever.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class QueueMachine(RuleBasedStateMachine):
     # Both sides.
 
     def check(self) -> None:
-        """Compare the system with the model, and look at it by itself."""
+        """Compare the system with the model, and check it alone."""
         state = self.system.state()
         wrong = differences(state, self.model.state()) + violations(state, self.state)
         assert not wrong, "\n".join(wrong)
@@ -139,7 +139,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.model.heartbeats[worker] = self.model.now
 
     def teardown(self) -> None:
-        """Whatever happened: from here everything can end, and once more after what is dead was redriven."""
+        """Whatever happened: from here everything can end, and once more after dead jobs were redriven."""
         if self.is_whole:
             self._drain()
             for n in self.model.with_status("dead"):
@@ -269,7 +269,7 @@ class QueueMachine(RuleBasedStateMachine):
         one.both(lambda session: self.system.insert_by_sql(session, new), lambda model: model.add([new]) and None)
 
     def _wait_for_nothing(self, data: st.DataObject, one: Transaction) -> None:
-        """Wait for what is no chain, or for each other: both are refused."""
+        """Wait for an id that is no chain, or for each other: both are refused."""
         others = [n for n, job in one.model.jobs.items() if job.index] + [0]
         new = replace(self._draw_new(data), waits=(Wait(data.draw(st.sampled_from(others), "no chain")),))
         one.both(
@@ -501,7 +501,7 @@ class QueueMachine(RuleBasedStateMachine):
         self._end(worker, trial, commit=commit)
 
     def _end(self, worker: str, trial: Model, *, commit: bool) -> None:
-        """Keep what a worker did, or have it die before its commit."""
+        """Commit a worker's step, or have it die before its commit."""
         if commit:
             self.model = trial
         else:

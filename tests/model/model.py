@@ -1,4 +1,4 @@
-"""What the queue promises, as plain Python: no SQL, no locks, no indexes, and time in whole hours."""
+"""The promises of the queue, as plain Python: no SQL, no locks, no indexes, and time in whole hours."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Refused(Exception):  # noqa: N818 - an expectation, not an error
 
 @dataclass(frozen=True)
 class Wait:
-    """What a new job waits for."""
+    """The blockers of a new job."""
 
     chain: int
     policy: str = "wait"
@@ -178,7 +178,7 @@ class Model:
         return {chain for chain in self.chains if self.jobs[chain].has_waiters and self.has_ended(chain)}
 
     def owns(self, worker: str, n: int, attempt: int) -> bool:
-        """Tell whether an attempt is still this worker's: the fence."""
+        """Return whether an attempt is still this worker's: the fence."""
         job = self.jobs.get(n)
         return job is not None and (job.status, job.worker, job.attempt) == ("running", worker, attempt)
 
@@ -352,7 +352,7 @@ class Model:
         return {n}
 
     def rescue(self, *, orphans: bool, held: AbstractSet[int] = NOBODY) -> dict[int, str]:
-        """Take jobs back from workers that are silent, or not registered at all; return where each stands."""
+        """Rescue jobs of workers that are silent, or not registered at all; return where each stands."""
         rescued = {}
         for n in self.with_status("running"):
             job = self.jobs[n]
@@ -502,7 +502,7 @@ class Model:
     # As the database would show it.
 
     def state(self) -> dict[str, Any]:
-        """Return everything that can be compared, by what it is about."""
+        """Return everything that can be compared, by subject."""
         shown: dict[str, Any] = {}
         for job in self.jobs.values():
             ended = job.index == 0 and self.has_ended(job.chain)

@@ -1,8 +1,8 @@
 """The protocol of claims and leases as a small model: one job, three workers, every order of what they and the world may do.
 
-A worker may die, or fall silent for so long that others give it up, and wake again in the belief that it still holds what it
-held. The model has no clock: silence comes whenever it likes, which is more than any clock allows. What keeps all this in
-order is the fence alone: a write of an attempt counts if the job runs that attempt for that worker.
+A worker may die, or fall silent for so long that others give it up, and wake again in the belief that it still holds the
+job that it held. The model has no clock: silence comes whenever it likes, which is more than any clock allows. What keeps
+all this in order is the fence alone: a write of an attempt counts if the job runs that attempt for that worker.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST = 4
 
 
 class Held(NamedTuple):
-    """What the database says of the job."""
+    """The row of the job."""
 
     status: JobStatus = JobStatus.PENDING
     attempt: int = 0
@@ -70,7 +70,7 @@ def steps(state: State, *, fenced: bool = True) -> Iterator[Step]:
             attempt = job.attempt + 1
             claimed = Held(JobStatus.RUNNING, attempt, job.most, worker)
             yield Step("claim", worker, replace(state, job=claimed, holds=_with(state.holds, worker, attempt)))
-            # Its answer is lost on the way: the database says that it holds what it does not know of.
+            # Its answer is lost on the way: by the database it holds a job that it does not know of.
             yield Step("claim", worker, replace(state, job=claimed))
         if job.status is JobStatus.RUNNING and job.owner is not None and not state.fresh[job.owner]:
             yield Step("rescue", worker, replace(state, job=to_pending(job)))

@@ -26,7 +26,7 @@ TYPES = ("a", "b")
 QUEUES = ("default", "other")
 WORKERS = ("w1", "w2", "w3")
 HALF = timedelta(minutes=30)
-"""What the model counts in whole hours ends half an hour off them, so that a second more or less decides nothing."""
+"""Times that the model counts in whole hours end half an hour off them, so that a second more or less decides nothing."""
 
 _MOVED = {
     "job": ("created_at", "scheduled_at", "started_at", "completed_at", "chain_completed_at", "leased_until"),
@@ -105,7 +105,7 @@ class System:
         return [self.numbers[job_id] for job_id in ids]
 
     def job(self, new: NewJob, made: dict[int, Job] | None = None) -> Job:
-        """Return the job to write. What it waits for is named by the objects among `made`, by ids otherwise."""
+        """Return the job to write. Its blockers are named by the objects among `made`, by ids otherwise."""
         waits = [WaitFor((made or {}).get(wait.chain, self.id(wait.chain)), wait.policy) for wait in new.waits]  # type: ignore[arg-type]
         return Job(
             new.type_name,
@@ -236,7 +236,7 @@ def differences(system: dict[str, Any], model: dict[str, Any]) -> list[str]:
 
 
 def violations(state: dict[str, Any], before: dict[str, Any]) -> list[str]:
-    """Return which invariants a state breaks, looked at by itself and after the one before; the model has no say here."""
+    """Return which invariants a state breaks, alone and after the one before; the model has no say here."""
     jobs = {name: job for name, job in state.items() if name.startswith("job ")}
     found = []
     for name, job in jobs.items():

@@ -115,7 +115,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     *({"turn": "after one that waits"}, {"turn": "after one that runs"}, {"turn": "first"}),
     *({"limit": "queue full"}, {"limit": "type full", "ahead": 2}),
 )
-"""One thing that is so, beside what is plain."""
+"""One fact, beside the plain ones."""
 
 
 def build(world: World, engine: Engine, jobs: Jobs) -> Any:

@@ -1,4 +1,4 @@
-"""Every state of the protocol of leases: one owner, no job lost, none stuck; and the statements do what the model does."""
+"""Every state of the protocol of leases: one owner, no job lost, none stuck; and the statements behave as the model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def states() -> dict[State, list[Step]]:
 
 
 def violations(states: dict[State, list[Step]]) -> set[str]:
-    """Say what of the promises some state, or some step, breaks."""
+    """Return the promises that some state, or some step, breaks."""
     broken = set()
     for state, following in states.items():
         job = state.job
@@ -64,7 +64,7 @@ def test_every_state_of_three_workers_keeps_the_lease_invariants(
 
 
 def test_without_the_fence_a_stale_worker_ends_anothers_attempt() -> None:
-    """The model finds what the fence is for: a worker that wakes up ends the attempt of the one after it."""
+    """Without the fence, the model finds a worker that wakes up ends the attempt of the one after it."""
     assert violations(explore(fenced=False)) == {"an attempt is ended by its owner alone"}
 
 

@@ -153,7 +153,7 @@ class TheQueue(QueueMachine):
     @precondition(has_owned)
     @step(data=st.data())
     def come_back_late(self, data: st.DataObject) -> None:
-        """Fall silent, lose what it holds, claim again, perhaps the same; and only then end what it held before."""
+        """Fall silent, lose its jobs, claim again, perhaps the same; and only then end the old ones."""
         busy = {self.model.jobs[n].worker or "" for n in self.model.with_status("running")}
         worker = data.draw(st.sampled_from(sorted(busy)), "worker")
         rows = [row for row in self.claimed[worker] if self.model.owns(worker, self.system.numbers[row.id], row.attempt)]
@@ -200,7 +200,7 @@ class TheQueue(QueueMachine):
     @precondition(has_chains_to_unblock)
     @step(data=st.data(), worker=WORKER, commit=COMMITS)
     def unblock_remaining_chains(self, data: st.DataObject, worker: str, commit: bool) -> None:
-        """Unblock what a search finds: dependants of chains ended in SQL, or by a worker that died before unblocking."""
+        """Unblock dependants of chains ended in SQL, or by a worker that died before unblocking."""
         found = self.system.chains_to_unblock()
         same(found, self.model.chains_to_unblock())
         self._unblock(worker, found, held=self._draw_concerned(data, found), commit=commit)

@@ -65,7 +65,7 @@ def session(engine: Engine) -> Iterator[Session]:
 
 
 def columns_of(session: Session) -> list[dict[str, Any]]:
-    """Return what was stored, without ids, times and what is random."""
+    """Return the stored rows, without ids, times and random values."""
     rows = session.execute(select(TenantJob.__table__).order_by(func.length(TenantJob.id), TenantJob.id)).mappings()
     volatile = {"id", "chain_id", "created_at", "scheduled_at", "changed_xid", "token"}
     return [{name: value for name, value in row.items() if name not in volatile} for row in rows]

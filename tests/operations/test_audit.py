@@ -178,7 +178,7 @@ def test_the_audit_is_listed_by_actor_operation_and_time_a_page_at_a_time(sessio
     now = datetime.now(UTC)
     assert not list_audit(session, where=AuditFilter(done_before=now - timedelta(hours=1))).items
     assert len(list_audit(session, where=AuditFilter(done_after=now - timedelta(hours=1))).items) == 10
-    # A search reads so many records a call, and says where it goes on.
+    # A search reads so many records a call, and returns where it goes on.
     short = list_audit(session, where=AuditFilter(done_by=["nobody"]), scan_limit=4)
     assert short.items == []
     assert short.next == page.next

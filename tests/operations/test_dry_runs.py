@@ -1,4 +1,4 @@
-"""A dry run returns what the call would, in a transaction that cannot write, and changes nothing."""
+"""A dry run returns the result of the call, in a transaction that cannot write, and changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a database is one this library can work on, and what is said when it is not."""
+"""Databases that this library accepts, and its errors for others."""
 
 from __future__ import annotations
 

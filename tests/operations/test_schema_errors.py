@@ -73,7 +73,7 @@ USES: dict[str, Callable[[Session], Any]] = {
 
 
 def used(session: Session, use: Callable[[Session], Any]) -> None:
-    """Use a queue in a session, and write what is to be written."""
+    """Use a queue in a session, and flush."""
     use(session)
     session.flush()
 
@@ -175,7 +175,7 @@ def test_a_missing_application_column_raises_the_original_error(session: Session
 async def test_workers_raise_schema_errors_and_application_error_listeners_still_run(
     engine: Engine, async_engine: AsyncEngine
 ) -> None:
-    """A worker says so at its start. A listener of the application hears of each error, and may replace ours."""
+    """A worker raises it at its start. A listener of the application receives each error, and may replace ours."""
     with pytest.raises(SchemaMissingError, match="own_job does not exist"):
         await Worker(own, engine, options=quick()).run()
     seen: list[str] = []

@@ -1,4 +1,4 @@
-"""Jobs of a key run one at a time, even where two claims cannot see each other; a retrying one is skipped if it says so."""
+"""Jobs of a key run one at a time, even where two claims cannot see each other; a retrying one may be skipped."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def execute(engine: Engine, statement: str, **given: Any) -> list[Any]:
 def test_the_next_job_of_an_ordering_key_is_found_after_any_random_change(
     engine: Engine, jobs: Jobs, manual_worker: Any, seed: int
 ) -> None:
-    """There is no full scan here: what the cursors have passed is found by catch-up alone."""
+    """There is no full scan here: jobs behind the cursors are found by catch-up alone."""
     chance = random.Random(seed)
     workers = [manual_worker("one:1"), manual_worker("other:1")]
     running: dict[UUID, tuple[Any, Any]] = {}

@@ -1,4 +1,4 @@
-"""What is stored decodes to an equal value, or is refused with its field."""
+"""A stored payload decodes to an equal value, or is refused with its field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues and job types as rows: what is said of them, pausing them, and saying what code declares; several at once."""
+"""Queues and job types as rows: their settings, pauses, and declarations in code; several at once."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_queue_has_a_settings_row_once_it_is_configured_or_paused(session: Ses
     limits: dict[str, Any] = {"weight": 3, "rate_limit": 10, "rate_period": MINUTE, "retry": Backoff(base=MINUTE)}
     settings = QueueSettings(name="mail", retention=Retention(dead=MINUTE), **limits)
     assert upsert_queue(session, settings)
-    assert not upsert_queue(session, settings)  # it says so already
+    assert not upsert_queue(session, settings)  # it is set already
     upsert_queue(session, QueueSettings(name="other"))
     assert pause_queues(session, ["mail", "other"], by="ann").ids == ["mail", "other"]
     assert pause_queues(session, ["other", "mail", "other"], by="ben") == BulkResult([], 2)  # the first stays known

@@ -35,7 +35,7 @@ NARROW = 15
 
 
 class Slots:
-    """Stands for the executor: takes what is claimed and runs nothing."""
+    """Stands for the executor: takes claimed jobs and runs nothing."""
 
     def __init__(self) -> None:
         self.concurrency, self.running = 10, 0
@@ -130,7 +130,7 @@ async def test_a_late_arrival_in_a_paused_queue_is_claimed_as_soon_as_it_is_resu
 async def test_a_type_limit_above_concurrency_applies_when_resized_during_a_claim(
     driven: Driven, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such a type shares its lanes with others. When there are more slots, it is claimed by itself."""
+    """Such a type shares its lanes with others. When there are more slots, it is claimed alone."""
     keep_up = Arrivals.keep_up
 
     async def keep_up_late(self: Arrivals, connection: AsyncConnection) -> None:

@@ -1,4 +1,4 @@
-"""What is said of a queue is checked before anybody writes it."""
+"""Settings of a queue are checked before they are written."""
 
 from __future__ import annotations
 

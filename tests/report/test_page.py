@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, it loads nothing, and what a job's error says is text."""
+"""The page in a real browser: it draws, it loads nothing, and the error of a job is text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sa-jobqueue prune`: it deletes what was asked for and nothing else, and a dry run only reports."""
+"""`sa-jobqueue prune`: it deletes the selected chains and no others, and a dry run only reports."""
 
 from __future__ import annotations
 

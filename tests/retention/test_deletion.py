@@ -1,4 +1,4 @@
-"""Chains deleted, with the chains they wait for, and nothing left that refers to what is gone."""
+"""Chains deleted, with the chains they wait for, and no reference left to deleted rows."""
 
 from __future__ import annotations
 

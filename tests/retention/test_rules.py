@@ -1,4 +1,4 @@
-"""How long ended chains are kept: the ages that are refused, and what the statements are given of them."""
+"""How long ended chains are kept: the ages that are refused, and the parameters of statements."""
 
 from __future__ import annotations
 

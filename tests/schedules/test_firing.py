@@ -32,7 +32,7 @@ Sessions = sessionmaker[Session]
 
 
 def ticking(**options: Any) -> tuple[JobQueue[Job], list[datetime]]:
-    """Return a registry with a schedule, and where its handler notes what it was fired for."""
+    """Return a registry with a schedule, and the list in which its handler notes its times."""
     jobs, noted = JobQueue(), list[datetime]()
 
     @jobs.cron("0 4 * * *", fire_time_field="at", **options)

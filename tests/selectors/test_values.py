@@ -1,4 +1,4 @@
-"""A queue with a selector: what is offered, held and started. The model of the database is that of the claim protocol."""
+"""A queue with a selector: offered, held and started jobs. The model of the database is that of the claim protocol."""
 
 from __future__ import annotations
 

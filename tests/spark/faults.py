@@ -23,7 +23,7 @@ from sa_jobqueue.pipeline.spark.writing import BatchWriter, Staged, StreamWriter
 
 
 class InjectedError(Exception):
-    """What was asked for."""
+    """The requested fault."""
 
 
 class FaultySource(JobQueueSource):

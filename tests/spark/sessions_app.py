@@ -27,7 +27,7 @@ def count_up_to(payload: int, spark: SparkSession) -> int:
 
 @jobs.handler("looks")
 def list_views(payload: str, spark: SparkSession, ctx: AttemptContext) -> dict[str, Any]:
-    """Return what the session is like."""
+    """Return the properties of the session."""
     spark.range(1).createOrReplaceTempView(payload)
     return {
         "views": sorted(table.name for table in spark.catalog.listTables()),

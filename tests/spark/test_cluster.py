@@ -111,7 +111,7 @@ def zipped(folder: Path) -> Path:
 
 
 def bare_python(folder: Path) -> Path:
-    """Write a command that runs Python with the installed dependencies, and without what an editable install adds."""
+    """Write a command that runs Python with the installed dependencies, and without the path of an editable install."""
     path = folder / "python"
     packages = sysconfig.get_path("purelib")
     path.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {sys.executable} -S "$@"\n')
@@ -205,7 +205,7 @@ class Cluster:
         return f"sc://127.0.0.1:{port}"
 
     def log(self, name: str) -> str:
-        """Return what a process has printed."""
+        """Return the output of a process."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def await_line(self, name: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""Batch reads: what is written is what is read, whatever becomes of the rows meanwhile."""
+"""Batch reads return the written rows, whatever becomes of the rows meanwhile."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def test_a_read_connection_has_timeouts_and_is_read_only(database_url: str) -> N
 
 @dataclass
 class Refused:
-    """Options that are refused, and what the error says."""
+    """Refused options, and their errors."""
 
     option: str
     reason: str

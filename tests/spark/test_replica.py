@@ -1,4 +1,4 @@
-"""A replica serves reads and streams, and refuses what it has not received: a real one, fed with WAL when the test says."""
+"""A replica serves reads and streams, and refuses rows that it has not received: a real one, fed with WAL by the test."""
 
 from __future__ import annotations
 

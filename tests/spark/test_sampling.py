@@ -1,4 +1,4 @@
-"""The check of a payload's columns before Spark computes a row: what it finds, and that it refuses no row that is valid."""
+"""The check of a payload's columns before Spark computes a row: its findings, and that it refuses no valid row."""
 
 from __future__ import annotations
 

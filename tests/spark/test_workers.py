@@ -292,7 +292,7 @@ def test_worker_progress_is_printed_as_lines_or_a_bar(capsys: pytest.CaptureFixt
     progress = WorkersProgress(report=report, slots=4, workers=3, running=5, draining=False)
     words = "spark-1: 3/4 workers run 5 jobs; 1 rounds: 7 completed, 2 failed, 1 lost"
     lines = print_lines()
-    for one in (progress, progress, replace(progress, draining=True)):  # what has not changed is told once in a while
+    for one in (progress, progress, replace(progress, draining=True)):  # unchanged progress is reported once in a while
         lines(one)
     assert capsys.readouterr().err.splitlines() == [words, f"{words}, draining"]
     at = [0.0]

@@ -61,7 +61,7 @@ def test_a_timestamp_outside_pythons_range_is_a_bad_row(
 
 
 def rejects(session: Session) -> dict[int, tuple[str, str]]:
-    """Return what is rejected, by its row."""
+    """Return the rejections by row."""
     return {one.row: (one.field, one.reason) for one in session.scalars(select(Job.Reject))}
 
 

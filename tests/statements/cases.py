@@ -1,4 +1,4 @@
-"""Every statement of the library, once each: how it is built, what it is given, and which indexes its docstring names."""
+"""Every statement of the library, once each: how it is built, its parameters, and which indexes its docstring names."""
 
 from __future__ import annotations
 

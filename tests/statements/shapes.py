@@ -1,4 +1,4 @@
-"""What a case of a statement is, and what it is given."""
+"""The cases of statements, and their parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PK = frozenset({"pk_job"})
 
 @dataclass(frozen=True)
 class World:
-    """What a database holds that statements are given."""
+    """The rows of a database that statements refer to."""
 
     running: Sequence[UUID]
     """Jobs that `WORKER` runs, sorted."""

@@ -1,4 +1,4 @@
-"""What a claim and a catch-up read while a transaction, somewhere, keeps vacuum from removing what was done since."""
+"""Reads of a claim and a catch-up while a transaction keeps vacuum from removing finished jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claim takes, what it leaves, and what a catch-up finds behind its cursors."""
+"""Jobs that a claim takes and leaves, and those that a catch-up finds behind its cursors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FULL_SCAN = {"served_queues": [], "after_queue": "", "after_fairness_key": "", "
 
 
 def claimed_ids(rows: list[Any]) -> list[Any]:
-    """Return the ids of what a claim took."""
+    """Return the ids of claimed jobs."""
     return [row.id for row in rows if row.id is not None]
 
 

@@ -1,4 +1,4 @@
-"""What a server stamps lies never in its future: rows that say otherwise are given the present, others stay as they are."""
+"""A server stamps no time in its future: rows with one are given the present, others stay as they are."""
 
 from __future__ import annotations
 

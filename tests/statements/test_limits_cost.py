@@ -1,4 +1,4 @@
-"""What a claim under a limit or a rate reads while a transaction, somewhere, keeps vacuum from removing what is dead."""
+"""Reads of a claim under a limit or a rate while a transaction keeps vacuum from removing dead rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a listing reads: a bounded part of the table, whatever its filter leaves, and whatever the statistics say."""
+"""A listing reads a bounded part of the table, whatever its filter leaves, and whatever the statistics say."""
 
 from __future__ import annotations
 

@@ -339,7 +339,7 @@ def is_waiting(engine: Engine) -> bool:
 
 
 def test_a_checkpoint_holds_the_job_until_its_commit(engine: Engine, jobs: Jobs, manual_worker: MakeWorker) -> None:
-    """A rescue or cancel that comes between the fence and the commit waits, and changes what is committed then."""
+    """A rescue or cancel that comes between the fence and the commit waits, and changes the committed row."""
     jobs.add_worker("one:1")
     job_id = jobs.add()
     (job,) = manual_worker("one:1").claim()

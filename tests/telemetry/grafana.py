@@ -16,14 +16,14 @@ _MODELS = "grafana_foundation_sdk.models"
 
 
 def faults(document: Any) -> list[str]:
-    """Return what the schema does not know of a dashboard, and values of another type than it asks for, by place."""
+    """Return fields of a dashboard that the schema does not know, and values of another type than it asks for, by place."""
     read = Dashboard.from_json(document)
     back = json.loads(encoder.JSONEncoder().encode(read))
     return [*_unknown(document, back, "$"), *_unfit(read, Dashboard, "$")]
 
 
 def _unknown(given: Any, parsed: Any, place: str) -> Iterator[str]:
-    """Yield what is lost when it is read and written again."""
+    """Yield fields that are lost when it is read and written again."""
     if isinstance(given, dict) and isinstance(parsed, dict):
         for name, value in given.items():
             if name in parsed:

@@ -50,7 +50,7 @@ class Prometheus:
             return json.load(answer)["data"]
 
     def value(self, expression: str) -> float | None:
-        """Return what an expression of one value is now; None where there is none."""
+        """Return the current value of an expression; None where there is none."""
         found = self.get("query", query=expression)["result"]
         return float(found[0]["value"][1]) if found else None
 

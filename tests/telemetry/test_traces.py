@@ -1,4 +1,4 @@
-"""Spans of what is enqueued and of attempts, as OpenTelemetry's own SDK exports them."""
+"""Spans of enqueued jobs and of attempts, as OpenTelemetry's own SDK exports them."""
 
 from __future__ import annotations
 

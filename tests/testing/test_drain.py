@@ -35,7 +35,7 @@ class Order:
 
 
 class Client:
-    """What a handler asks for."""
+    """A dependency of a handler."""
 
 
 def shop(**options: Any) -> tuple[JobQueue[Job], Any, list[Any]]:
@@ -55,7 +55,7 @@ def shop(**options: Any) -> tuple[JobQueue[Job], Any, list[Any]]:
 
 @pytest.fixture(params=["engine", "session"])
 def on(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Engine | Session]:
-    """Give what a suite has: an engine, with jobs committed, or a session in a transaction that is rolled back."""
+    """Give the fixture of a suite: an engine, with jobs committed, or a session in a transaction that is rolled back."""
     if request.param == "engine":
         yield engine
         return

@@ -1,4 +1,4 @@
-"""A server of ours is private, keeps what was committed, and ends with its owner."""
+"""A server of ours is private, keeps committed rows, and ends with its owner."""
 
 import os
 import shutil
@@ -62,7 +62,7 @@ def libpq(url: str) -> str:
 
 
 def is_gone(pid: int) -> bool:
-    """Tell whether the process has ended; one that nobody has waited for yet counts as ended."""
+    """Return whether the process has ended; one that no parent has waited for yet counts as ended."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

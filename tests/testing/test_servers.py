@@ -1,4 +1,4 @@
-"""Which provider gives the server, and what is said when none does."""
+"""Which provider gives the server, and the error if none does."""
 
 import socket
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ LOCAL_17 = BinaryDir(path=Path("/local/17/bin"), version=(17, 2), provider="loca
 
 
 class FakeServer:
-    """Stand where a provider's server would, and remember what it was made of."""
+    """Stand where a provider's server would, and remember its arguments."""
 
     def __init__(self, *made_of: Any, **options: Any) -> None:
         self.made_of = made_of
@@ -42,7 +42,7 @@ class FakeExternal(FakeServer):
 
 
 class Machine:
-    """Set what the probes find."""
+    """Set the results of the probes."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._patch = patch

@@ -110,7 +110,7 @@ async def listings_async(session: AsyncSession) -> None:
     assert_type(await aio.list_blocked_jobs(session, job.id, columns=["id"]), Page[dict[str, Any]])
     assert_type(await aio.list_chains(session, limit=5), Page[ChainMixin[Any]])
     await aio.list_jobs(session, limit="5")  # E: No overload variant
-    await aio.list_jobs(session, colour="red")  # E: Unexpected keyword argument "colour"
+    await aio.list_jobs(session, hue="red")  # E: Unexpected keyword argument "hue"
     await aio.get_job(job.id)  # E: Too few arguments # E: incompatible type "UUID"; expected "AsyncSession"
     await aio.get_job(session, job.id, model=Delivery)  # E: cannot be "Delivery"
     print((await aio.get_job(session, job.id)).tenant)  # E: "Job" has no attribute "tenant"

@@ -23,7 +23,7 @@ _ERROR = re.compile(r"(?P<path>[^:]+):(?P<line>\d+): error: (?P<text>.*)")
 
 @pytest.fixture(scope="module")
 def errors() -> dict[tuple[str, int], list[str]]:
-    """Check all cases in one run, and give what was said by file and line."""
+    """Check all cases in one run, and give the messages by file and line."""
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context", *map(str, CASES)]
     run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parents[1])
     assert not run.stderr, run.stderr
@@ -53,7 +53,7 @@ def test_exactly_the_marked_lines_are_refused(case: Path, errors: dict[tuple[str
 
 @pytest.fixture(scope="module")
 def refused_by_pyright(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, str]]:
-    """Check all cases by Pyright, and give what it said by file and line."""
+    """Check all cases by Pyright, and give its messages by file and line."""
     needs("basedpyright")
     settings = {"include": [str(HERE)], "extraPaths": [str(HERE.parents[1])], "typeCheckingMode": "standard"}
     project = tmp_path_factory.mktemp("pyright") / "pyrightconfig.json"

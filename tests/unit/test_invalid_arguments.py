@@ -1,4 +1,4 @@
-"""What a user may get wrong is refused at once, by name."""
+"""Invalid arguments are refused at once, by name."""
 
 from __future__ import annotations
 

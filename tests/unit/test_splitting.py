@@ -1,4 +1,4 @@
-"""Writing in parts: what fails alone is found with few more statements, and what is not about a row fails as a whole."""
+"""Writing in parts: items that fail alone are found with few more statements, and other errors fail the whole."""
 
 from __future__ import annotations
 

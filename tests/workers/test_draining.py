@@ -1,4 +1,4 @@
-"""A worker that is asked through the database to drain finishes what it runs, claims no more, and ends."""
+"""A worker that is asked through the database to drain finishes its jobs, claims no more, and ends."""
 
 from __future__ import annotations
 

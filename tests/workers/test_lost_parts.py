@@ -54,7 +54,7 @@ def _is_completed(jobs: Jobs, job_id: Any) -> bool:
 async def test_a_worker_that_cannot_write_results_claims_nothing(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with too many workers for the server's connections: what was claimed then stayed `running` without a handler."""
+    """As with too many workers for the server's connections: jobs claimed then stayed `running` without a handler."""
     refuses, tried = [True], asyncio.Event()
     run = Completer.run
 

@@ -1,4 +1,4 @@
-"""Chancy, with its asyncio executor and eager polling: claims in batches, writes what is done in batches."""
+"""Chancy, with its asyncio executor and eager polling: claims in batches, writes results in batches."""
 
 from __future__ import annotations
 

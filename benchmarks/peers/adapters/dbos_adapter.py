@@ -11,7 +11,7 @@ from protocol import Adapter, main
 
 @DBOS.step()
 async def note(number: int) -> dict[str, int]:
-    """Return what is stored."""
+    """Return the stored rows."""
     return {"number": number}
 
 

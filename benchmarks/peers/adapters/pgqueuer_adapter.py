@@ -1,4 +1,4 @@
-"""PgQueuer, over asyncpg or psycopg: claims in batches, and moves what is done to a log table in batches."""
+"""PgQueuer, over asyncpg or psycopg: claims in batches, and moves finished jobs to a log table in batches."""
 
 from __future__ import annotations
 

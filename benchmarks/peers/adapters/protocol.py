@@ -1,12 +1,12 @@
-"""What a measured system is asked, and how it answers: JSON lines over standard input and output.
+"""The requests to a measured system, and its answers: JSON lines over standard input and output.
 
 An adapter is a script that runs in the virtual environment of the system it adapts, so this module knows nothing but
 the standard library. The first line it reads are its orders; it says `ready` once it has imported and connected, and
-starts at `go`. What it says then:
+starts at `go`. Its messages then:
 
 - `begin`: the first job is about to be enqueued, or the first handler started
 - `end`: the last one; a graceful stop comes after that, and is not measured
-- `told`: what it noted of each job, and the memory it held
+- `told`: its notes of each job, and the memory it held
 - `gone`: it has stopped
 
 `stop`, or the end of its input, ends it early.
@@ -37,7 +37,7 @@ Put = Callable[[int], Awaitable[Any]]
 
 
 class Adapter:
-    """One system: what it does with the queue at a URL, in the way its own documentation recommends."""
+    """One system and its use of the queue at a URL, in the way its own documentation recommends."""
 
     new_loop = staticmethod(asyncio.new_event_loop)
     """The event loop that its own command line runs on."""

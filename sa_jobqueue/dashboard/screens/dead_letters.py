@@ -148,7 +148,7 @@ def _previewed(result: Any, what: str, details: list[str]) -> Preview:
 
 
 def _outcome(context: Context, session: Session, where: DeadLetterFilter, result: Any, done: str) -> Outcome:
-    """Return what was done, and who resolved the rest meanwhile."""
+    """Return the outcome, and who resolved the rest meanwhile."""
     expected = context.params.number("expected", low=0, high=1_000_000, default=0)
     details = []
     if result.changed < min(expected, 1000) and where.resolved is False:

@@ -18,7 +18,7 @@ _MAX_PAYLOAD: Final = 100_000
 
 
 def view(context: Context) -> dict[str, Any]:
-    """Return a page of events that jobs wait for; with a name, the jobs that wait for this one, and what was sent."""
+    """Return a page of events that jobs wait for; with a name, the jobs that wait for this one, and the sent payload."""
     name = context.params.text("name")
     with context.read() as session:
         page = list_awaited_events(session, after=context.params.text("after"), limit=PAGE, model=context.model)

@@ -17,7 +17,7 @@ _WORKERS: Final = 1000
 
 
 def view(context: Context) -> dict[str, Any]:
-    """Return what is recorded of a type; its queue, priority and attempts as its handler declares them."""
+    """Return the record of a type; its queue, priority and attempts as its handler declares them."""
     name = context.params.text("name")
     if name is None:
         raise ParameterError("name", "is missing: the name of a job type")

@@ -20,7 +20,7 @@ _LIMITS: Final = 1000
 
 
 def view(context: Context) -> dict[str, Any]:
-    """Return what is recorded of a queue, and its keys with the most due jobs; of a key its own counts."""
+    """Return the record of a queue, and its keys with the most due jobs; of a key its own counts."""
     name, key = context.params.text("name"), context.params.text("fairness_key") or ""
     if name is None:
         raise ParameterError("name", "is missing: the name of a queue")

@@ -513,10 +513,10 @@ class Health:
     unserved: Sequence[str]
     """Queues with due jobs that no live worker serves."""
     waiting: Sequence[Waiting] = ()
-    """What the jobs of queues wait for whose oldest has been due for too long, by queue and cause."""
+    """Causes for which jobs wait in queues whose oldest job has been due for too long, by queue."""
     awaited: Awaited = Awaited()
     locks: Sequence[LockHolder] = ()
-    """What the statements of workers wait for, the longest first."""
+    """Locks that the statements of workers wait for, the longest wait first."""
     paused: Sequence[Paused] = ()
     """Queues, then job types, by name."""
     schedules: Sequence[LateSchedule] = ()

@@ -184,7 +184,7 @@ def measured(
     heartbeat_timeout: timedelta,
     model: type[JobMixin[Any]],
 ) -> Health:
-    """Return a report; what `parts` has left out before is among what is missing of it. Raises: as `health`."""
+    """Return a report; parts that `parts` has left out before are among its missing ones. Raises: as `health`."""
     server = parts.session.execute(storage.server()).mappings().one()
     now: datetime = server["now"]
 

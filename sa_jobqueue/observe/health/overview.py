@@ -82,7 +82,7 @@ def overviews(
     """Yield a function that reads an overview, on a connection that is held while the block runs.
 
     Each statement is a separate transaction, bounded as those of a partial `health`, whose other options it takes.
-    Raises: what the driver raises, unless the server has cancelled a statement; the connection may be lost then.
+    Raises: the driver's errors, unless the server has cancelled a statement; the connection may be lost then.
     """
     with reading(engine, timeout) as session:
 

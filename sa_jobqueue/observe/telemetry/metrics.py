@@ -108,7 +108,7 @@ class WorkerMetrics:
         events.subscribe(self, kinds=kinds)
 
     def __call__(self, event: worker_events.Event) -> None:
-        """Count an event, except what the tally counts."""
+        """Count an event that the tally does not count."""
         match event:
             case worker_events.JobCompleted() | worker_events.JobCancelled():
                 self._observe(event, event.ran)

@@ -7,15 +7,15 @@ row for each, and its state says from where a run goes on after a crash:
   read back: each row's checksum, which the database computed when the row was read, is computed again. After a crash the
   files and the plan are thrown away.
 - written: the files are complete, and on the disk. They are moved to where readers see them.
-- deleting: batches of chains are locked and compared with what was read back: as many rows, the same sum of checksums over
+- deleting: batches of chains are locked and compared with the rows read back: as many rows, the same sum of checksums over
   every published column, the end of the chain where it was, and no edge from a chain that stays. What fits is deleted, and
   struck off `archive_chain` in the same commit. After a crash the files are read again first.
-- deleted: what is left in `archive_chain` changed meanwhile, or is referred to. It stays in the tables, and its rows are
+- deleted: chains left in `archive_chain` changed meanwhile, or is referred to. It stays in the tables, and its rows are
   taken out of the files: a new file takes the old one's place.
 - done.
 
 So a row is always in the tables or in the archive, for some time in both, and when a run is done in one of the two. The
-database decides what is finished, by its clock; two archivers of one queue exclude each other by an advisory lock.
+database decides which chains are finished, by its clock; two archivers of one queue exclude each other by an advisory lock.
 """
 
 from __future__ import annotations

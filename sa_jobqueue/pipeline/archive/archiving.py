@@ -37,7 +37,7 @@ def archive(
     options: ArchiveOptions | None = None,
     on_progress: Listener | None = None,
 ) -> ArchiveReport:
-    """Move chains that ended before a time from the tables to Parquet files; return what was done.
+    """Move chains that ended before a time from the tables to Parquet files; return the result.
 
     A chain stays if a job of a chain that stays waits or waited for it, if it has waiters, and, unless
     `options.include_dead`, if it has an unresolved dead letter. If the archiver is killed, the next call with the same path

@@ -35,7 +35,7 @@ def delete_archived(
 ) -> int:
     """Delete the chains of a run that are as its files have them, a batch a transaction; return how many went.
 
-    Younger chains first: they mostly wait for older ones. What is still referred to, or locked elsewhere, is
+    Younger chains first: they mostly wait for older ones. A chain that is still referred to, or locked elsewhere, is
     tried again until no more can be deleted.
     `on_progress`: called after each commit, with the number of jobs that are gone.
     Locks: in each transaction the chains' jobs and dead letters, roots first, each kind by id.

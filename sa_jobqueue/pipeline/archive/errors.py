@@ -23,7 +23,7 @@ class ArchiveBusyError(ArchiveError):
 class ArchivePathError(ArchiveError, OSError):
     """The archive's location cannot be used; rows that are not archived yet are still in the tables.
 
-    `path` is the location, `reason` what is wrong with it.
+    `path` is the location, `reason` the fault.
     """
 
     def __init__(self, path: str, reason: str) -> None:

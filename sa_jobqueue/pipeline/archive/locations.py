@@ -67,7 +67,7 @@ class Location:
 
     @contextmanager
     def usable(self) -> Iterator[None]:
-        """Turn what the file system refuses into our error."""
+        """Turn errors of the file system into ours."""
         try:
             yield
         except ArchivePathError:

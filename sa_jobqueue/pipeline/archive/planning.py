@@ -91,6 +91,6 @@ def add_chains(
 
 
 def months(connection: Connection, model: type[JobMixin[Any]]) -> tuple[Month, ...]:
-    """Count what was chosen, by type and month."""
+    """Count the chosen chains by type and month."""
     with connection.begin():
         return tuple(Month(*row) for row in connection.execute(archiving.months(model)))

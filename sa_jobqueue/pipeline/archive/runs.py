@@ -181,7 +181,7 @@ class Archiver:
         self._report(run, Step.DELETING)
 
     def _delete(self, run: _Run) -> None:
-        """Delete what the files have, after reading them unless this process has just done so."""
+        """Delete the rows that the files have, after reading them unless this process has just done so."""
         if run.contents is None:
             expected = {name: run.counts[name] for name in DATASETS}
             run.contents = verify(self._location, self._location.shown_files(run.id), expected)

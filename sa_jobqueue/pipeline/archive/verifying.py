@@ -1,4 +1,4 @@
-"""Reading an archive's files back: whether they hold what the database had, row by row."""
+"""Reading an archive's files back: whether they hold the rows of the database."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Contents:
 def verify(location: Location, files: Iterable[File], expected: Mapping[str, int]) -> Contents:
     """Read files in full and return what they have.
 
-    Every row's checksum is computed again, from what was read, and compared with the one that the database computed; every
+    Every row's checksum is computed again from the file and compared with the one that the database computed; every
     row of attempts, dead letters and blockers must belong to a job in the files, and no job may be there twice.
     `expected`: how many rows of each dataset there must be.
     Raises: ArchiveCorruptError, which names the file; OSError where one cannot be read.

@@ -63,7 +63,7 @@ class ArchiveRunMixin(Companion):
 class ArchiveChainMixin(Companion, Generic[IdT]):
     """A chain of a run that is still in the tables. The row is deleted in the transaction that deletes the chain.
 
-    So what is left when a run has nothing more to delete are the chains that stay, to be taken out of its files.
+    So the rows left when a run has nothing more to delete are the chains that stay, to be taken out of its files.
     """
 
     run_id: Mapped[UUID] = mapped_column(Uuid(), nullable=False, sort_order=-21)

@@ -21,7 +21,7 @@ from sa_jobqueue.statements import blockers, chains, notifications
 from sa_jobqueue.types import JobStatus
 
 LEFT_OVER: Final = timedelta(hours=24)
-"""What was staged longer ago belongs to a write that died. One that takes as long refuses to commit."""
+"""Rows staged longer ago belong to a write that died. One that takes as long refuses to commit."""
 _SHOWN: Final = 10
 
 

@@ -91,10 +91,10 @@ class WriteCounts(BlockerCounts):
 def count_write_chains(
     session: Session, write_id: str, *, sequence: int = 0, model: type[JobMixin[Any]] = Job
 ) -> WriteCounts | None:
-    """Count the chains of a bulk write by status; None if no such write has committed.
+    """Return the chains of a bulk write, counted by status; None if no such write has committed.
 
-    `sequence`: a batch of a stream. A chain is open until its last continuation has ended, and again if a dead one is
-    redriven. Reads the pages of rows that changed since the write: suitable for a sensor that runs once a minute.
+    `write_id`: its name. `sequence`: a batch of a stream. A chain is open until its last continuation has ended, and again
+    if a dead one is redriven. Reads the pages of rows that changed since the write: call it once a minute, not more.
     Index: `ix_job_history`.
     """
     row = session.execute(writes.counts(model), {"write_id": write_id, "sequence": sequence}).one()

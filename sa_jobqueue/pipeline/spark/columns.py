@@ -75,7 +75,7 @@ _OTHER_WORDS: Final = {
 class InvalidColumnError(InvalidJobError):
     """A DataFrame has a column that cannot be part of a job, or lacks one; nothing was written.
 
-    `field` names the column, `reason` states what is accepted.
+    `field` names the column, `reason` states the accepted values.
     """
 
 

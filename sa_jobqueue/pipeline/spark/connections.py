@@ -1,7 +1,7 @@
 """Connections of Spark processes to the database, and the lookup of the queue in it.
 
-No connection stays open between tasks. `Options` and a `Layout` carry what an executor needs; a URL from the environment is
-read again on each executor.
+No connection stays open between tasks. `Options` and a `Layout` carry the settings of an executor; a URL from the
+environment is read again on each executor.
 """
 
 from __future__ import annotations

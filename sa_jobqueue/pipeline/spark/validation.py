@@ -330,7 +330,7 @@ def _is_stored_so(kind: JobType, text: str) -> bool:
 
 
 def _stored(kind: JobType, text: str | None, version: int | None, fairness_key: str | None) -> tuple[str, str | None]:
-    """Return an input as `handler.job` stores it, and the fairness key: that of the row, or what the handler reads."""
+    """Return an input as `handler.job` stores it, and the fairness key: that of the row, or the handler's."""
     # No document of a DataFrame is one that a codec has encoded, whatever it looks like.
     data = payloads.escaped(_parsed(text))
     try:

@@ -1,4 +1,4 @@
-"""Rows on their way into an archive: read with a checksum of each, compared with what was written, and deleted."""
+"""Rows on their way into an archive: read with a checksum of each, compared with the written rows, and deleted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Archiving: choosing the finished chains that a run takes on, and the ledger of runs.
 
 Candidates are collected in a temporary table, page by page, so that neither a snapshot nor a transaction is held while
-the queue is walked, and a dry run writes nothing. What is read, compared and deleted: `statements/archived.py`.
+the queue is walked, and a dry run writes nothing. Rows are read, compared and deleted by `statements/archived.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A bulk write's way from the staging table into the queue, all of it inside one transaction that the ledger guards.
 
-What is staged is known by `(write_id, sequence)` and by the tasks that the writer says succeeded: others may have left
+Staged rows are known by `(write_id, sequence)` and by the tasks that the writer says succeeded: others may have left
 rows there as well. None of these statements is bound to a worker's guards; `guard` sets what they need for their
 transaction, for the statistics of a table that is filled and emptied are never right.
 """
@@ -166,7 +166,7 @@ def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> sa
     `skip`: leave out rows whose key belongs to an open chain; otherwise they are a unique violation.
     Parameters: `write_id`, `sequence`, `task_ids`; `queue`, `type_name`, `priority`, `max_attempts`, `input_version`,
     `trace_context`, `rate_cost` for rows without a value. Where `queue`, `priority`, `max_attempts` or `input_version` is
-    null nevertheless, the row has what is recorded for its type.
+    null nevertheless, the row has the recorded values of its type.
     Shape: none; the row count is the number of new jobs. Changes: one pending row per job.
     Clock: the database's `now()`, to which delays are added, and which is the earliest possible time.
     Locks: the new rows; it waits for transactions that insert an equal key. Index: `ix_job_bulk_staging_write`.
@@ -182,7 +182,7 @@ def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> sa
 
 @once_a_model
 def enqueue_waiting(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> sa.Select[Any]:
-    """Make jobs of what is staged, and the edges to the chains they wait for, new ones and those that were there.
+    """Make jobs of the staged rows, and the edges to the chains they wait for, new ones and those that were there.
 
     Parameters: as `enqueue_staged`, and parallel arrays `ended_ids`, `completed`: the chains that were there and have
     ended, and whether they completed.

@@ -27,7 +27,7 @@ _ENDS: Final = {JOBS.name: "completed_at", ATTEMPTS.name: "ended_at", DEAD_LETTE
 class Filters:
     """Which rows of a dataset; everything given must hold. A time range leaves out rows whose time is null.
 
-    Only what the dataset has can be asked for: the caller checks that, for a KeyError is all that is said here.
+    Only columns of the dataset can be asked for: the caller checks that, for a KeyError is all that is said here.
     """
 
     queues: Sequence[str] = ()
@@ -89,7 +89,7 @@ def count(model: type[JobMixin[Any]], dataset: Dataset, filters: Filters | None 
 def size(model: type[JobMixin[Any]], dataset: Dataset) -> sa.Select[int, int]:
     """Return how large the table of a dataset is.
 
-    Shape: one row `(bytes, pages)`: with what is stored out of line, and of the table alone. Locks: none.
+    Shape: one row `(bytes, pages)`: with values stored out of line, and of the table alone. Locks: none.
     """
     layout = model.__jobqueue__
     name = layout.qualified(source(model, dataset).name.removeprefix(layout.prefix))

@@ -74,7 +74,7 @@ class Throttle:
             self._timer = self._loop.call_at(self._next, self._flush)
 
     def close(self) -> None:
-        """Drop what is waiting."""
+        """Drop waiting signals."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._payloads = None, {}
@@ -93,8 +93,8 @@ class Listener(Component):
     """LISTENs on a dedicated connection and passes notifications on as signals.
 
     A crash loses notifications, which costs latency up to the poll interval, never a job; after every (re)connect it sends
-    each signal once, for what was missed. Two may overlap. It also holds the announcement that this worker is idle, which
-    ends with the connection.
+    each signal once, for missed notifications. Two may overlap. It also holds the announcement that this worker is idle,
+    which ends with the connection.
     """
 
     name = "listener"

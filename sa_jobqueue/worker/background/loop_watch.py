@@ -28,7 +28,7 @@ JobIn = Callable[[asyncio.Task[object]], tuple[ClaimedJob | None, str]]
 class LoopWatch:
     """Looks at the loop's vital signs from a thread, which sleeps as long as the loop may be silent.
 
-    Not a component of the loop, which may be blocked. It reads what the loop records about itself: jobs cost nothing.
+    Not a component of the loop, which may be blocked. It reads the loop's own records: jobs cost nothing.
     """
 
     def __init__(self, signs: VitalSigns, job_in: JobIn, *, clock: Callable[[], float] = time.monotonic) -> None:

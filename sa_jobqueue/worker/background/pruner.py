@@ -30,7 +30,7 @@ _PATIENCE: Final = 2
 
 
 _RECORDED: Final = {"transactions": 500_000, "limit": 50_000, "most": 100}
-"""Bounds of what the figures of a minute are counted from."""
+"""Bounds of the rows that the figures of a minute count."""
 _EVENTS: Final = 1000
 """Expired events that one statement deletes at most."""
 
@@ -90,7 +90,7 @@ class Pruner(Component):
                 self._full_walk_at = loop.time() + max(_TO_THE_END.total_seconds(), _DUTY * spent) * random.uniform(0.8, 1.2)
 
     async def walk(self, *, to_the_end: bool) -> None:
-        """Walk once through the jobs, and report what was deleted."""
+        """Walk once through the jobs, and report deletions."""
         chains = jobs = 0
         async for page in self._pages(self._prune, to_the_end=to_the_end):
             chains, jobs = chains + sum(page.chains.values()), jobs + page.jobs

@@ -32,7 +32,7 @@ _LATE: Final = 0.005
 
 
 class Scheduler(Component):
-    """Fires what is due, then sleeps until the next schedule is due, which costs no statement.
+    """Fires due schedules, then sleeps until the next schedule is due, which costs no statement.
 
     Every worker runs one. Any number may overlap: a schedule is fired under its row lock by one of them, its job and its
     next time in one transaction; a crash before the commit leaves it to the others. Woken by the next schedule's time, by a

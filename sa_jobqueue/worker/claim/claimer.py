@@ -189,7 +189,7 @@ class Claimer(Component):
         return len(orphans)
 
     async def claim(self, connection: AsyncConnection) -> int:
-        """Claim what is due for the free slots, and start it; return how many jobs."""
+        """Claim due jobs for the free slots, and start them; return how many jobs."""
         self._claim_began = self._loop.time()
         was_notified, self._was_notified = self._was_notified, False
         return await self._division.claim(connection, was_notified=was_notified)

@@ -138,7 +138,7 @@ class PlainClaim:
         return await self._claims.take(connection, self.lanes.cursors.parameters(plan, self._claims.excluded))
 
     def claimed(self, plan: Plan, jobs: list[ClaimedJob], at: datetime) -> None:
-        """Record what was started, after the commit."""
+        """Record the started jobs, after the commit."""
         self.lanes.claimed(plan, self._shares, jobs, at)
 
 
@@ -181,7 +181,7 @@ class SelectedClaim(PlainClaim):
         return Plan([Allocation(self._partition.types, 0, [])], late, limit)
 
     def claimed(self, plan: Plan, jobs: list[ClaimedJob], at: datetime) -> None:
-        """Record what was started, and sort it as it was chosen."""
+        """Record the started jobs, and sort them as they were chosen."""
         place = {job_id: place for place, job_id in enumerate(plan.late)}
         jobs.sort(key=lambda job: place[job.id])
         self._selection.started(jobs)

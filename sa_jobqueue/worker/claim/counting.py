@@ -7,7 +7,7 @@ S did not see has written it since, for whatever makes a job run, or moves it to
 and no such transaction is older than the oldest in progress. Neither a lock nor a clock is part of this, so it does not
 matter which worker claims, or how.
 
-What is left to walk past is what has ended since the oldest of them began.
+Only jobs are left to walk past that have ended since the oldest of them began.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class Division:
         self.renew()
 
     def renew(self) -> None:
-        """Forget all lanes: partitions have changed, or the connection. Those of what is paused are left out."""
+        """Forget all lanes: partitions have changed, or the connection. Those of paused queues and types are left out."""
         # A limit that is not below the worker's concurrency has no partition.
         most = self._concurrency = self._executor.concurrency
 

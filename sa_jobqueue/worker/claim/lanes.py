@@ -1,4 +1,4 @@
-"""The lanes of one worker: what is known of them, and the claims that change it."""
+"""The lanes of one worker: their state, and the claims that change it."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Share(NamedTuple):
 
 
 Shares: TypeAlias = Mapping[Partition, Sequence[Share]]
-"""What the queues of partitions may start, in the order to claim in."""
+"""Quotas of the queues of partitions, in the order to claim in."""
 
 
 class _OfQueue:
@@ -214,7 +214,7 @@ class Planner:
                     sharer.is_busy = started >= quota
 
     def charge_queues(self, started: Mapping[Queue, int]) -> None:
-        """Charge queues for what the claims since `share` started."""
+        """Charge queues for the jobs that claims started since `share`."""
         self._queues.charge(started)
 
     def lanes_of_key(self, queue_key: QueueKey) -> list[Lane]:

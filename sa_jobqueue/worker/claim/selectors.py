@@ -5,9 +5,9 @@ them are to start, and in which order; a claim starts those that are still due, 
 selector runs, so two workers may choose the same jobs: each is started once, by the first claim, and the other worker
 continues with its next best.
 
-**What was offered and not started is held**, up to the window. Cursors pass it, so what was left out does not make the next
-claim scan what lies dead before it. The next offer reads what is held by its id, and as many others as the window has room
-for. At each full scan of lanes, what is held is forgotten and found again: so a window full of jobs that the selector leaves
+**Jobs that were offered and not started are held**, up to the window. Cursors pass it, so omitted jobs do not make the next
+claim scan the dead rows before it. The next offer reads held jobs by id, and as many others as the window has room
+for. At each full scan of lanes, held jobs are forgotten and found again: so a window full of jobs that the selector leaves
 out hides jobs that go before them for those seconds.
 
 A selector that raises, returns something else or takes too long is reported once and not called for a while; its queue
@@ -158,7 +158,7 @@ class Selection:
         return new, rows[0][0]
 
     async def choose(self, limit: int, now: float) -> list[Candidate]:
-        """Have the selector choose from what is held, best first; return those to start."""
+        """Have the selector choose from the held jobs, best first; return those to start."""
         candidates = sorted((one for one, _ in self.held.values()), key=_in_order)
         self._since = {one.id: self._since.get(one.id, now) for one in candidates}
         if not candidates:
@@ -177,7 +177,7 @@ class Selection:
             self.held.pop(job.id, None)
 
     def forget(self) -> list[Candidate]:
-        """Hold nothing; return what was held, for its lanes to be scanned again."""
+        """Hold nothing; return the held jobs, for their lanes to be scanned again."""
         held, self.held = self.held, {}
         return [one for one, _ in held.values()]
 
@@ -210,7 +210,7 @@ def _in_order(one: Candidate) -> tuple[int, datetime, Any]:
 
 
 def _checked(selector: Selector, answer: Any, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    """Return what was chosen, as it was offered, each once. Raises: InvalidSelectionError."""
+    """Return the chosen jobs, as they were offered, each once. Raises: InvalidSelectionError."""
     offered = {one.id: one for one in candidates}
     try:
         ids = dict.fromkeys(one.id for one in answer)

@@ -83,7 +83,7 @@ class Stride(Generic[NameT]):
         return self._named[:most]
 
     def charge(self, started: Mapping[NameT, int]) -> None:
-        """Advance the passes by what the sharers that `next` returned have started."""
+        """Advance the passes by the starts of the sharers that `next` returned."""
         for sharer in self._named:
             if count := started.get(sharer.name):
                 sharer.pass_value = max(sharer.pass_value, self._time) + count * STRIDE // sharer.weight
@@ -135,7 +135,7 @@ def quotas(sharers: Sequence[Sharer[Any]], free: int, capacities: Sequence[int])
 
 
 class Ageing:
-    """Keeps low priorities from starving: a sixteenth of what is started goes to the lane that has waited longest.
+    """Keeps low priorities from starving: a sixteenth of the starts goes to the lane that has waited longest.
 
     Only while claims come back full: one that does not has read every lane to its end. So a job with `n` jobs of its
     queue due before it, of any priority, has started when about `16 * n` others have.

@@ -39,7 +39,7 @@ _NONE: Final = nullcontext[dict[str, Any]]({})
 
 
 def open_dependencies(attempt: AttemptContext, job_type: JobType) -> AbstractContextManager[dict[str, Any]]:
-    """Return what opens a handler's dependencies, by name, in this thread. What the handler raises is always raised."""
+    """Return a context manager of a handler's dependencies by name, in this thread. The handler's errors are raised."""
     return _opened(attempt, job_type) if job_type.provided else _NONE
 
 
@@ -48,7 +48,7 @@ def open_dependencies_in_thread(
 ) -> AbstractAsyncContextManager[dict[str, Any]]:
     """Do the same for an async handler: opened and closed in a thread, because either may block.
 
-    If a handler is cancelled before it starts, what was opened for it is still closed.
+    If a handler is cancelled before it starts, its dependencies are still closed.
     """
     return _opened_in_thread(attempt, job_type, threads) if job_type.provided else _NONE
 

@@ -156,9 +156,9 @@ class Executor:
         return attempt.job if attempt else None, self._registry.get(name).place if name in self._registry else ""
 
     def progress(self) -> dict[str, Any]:
-        """Return what the running attempts have reported, by job id. May be asked from any thread.
+        """Return the reports of the running attempts, by job id. May be asked from any thread.
 
-        A heartbeat writes it, which must not fail because of a text: what the database cannot store is escaped.
+        A heartbeat writes it, which must not fail because of a text: characters that the database cannot store are escaped.
         """
         found: dict[str, Any] = {}
         for running in self._running.copy():  # a copy: the loop may change it

@@ -57,7 +57,7 @@ class Guard:
     def __init__(self, job_id: JobId) -> None:
         self.job_id = job_id
         self.name: str | None = None
-        """What the open transaction of the handler is called; None while none is open."""
+        """Name of the open transaction of the handler; None while none is open."""
         self.may_commit = False
         """Set by the worker, for its own commit."""
         self._runs = False
@@ -102,7 +102,7 @@ class Guard:
             raise HandlerCommitError
 
     def send(self, statement: str, *, is_autocommit: bool) -> None:
-        """Refuse what the driver would send, as `execute`, and everything in autocommit mode. Raises: HandlerCommitError."""
+        """Refuse statements of the driver, as `execute`, and everything in autocommit mode. Raises: HandlerCommitError."""
         if self._runs and is_autocommit:
             self._refuse("it put the driver's connection into autocommit mode: leave that as it is")
         self.execute(statement)
@@ -260,7 +260,7 @@ class Sessions:
     most: int = MOST_CONCURRENT
     """How many concurrent handlers they have connections for."""
     own_engines: list[Engine | AsyncEngine] = field(default_factory=list)
-    """What was made for them, to be disposed of."""
+    """Objects made for them, to be disposed of."""
     by_class: dict[Any, sessionmaker[Any] | async_sessionmaker[Any]] = field(default_factory=dict)
     """Which factory makes what handlers are annotated with."""
     make: Callable[[bool], None] = lambda is_async: None

@@ -15,7 +15,7 @@ from sa_jobqueue.statements import traces
 
 
 class Linker:
-    """Reads with a separate statement, and only what the handler or a recorded span asks for."""
+    """Reads with a separate statement, and only for a handler or a recorded span."""
 
     def __init__(self, engine: AsyncEngine, model: type[JobMixin[Any]]) -> None:
         self._engine = engine

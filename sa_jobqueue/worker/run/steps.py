@@ -1,4 +1,4 @@
-"""Runs the steps of one attempt: what an earlier attempt recorded is returned, the rest is called and recorded."""
+"""Runs the steps of one attempt: results of earlier attempts are returned, the rest is called and recorded."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class AttemptSteps:
         return self._run(self._step(place, partial(fn, *args), codec, retry))
 
     def _run(self, call: Coroutine[Any, Any, T]) -> Any:
-        """Return what an asynchronous handler awaits, or the result."""
+        """Return an awaitable for an asynchronous handler, or the result."""
         return call if self._type.is_async else blocking(call)
 
     async def _step(self, place: Place, call: Callable[[], Any], codec: Codec[Any], retry: RetryPolicy | None) -> Any:
@@ -482,7 +482,7 @@ class AttemptSteps:
             raise InvalidOptionError("transaction", f"must be entered by `{word}`, because {self._type.place} is {kind}")
 
     def find(self, place: Place, kind: StepKind) -> Any:
-        """Return what is recorded of a step; None if it has to run. Raises: StepOutputError for another kind."""
+        """Return the record of a step; None if it has to run. Raises: StepOutputError for another kind."""
         found = None if self._recorded is None else self._recorded.get(place)
         if found is not None and found.kind != kind:
             raise StepOutputError(*place, f"is recorded as a {found.kind}, but the handler now calls it as a {kind}")

@@ -30,7 +30,7 @@ CONCURRENCY: Final = 2
 ATTEMPTS: Final = 10
 """More than any fault uses up; a poison job ends after them."""
 DRAIN: Final = 3.0
-"""Seconds that a stopping worker has for what it runs."""
+"""Seconds that a stopping worker has for its jobs."""
 FIRST_FAULT: Final = 1_000_000
 """Jobs that are a fault have numbers from here on."""
 

@@ -15,7 +15,7 @@ from tests.chaos.peers.journals import Journals
 
 @dataclass(kw_only=True)
 class PeerScene(Stage):
-    """What a fault may use."""
+    """The tools of a fault."""
 
     producer: Producer
     journals: Journals

@@ -50,7 +50,7 @@ class PeerFleet(Fleet):
         super().__init__(url=url, record_url="", size=size, timing=timing, log_dir=log_dir)
 
     def restart(self) -> None:
-        """Kill all workers, so that all are started again: what an operator does in the end."""
+        """Kill all workers, so that all are started again: an operator's last resort."""
         for slot in self.slots:
             self.signal(slot, signal.SIGKILL)
 
@@ -64,7 +64,7 @@ class PeerFleet(Fleet):
 
 
 class Producer:
-    """A process that enqueues at a steady rate, straight on the server, and what a fault wants beside that."""
+    """A process that enqueues at a steady rate, straight on the server, and the jobs of faults beside that."""
 
     def __init__(self, system: System, *, url: str, rate: float, seed: int, journals: Path, log: IO[bytes]) -> None:
         variables = environment(system, url, journals, CHAOS_RATE=str(rate), CHAOS_SEED=str(seed))

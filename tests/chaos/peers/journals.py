@@ -1,4 +1,4 @@
-"""What the processes of a run wrote down: read while they write, and copied into tables when they are gone."""
+"""The journals of the processes of a run: read while they write, and copied into tables when they are gone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Run:
 
 @dataclass
 class Journals:
-    """All journals of a directory; `read` again for what is new."""
+    """All journals of a directory; `read` again for new lines."""
 
     directory: Path
     runs: dict[str, Run] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Journals:
     _read: dict[Path, int] = field(default_factory=dict)
 
     def read(self) -> None:
-        """Read what was written since."""
+        """Read the lines written since."""
         for path in self.directory.glob("*-*"):
             if path.name.startswith(("runs-", "enqueued-")):
                 with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The count, from the database alone and the same for every queue: what handlers noted, beside what the queue holds."""
+"""The count, from the database alone and the same for every queue: the notes of handlers, beside the rows of the queue."""
 
 from __future__ import annotations
 

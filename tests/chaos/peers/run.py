@@ -41,7 +41,7 @@ SETTLING_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What is run; all of it the same for every queue."""
+    """The options of a run, the same for every queue."""
 
     seed: int
     rounds: int = 2

@@ -1,4 +1,4 @@
-"""Which queues are broken beside each other, how each is set up to recover, and what it holds for not done yet."""
+"""Which queues are broken beside each other, how each is set up to recover, and which jobs it counts as open."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class System:
 
     @property
     def module(self) -> str:
-        """What is run with `python -m`."""
+        """The module that is run with `python -m`."""
         return f"tests.chaos.peers.workers.{self.script}"
 
     @property

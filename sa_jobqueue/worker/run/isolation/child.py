@@ -94,7 +94,7 @@ class _Forwarder(logging.Handler):
 
 
 class Child:
-    """Runs what the worker sends, in the main thread: there signals arrive, and libraries expect to be."""
+    """Runs the worker's requests in the main thread: there signals arrive, and libraries expect to be."""
 
     def __init__(self, channel: Channel, types: Callable[[str, str], JobType]) -> None:
         self._channel = channel
