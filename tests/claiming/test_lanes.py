@@ -29,7 +29,6 @@ from sa_jobqueue.worker.claim.claims import Claims
 from sa_jobqueue.worker.claim.cursors import START, Cursors, Lane, Snapshot
 from sa_jobqueue.worker.claim.partitions import Partitions
 from sa_jobqueue.worker.claim.planner import MOST_KEYS
-from sa_jobqueue.worker.claim.selectors import Selectors
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.lanes import fill, recorder
 from tests.fixtures.variants import variants
@@ -283,7 +282,7 @@ async def test_catch_up_queries_each_lane_from_its_own_cursor_or_an_earlier_one(
         executor=None,  # type: ignore[arg-type]
         model=Job,
         controls=Controls(),
-        selectors=Selectors({}, Job, worker_id="here", events=None),  # type: ignore[arg-type]
+        callers={},
     )
     cursors = Cursors((), UUID(int=0))
     backlog = Backlog(cursors, lambda _lane: None, lambda _lane: None)

@@ -15,7 +15,7 @@ from sa_jobqueue.worker.background.controls import Control, Controls
 from sa_jobqueue.worker.claim import partitions as module
 from sa_jobqueue.worker.claim.cursors import Lane
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions
-from sa_jobqueue.worker.claim.selectors import Selectors
+from sa_jobqueue.worker.claim.selectors import Caller
 
 LIMITED = Control(global_concurrency=3)
 
@@ -30,7 +30,7 @@ def partitions(
 ) -> Partitions:
     """Return the partitions of a worker; its executor has 5 slots free of each queue, and 4 of each type."""
     controls = Controls(queues=of_queues or {}, types=of_types or {})
-    selectors = {selected: Selector(queue=selected, choose=lambda offered, free: offered)} if selected else {}
+    selector = Selector(queue=selected or "unused", choose=lambda offered, free: offered)
     return Partitions(
         queues,
         types,
@@ -38,7 +38,7 @@ def partitions(
         executor=cast("Any", SimpleNamespace(free_in=lambda _: 5, free_for=lambda _: 4)),
         model=Job,
         controls=controls,
-        selectors=Selectors(selectors, Job, worker_id="tester", events=cast("Any", None)),
+        callers={selected: Caller(selector, "tester", cast("Any", None))} if selected else {},
     )
 
 

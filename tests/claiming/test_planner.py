@@ -18,7 +18,6 @@ from sa_jobqueue.worker.claim.backlog import Backlog
 from sa_jobqueue.worker.claim.cursors import Cursors, Lane, Plan
 from sa_jobqueue.worker.claim.partitions import Partitions
 from sa_jobqueue.worker.claim.planner import MOST_KEYS, Planner
-from sa_jobqueue.worker.claim.selectors import Selectors
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -58,7 +57,7 @@ class World:
             executor=cast("Any", executor),
             model=Job,
             controls=Controls(),
-            selectors=Selectors({}, Job, worker_id="tester", events=cast("Any", None)),
+            callers={},
         )
         self.cursors = Cursors(self.partitions.own_types, 0)
         weight = (weights or {}).get
@@ -158,7 +157,7 @@ def test_excluded_partitions_get_no_slots() -> None:
     tried = world.partitions.of(("a", ""))
     assert tried is not None
     shares = world.planner.share(8, world.now, without=[tried])
-    assert {partition.queues[0]: shares[partition][0].quota for partition in shares} == {"b": 8}
+    assert {partition.queues[0]: sum(shares[partition].values()) for partition in shares} == {"b": 8}
 
 
 def test_queues_with_limits_share_the_slots_of_a_type() -> None:
@@ -362,7 +361,7 @@ def test_under_limits_per_fairness_key_only_requested_keys_are_planned() -> None
     for key in ("1", "2", "3", ""):
         world.add(50, key=key)
     shares = world.planner.share(20, 0.0)
-    names = world.planner.names([share for of in shares.values() for share in of])
+    names = world.planner.names(shares)
     assert names == [QueueKey("mail", key) for key in ("1", "2", "3")]
     plan = world.planner.plan(shares, 20, {names[0]: 2, names[1]: 0})
     planned = {

@@ -137,7 +137,7 @@ def test_every_change_that_moves_a_pending_job_to_another_lane_is_stamped(
     jobs: Jobs, stamped: Callable[..., Any], change: dict[str, Any]
 ) -> None:
     assert stamped(jobs.add(), **change) == (True, True)
-    # One that runs is counted by its queue: whatever moves it there is news to the count (`worker.counting`).
+    # One that runs is counted by its queue: whatever moves it there is news to the count (`worker.claim.limits`).
     is_counted_elsewhere = "queue" in change
     assert stamped(jobs.add(JobStatus.RUNNING), **change) == (is_counted_elsewhere, is_counted_elsewhere)
 

@@ -123,7 +123,7 @@ class PlainClaim:
     @property
     def queue_keys(self) -> list[QueueKey]:
         """The fairness keys that it may claim."""
-        return self.lanes.planner.names(share for of in self._shares.values() for share in of)
+        return self.lanes.planner.names(self._shares)
 
     def back_off(self, capacities: Mapping[QueueKey, int]) -> None:
         """Leave fairness keys without capacity out of the claims that follow."""
@@ -154,7 +154,7 @@ class SelectedClaim(PlainClaim):
     async def prepare(self, connection: AsyncConnection, limit: int) -> bool:
         """Offer the due jobs to the selector; return whether it chose any."""
         capacity, excluded = self._selection.capacity, self._claims.excluded
-        offered = {self._partition: [share._replace(quota=capacity) for share in self._of]}
+        offered = {self._partition: dict.fromkeys(self._of, capacity)}
         plan = self.lanes.planner.plan(offered, capacity)
         new, at = await self._selection.read(connection, self.lanes.cursors.parameters(plan, excluded), excluded)
         self.lanes.claimed(plan, offered, new, at)
@@ -188,8 +188,8 @@ class SelectedClaim(PlainClaim):
         self._retain()
 
     def _retain(self) -> None:
-        for share in self._of:
-            self.lanes.planner.retain(share.queue, bool(self._selection.held))
+        for queue in self._of:
+            self.lanes.planner.retain(queue, bool(self._selection.held))
 
 
 class LimitedClaim:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 START: Final = datetime(1, 1, 1, tzinfo=UTC)
 FLOOD: Final = 500
@@ -82,34 +82,6 @@ class Arrival(NamedTuple):
     xid: str
 
 
-class Started(Protocol):
-    """A job that a claim started, or a candidate that a selector was offered."""
-
-    @property
-    def id(self) -> Any:
-        """Its id."""
-
-    @property
-    def queue(self) -> str:
-        """Its queue."""
-
-    @property
-    def fairness_key(self) -> str:
-        """Its fairness key, or empty."""
-
-    @property
-    def priority(self) -> int:
-        """Its priority."""
-
-    @property
-    def type_name(self) -> str:
-        """Its job type."""
-
-    @property
-    def scheduled_at(self) -> datetime:
-        """When it was due."""
-
-
 class Cursors:
     """Cursors, late arrivals and watermark of one worker.
 
@@ -126,8 +98,8 @@ class Cursors:
         """None until the first full scan: no cursor may move without a watermark before it."""
         self._database_now = START
 
-    def lane_of(self, job: Started) -> Lane:
-        """Return the lane of a job."""
+    def lane_of(self, job: Any) -> Lane:
+        """Return the lane of a job that was claimed, or offered to a selector."""
         own = job.type_name if job.type_name in self._own_types else ""
         return Lane(job.queue, job.fairness_key, job.priority, own)
 
@@ -170,7 +142,7 @@ class Cursors:
             self.rewind()
         return is_rewound
 
-    def claimed(self, plan: Plan, jobs: Sequence[Started], now: datetime) -> tuple[list[Lane], Counter[Lane]]:
+    def claimed(self, plan: Plan, jobs: Sequence[Any], now: datetime) -> tuple[list[Lane], Counter[Lane]]:
         """Move the cursors after a claim of this plan that started `jobs`, at `now` by the database's clock.
 
         Returns the lanes that were read to their end, and how many jobs of each lane were started. `jobs` in any order; a
@@ -187,7 +159,7 @@ class Cursors:
             # What this claim did not find due yet may lie behind the cursors.
             self.rewind()
             return [], Counter(map(self.lane_of, jobs))
-        of_lane: dict[Lane, list[Started]] = {}
+        of_lane: dict[Lane, list[Any]] = {}
         late: dict[Lane, int] = {}
         for job in jobs:
             lane = self.lane_of(job)
@@ -217,11 +189,11 @@ class Cursors:
                 left_of_all -= gave
         return ended, started
 
-    def _advance(self, lane: Lane, jobs: Iterable[Started], *others: Key) -> None:
+    def _advance(self, lane: Lane, jobs: Iterable[Any], *others: Key) -> None:
         self.of_lane[lane] = max(self.of_lane[lane], *others, *((job.scheduled_at, job.id) for job in jobs))
 
     @staticmethod
-    def _read(lanes: Sequence[Lane], jobs: Mapping[Lane, Sequence[Started]], allowed: int) -> tuple[int, int]:
+    def _read(lanes: Sequence[Lane], jobs: Mapping[Lane, Sequence[Any]], allowed: int) -> tuple[int, int]:
         """Return how many jobs the lanes of a segment gave of those `allowed`, and how many lanes were read to their end."""
         gave = 0
         last = -1

@@ -26,7 +26,7 @@ from sa_jobqueue.worker.claim.cursors import Lane
 from sa_jobqueue.worker.claim.lanes import Lanes
 from sa_jobqueue.worker.claim.partitions import Partition, Partitions, Queue
 from sa_jobqueue.worker.claim.planner import Shares
-from sa_jobqueue.worker.claim.selectors import Selectors
+from sa_jobqueue.worker.claim.selectors import Caller
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor
@@ -56,7 +56,7 @@ class Division:
         self._options, self._controls, self._poll_again, self._clock = options, controls, poll_again, clock
         self._types = list(jobs.registry.names)
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
-        self._selectors = Selectors(jobs.selectors, model, worker_id=worker_id, events=events)
+        self._callers = {queue: Caller(one, worker_id, events) for queue, one in jobs.selectors.items()}
         self._claims = Claims(model, worker_id=worker_id, grace=options.heartbeat_timeout)
         self._applied = Controls()
         self._ordered = False
@@ -85,7 +85,7 @@ class Division:
             executor=self._executor,
             model=self._model,
             controls=self._applied,
-            selectors=self._selectors,
+            callers=self._callers,
         )
         self.lanes = Lanes(
             partitions,
@@ -169,7 +169,7 @@ class Division:
             before = started.total()
             apart = {one: of for one, of in shares.items() if not one.is_plain}
             for partition, of in apart.items():
-                limit = min(sum(share.quota for share in of), free - started.total())
+                limit = min(sum(of.values()), free - started.total())
                 if limit > 0:
                     started += await self._start({partition: of}, connection, limit)
                 tried.add(partition)

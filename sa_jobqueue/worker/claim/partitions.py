@@ -14,7 +14,7 @@ from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.claim.cursors import Lane
 from sa_jobqueue.worker.claim.limits import Limits
-from sa_jobqueue.worker.claim.selectors import Selection, Selectors
+from sa_jobqueue.worker.claim.selectors import Caller, Selection
 from sa_jobqueue.worker.run.executor import Executor
 
 Queue: TypeAlias = tuple[str, str]
@@ -69,6 +69,7 @@ class Partitions:
     """The partitions of one worker.
 
     `queues`: those it serves, each with its limit in this worker or None. `slots`: such limits of job types, by name.
+    `callers`: of the selectors of queues.
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class Partitions:
         executor: Executor,
         model: type[JobMixin[Any]],
         controls: Controls,
-        selectors: Selectors,
+        callers: Mapping[str, Caller],
     ) -> None:
         keys = [name for name, set_ in controls.queues.items() if set_.is_limited and name.fairness_key]
         limited = {name.queue for name in keys} | {name for name in queues if controls.queue(name).is_limited}
-        apart = {name for name, limit in queues.items() if limit is not None or name in limited or name in selectors}
+        apart = {name for name, limit in queues.items() if limit is not None or name in limited or name in callers}
         self.own_types = {name for name in types if name in slots or controls.type(name).is_limited}
         together = [name for name in queues if name not in apart]
         shared_types = [name for name in types if name not in self.own_types]
@@ -100,7 +101,7 @@ class Partitions:
                     own_type=type_name,
                     slots=_slots(executor, queue, type_name),
                     limits=_limits(model, controls, queue, type_name, keys),
-                    selection=selectors.selection(queue) if queue is not None else None,
+                    selection=Selection(callers[queue], model) if queue is not None and queue in callers else None,
                 )
                 self.every.append(partition)
                 self._of |= {(name, type_name or ""): partition for name in of_queues}

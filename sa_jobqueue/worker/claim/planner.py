@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.worker.claim.cursors import Allocation, Cursors, Lane, Plan, Segment
@@ -20,15 +20,8 @@ MOST_KEYS: Final = 64
 """Maximum number of fairness keys of a queue that one claim names: most keys have more than one job."""
 
 
-class Share(NamedTuple):
-    """What one queue may start with the next claim."""
-
-    queue: Queue
-    quota: int
-
-
-Shares: TypeAlias = Mapping[Partition, Sequence[Share]]
-"""Quotas of the queues of partitions, in the order to claim in."""
+Shares: TypeAlias = Mapping[Partition, Mapping[Queue, int]]
+"""How many jobs each queue of some partitions may start with the next claim, in the order to claim in."""
 
 
 class _OfQueue:
@@ -98,7 +91,7 @@ class Planner:
         """Return the partitions that have jobs waiting."""
         return {partition for queue in self._queues.sharers if (partition := self._partitions.of(queue)) is not None}
 
-    def share(self, free: int, now: float, without: Collection[Partition] = ()) -> dict[Partition, list[Share]]:
+    def share(self, free: int, now: float, without: Collection[Partition] = ()) -> dict[Partition, dict[Queue, int]]:
         """Divide `free` slots among the queues that have open lanes and capacity, by partition, in the order to claim in."""
         waiting = self._queues.next(len(self._queues.sharers))
         capacities = [
@@ -109,10 +102,10 @@ class Planner:
         if self._fair:
             # The one that used its whole quota comes last: it may use what the others leave.
             planned.sort(key=lambda one: one[0].is_busy)
-        shares: dict[Partition, list[Share]] = {}
+        shares: dict[Partition, dict[Queue, int]] = {}
         for sharer, quota in planned:
             if (partition := self._partitions.of(sharer.name)) is not None:
-                shares.setdefault(partition, []).append(Share(sharer.name, quota))
+                shares.setdefault(partition, {})[sharer.name] = quota
         return shares
 
     def _capacity(self, queue: Queue, free: int, now: float) -> int:
@@ -121,12 +114,13 @@ class Planner:
             return 0
         return partition.capacity(free)
 
-    def names(self, shares: Iterable[Share]) -> list[QueueKey]:
+    def names(self, shares: Shares) -> list[QueueKey]:
         """Return the fairness keys that a plan of these shares names."""
         return [
-            QueueKey(share.queue[0], sharer.name)
-            for share in shares
-            for sharer in self._of[share.queue].keys.next(MOST_KEYS)
+            QueueKey(queue[0], sharer.name)
+            for of in shares.values()
+            for queue in of
+            for sharer in self._of[queue].keys.next(MOST_KEYS)
             if sharer.name
         ]
 
@@ -145,10 +139,10 @@ class Planner:
                 # Other partitions of the type, with limits of their queues, take from the same slots.
                 left = left_of_type.get(partition.own_type, capacity)
                 capacity = max(min(capacity, left), 0)
-                left_of_type[partition.own_type] = left - sum(share.quota for share in of_partition)
+                left_of_type[partition.own_type] = left - sum(of_partition.values())
             segments: list[Segment] = []
-            for share in of_partition:
-                segments += self._segments(share, limit, capacities or {}, late)
+            for queue, quota in of_partition.items():
+                segments += self._segments(queue, min(quota, limit), capacities or {}, late)
             if not self._fair and not any(lane.fairness_key for segment in segments for lane in segment.lanes):
                 segments = _by_priority(segments, capacity)
             allocations.append(Allocation(partition.types, max(capacity - (len(late) - before), 0), segments))
@@ -158,12 +152,11 @@ class Planner:
             allocations[-1] = Allocation(types, capacity, [*of_last[:-1], last])
         return Plan(allocations, late, limit)
 
-    def _segments(self, share: Share, limit: int, capacities: Mapping[QueueKey, int], late: dict[Any, str]) -> list[Segment]:
-        of, queue = self._of[share.queue], share.queue[0]
-        quota = min(share.quota, limit)
+    def _segments(self, queue: Queue, quota: int, capacities: Mapping[QueueKey, int], late: dict[Any, str]) -> list[Segment]:
+        of = self._of[queue]
         sharers = of.keys.next(MOST_KEYS)
         # Only keys that were asked for have a known capacity.
-        most_of = [capacities.get(QueueKey(queue, one.name), 0 if capacities and one.name else quota) for one in sharers]
+        most_of = [capacities.get(QueueKey(queue[0], one.name), 0 if capacities and one.name else quota) for one in sharers]
         given = quotas(sharers, quota, [min(most, quota) for most in most_of])
         aged = self._longest_waiting(of, sharers, quota)
         segments: list[Segment] = []
@@ -205,7 +198,7 @@ class Planner:
         for lane, count in started_of.items():
             keys.setdefault((lane.queue, lane.type_name), Counter())[lane.fairness_key] += count
         for of_partition in shares.values():
-            for queue, quota in of_partition:
+            for queue, quota in of_partition.items():
                 counts = keys.get(queue, Counter[str]())
                 of, started = self._of[queue], counts.total()
                 of.keys.charge(counts)

@@ -182,29 +182,6 @@ class Selection:
         return [one for one, _ in held.values()]
 
 
-class Selectors:
-    """The selectors of one worker, by queue, and what they know beyond a change of its partitions."""
-
-    def __init__(
-        self,
-        selectors: Mapping[str, Selector],
-        model: type[JobMixin[Any]],
-        *,
-        worker_id: str,
-        events: EventBus,
-    ) -> None:
-        self._callers = {queue: Caller(selector, worker_id, events) for queue, selector in selectors.items()}
-        self._model = model
-
-    def __contains__(self, queue: object) -> bool:
-        return queue in self._callers
-
-    def selection(self, queue: str) -> Selection | None:
-        """Return a new selection of a queue; None for a queue without a selector."""
-        caller = self._callers.get(queue)
-        return Selection(caller, self._model) if caller is not None else None
-
-
 def _in_order(one: Candidate) -> tuple[int, datetime, Any]:
     return -one.priority, one.scheduled_at, one.id
 

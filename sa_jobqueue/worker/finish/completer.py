@@ -22,8 +22,8 @@ from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.statements import completions
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
-from sa_jobqueue.worker.finish.continuations import ChainWriter, Written, note_ended, with_roots
-from sa_jobqueue.worker.finish.outcomes import Completed, Finished
+from sa_jobqueue.worker.finish.continuations import ChainWriter
+from sa_jobqueue.worker.finish.outcomes import Completed, Finished, Written, with_roots
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.ownership import Ownership
 from sa_jobqueue.worker.quarantine import MOST, Quarantine
@@ -216,7 +216,7 @@ class Completer(Component):
     async def _write_finished(self, connection: AsyncConnection, ends: Sequence[Finished]) -> set[Any]:
         given = parameters_of(ends, worker_id=self._worker_id, layout=self._layout)
         rows = await self._finish.execute(connection, given)
-        return note_ended(rows, self._unblocker)
+        return self._unblocker.put_ended(rows)
 
     def _report_completed(self, ends: Sequence[Completed]) -> None:
         for end in ends:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 
 from sa_jobqueue.db.splitting import cause_of, in_parts, is_of_a_row
@@ -19,42 +17,11 @@ from sa_jobqueue.operations.completions import complete_attempt
 from sa_jobqueue.operations.faults import fault_of
 from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
 from sa_jobqueue.statements import chains
-from sa_jobqueue.types import ENDED, JobStatus
-from sa_jobqueue.worker.finish.outcomes import Completed, Finished, of_error
+from sa_jobqueue.worker.finish.outcomes import Completed, Written, of_error, with_roots
 from sa_jobqueue.worker.finish.unblocker import Unblocker
-
-E = TypeVar("E", Completed, Finished)
 
 _PATIENCE_MILLISECONDS: Final = 50
 """How long a continuation with blockers waits for their locks before it is tried again."""
-
-
-@dataclass(slots=True)
-class Written:
-    """The outcome of writing some results."""
-
-    ids: set[Any] = field(default_factory=set)
-    """Jobs whose result was written."""
-    failed: dict[Any, Finished] = field(default_factory=dict)
-    """Attempts whose continuation or output cannot be written, by job: they fail."""
-    held: set[Any] = field(default_factory=set)
-    """Jobs whose rows another transaction has locked."""
-    refused: list[tuple[Completed | Finished, Exception]] = field(default_factory=list)
-    """Results that cannot be written."""
-
-    async def add(self, ends: Sequence[E], write: Callable[[Sequence[E]], Awaitable[Iterable[Any]]]) -> None:
-        """Write results together, and what fails alone not at all; `write` returns the ids of the jobs that it wrote."""
-        written, refused = await in_parts(ends, write)
-        self.ids.update(*written)
-        for end, error in refused:
-            self.refuse(end, error)
-
-    def refuse(self, end: Completed | Finished, error: Exception) -> None:
-        """Record a result that failed alone: an error of Python ends the attempt, one of the database may pass."""
-        if isinstance(end, Finished) or isinstance(error, DBAPIError):
-            self.refused.append((end, error))
-        else:
-            self.failed[end.job.id] = of_error(end.job, cause_of(error), None)
 
 
 class ChainWriter:
@@ -135,7 +102,7 @@ class ChainWriter:
             }
             | following,
         )
-        return note_ended(result.all(), self._unblocker)
+        return self._unblocker.put_ended(result.all())
 
     async def _write_alone(self, end: Completed, written: Written) -> None:
         """Write one result as a handler's own commit would: lock what its continuation waits for, with a short timeout."""
@@ -166,18 +133,3 @@ class ChainWriter:
         if isinstance(end.result, JobMixin):
             queue = end.result.queue  # None where the database has decided
             self._unblocker.notify_due(QueueKey(queue, end.result.fairness_key).text if queue else ANY_QUEUE)
-
-
-def with_roots(ends: Sequence[Completed | Finished]) -> list[Any]:
-    """Return the rows that the results of attempts lock: the jobs, and the roots of continuations."""
-    return [*(end.job.id for end in ends), *(end.job.chain_id for end in ends if end.job.chain_index > 0)]
-
-
-def note_ended(rows: Iterable[Sequence[Any]], unblocker: Unblocker) -> set[Any]:
-    """Return the ids written, and unblock the waiters of the chains that ended with them."""
-    written = set()
-    for job_id, status, chain_id, has_waiters in rows:
-        written.add(job_id)
-        if has_waiters and status is not None and JobStatus(status) in ENDED:
-            unblocker.put(chain_id)
-    return written

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path, PurePath
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
+
+from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue.context import AttemptContext, ClaimedJob
+from sa_jobqueue.db.splitting import cause_of, in_parts
 from sa_jobqueue.errors import (
     AttemptTimeoutError,
     Cancel,
@@ -65,6 +68,42 @@ class Finished:
     """How long the attempt ran; None if it never started."""
     by_default: bool = False
     """Whether the delay is the library's default: neither the handler nor its error set one."""
+
+
+E = TypeVar("E", Completed, Finished)
+
+
+@dataclass(slots=True)
+class Written:
+    """The outcome of writing some results."""
+
+    ids: set[Any] = field(default_factory=set)
+    """Jobs whose result was written."""
+    failed: dict[Any, Finished] = field(default_factory=dict)
+    """Attempts whose continuation or output cannot be written, by job: they fail."""
+    held: set[Any] = field(default_factory=set)
+    """Jobs whose rows another transaction has locked."""
+    refused: list[tuple[Completed | Finished, Exception]] = field(default_factory=list)
+    """Results that cannot be written."""
+
+    async def add(self, ends: Sequence[E], write: Callable[[Sequence[E]], Awaitable[Iterable[Any]]]) -> None:
+        """Write results together, and what fails alone not at all; `write` returns the ids of the jobs that it wrote."""
+        written, refused = await in_parts(ends, write)
+        self.ids.update(*written)
+        for end, error in refused:
+            self.refuse(end, error)
+
+    def refuse(self, end: Completed | Finished, error: Exception) -> None:
+        """Record a result that failed alone: an error of Python ends the attempt, one of the database may pass."""
+        if isinstance(end, Finished) or isinstance(error, DBAPIError):
+            self.refused.append((end, error))
+        else:
+            self.failed[end.job.id] = of_error(end.job, cause_of(error), None)
+
+
+def with_roots(ends: Sequence[Completed | Finished]) -> list[Any]:
+    """Return the rows that the results of attempts lock: the jobs, and the roots of continuations."""
+    return [*(end.job.id for end in ends), *(end.job.chain_id for end in ends if end.job.chain_index > 0)]
 
 
 def released(job: ClaimedJob) -> Finished:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ from sa_jobqueue.models.base import lowest_id
 from sa_jobqueue.operations.blockers import ROUNDS, Moved, Unblocked, unblock
 from sa_jobqueue.statements import blockers, notifications
 from sa_jobqueue.statements._parts import BATCH
-from sa_jobqueue.types import DeadReason, JobId, JobStatus, RefusedWrite
+from sa_jobqueue.types import ENDED, DeadReason, JobId, JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import PAUSES, Quarantine
 from sa_jobqueue.worker.signals import Signals
@@ -73,6 +73,15 @@ class Unblocker(Component):
         self._chains.setdefault(chain_id)
         self._empty.clear()
         self._arrived.set()
+
+    def put_ended(self, rows: Iterable[Sequence[Any]]) -> set[JobId]:
+        """Return the jobs of rows that were written, and process the chains that ended and have waiters."""
+        written = set()
+        for job_id, status, chain_id, has_waiters in rows:
+            written.add(job_id)
+            if has_waiters and status is not None and JobStatus(status) in ENDED:
+                self.put(chain_id)
+        return written
 
     def notify_due(self, queue: str) -> None:
         """Wake this worker and others for a job of a queue, or of a part of one, that this worker has just made due."""

@@ -19,8 +19,7 @@ from typing import Any
 from sa_jobqueue.errors import LostAttemptError
 from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.types import LOST, CancelReason
-from sa_jobqueue.worker.run.calls import Calls, Failed, LostAttemptsError, Result
-from sa_jobqueue.worker.run.running import Running
+from sa_jobqueue.worker.run.calls import Calls, Failed, LostAttemptsError, Result, Running
 
 
 @dataclass(slots=True, eq=False)

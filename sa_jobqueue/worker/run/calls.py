@@ -9,7 +9,8 @@ import asyncio
 import contextvars
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -30,12 +31,34 @@ from sa_jobqueue.types import ENDED, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.ownership import Ownership
 from sa_jobqueue.worker.run.dependencies import open_dependencies, open_dependencies_in_thread
-from sa_jobqueue.worker.run.running import Running
 from sa_jobqueue.worker.run.sessions import Guard, Sessions, guard
 from sa_jobqueue.worker.run.threads import Threads
 
 Result: TypeAlias = str | JobMixin[Any]
 """A handler's return value, as it is written: JSON text, or the next job of the chain."""
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """One attempt in this process."""
+
+    job: ClaimedJob
+    context: AttemptContext = field(init=False)
+    task: asyncio.Task[None] = field(init=False)
+    begun: bool = False
+    """Whether its task has started: a task cancelled before that would end silently."""
+    started: float = 0.0
+    """When it started, by the monotonic clock."""
+    deadline: asyncio.TimerHandle | None = None
+    timeout: timedelta | None = None
+    """Its timeout, in total or since the last extension; None: no timeout."""
+    arguments: tuple[Any, ...] = ()
+    """The decoded payload; empty if the handler takes none."""
+    blockers: Blockers[Any] | None = None
+    stopping: CancelReason | None = None
+    """Why it should stop; None while it runs."""
+    ended: JobStatus | None = None
+    """How its handler's own commit ended the job; None before that commit. A job that it deleted counts as cancelled."""
 
 
 @dataclass(slots=True, eq=False)

@@ -36,11 +36,10 @@ from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.ownership import Ownership
 from sa_jobqueue.worker.run.batches import Batches
-from sa_jobqueue.worker.run.calls import Calls, Failed, Result
+from sa_jobqueue.worker.run.calls import Calls, Failed, Result, Running
 from sa_jobqueue.worker.run.dependencies import load_blockers
 from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.middleware import surround
-from sa_jobqueue.worker.run.running import Running
 from sa_jobqueue.worker.run.sessions import Sessions
 from sa_jobqueue.worker.run.span_links import Linker
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended, WorkerSteps
