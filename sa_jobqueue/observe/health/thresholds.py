@@ -98,7 +98,7 @@ def get_thresholds(session: Session, *, model: type[JobMixin[Any]] = Job) -> Thr
 def set_thresholds(
     session: Session, values: Mapping[str, Any], *, queue: str = "", by: str | None = None, model: type[JobMixin[Any]] = Job
 ) -> Thresholds:
-    """Store thresholds for all programs that measure the health of the queue, and return what is stored then.
+    """Store thresholds for all programs that measure the health of the queue, and return the stored values.
 
     `values`: by name, as fields of `Thresholds`; None for the default. `queue`: for this queue only, which may have
     `claim_age_warning`, `claim_age_critical` and `long_running`; empty for all others. `by`: recorded in the audit.
