@@ -356,6 +356,16 @@ def test_every_page_is_reachable_from_the_readme() -> None:
     assert set(PAGES) - fragments - reached == set()
 
 
+def test_every_guide_is_two_clicks_from_the_readme() -> None:
+    def linked(page: Path) -> set[Path]:
+        return {(page.parent / target).resolve() for target in re.findall(r"\]\(([^)#\s]+\.md)", page.read_text())}
+
+    near = linked(ROOT / "README.md")
+    found = near | set().union(*(linked(page) for page in near if page.exists()))
+    assert set((ROOT / "docs/guides").glob("*.md")) - found == set()
+    assert ROOT / "docs/state-machine.md" in found
+
+
 @pytest.mark.long
 def test_the_reference_is_generated_from_the_docstrings() -> None:
     check("reference")
