@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -20,13 +21,13 @@ from pyspark.sql.types import (
     StructType,
     TimestampNTZType,
 )
-from sqlalchemy import Engine, create_engine, insert, select
+from sqlalchemy import Engine, create_engine, insert, select, text
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue import Job, JobMixin
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError, UnknownJobTypeError
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.pipeline.spark import written
+from sa_jobqueue.pipeline.spark import connections, written
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
 from sa_jobqueue.pipeline.spark.errors import UnknownOptionError
 from sa_jobqueue.pipeline.spark.ids import Ids
@@ -35,6 +36,7 @@ from sa_jobqueue.pipeline.spark.staging import BadRowError
 from sa_jobqueue.registry.codecs import opened
 from sa_jobqueue.testing.plugin import MakeDatabase
 from tests.fixtures.database import both_servers
+from tests.fixtures.workers import wait_until
 from tests.spark import writing_app
 from tests.spark.writing import INT, LONG, TEXT, TIME, Row, account, batch, count, write, writer
 
@@ -361,7 +363,7 @@ def test_rows_have_the_codec_and_the_fairness_key_of_their_handler(database_url:
     with session.begin_nested():
         session.add_all([writing_app.letter.job(mail), writing_app.parcel.job(mail)])
     made = session.execute(select(Job.input, Job.fairness_key).order_by(Job.id)).all()[len(written) :]
-    sealed = {"sa_jobqueue.codec": "reversed", "data": spaced[::-1]}
+    sealed = {"sa_jobqueue.codec": "reversed", "data": compact[::-1]}
     assert [tuple(row) for row in made] == [(sealed, ""), ({"to": "ada", "copies": 2}, "ada")]
     assert [tuple(row) for row in written[2:]] == [(*made[1][:1], key) for key in ("ada", "ada", "own")]
     codecs = writing_app.letter.job_type.codecs
@@ -455,3 +457,31 @@ def test_all_numeric_types_are_accepted_and_an_empty_column_is_ignored(
     job = session.scalars(select(Job)).one()
     assert (job.scheduled_at - job.created_at, job.timeout) == (timedelta(seconds=1.25), timedelta(seconds=90))
     assert (job.queue, job.priority) == ("default", 5)
+
+
+def test_the_tasks_of_a_python_worker_share_a_connection(
+    database_url: str, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = SimpleNamespace(stageId=lambda: 1, partitionId=lambda: 2, attemptNumber=lambda: 0)
+    monkeypatch.setattr(connections, "_task", lambda: task)
+    monkeypatch.setattr(connections, "KEEP_SECONDS", 600.0)
+    options = writer(database_url, ["type_name"], type="a")._options
+
+    def backend() -> int:
+        with connections.connect(options) as connection:
+            return int(connection.scalar(text("SELECT pg_backend_pid()")) or 0)
+
+    first = backend()
+    assert [backend(), backend()] == [first, first]
+    with engine.begin() as connection:
+        connection.execute(text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": first})
+    second = backend()  # the server has ended the one that was kept
+    assert second != first
+    with pytest.raises(RuntimeError), connections.connect(options):
+        raise RuntimeError
+    monkeypatch.setattr(connections, "KEEP_SECONDS", 0.0)
+    third = backend()
+    assert third not in {first, second}  # a task that failed may have left a COPY half way
+    open_still = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
+    with engine.connect() as connection:
+        wait_until(lambda: connection.scalar(open_still, {"pid": third}) == 0, what="the idle connection is closed")

@@ -1,8 +1,9 @@
 """The queue as a data source and sink of Apache Spark, through PySpark.
 
 `spark.read.format("jobqueue").option("url", ...).load("jobs")` works wherever this package is installed on the driver and
-the executors: Spark finds the module `pyspark_sa_jobqueue` by its name. No snapshot is held for a whole read, and no
-connection stays open between tasks. No SparkContext is required, so everything works over Spark Connect, too.
+the executors: Spark finds the module `pyspark_sa_jobqueue` by its name. No snapshot is held for a whole read, and a
+Python worker keeps one connection between its tasks. No SparkContext is required, so everything works over Spark
+Connect, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Connections of Spark processes to the database, and the lookup of the queue in it.
 
-No connection stays open between tasks. `Options` and a `Layout` carry the settings of an executor; a URL from the
-environment is read again on each executor.
+A task takes over the connection of the task before it in the same Python worker; after ten seconds without a task it is
+closed. The driver keeps none. `Options` and a `Layout` carry the settings of an executor; a URL from the environment is
+read again on each executor.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from datetime import timedelta
 from functools import cache, lru_cache
 from importlib import import_module
 from pathlib import Path
+from threading import Timer
 from typing import Any, Final, NoReturn
 
-from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
-from sqlalchemy.exc import DBAPIError
+import psycopg
+from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue.db.session_settings import SETTINGS, own_options, startup_arguments
@@ -33,6 +36,8 @@ from sa_jobqueue.statements import schema
 IDLE_TIMEOUT: Final = timedelta(minutes=1)
 """Timeout after which the server ends an idle transaction, because Spark may kill a task without notice."""
 CONNECT_TIMEOUT_SECONDS: Final = 10
+KEEP_SECONDS: Final = 10.0
+"""How long a Python worker keeps a connection without a task: a new one costs as much as staging a thousand rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,28 +94,64 @@ def connect(options: Options, *, read_only: bool = False) -> Iterator[Connection
         "jit": "off",
         **({"default_transaction_read_only": "on"} if read_only else {}),
     }
-    engine = _engine(url, tuple(startup_arguments(own_options(url), {**SETTINGS, **settings}).items()))
+    arguments = tuple(startup_arguments(own_options(url), {**SETTINGS, **settings}).items())
+    kept = _engine(url, arguments, is_kept=_task() is not None)
     try:
-        connection = engine.connect()
+        connection = kept.connect()
     except DBAPIError as error:
         reason = str(error.orig).strip().splitlines()[0] if error.orig else type(error).__name__
         # Without its cause: the driver's error contains the connection parameters, including the password.
         raise DatabaseUnavailableError(_clean(f"cannot use {shown_url(url)}: {reason}", url)) from None
-    with connection:
+    with kept.returned(connection):
         yield connection
 
 
+class _Kept:
+    """An engine whose idle connections are closed after `KEEP_SECONDS`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._closing: Timer | None = None
+
+    def connect(self) -> Connection:
+        """Return the connection that is idle, if the server still has it, or a new one."""
+        if self._closing is not None:
+            self._closing.cancel()
+        return self._engine.connect()
+
+    @contextmanager
+    def returned(self, connection: Connection) -> Iterator[None]:
+        """Keep the connection after the block; close it if the block fails or is abandoned, in the middle of a COPY."""
+        with connection:
+            try:
+                yield
+            except BaseException:
+                connection.invalidate()
+                raise
+        if isinstance(self._engine.pool, QueuePool):
+            self._closing = Timer(KEEP_SECONDS, self._engine.dispose)
+            self._closing.daemon = True
+            self._closing.start()
+
+
 @lru_cache(maxsize=8)
-def _engine(url: URL, arguments: tuple[tuple[str, Any], ...]) -> Engine:
-    """Return an engine, which holds no connection. Each new one queries the version, which takes as long as connecting."""
+def _engine(url: URL, arguments: tuple[tuple[str, Any], ...], *, is_kept: bool) -> _Kept:
+    """Return an engine once: each new one queries the version, which takes as long as connecting.
+
+    `is_kept`: whether it keeps one connection when that is returned.
+    """
     given = {"connect_timeout": CONNECT_TIMEOUT_SECONDS, **dict(arguments)}
-    engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT", connect_args=given)
+    pool: dict[str, Any] = {"poolclass": QueuePool, "pool_size": 1} if is_kept else {"poolclass": NullPool}
+    engine = create_engine(url, isolation_level="AUTOCOMMIT", connect_args=given, **pool)
 
-    def name_connection(*found: Any) -> None:
-        found[-1]["application_name"] = _application_name()
+    @event.listens_for(engine, "checkout")
+    def name_connection(driver: Any, *_: Any) -> None:
+        try:
+            driver.execute("SELECT set_config('application_name', %s, false)", [_application_name()])
+        except psycopg.OperationalError as error:
+            raise DisconnectionError(str(error)) from error  # the pool connects again
 
-    event.listen(engine, "do_connect", name_connection)
-    return engine
+    return _Kept(engine)
 
 
 @contextmanager
@@ -203,10 +244,14 @@ def load_object(path: str) -> Any:
     return found
 
 
-def _application_name() -> str:
+def _task() -> Any:
     from pyspark import TaskContext
 
-    task = TaskContext.get()
+    return TaskContext.get()
+
+
+def _application_name() -> str:
+    task = _task()
     where = f"{task.stageId()}.{task.partitionId()}.{task.attemptNumber()}" if task else "driver"
     return f"jobqueue-spark {where}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -125,8 +125,9 @@ class Stager:
         checked = self._checker.check(batch)
         self._refuse(batch, checked)
         table = self._table(checked, len(batch))
-        good = [row for row in range(len(batch)) if row not in checked.faults]
-        if len(good) < len(batch):
+        good: Sequence[int] = range(len(batch))
+        if checked.faults:
+            good = [row for row in good if row not in checked.faults]
             table = table.take(pa.array(good, pa.int64()))
         if not self._copies(table):
             late = check_inputs(table.column("input").combine_chunks())
@@ -177,7 +178,7 @@ class Stager:
 
     def _table(self, checked: Checked, count: int) -> pa.Table:
         part = self._part
-        rows = pa.array(range(self.rows, self.rows + count), pa.int64())
+        rows = pa.array(np.arange(self.rows, self.rows + count))
         known = checked.columns | {
             "write_id": pa.repeat(pa.scalar(part.write_id), count),
             "sequence": pa.repeat(pa.scalar(part.sequence, pa.int64()), count),

@@ -253,11 +253,12 @@ class Checker:
         # Most documents are stored as they are: Spark writes JSON as Pydantic does.
         odd = pc.or_(_suspect(inputs), pc.match_substring(inputs, payloads.CODEC_MARK))
         plain = pc.invert(pc.fill_null(odd, True)).to_pylist()
+        as_written = [_as_written(kind) for kind in kinds]
         for row, code in enumerate(encoded.indices.to_pylist()):
             kind = None if code is None else kinds[code]
             if kind is None or row in checked.faults:
                 continue
-            if plain[row] and versions[row] in {None, kind.version} and _is_stored_so(kind, stored[row]):
+            if plain[row] and as_written[code](stored[row]) and versions[row] in {None, kind.version}:
                 continue
             try:
                 stored[row], fairness_keys[row] = _stored(kind, stored[row], versions[row], fairness_keys[row])
@@ -324,9 +325,11 @@ def _parsed(text: str | None) -> Any:
         raise InvalidPayloadError("input", f"is not JSON: {error}") from None
 
 
-def _is_stored_so(kind: JobType, text: str) -> bool:
-    """Return whether an input of the handler's own version is valid, and stored as this very text."""
-    return kind.codec is None and kind.fairness_by is None and kind.input.is_written_as(text)
+def _as_written(kind: JobType | None) -> Callable[[str], bool]:
+    """Return what decides whether an input of the handler's own version is valid, and stored as this very text."""
+    if kind is None or kind.codec is not None or kind.fairness_by is not None:
+        return lambda _: False
+    return kind.input.is_written_as
 
 
 def _stored(kind: JobType, text: str | None, version: int | None, fairness_key: str | None) -> tuple[str, str | None]:
