@@ -16,7 +16,7 @@ from benchmarks.harness import Case, Comparison, Scenario, percentile
 from benchmarks.meter import Stopwatch
 from benchmarks.place import Place
 from sa_jobqueue import AttemptContext, JobQueue, Worker, WorkerOptions
-from sa_jobqueue.operations import enqueue_payloads, send_event
+from sa_jobqueue.operations import send_event
 
 _ALONE: Final = "claims, no job waits"
 _FEWEST: Final = 1_000
@@ -108,7 +108,7 @@ def _wake(place: Place, watch: Stopwatch, jobs: int) -> int:
 
     place.clear()
     with Session(place.engine()) as session, session.begin():
-        enqueue_payloads(session, queue[rows.JOB_TYPE], list(range(jobs)))
+        queue[rows.JOB_TYPE].enqueue_many(session, list(range(jobs)))
     sender = threading.Thread(target=send)
     sender.start()
     asyncio.run(work())

@@ -41,7 +41,7 @@ from sa_jobqueue.cli._output import console, counted, echo, print_json, print_ta
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.job import DEFAULT_QUEUE
-from sa_jobqueue.operations import Deduplicate, enqueue_many, enqueue_many_unique
+from sa_jobqueue.operations import Deduplicate, enqueue_many
 from sa_jobqueue.operations.audit import record
 from sa_jobqueue.redaction import is_redacted
 from sa_jobqueue.registry.handlers import Handler
@@ -214,7 +214,7 @@ class _Move:
     def _move(self, page: Sequence[Row[Any]]) -> None:
         moved: list[int] = []
         plain: list[JobMixin[Any]] = []
-        keyed: list[tuple[JobMixin[Any], Deduplicate]] = []
+        keyed: list[JobMixin[Any]] = []
         of_keyed: list[TaskCounts] = []
         for row in page:
             counts = self._counts(row.task)
@@ -232,16 +232,21 @@ class _Move:
             if row.deduplication_key is None:
                 plain.append(job)
             else:
-                keyed.append((job, Deduplicate(row.deduplication_key, scope=self.source.deduplication_scope)))
+                job.deduplication_key = row.deduplication_key
+                keyed.append(job)
                 of_keyed.append(counts)
-        self.ids += enqueue_many(self.session, plain, model=self.jobs.model)
-        for counts, (job_id, outcome) in zip(of_keyed, enqueue_many_unique(self.session, keyed), strict=True):
+        self.ids += enqueue_many(self.session, plain)
+        found = enqueue_many(self.session, keyed, deduplicate_by=self._policy)
+        for counts, (job_id, outcome) in zip(of_keyed, found, strict=True):
             if outcome is Enqueued.CREATED:
                 self.ids.append(job_id)
             else:
                 counts.duplicates += 1
         given = bindparam("ids", type_=ARRAY(BigInteger))
         self.session.execute(delete(self.table).where(self.table.c.id == any_(given)), {"ids": moved})
+
+    def _policy(self, job: JobMixin[Any]) -> Deduplicate:
+        return Deduplicate(job.deduplication_key or "", scope=self.source.deduplication_scope)
 
     def _counts(self, task: str) -> TaskCounts:
         if task not in self.tasks:

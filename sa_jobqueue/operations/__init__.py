@@ -29,7 +29,7 @@ from sa_jobqueue.operations.chains import (
     list_chains,
 )
 from sa_jobqueue.operations.completions import complete_job, lock_chain
-from sa_jobqueue.operations.copying import enqueue_payloads
+from sa_jobqueue.operations.copying import copy_payloads as _copy_payloads
 from sa_jobqueue.operations.dead_letters import (
     DeadLetterFilter,
     DeadLetterGroup,
@@ -38,7 +38,7 @@ from sa_jobqueue.operations.dead_letters import (
     list_dead_letters,
     redrive_dead_letters,
 )
-from sa_jobqueue.operations.deduplication import Deduplicate, enqueue, enqueue_many_unique
+from sa_jobqueue.operations.deduplication import Deduplicate, enqueue, enqueue_many
 from sa_jobqueue.operations.events import AwaitedEvent, list_awaited_events, send_event
 from sa_jobqueue.operations.explaining import Cause, Explanation, explain_job
 from sa_jobqueue.operations.explaining_schedules import ScheduleCause, ScheduleExplanation, explain_schedule
@@ -93,7 +93,8 @@ from sa_jobqueue.operations.session_events import listen as _listen
 from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.transactions import on_queue
 from sa_jobqueue.operations.workers import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
-from sa_jobqueue.operations.writer import enqueue_many
+from sa_jobqueue.operations.writer import by_session as _by_session
+from sa_jobqueue.operations.writer import write_one as _write_one
 from sa_jobqueue.registry.handlers import Handler
 
 __all__ = [
@@ -135,8 +136,6 @@ __all__ = [
     "drain_workers",
     "enqueue",
     "enqueue_many",
-    "enqueue_many_unique",
-    "enqueue_payloads",
     "explain_job",
     "explain_schedule",
     "fire_schedules",
@@ -187,6 +186,8 @@ __all__ = [
 ]
 
 _listen()
+Handler._write = staticmethod(functools.partial(_by_session, _write_one))
+Handler._copy = staticmethod(functools.partial(_by_session, _copy_payloads))
 
 
 def _for_sessions(operation: Callable[..., Any]) -> Callable[..., Any]:

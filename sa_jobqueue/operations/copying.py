@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, TypeVar
+from itertools import repeat
+from typing import Any, Final
 from uuid import UUID
 
 import psycopg
@@ -12,11 +13,11 @@ from sqlalchemy import ClauseElement, Connection, inspect
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.copy import copy_in
-from sa_jobqueue.errors import InvalidJobError
-from sa_jobqueue.ids import uuid7, uuid7_hex
+from sa_jobqueue.errors import InvalidJobError, require_postgresql
+from sa_jobqueue.ids import uuid7, uuid7_hexes
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.checks import check_text
-from sa_jobqueue.operations.columns import defaults_of, is_expressed, written_columns
+from sa_jobqueue.operations.columns import defaults_of, is_expressed, written_columns, written_values
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.notifications import notify_workers, queue_key_of_job
 from sa_jobqueue.operations.schema import explained
@@ -27,8 +28,6 @@ from sa_jobqueue.registry.job_types import JobType
 from sa_jobqueue.statements import deduplication, jobs
 from sa_jobqueue.tracing import announce_bulk
 
-InT = TypeVar("InT")
-
 CHUNK: Final = 64 * 1024
 """Number of characters passed to the driver in one call; it sends them while the next rows are built."""
 
@@ -37,36 +36,20 @@ _DIFFERENT_OPTIONS: Final = ("id", "deduplication_key", "blockers", "input")
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 
 
-def enqueue_payloads(
+def copy_payloads(
     session: Session,
-    handler: Handler[InT, Any, Any],
-    payloads: Iterable[InT],
-    /,
-    *,
-    deduplicate_by: Callable[[InT], str] | None = None,
-    **options: Any,
+    handler: Handler[Any, Any, Any],
+    payloads: Iterable[Any],
+    deduplicate_by: Callable[[Any], str] | None,
+    options: dict[str, Any],
 ) -> int:
-    """Enqueue one job a payload by COPY, in the caller's transaction; return how many were made.
-
-    About twice as fast as `enqueue_many`, because no ORM objects are created. All jobs have the same handler and options,
-    and no blockers; only their payloads differ.
-    `deduplicate_by`: returns the deduplication key of a payload. Payloads are skipped if an open chain has their key, or an
-    earlier payload. This uses a temporary table, which the database role must be allowed to create.
-    `payloads`: read once; each is checked and sent before the next is read, so that millions need no memory. The iterator
-    must not use this session, whose connection is busy. `options`: those of `handler.job`, the same for all jobs.
-    Changes: one row a job. Locks: the new rows; with keys, in the order of the keys, and it waits for open transactions that
-    insert an equal key.
-    Raises: InvalidJobError naming the option, with nothing written. Once rows are on their way: InvalidPayloadError and
-    PayloadTooLargeError naming the payload by its place from 0 (`payloads[17].order_id`), InvalidJobError naming its key
-    so, ConflictError, and errors of the iterator or `deduplicate_by`; roll back then. Beside calls with scope
-    "waiting" for the same keys the server may end it for a deadlock: roll back and try again.
-    """
+    """Write the jobs of `Handler.enqueue_many`."""
     model, kind = handler.model, handler.job_type
     for name in _DIFFERENT_OPTIONS:
         if name in options:
             raise InvalidJobError(name, "is not for jobs that differ by their payloads alone; use enqueue_many")
     if deduplicate_by is not None and session.twophase:
-        raise InvalidJobError("deduplicate_by", "needs a temporary table, which PREPARE refuses; use enqueue_many_unique")
+        raise InvalidJobError("deduplicate_by", "needs a temporary table, which PREPARE refuses; use enqueue_many")
     kind.check_blocker_count(0)
     # `trace_context` may be set to None, for no trace; None for any other option means that it is not given.
     given = {name: value for name, value in options.items() if value is not None or name == "trace_context"}
@@ -79,6 +62,7 @@ def enqueue_payloads(
     # Never written: it checks the options, and has the values that all jobs share.
     template: JobMixin[Any] = model(kind.name, input_version=kind.version, _handler=None, **own | given)
     connection = queue_connection(session, model)
+    require_postgresql(connection.dialect.name)
     announce_count = announce_bulk(session, template)
     values = _shared_values(model, template)
     if template._delay or template._at:
@@ -109,12 +93,15 @@ def enqueue_payloads(
 def _shared_values(model: type[JobMixin[Any]], job: JobMixin[Any]) -> dict[str, Any]:
     """Return the values that all rows share, by column."""
     values: dict[str, Any] = {}
+    given = written_values(job)
     version = inspect(model).version_id_col
     for key, column in written_columns(model).items():
         if column.name in _OF_EACH_ROW:
             continue
         if key in job.__dict__:
-            values[column.name] = job.__dict__[key]
+            if column.name not in given:
+                continue  # the database's default
+            values[column.name] = given[column.name]
             if isinstance(values[column.name], ClauseElement):
                 raise InvalidJobError(key, "is an SQL expression, which COPY does not take; use enqueue_many")
         elif column is version:
@@ -161,9 +148,8 @@ def _chunks(
 ) -> Iterator[str]:
     lines: list[str] = []
     size = 0
-    make_text = uuid7_hex if make_id is uuid7 else lambda: _id_text(make_id())
-    for place, payload in enumerate(payloads):
-        job_id = make_text()
+    ids = uuid7_hexes() if make_id is uuid7 else (_id_text(make_id()) for _ in repeat(None))
+    for place, (payload, job_id) in enumerate(zip(payloads, ids, strict=False)):
         # In JSON text in ASCII, only the backslash needs escaping.
         field = f"payloads[{place}]"
         document = sealed(field, kind.input.document(field, payload), kind.codec).text

@@ -1,17 +1,17 @@
 """Enqueueing with a deduplication key: returns the chain that has the key, or creates it, also under concurrency.
 
 `session.add` cannot do this: a second job with the key of an open chain violates a unique index, and that error aborts the
-transaction. `enqueue_many_unique` decides by that index for all jobs together, with `INSERT ... ON CONFLICT`: of two
+transaction. `enqueue_many` decides by that index for all jobs together, with `INSERT ... ON CONFLICT`: of two
 transactions with an equal key, the second waits for the first and then finds its job. Only windows and ended chains need
 locks on the keys as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar, overload
 
 from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import DBAPIError
@@ -24,6 +24,7 @@ from sa_jobqueue.operations.columns import arrays, group_neighbours_by_columns
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.notifications import notify_workers, queue_key_of_job
 from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction
+from sa_jobqueue.operations.writer import write_many
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.statements import deduplication
 from sa_jobqueue.tracing import announce
@@ -116,7 +117,7 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
             session.add(job)
             session.flush()
         return job, Enqueued.CREATED
-    given = Deduplicate(deduplicate) if isinstance(deduplicate, str) else deduplicate
+    given = _policy(deduplicate)
     model = type(job)
     _check_one("job", job, given)
     require_transaction(queue_connection(session, model), "deduplication")
@@ -225,24 +226,45 @@ _Key = tuple[str, str]
 _Result = tuple[Any, Enqueued]
 
 
-def enqueue_many_unique(session: Session, new: Iterable[tuple[JobT, Deduplicate]]) -> list[tuple[Any, Enqueued]]:
-    """Enqueue thousands of jobs, each unless its key is taken; return the id of the job with each key, and what happened.
+@overload
+def enqueue_many(session: Session, new: Iterable[JobMixin[Any]]) -> list[Any]: ...
+@overload
+def enqueue_many(
+    session: Session, new: Iterable[JobT], *, deduplicate_by: Callable[[JobT], Deduplicate | str]
+) -> list[tuple[Any, Enqueued]]: ...
+def enqueue_many(
+    session: Session, new: Iterable[JobT], *, deduplicate_by: Callable[[JobT], Deduplicate | str] | None = None
+) -> list[Any]:
+    """Insert many jobs in one statement, in the caller's transaction; return their ids in the given order.
 
-    Like `enqueue`, with a few statements for all jobs of `new`, which stay transient. All have one class and the same
-    policy except for the key, without `exclude` and blockers. Of jobs with equal keys the first is inserted, and the last
-    one's values replace others.
-
-    Changes: inserts or updates a row each; with scope "waiting", chains that have started lose their keys.
-    Locks: new and changed rows, with scope "waiting" also found ones, in the order of their keys; transactions with equal
-    keys are waited for. With scope "any" also the keys, at most 1,000 per call; with "waiting" too if there are no more
-    than that. It retries after a deadlock.
-    Cost: one statement for each run of neighbours, in the order of their keys, that set the same columns.
-    Raises: InvalidJobError naming the job and the unsupported option; TransactionRequiredError in AUTOCOMMIT; ConflictError
-    for an id that is taken; StaleSnapshotError as in `enqueue`.
+    `new`: jobs of one class, not in a session. They stay transient, which makes this much cheaper than `session.add_all`.
+    Jobs that set different columns of the application need one statement for each set; arrays, SQL expressions and values of
+    types with a bind expression are inserted row by row. A `scheduled_at` that is set directly is ignored: use `delay` or
+    `at`.
+    `deduplicate_by`: returns a job's policy, or a text for `Deduplicate(key)`. A job whose key is taken is then not
+    inserted, as by `enqueue`, and the result is the id of the job with the key and what happened, for each. All have the
+    same policy except for the key, without `exclude` and blockers, and no array or expression. Of jobs with equal keys the
+    first is inserted, and the last one's values replace others. It works in a savepoint and retries after a deadlock.
+    Changes: inserts a row each; with `deduplicate_by` it may update one, and with scope "waiting" chains that have started
+    lose their keys.
+    Locks: only the new rows; with `deduplicate_by` also changed ones, with scope "waiting" also found ones, in the order of
+    their keys, until the transaction ends; transactions with equal keys are waited for. With scope "any" also the keys, at
+    most 1,000 per call; with "waiting" too if there are no more than that.
+    Raises: InvalidJobError for jobs of several classes, or a job in a session, or naming the job and the option of a policy
+    that is not supported; TransactionRequiredError in AUTOCOMMIT; nothing is written then. ConflictError for an id or key
+    that is taken; StaleSnapshotError as in `enqueue`.
     """
-    listed = list(new)
-    if not listed:
-        return []
+    if deduplicate_by is None:
+        return write_many(session, new)
+    listed = [(job, _policy(deduplicate_by(job))) for job in new]
+    return _write_unique(session, listed) if listed else []
+
+
+def _policy(given: Deduplicate | str) -> Deduplicate:
+    return Deduplicate(given) if isinstance(given, str) else given
+
+
+def _write_unique(session: Session, listed: Sequence[tuple[JobT, Deduplicate]]) -> list[_Result]:
     given = _common_policy(listed)
     model = type(listed[0][0])
     require_transaction(queue_connection(session, model), "deduplication")

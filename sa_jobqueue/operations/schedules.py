@@ -33,7 +33,7 @@ from sa_jobqueue.operations.pages import (
     check_position,
     page_of,
 )
-from sa_jobqueue.operations.writer import enqueue_many
+from sa_jobqueue.operations.writer import write_many
 from sa_jobqueue.policies.cron import Cron
 from sa_jobqueue.registry.schedules import MAX_CATCH_UP, MisfirePolicy, Schedule, ScheduleRun
 from sa_jobqueue.statements import controls, corrections, schedules
@@ -317,7 +317,7 @@ def run_schedule(
         job = job_of(schedule, row["now"], model)
         if dry_run:
             return [None]
-        ids = enqueue_many(session, [job])
+        ids = write_many(session, [job])
         moved = {"to_next_fire_at": row["next_fire_at"], "to_error": row["error"]}
         moved |= dict.fromkeys(("to_last_fire_at", "to_missed_from", "to_missed_until"))
         session.execute(schedules.move(model), [{"schedule": name, "to_last_job_id": ids[0], **moved}])
@@ -418,7 +418,7 @@ def fire_schedules(
     plans = [_plan(row, model) for row in due]
     planned = [(job.id, plan.name, time) for plan in plans for job, time in zip(plan.jobs, plan.fire_times, strict=True)]
     made = fired_already(session, planned, model)
-    enqueue_many(session, [job for plan in plans for job in plan.jobs if job.id not in made], model=model)
+    write_many(session, [job for plan in plans for job in plan.jobs if job.id not in made])
     session.execute(schedules.move(model), [plan.moved for plan in plans])
     if new := [plan.fired for plan in plans if plan.fire_times]:
         session.execute(schedules.record_fired(model), new)
@@ -561,7 +561,7 @@ def time_in(job_id: Any) -> datetime | None:
 
 def fire_times(session: Session, schedule: Schedule, times: Sequence[datetime], model: type[JobMixin[Any]]) -> list[Any]:
     """Enqueue a schedule's jobs for all of its times in a period, each once; return the ids of the new jobs."""
-    ids = enqueue_many(session, unfired(session, schedule, times, model), model=model)
+    ids = write_many(session, unfired(session, schedule, times, model))
     if times:
         session.execute(schedules.record_fired(model), {"schedule": schedule.name, "first": times[0], "last": times[-1]})
     return ids

@@ -3,7 +3,7 @@
 1. The checks of the jobs and of the database that they go to, by which nothing is written yet.
 2. The trace: producers, such as OpenTelemetry's, may set it.
 3. The edges to the chains that they wait for, whose roots are locked.
-4. The INSERT: of the unit of work, of one row, of arrays (`enqueue_many`, `deduplication`) or by COPY (`copying`).
+4. The INSERT: of the unit of work, of one row, of arrays (`write_many`, `deduplication`) or by COPY (`copying`).
 5. The rows of the edges.
 6. The notification of idle workers, at the commit.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -37,7 +38,6 @@ from sa_jobqueue.operations.columns import (
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.notifications import is_to_notify, is_to_notify_on, notify_workers, queue_key_of_job
 from sa_jobqueue.operations.transactions import queue_connection
-from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.statements import jobs
 from sa_jobqueue.tracing import announce, is_announced
 from sa_jobqueue.types import JobStatus
@@ -151,12 +151,12 @@ def _write_one_on(connection: Connection, job: JobMixin[Any]) -> Any:
     return job.id
 
 
-def _within(connection: Connection, write: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def _within(connection: Connection, write: Callable[..., Any], /, *args: Any) -> Any:
     """Write by a session, in the transaction of a connection."""
     if not connection.in_transaction():
         connection.begin()
     with Session(connection, join_transaction_mode="rollback_only") as session:
-        written = write(session, *args, **kwargs)
+        written = write(session, *args)
         session.commit()  # not the connection's transaction
         return written
 
@@ -194,21 +194,15 @@ def _insert_of(job: JobMixin[Any], queue_key: str | None = None) -> tuple[Insert
     return statement, given
 
 
-def enqueue_many(session: Session, new: Iterable[JobT], *, model: type[JobT] | None = None) -> list[Any]:
+def write_many(session: Session, new: Iterable[JobMixin[Any]]) -> list[Any]:
     """Insert many jobs in one statement, in the caller's transaction; return their ids in the given order.
 
-    `new`: jobs of one class, not in a session. They stay transient, which makes this much cheaper than `session.add_all`.
-    `model` is only needed for an empty list. Jobs that set different columns of the application need one statement for each
-    set; arrays, SQL expressions and values of types with a bind expression are inserted row by row. A `scheduled_at` that
-    is set directly is ignored: use `delay` or `at`.
-    Changes: one row a job. Locks: only the new rows.
-    Raises: InvalidJobError for jobs of several classes, or a job in a session; ConflictError for an id or key that is
-    taken.
+    As `enqueue_many` without deduplication.
     """
     listed = list(new)
     if not listed:
         return []
-    kind: type[JobMixin[Any]] = model or type(listed[0])
+    kind = type(listed[0])
     for index, job in enumerate(listed):
         if type(job) is not kind:
             raise InvalidJobError(f"new[{index}]", f"is a {type(job).__name__}, the others are {kind.__name__}")
@@ -236,17 +230,15 @@ def _insert_each(connection: Connection, listed: Sequence[JobMixin[Any]]) -> Non
         connection.execute(statement, [given for _, given in pairs])
 
 
-def _write(session: Any, job: JobMixin[Any]) -> Any:
+def by_session(write: Callable[..., Any], session: Any, /, *args: Any) -> Any:
+    """Write by a function of a `Session`, on whichever kind of session or connection is given."""
     match session:
         case Session():
-            return write_one(session, job)
+            return write(session, *args)
         case Connection():
-            return _write_one_on(session, job)
+            return _write_one_on(session, *args) if write is write_one else _within(session, write, *args)
         case AsyncSession() | AsyncConnection():
-            return session.run_sync(_write, job)
+            return session.run_sync(partial(by_session, write), *args)
         case scoped_session() | async_scoped_session():
-            return _write(session(), job)
+            return by_session(write, session(), *args)
     raise InvalidOptionError("session", f"must be a Session or a Connection, or one of asyncio, got {session!r}")
-
-
-Handler._insert = staticmethod(_write)

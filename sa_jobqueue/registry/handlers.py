@@ -88,8 +88,9 @@ class Handler(Generic[InT, OutT, JobT]):
     """The declaration: its name, options, payload and output types."""
     _model: type[JobT]
     _registry: Registry
-    _insert: ClassVar[Callable[[Any, JobMixin[Any]], Any]]
-    """Inserts a job for `enqueue`: set by `sa_jobqueue.operations`, a layer above."""
+    _write: ClassVar[Callable[[Any, JobMixin[Any]], Any]]
+    _copy: ClassVar[Callable[..., Any]]
+    """Write the jobs of `enqueue` and `enqueue_many`: set by `sa_jobqueue.operations`, a layer above."""
 
     @property
     def name(self) -> str:
@@ -304,7 +305,55 @@ class Handler(Generic[InT, OutT, JobT]):
         Changes: one row. Locks: only the new row.
         Raises: as `job`; ConflictError if the id or deduplication key is taken. Roll the transaction back then.
         """
-        return Handler._insert(session, self.job(payload, **options))
+        return Handler._write(session, self.job(payload, **options))
+
+    @overload
+    def enqueue_many(
+        self,
+        session: Session | Connection,
+        payloads: Iterable[InT],
+        /,
+        *,
+        deduplicate_by: Callable[[Any], str] | None = None,
+        **options: Any,
+    ) -> int: ...
+    @overload
+    def enqueue_many(
+        self,
+        session: AsyncSession | AsyncConnection,
+        payloads: Iterable[InT],
+        /,
+        *,
+        deduplicate_by: Callable[[Any], str] | None = None,
+        **options: Any,
+    ) -> Coroutine[Any, Any, int]: ...
+    def enqueue_many(
+        self,
+        session: Any,
+        payloads: Iterable[Any],
+        /,
+        *,
+        deduplicate_by: Callable[[Any], str] | None = None,
+        **options: Any,
+    ) -> Any:
+        """Enqueue one job a payload by COPY, in the transaction of a session or connection; return how many were made.
+
+        About twice as fast as the function `enqueue_many`, because no ORM objects are created. All jobs have the same
+        options, and no blockers; only their payloads differ.
+        `session`: as in `enqueue`.
+        `payloads`: read once; each is checked and sent before the next is read, so that millions need no memory. The
+        iterator must not use this session, whose connection is busy.
+        `deduplicate_by`: returns the deduplication key of a payload. Payloads are skipped if an open chain has their key, or
+        an earlier payload. This uses a temporary table, which the database role must be allowed to create.
+        `options`: those of `job`, the same for all jobs.
+        Changes: one row a job. Locks: the new rows; with keys, in the order of the keys, and it waits for open transactions
+        that insert an equal key.
+        Raises: InvalidJobError naming the option, with nothing written. Once rows are on their way: InvalidPayloadError and
+        PayloadTooLargeError naming the payload by its place from 0 (`payloads[17].order_id`), InvalidJobError naming its key
+        so, ConflictError, and errors of the iterator or `deduplicate_by`; roll back then. Beside calls with scope "waiting"
+        for the same keys the server may end it for a deadlock: roll back and try again.
+        """
+        return Handler._copy(session, self, payloads, deduplicate_by, options)
 
     def check_blocker(self, place: int, chain: Any) -> None:
         """Check the type of a chain that a job of this handler will wait for, if the type is known.

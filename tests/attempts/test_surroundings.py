@@ -14,10 +14,9 @@ from sqlalchemy import Engine, create_engine, event, func, select
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Worker
+from sa_jobqueue import Job, JobQueue, JobStatus, Worker, enqueue_many
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.operations import cancel_jobs
-from sa_jobqueue.operations.writer import enqueue_many
 from sa_jobqueue.statements._parts import BATCH
 from tests.fixtures.jobs import Jobs, enqueue
 from tests.fixtures.workers import quick

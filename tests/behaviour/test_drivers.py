@@ -36,7 +36,7 @@ from sa_jobqueue import (
     wait_chain,
 )
 from sa_jobqueue.errors import ConflictError, IllegalTransitionError, InvalidJobError, InvalidPayloadError, JobQueueError
-from sa_jobqueue.operations import JobFilter, delete_chains, enqueue_payloads
+from sa_jobqueue.operations import JobFilter, delete_chains
 from sa_jobqueue.operations.errors import translated
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.operations import calls, take
@@ -189,7 +189,7 @@ async def test_database_errors_are_translated_to_library_errors(application: App
 
 async def test_payloads_are_copied_in_the_callers_transaction(application: Application) -> None:
     def copy(session: Session) -> int:
-        return enqueue_payloads(session, take, iter(NASTY), priority=3)
+        return take.enqueue_many(session, iter(NASTY), priority=3)
 
     def back(session: Session) -> None:
         copy(session)
@@ -201,8 +201,8 @@ async def test_payloads_are_copied_in_the_callers_transaction(application: Appli
     assert [row.input for row in stored] == NASTY
     assert {row.priority for row in stored} == {3}
     keyed = {"deduplicate_by": lambda document: f"ä\t{document}"}
-    copied = await application.run(lambda session: enqueue_payloads(session, take, ["a", "b", "a"], **keyed))
-    again = await application.run(lambda session: enqueue_payloads(session, take, ["b", "c"], **keyed))
+    copied = await application.run(lambda session: take.enqueue_many(session, ["a", "b", "a"], **keyed))
+    again = await application.run(lambda session: take.enqueue_many(session, ["b", "c"], **keyed))
     assert (copied, again) == (2, 1)
 
 
@@ -216,13 +216,13 @@ async def test_an_error_while_copying_payloads_rolls_back_and_is_raised_unchange
         yield session.scalar(select(Job.id).limit(1))
 
     with pytest.raises(LookupError, match="no more"):
-        await application.run(lambda session: enqueue_payloads(session, take, failing()))
+        await application.run(lambda session: take.enqueue_many(session, failing()))
     with pytest.raises(InvalidPayloadError, match=r"payloads\[1\]"):
-        await application.run(lambda session: enqueue_payloads(session, take, ["a", object()]))
+        await application.run(lambda session: take.enqueue_many(session, ["a", object()]))
     with pytest.raises(JobQueueError, match="connection is busy"):
-        await application.run(lambda session: enqueue_payloads(session, take, reading(session)))
+        await application.run(lambda session: take.enqueue_many(session, reading(session)))
     with pytest.raises(InvalidJobError):
-        await application.run(lambda session: enqueue_payloads(session, take, ["a"], queue=""))
+        await application.run(lambda session: take.enqueue_many(session, ["a"], queue=""))
     assert await application.run(lambda session: session.scalars(select(Job)).all()) == []
 
 

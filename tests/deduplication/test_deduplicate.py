@@ -13,9 +13,9 @@ from sqlalchemy import Engine, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import AttemptContext, Deduplicate, Enqueued, Job, JobQueue, JobStatus, Worker, enqueue
+from sa_jobqueue import AttemptContext, Deduplicate, Enqueued, Job, JobQueue, JobStatus, Worker, enqueue, enqueue_many
 from sa_jobqueue.errors import ConflictError, InvalidJobError, StaleSnapshotError
-from sa_jobqueue.operations import DeadLetterFilter, enqueue_many_unique, redrive_dead_letters
+from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
@@ -127,14 +127,14 @@ def test_scope_and_window_decide_whether_an_ended_chain_counts(engine: Engine, s
         assert enqueue(session, Job("test"), deduplicate=KEY)[1] is Enqueued.CREATED  # open ones only
 
 
-def test_concurrent_enqueue_many_unique_calls_in_opposite_orders_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
+def test_concurrent_enqueue_many_calls_with_keys_in_opposite_orders_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
     together = threading.Barrier(2)
 
     def enqueue_in(order: list[int]) -> list[Enqueued]:
         together.wait(PATIENCE)
         with sessions.begin() as session:
-            new = [(Job("test", {"n": n}), Deduplicate(f"k{n}")) for n in order]
-            return [made for _, made in enqueue_many_unique(session, new)]
+            new = [Job("test", f"k{n}") for n in order]
+            return [made for _, made in enqueue_many(session, new, deduplicate_by=lambda job: job.input)]
 
     with ThreadPoolExecutor(2) as threads:
         for _ in range(10):
@@ -201,8 +201,9 @@ def test_a_snapshot_older_than_the_key_holder_raises_a_clear_error(
     engine: Engine, sessions: Sessions, jobs: Jobs, isolation_level: Any, many: bool
 ) -> None:
     def enqueue_one(session: Session) -> object:
-        new = [(Job("test"), KEY)]
-        return enqueue_many_unique(session, new) if many else enqueue(session, *new[0][:1], deduplicate=KEY)
+        if many:
+            return enqueue_many(session, [Job("test")], deduplicate_by=lambda _: KEY)
+        return enqueue(session, Job("test"), deduplicate=KEY)
 
     with Session(engine.execution_options(isolation_level=isolation_level)) as session:
         session.execute(select(func.count()).select_from(Job))

@@ -256,7 +256,7 @@ def test_enqueue_many_is_part_of_the_transaction(session: Session, jobs: Jobs, n
 
 def test_enqueue_many_of_no_jobs_does_nothing(session: Session, jobs: Jobs) -> None:
     assert enqueue_many(session, []) == []
-    assert enqueue_many(session, [], model=Job) == []
+    assert enqueue_many(session, [], deduplicate_by=str) == []
     assert not session.in_transaction()
 
 
@@ -265,7 +265,7 @@ def test_enqueue_many_refuses_jobs_it_cannot_write_together(session: Session, jo
     session.add(added)
     for new, place in (([Job("test"), added], "new[1]"), ([Job("test"), object()], "new[1]")):
         with pytest.raises(InvalidJobError) as caught:
-            enqueue_many(session, new)  # type: ignore[type-var]
+            enqueue_many(session, new)  # type: ignore[arg-type]
         assert caught.value.field == place
     session.commit()
     with pytest.raises(InvalidJobError, match=r"new\[0\]: is or was in a session"):

@@ -12,9 +12,8 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session, sessionmaker
 
-from sa_jobqueue import Deduplicate, Enqueued, Job, JobStatus, enqueue
+from sa_jobqueue import Deduplicate, Enqueued, Job, JobStatus, enqueue, enqueue_many
 from sa_jobqueue.errors import ConflictError, InvalidJobError
-from sa_jobqueue.operations import enqueue_many_unique
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import PATIENCE, wait_until
@@ -32,8 +31,14 @@ def singly(session: Session, job: Job, given: Deduplicate) -> tuple[Any, Enqueue
 
 
 def in_bulk(session: Session, job: Job, given: Deduplicate) -> tuple[Any, Enqueued]:
-    ((job_id, outcome),) = enqueue_many_unique(session, [(job, given)])
+    ((job_id, outcome),) = enqueue_many(session, [job], deduplicate_by=lambda _: given)
     return job_id, outcome
+
+
+def unique(session: Session, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Enqueued]]:
+    """Enqueue jobs, each with its policy."""
+    policies = iter([policy for _, policy in pairs])
+    return enqueue_many(session, [job for job, _ in pairs], deduplicate_by=lambda _: next(policies))
 
 
 each_way = pytest.mark.parametrize("put", [singly, in_bulk])
@@ -192,14 +197,14 @@ def test_a_throttle_admits_one_of_two_concurrent_enqueues(engine: Engine, sessio
         assert put(session, Job("test"), given)[1] is CREATED
 
 
-def test_enqueue_many_unique_reports_an_outcome_for_each_of_thousands(sessions: Sessions, jobs: Jobs) -> None:
+def test_enqueue_many_by_key_reports_an_outcome_for_each_of_thousands(sessions: Sessions, jobs: Jobs) -> None:
     running = jobs.add(JobStatus.RUNNING, deduplication_key="k3")
     pending = jobs.add(deduplication_key="k1", input="old")
     new = [Job("test", f"{n}") for n in range(5)] + [Job("test", "again"), Job("test", "at last"), Job("other", "o")]
     keys = ["k0", "k1", "k2", "k3", "k4", "k0", "k0", "k0"]
     with sessions.begin() as session:
         pairs = [(job, Deduplicate(key, replace=["input"])) for job, key in zip(new, keys, strict=True)]
-        answers = enqueue_many_unique(session, pairs)
+        answers = unique(session, pairs)
     first = new[0].id
     assert answers == [
         (first, CREATED),
@@ -214,9 +219,9 @@ def test_enqueue_many_unique_reports_an_outcome_for_each_of_thousands(sessions: 
     assert (jobs.get(first)["input"], jobs.get(pending)["input"]) == ("at last", "1")
     with sessions.begin() as session:
         many = [(Job("test"), Deduplicate(f"k{n % 1500}")) for n in range(3000)]
-        outcomes = [outcome for _, outcome in enqueue_many_unique(session, many)]
+        outcomes = [outcome for _, outcome in unique(session, many)]
         assert (outcomes.count(CREATED), outcomes.count(EXISTING)) == (1495, 1505)
-        assert enqueue_many_unique(session, []) == []
+        assert unique(session, []) == []
 
 
 def test_concurrent_bulk_enqueues_in_opposite_orders_never_deadlock(sessions: Sessions, jobs: Jobs) -> None:
@@ -226,7 +231,7 @@ def test_concurrent_bulk_enqueues_in_opposite_orders_never_deadlock(sessions: Se
         together.wait(PATIENCE)
         with sessions.begin() as session:
             pairs = [(Job("test", n), Deduplicate(f"k{n}", replace=["input"])) for n in order]
-            return [outcome for _, outcome in enqueue_many_unique(session, pairs)]
+            return [outcome for _, outcome in unique(session, pairs)]
 
     with ThreadPoolExecutor(2) as threads:
         for part in range(5):
@@ -242,7 +247,7 @@ def test_a_bulk_enqueue_releases_later_keys_before_retrying_one(engine: Engine, 
     others: list[Future[list[tuple[Any, Enqueued]]]] = []
 
     def put(session: Session) -> list[tuple[Any, Enqueued]]:
-        return enqueue_many_unique(session, [(Job("test"), Deduplicate(key)) for key in "ab"])
+        return unique(session, [(Job("test"), Deduplicate(key)) for key in "ab"])
 
     def enqueue_concurrently() -> list[tuple[Any, Enqueued]]:
         with sessions.begin() as session:
@@ -282,9 +287,7 @@ def test_releasing_keys_before_taking_others_prevents_deadlocks(
     def put(scope: Any) -> list[Enqueued]:
         with sessions.begin() as session:
             session.execute(text("SET LOCAL deadlock_timeout = '50ms'"))
-            return [
-                one for _, one in enqueue_many_unique(session, [(Job("test"), Deduplicate(k, scope=scope)) for k in "ab"])
-            ]
+            return [one for _, one in unique(session, [(Job("test"), Deduplicate(k, scope=scope)) for k in "ab"])]
 
     def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("UPDATE") and not others:  # it has given up b, and not taken a yet
@@ -314,7 +317,7 @@ def test_concurrent_bulk_enqueues_with_different_columns_never_deadlock(
 
     def put(new: dict[str, dict[str, Any]]) -> list[tuple[Any, Enqueued]]:
         with sessions.begin() as session:
-            return enqueue_many_unique(session, [(Job("test", **of), Deduplicate(key)) for key, of in new.items()])
+            return unique(session, [(Job("test", **of), Deduplicate(key)) for key, of in new.items()])
 
     def enqueue_between(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
         if statement.startswith("INSERT") and not others:
@@ -337,7 +340,7 @@ def test_jobs_that_differ_in_nullable_columns_share_one_statement(engine: Engine
     event.listen(engine, "after_cursor_execute", lambda *given: sent.append(given[2].split()[0]))
     new = [Job("test", rate_cost=n) if n % 2 else Job("test") for n in range(6)]
     with sessions.begin() as session:
-        enqueue_many_unique(session, [(job, Deduplicate(str(n))) for n, job in enumerate(new)])
+        unique(session, [(job, Deduplicate(str(n))) for n, job in enumerate(new)])
     assert sent.count("INSERT") == 1
     assert [jobs.get(job.id)["rate_cost"] for job in new] == [None, 1, None, 3, None, 5]
 
@@ -354,12 +357,12 @@ def test_bulk_enqueue_refuses_unsupported_options_before_writing(sessions: Sessi
             ([(Job("test"), Deduplicate("a", exclude=[Job("test").id]))], "excludes chains"),
             ([(blocked, one)], "has blockers"),
             ([("test", one)], "must be a job"),
-            ([(Job("test"), "a")], "must be deduplicated by a Deduplicate"),
+            ([(Job("test"), ["a"])], "must be deduplicated by a Deduplicate"),
             ([(Job("test"), Deduplicate(f"{n}", scope="any")) for n in range(1001)], "at most 1,000"),
         ]
         for new, why in refusals:
             with pytest.raises(InvalidJobError, match=why):
-                enqueue_many_unique(session, new)
+                unique(session, new)
         for job, given in (("test", one), (Job("test"), ["a"])):
             with pytest.raises(InvalidJobError, match=r"^job: must be"):
                 enqueue(session, job, deduplicate=given)  # type: ignore[type-var, arg-type]
@@ -367,4 +370,4 @@ def test_bulk_enqueue_refuses_unsupported_options_before_writing(sessions: Sessi
     with sessions() as session:
         taken = jobs.add()
         with pytest.raises(ConflictError, match="pk_job"):
-            enqueue_many_unique(session, [(Job("test", id=taken), one)])
+            unique(session, [(Job("test", id=taken), one)])

@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, WorkerOptions
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
-from sa_jobqueue.operations import enqueue_payloads
 from sa_jobqueue.policies.fairness import SEPARATOR, QueueKey
 
 
@@ -36,7 +35,7 @@ def test_a_handler_reads_the_key_from_the_payload() -> None:
     moved = by_path.job({"order": {"customer": "b"}}, queue="other")
     assert (moved.queue, moved.fairness_key) == ("other", "b")
     with pytest.raises(InvalidJobError, match=r"fairness_key.*give one for all, or use enqueue_many"):
-        enqueue_payloads(Session(), by_path, [])
+        by_path.enqueue_many(Session(), [])
     assert by_function.job({"n": 9}).fairness_key == "2"
     payloads: list[dict[str, Any]] = [
         {"order": {}},

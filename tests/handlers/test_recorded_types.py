@@ -14,7 +14,6 @@ from sa_jobqueue.models import Job
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.operations import (
     delete_job_types,
-    enqueue_many_unique,
     explain_job,
     fire_schedules,
     list_job_types,
@@ -91,7 +90,7 @@ def by_deduplication(session: Session, **options: Any) -> None:
 
 
 def by_many_deduplicated(session: Session, **options: Any) -> None:
-    enqueue_many_unique(session, [(Job("mail", "you", **options), Deduplicate("you"))])
+    enqueue_many(session, [Job("mail", "you", **options)], deduplicate_by=lambda _: "you")
 
 
 def by_bulk_save_objects(session: Session, **options: Any) -> None:

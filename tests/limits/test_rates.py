@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import InvalidJobError
-from sa_jobqueue.operations import enqueue_many, enqueue_payloads, explain_job
+from sa_jobqueue.operations import enqueue_many, explain_job
 from sa_jobqueue.operations.explaining import Cause
 from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs, foreign
@@ -106,8 +106,8 @@ def test_rate_cost_comes_from_the_job_or_its_handler_and_is_validated(engine: En
     with Session(engine) as session, session.begin():
         session.add_all([work.job(1), work.job(2, rate_cost=2), Job("test", 3), foreign("test", 8)])
         enqueue_many(session, [work.job(4), work.job(5, rate_cost=3)])
-        enqueue_payloads(session, work, [6])
-        enqueue_payloads(session, work, [7], rate_cost=9)
+        work.enqueue_many(session, [6])
+        work.enqueue_many(session, [7], rate_cost=9)
     with Session(engine) as session:
         weights = {job.input: job.rate_cost for job in session.query(Job)}
     assert weights == {1: 4, 2: 2, 3: 4, 8: None, 4: 4, 5: 3, 6: 4, 7: 9}

@@ -20,8 +20,6 @@ from sa_jobqueue.operations import (
     cancel_chains,
     cancel_jobs,
     complete_job,
-    enqueue_many_unique,
-    enqueue_payloads,
     explain_job,
     get_job,
     get_queue,
@@ -74,13 +72,13 @@ def routing(request: pytest.FixtureRequest, engine: Engine) -> Iterator[Session]
 
 OPERATIONS: dict[str, Callable[[Session, UUID], Any]] = {
     "enqueue_many": lambda session, _: enqueue_many(session, [routed.job(1)]),
-    "enqueue_payloads": lambda session, _: enqueue_payloads(session, routed, [1]),
+    "handler.enqueue_many": lambda session, _: routed.enqueue_many(session, [1]),
     "enqueue": lambda session, _: enqueue(session, routed.job(1), deduplicate="k"),
     "enqueue again": lambda session, given: enqueue(
         session, routed.job(1), deduplicate=Deduplicate("held", replace=["priority"])
     ),
     "enqueue once": lambda session, _: enqueue(session, routed.job(1), deduplicate=Deduplicate("k", scope="any")),
-    "enqueue_many_unique": lambda session, _: enqueue_many_unique(session, [(routed.job(1), Deduplicate("k"))]),
+    "enqueue_many by key": lambda session, _: enqueue_many(session, [routed.job(1)], deduplicate_by=lambda _: "k"),
     "a job with a blocker": lambda session, given: routed.enqueue(session, 1, blockers=[given]),
     "cancel_jobs": lambda session, given: cancel_jobs(session, [given]),
     "cancel_chains": lambda session, given: cancel_chains(session, [given]),

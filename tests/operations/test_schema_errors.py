@@ -18,7 +18,6 @@ from sa_jobqueue.operations import (
     cancel_jobs,
     enqueue,
     enqueue_many,
-    enqueue_payloads,
     get_job,
     list_dead_letters,
     list_jobs,
@@ -58,8 +57,8 @@ USES: dict[str, Callable[[Session], Any]] = {
     "enqueue": lambda session: enqueue(session, own_note.job(1)),
     "deduplicate": lambda session: enqueue(session, own_note.job(1), deduplicate=Deduplicate("key")),
     "enqueue_many": lambda session: enqueue_many(session, [own_note.job(1)]),
-    "enqueue_payloads": lambda session: enqueue_payloads(session, own_note, [1]),
-    "payloads by key": lambda session: enqueue_payloads(session, own_note, [1], deduplicate_by=str),
+    "handler.enqueue_many": lambda session: own_note.enqueue_many(session, [1]),
+    "payloads by key": lambda session: own_note.enqueue_many(session, [1], deduplicate_by=str),
     "select": lambda session: session.scalars(select(OwnJob)).all(),
     "select an alias": lambda session: session.scalars(select(aliased(OwnJob).id)).all(),
     "exists": lambda session: session.scalar(select(exists().where(OwnJob.Attempt.attempt == 1))),
@@ -95,11 +94,12 @@ def test_a_missing_table_raises_schema_missing_error(use: Callable[[Session], An
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_schema_errors_are_raised_on_async_engines(driver: str, engine: Engine) -> None:
     made = create_async_engine(make_url(engine.url.render_as_string(False)).set(drivername=f"postgresql+{driver}"))
-    for use in (
+    uses: list[Callable[[AsyncSession], Any]] = [
         lambda session: aio.enqueue(session, own_note.job(1)),
         lambda session: aio.list_jobs(session, model=OwnJob),
-        lambda session: aio.enqueue_payloads(session, own_note, [1]),
-    ):
+        lambda session: own_note.enqueue_many(session, [1]),
+    ]
+    for use in uses:
         async with AsyncSession(made) as session:
             with pytest.raises(SchemaMissingError, match=r"table nowhere\.own_job does not exist"):
                 await use(session)
@@ -122,11 +122,11 @@ def test_schema_errors_are_raised_for_psycopg2_and_existing_engines(engine: Engi
     [
         lambda session: session.add(note.job(1)),
         lambda session: enqueue(session, note.job(1)),
-        lambda session: enqueue_payloads(session, note, [1]),
+        lambda session: note.enqueue_many(session, [1]),
         list_jobs,
         lambda session: session.scalars(select(Job)).all(),
     ],
-    ids=["add", "enqueue", "enqueue_payloads", "list_jobs", "select"],
+    ids=["add", "enqueue", "handler.enqueue_many", "list_jobs", "select"],
 )
 def test_tables_of_an_older_version_raise_schema_outdated_error(use: Callable[[Session], Any], session: Session) -> None:
     session.execute(text("ALTER TABLE job RENAME COLUMN priority TO old"))  # rolled back with the test's statement

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Deduplicate, Job, JobStatus, aio, enqueue, enqueue_many
 from sa_jobqueue.errors import TransactionRequiredError
-from sa_jobqueue.operations import complete_job, delete_chains, enqueue_many_unique
+from sa_jobqueue.operations import complete_job, delete_chains
 from tests.fixtures.jobs import Jobs
 
 
@@ -25,8 +25,8 @@ CALLS: dict[str, Callable[[Session, Any], object]] = {
     "add": add,
     "enqueue_many": lambda session, job_id: enqueue_many(session, [Job(type_name="waits", blockers=[job_id])]),
     "enqueue": lambda session, job_id: enqueue(session, Job(type_name="once"), deduplicate=Deduplicate("key")),
-    "enqueue_many_unique": lambda session, job_id: enqueue_many_unique(
-        session, [(Job(type_name="once"), Deduplicate("key"))]
+    "enqueue_many by key": lambda session, job_id: enqueue_many(
+        session, [Job(type_name="once")], deduplicate_by=lambda _: "key"
     ),
     "complete_job": complete_job,
     "delete_chains": lambda session, job_id: delete_chains(session, [job_id]),

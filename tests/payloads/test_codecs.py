@@ -107,7 +107,7 @@ def test_encoded_payloads_are_stored_encoded_and_decoded_by_every_reader(
         session.add(added)
         jobs["admit"].enqueue(session, ann)
         operations.enqueue_many(session, [jobs["admit"].job(ann) for _ in range(2)])
-        operations.enqueue_payloads(session, jobs["admit"], [ann, ann], fairness_key="7")
+        jobs["admit"].enqueue_many(session, [ann, ann], fairness_key="7")
         moved = jobs["move"].job(ann)
         waits = jobs["report"].job(blockers=[WaitFor(jobs["admit"].job(ann)), WaitFor(moved)])
         session.add(waits)
@@ -267,7 +267,7 @@ def test_a_child_process_decodes_and_encodes(engine: Engine, jobs: Jobs) -> None
     assert "quiet" not in str(jobs.get(job_id)["input"])
 
 
-@pytest.mark.parametrize("way", ["handler.enqueue", "job of a known type", "job of an unknown type", "enqueue_payloads"])
+@pytest.mark.parametrize("way", ["handler.enqueue", "job of a known type", "job of an unknown type", "handler.enqueue_many"])
 def test_a_payload_from_outside_never_chooses_a_codec(engine: Engine, way: str) -> None:
     """Given to a handler without a codec, it was decoded by another handler's: 65 kB became 50 MB."""
     bomb = {"sa_jobqueue.codec": "gzip", "data": Compressed().encode(b"[" + b"0," * 1000 + b"0]")}
@@ -296,8 +296,8 @@ def test_a_payload_from_outside_never_chooses_a_codec(engine: Engine, way: str) 
             plain.enqueue(session, nested)
         elif way == "job of a known type":
             session.add_all([Job("plain", bomb), Job("plain", nested)])
-        elif way == "enqueue_payloads":
-            operations.enqueue_payloads(session, plain, [bomb, nested])
+        elif way == "handler.enqueue_many":
+            plain.enqueue_many(session, [bomb, nested])
     asyncio.run(workers.drain(queue, engine))
     assert sorted(seen, key=str) == sorted([bomb, nested], key=str)
     with Session(engine) as session:

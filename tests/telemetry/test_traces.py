@@ -29,7 +29,6 @@ from sa_jobqueue import (
 )
 from sa_jobqueue.context import current_attempt
 from sa_jobqueue.errors import InvalidPayloadError
-from sa_jobqueue.operations import enqueue_payloads
 from tests.fixtures.jobs import Jobs, foreign
 from tests.fixtures.workers import PATIENCE, quick
 from tests.telemetry.spans import Telemetry, id_of, is_child, links, written
@@ -118,16 +117,16 @@ def test_a_copy_emits_one_span_with_its_row_count_unless_rolled_back(
 
     with sessions() as session:
         with telemetry.tracer.start_as_current_span("import"):
-            enqueue_payloads(session, row, range(500))
-            assert enqueue_payloads(session, row, []) == 0
+            row.enqueue_many(session, range(500))
+            assert row.enqueue_many(session, []) == 0
             with session.begin_nested() as savepoint:
-                enqueue_payloads(session, row, range(7))
+                row.enqueue_many(session, range(7))
                 savepoint.rollback()
             with pytest.raises(InvalidPayloadError), session.begin_nested():
-                enqueue_payloads(session, row, cast("list[int]", ["none of them"]))
+                row.enqueue_many(session, cast("list[int]", ["none of them"]))
         assert telemetry.spans("enqueue row") == []
         session.commit()
-        assert enqueue_payloads(session, row, [500], trace_context=None) == 1
+        assert row.enqueue_many(session, [500], trace_context=None) == 1
         session.commit()
     within, span = telemetry.span("import"), telemetry.span("enqueue row")
     assert is_child(span, within)

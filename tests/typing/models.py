@@ -118,7 +118,7 @@ async def listings_async(session: AsyncSession) -> None:
 
 def use(session: Session) -> list[object]:
     session.add(job)
-    return enqueue_many(session, [job, job], model=MailJob)
+    return enqueue_many(session, [job, job])
 
 
 async def use_async(session: AsyncSession) -> list[object]:

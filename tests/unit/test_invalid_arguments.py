@@ -95,7 +95,7 @@ def test_an_invalid_argument_is_refused_by_name(make: Callable[[], Any], option:
 
 def test_a_value_that_is_not_a_job_is_refused_by_its_index() -> None:
     with pytest.raises(InvalidJobError, match="must be a job") as caught:
-        enqueue_many(Session(), [{"a": 1}])  # type: ignore[type-var]
+        enqueue_many(Session(), [{"a": 1}])  # type: ignore[list-item]
     assert caught.value.field == "new[0]"
 
 

@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, WorkerOptions
 from sa_jobqueue.errors import DatabaseUnavailableError
-from sa_jobqueue.operations import enqueue_payloads
 from sa_jobqueue.testing.databases import create_schema
 from sa_jobqueue.testing.servers import ServerOptions, open_server
 from tests.fixtures.workers import until
@@ -36,7 +35,7 @@ async def test_thirty_workers_on_sixty_connections_lose_and_strand_nothing() -> 
         engine = create_engine(server.url, poolclass=NullPool)
         create_schema(server.url, Job.metadata)
         with Session(engine) as session, session.begin():
-            enqueue_payloads(session, test, list(range(JOBS)))
+            test.enqueue_many(session, list(range(JOBS)))
         observer = engine.execution_options(isolation_level="AUTOCOMMIT").connect()  # before the workers have them all
         options = WorkerOptions(concurrency=10, poll_interval=timedelta(milliseconds=200))
         workers = [Worker(queue, engine, options=options) for _ in range(WORKERS)]

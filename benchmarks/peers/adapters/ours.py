@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, Worker, WorkerOptions, enqueue_many
 from sa_jobqueue.events import Event, EventBus, JobCompleted
-from sa_jobqueue.operations import enqueue_payloads, writer
+from sa_jobqueue.operations import writer
 from sa_jobqueue.worker.memory import frozen
 
 TYPE = "no_op"
@@ -61,7 +61,7 @@ class Ours(Adapter):
             if self._by_objects:
                 enqueue_many(session, [no_op.job(payload(number)) for number in numbers])
             else:
-                enqueue_payloads(session, no_op, map(payload, numbers))
+                no_op.enqueue_many(session, map(payload, numbers))
             session.commit()
 
     @property

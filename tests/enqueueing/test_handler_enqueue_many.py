@@ -14,12 +14,12 @@ from weakref import WeakSet
 import psycopg
 import pytest
 from sqlalchemy import ARRAY, Engine, Numeric, Text, cast, func, select
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from sa_jobqueue import Job, JobMixin, JobQueue, aio
+from sa_jobqueue import Job, JobMixin, JobQueue
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidPayloadError, JobQueueError
-from sa_jobqueue.operations import copying, enqueue_payloads
+from sa_jobqueue.operations import copying
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
@@ -77,20 +77,20 @@ def rows(session: Session, model: type[JobMixin[Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("options", [{}, {"priority": -3, "queue": "other", "timeout": timedelta(days=40, microseconds=7)}])
-def test_enqueue_payloads_writes_the_same_rows_as_add(session: Session, options: dict[str, Any]) -> None:
+def test_handler_enqueue_many_writes_the_same_rows_as_add(session: Session, options: dict[str, Any]) -> None:
     cases: list[tuple[Any, list[Any]]] = [(take, NASTY), (send, [Order(1), Order(2, "ä\t\\")])]
     for handler, payloads in cases:
         session.add_all(handler.job(payload, **options) for payload in payloads)
         session.flush()
         added = rows(session, Job)
         session.rollback()
-        assert enqueue_payloads(session, handler, iter(payloads), **options) == len(payloads)
+        assert handler.enqueue_many(session, iter(payloads), **options) == len(payloads)
         assert rows(session, Job) == added
         assert all(job.id == job.chain_id for job in session.scalars(select(Job)))
         session.rollback()
 
 
-def test_enqueue_payloads_supports_text_ids_and_application_columns(engine: Engine) -> None:
+def test_handler_enqueue_many_supports_text_ids_and_application_columns(engine: Engine) -> None:
     Base.metadata.create_all(engine)
     values: dict[str, Any] = {"amount": Decimal("3.50"), "tags": ["a", 'b"\\', "c,d"]}
     with Session(engine) as session:
@@ -98,12 +98,12 @@ def test_enqueue_payloads_supports_text_ids_and_application_columns(engine: Engi
         session.flush()
         added = rows(session, CopiedJob)
         session.rollback()
-        enqueue_payloads(session, keep, NASTY, **values)
+        keep.enqueue_many(session, NASTY, **values)
         assert rows(session, CopiedJob) == added
         assert all("\t" in job_id and "\\" in job_id for job_id in session.scalars(select(CopiedJob.id)))
 
 
-def test_enqueue_payloads_computes_due_times_in_the_database(session: Session) -> None:
+def test_handler_enqueue_many_computes_due_times_in_the_database(session: Session) -> None:
     future = datetime(2099, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     past = datetime(2020, 1, 1, tzinfo=UTC)
     for options, expected in (
@@ -111,43 +111,43 @@ def test_enqueue_payloads_computes_due_times_in_the_database(session: Session) -
         ({"at": past}, timedelta(0)),
         ({"at": future}, None),
     ):
-        enqueue_payloads(session, take, [1, 2], **options)
+        take.enqueue_many(session, [1, 2], **options)
         for job in session.scalars(select(Job)):
             assert job.scheduled_at == (future if expected is None else job.created_at + expected)
         session.rollback()
 
 
-def test_enqueue_payloads_is_part_of_the_transaction_and_notifies_at_its_commit(
+def test_handler_enqueue_many_is_part_of_the_transaction_and_notifies_at_its_commit(
     session: Session, jobs: Jobs, notifications: Notifications
 ) -> None:
-    enqueue_payloads(session, send, [Order(1)])
+    send.enqueue_many(session, [Order(1)])
     session.rollback()
     with session.begin_nested() as savepoint:
-        enqueue_payloads(session, send, [Order(1)])
+        send.enqueue_many(session, [Order(1)])
         savepoint.rollback()
-    assert enqueue_payloads(session, take, []) == 0
+    assert take.enqueue_many(session, []) == 0
     session.commit()
     assert (jobs.count(), notifications.seen()) == (0, [])
-    enqueue_payloads(session, send, [Order(1)])
-    enqueue_payloads(session, send, [Order(2)])
+    send.enqueue_many(session, [Order(1)])
+    send.enqueue_many(session, [Order(2)])
     assert (jobs.count(), notifications.seen()) == (0, [])
     session.commit()
     assert (jobs.count(), notifications.seen()) == (2, [("due", "mail")])
 
 
-async def test_enqueue_payloads_works_on_an_async_session(
+async def test_handler_enqueue_many_works_on_an_async_session(
     async_sessions: async_sessionmaker[AsyncSession], jobs: Jobs
 ) -> None:
     async with async_sessions() as session:
-        assert await aio.enqueue_payloads(session, take, ({"n": n} for n in range(20_000))) == 20_000
+        assert await take.enqueue_many(session, ({"n": n} for n in range(20_000))) == 20_000
         assert jobs.count() == 0
         await session.commit()
     assert jobs.count() == 20_000
     async with async_sessions() as session:
         with pytest.raises(InvalidPayloadError):
-            await aio.enqueue_payloads(session, take, [1, object()])
+            await take.enqueue_many(session, [1, object()])
         await session.rollback()
-        await aio.enqueue_payloads(session, take, [1])
+        await take.enqueue_many(session, [1])
         await session.commit()
     assert jobs.count() == 20_001
 
@@ -162,9 +162,9 @@ async def test_enqueue_payloads_works_on_an_async_session(
         ({"delay": timedelta(-1)}, "delay"),
     ],
 )
-def test_enqueue_payloads_refuses_invalid_options_before_writing(session: Session, options: Any, field: str) -> None:
+def test_handler_enqueue_many_refuses_invalid_options_before_writing(session: Session, options: Any, field: str) -> None:
     with pytest.raises(InvalidJobError) as caught:
-        enqueue_payloads(session, take, [1], **options)
+        take.enqueue_many(session, [1], **options)
     assert caught.value.field == field
     assert not session.in_transaction()
 
@@ -173,15 +173,15 @@ def test_an_invalid_payload_is_named_by_its_index_and_nothing_is_written(session
     bad: Any = {"number": "one"}
     many = [*(Order(n) for n in range(5000)), bad]
     with pytest.raises(InvalidPayloadError, match=r"payloads\[5000\]\.number"):
-        enqueue_payloads(session, send, many)
+        send.enqueue_many(session, many)
     session.rollback()
     with pytest.raises(InvalidPayloadError, match=r"payloads\[1\]\.of\[0\]"):
-        enqueue_payloads(session, take, [{}, {"of": [object()]}])
+        take.enqueue_many(session, [{}, {"of": [object()]}])
     session.rollback()
     with pytest.raises(ZeroDivisionError):
-        enqueue_payloads(session, take, (1 // n for n in (1, 0)))
+        take.enqueue_many(session, (1 // n for n in (1, 0)))
     session.rollback()
-    enqueue_payloads(session, send, [Order(1)])
+    send.enqueue_many(session, [Order(1)])
     session.commit()
     assert jobs.count() == 1
 
@@ -189,7 +189,7 @@ def test_an_invalid_payload_is_named_by_its_index_and_nothing_is_written(session
 def test_an_id_that_is_taken_is_a_conflict(session: Session, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Job, "__id_factory__", staticmethod(lambda made=uuid4(): made))
     with pytest.raises(ConflictError) as caught:
-        enqueue_payloads(session, take, [1, 2])
+        take.enqueue_many(session, [1, 2])
     assert caught.value.constraint == "pk_job"
 
 
@@ -208,7 +208,7 @@ def test_payloads_are_streamed_without_being_kept_in_memory(session: Session, jo
             most = max(most, len(alive))
             yield payload
 
-    assert enqueue_payloads(session, take, made()) == 2_000
+    assert take.enqueue_many(session, made()) == 2_000
     assert most * 1000 < 2 * copying.CHUNK
 
 
@@ -217,9 +217,9 @@ def test_payloads_generated_through_the_same_session_raise_an_error(session: Ses
     uses: list[Callable[[], object]] = [lambda: session.scalar(select(Job.id)), session.commit]
     for use in uses:
         with pytest.raises(JobQueueError, match="busy sending rows"):
-            enqueue_payloads(session, take, (str(use()) for _ in range(2)))
+            take.enqueue_many(session, (str(use()) for _ in range(2)))
         session.rollback()
-    enqueue_payloads(session, take, [str(session.scalar(select(Job.id)))])
+    take.enqueue_many(session, [str(session.scalar(select(Job.id)))])
     session.commit()
     assert jobs.count() == 2
 
@@ -236,8 +236,21 @@ def test_a_connection_lost_during_copy_leaves_no_rows_and_a_usable_session(
             yield "x" * 100_000
 
     with pytest.raises(Exception, match=r"connection|terminating"):
-        enqueue_payloads(session, take, cut())
+        take.enqueue_many(session, cut())
     session.rollback()
-    assert enqueue_payloads(session, take, ["again"]) == 1
+    assert take.enqueue_many(session, ["again"]) == 1
     session.commit()
     assert jobs.count() == 1
+
+
+async def test_handler_enqueue_many_takes_connections(engine: Engine, async_engine: AsyncEngine) -> None:
+    """The jobs are part of the connection's transaction."""
+    with engine.connect() as connection:
+        assert take.enqueue_many(connection, [1, 2]) == 2
+        connection.rollback()
+        assert take.enqueue_many(connection, [3], priority=2) == 1
+        connection.commit()
+    async with async_engine.begin() as awaited:
+        assert await take.enqueue_many(awaited, [4]) == 1
+    with Session(engine) as session:
+        assert sorted(session.scalars(select(Job.input))) == [3, 4]

@@ -9,9 +9,8 @@ import pytest
 from sqlalchemy import Engine, select, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Deduplicate, Enqueued, Job, JobQueue
+from sa_jobqueue import Enqueued, Job, JobQueue, enqueue_many
 from sa_jobqueue.errors import InvalidJobError
-from sa_jobqueue.operations import enqueue_many_unique, enqueue_payloads
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
@@ -28,7 +27,7 @@ def send(payload: dict[str, Any]) -> None: ...
 
 def put(session: Session, *keys: str) -> int:
     payloads = ({"key": key, "place": place} for place, key in enumerate(keys))
-    return enqueue_payloads(session, send, payloads, deduplicate_by=lambda payload: str(payload["key"]))
+    return send.enqueue_many(session, payloads, deduplicate_by=lambda payload: str(payload["key"]))
 
 
 def keys(engine: Engine) -> list[str | None]:
@@ -43,7 +42,7 @@ def until_waiting(engine: Engine, count: int) -> None:
         wait_until(lambda: watcher.scalar(waiting) == count, what=f"{count} wait")
 
 
-def test_enqueue_payloads_creates_each_deduplication_key_once(
+def test_handler_enqueue_many_creates_each_deduplication_key_once(
     session: Session, engine: Engine, jobs: Jobs, notifications: Notifications
 ) -> None:
     odd = "a\tb\\N\n'ä\U0001f600"
@@ -58,7 +57,7 @@ def test_enqueue_payloads_creates_each_deduplication_key_once(
     session.rollback()
     assert put(session, "d") == 1
     session.rollback()
-    (other,) = enqueue_many_unique(session, [(send.job({"key": "a"}), Deduplicate("a"))])
+    (other,) = enqueue_many(session, [send.job({"key": "a"})], deduplicate_by=lambda job: job.input["key"])
     assert other[1] is Enqueued.EXISTING
 
 
@@ -86,7 +85,7 @@ def test_a_key_of_an_open_transaction_is_waited_for(engine: Engine, commits: boo
     assert keys(engine) == ["a", "b", "c", "d"]
 
 
-def test_concurrent_enqueue_payloads_with_the_same_keys_never_deadlock(engine: Engine) -> None:
+def test_concurrent_handler_enqueue_many_with_the_same_keys_never_deadlock(engine: Engine) -> None:
     with Session(engine) as first, ThreadPoolExecutor() as pool:
         put(first, "m")
 
@@ -108,6 +107,6 @@ def test_an_invalid_deduplication_key_is_named_by_its_index_and_nothing_is_writt
     session: Session, jobs: Jobs, key: Any
 ) -> None:
     with pytest.raises(InvalidJobError, match=r"payloads\[1\]\.deduplication_key"):
-        enqueue_payloads(session, send, [{}, {"bad": True}], deduplicate_by=lambda one: key if one else "a")
+        send.enqueue_many(session, [{}, {"bad": True}], deduplicate_by=lambda one: key if one else "a")
     session.rollback()
     assert jobs.count() == 0
