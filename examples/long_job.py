@@ -78,7 +78,7 @@ def write_book(title: str, ctx: AttemptContext) -> str:
 
 def work(url: str) -> None:
     """Run a worker until nothing is due: one process of many."""
-    often = {"heartbeat_interval": timedelta(milliseconds=200), "rescue_interval": timedelta(milliseconds=200)}
+    often = {"heartbeat_interval": timedelta(milliseconds=200)}
     options = WorkerOptions(heartbeat_timeout=timedelta(seconds=1), **often)
     Worker(jobs, create_engine(url), options=options).run_sync()
 

@@ -190,7 +190,6 @@ class _Worker(click.Command):
     "A worker without a heartbeat for this long is dead: its jobs are rescued. Use one value for all workers.",
     default=_DEFAULTS.heartbeat_timeout,
 )
-@duration_option("--rescue-interval", "Time between searches for jobs of dead workers.", default=_DEFAULTS.rescue_interval)
 @click.option("--control-fd", type=int, hidden=True, help="Reading end of a pipe from a parent process.")
 @click.option(
     "--import",

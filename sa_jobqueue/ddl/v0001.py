@@ -262,6 +262,7 @@ CREATE TABLE ${q}worker (
   concurrency integer NOT NULL,
   started_at timestamptz DEFAULT now() NOT NULL,
   heartbeat_at timestamptz DEFAULT now() NOT NULL,
+  heartbeat_pause interval DEFAULT '0' NOT NULL,
   state text DEFAULT 'running' NOT NULL,
   drain_requested_at timestamptz,
   selectors jsonb, type_slots jsonb, progress jsonb,

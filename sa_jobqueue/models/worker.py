@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import CheckConstraint, Integer, PrimaryKeyConstraint, Text, func, text
-from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.orm import Mapped, declared_attr, mapped_column
 from sqlalchemy.sql.elements import conv
 
@@ -37,6 +37,8 @@ class WorkerMixin(Companion):
     """When it registered, by the database's clock."""
     heartbeat_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """Its last heartbeat, by the database's clock."""
+    heartbeat_pause: Mapped[timedelta] = mapped_column(INTERVAL, nullable=False, server_default=text("'0'"))
+    """How much longer than its heartbeat interval the next one may take, because it has been idle for long."""
     state: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'running'"))
     """One of `WorkerState`."""
     drain_requested_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))

@@ -77,7 +77,8 @@ class WorkerStatus:
     drain_requested_at: datetime | None
     """When it was asked to drain; None if it was not."""
     silent_for: timedelta
-    """Time since its last heartbeat. Above its heartbeat timeout (15 s), it is lost, whatever its state."""
+    """Time since its last heartbeat, less the longer pause of an idle worker. Above its heartbeat timeout (15 s), it is
+    lost, whatever its state."""
     running: int
     """Number of jobs that it runs."""
     selectors: dict[str, Any] = field(default_factory=dict)

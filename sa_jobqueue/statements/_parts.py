@@ -70,6 +70,12 @@ def is_running(job: sa.Table) -> ColumnElement[bool]:
     return sa.cast(job.c.status, sa.Text) == sa.literal_column("'running'")
 
 
+def alive_until(worker: Any) -> ColumnElement[Any]:
+    """Return when a worker counts as dead unless it sends another heartbeat; `ttl` is the heartbeat timeout."""
+    until: ColumnElement[Any] = worker.c.heartbeat_at + worker.c.heartbeat_pause + sa.bindparam("ttl", type_=sa.Interval)
+    return until
+
+
 def status(value: JobStatus) -> ColumnElement[JobStatus]:
     """Return a status as a literal: a parameter never matches a partial index in a generic plan."""
     return sa.literal_column(f"'{value}'")

@@ -45,7 +45,7 @@ def catch_up(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Index: `ix_job_changed`, `ix_job_ordering_freed`; `ix_job_claim`, one probe an ended lane.
     """
     job = table(model)
-    read = sa.union_all(*_written_since(job)).limit(sa.bindparam("most_read", type_=sa.Integer)).cte("read")
+    read = sa.union_all(*written_since(job)).limit(sa.bindparam("most_read", type_=sa.Integer)).cte("read")
     key = id_parameter(model.__jobqueue__)
     known = _lanes("known", at=TIMESTAMP(timezone=True), id=key)
     found_by_scan: sa.Select[Any] = (
@@ -175,7 +175,7 @@ def _is_of_lane(type_name: ColumnElement[str], of_lane: ColumnElement[str]) -> C
     return sa.or_(type_name == of_lane, shared)
 
 
-def _written_since(job: sa.Table) -> list[sa.Select[Any]]:
+def written_since(job: sa.Table) -> list[sa.Select[Any]]:
     """Select pending jobs written, or made first of their ordering key, by transactions that a snapshot did not see.
 
     Three sources: transactions that were in progress (`xip`), transactions that began since (from `xmax` on), and the first

@@ -122,6 +122,12 @@ def chains_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     )
 
 
+def has_ended_chains(model: type[JobMixin[Any]]) -> sa.ColumnElement[bool]:
+    """Return whether there are any `chains_to_unblock`."""
+    job = table(model)
+    return sa.exists(sa.select(job.c.id).where(job.c.has_waiters, job.c.chain_completed_at.is_not(None)))
+
+
 @once_a_model
 def still_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return which of the given chains have ended and still have waiters.

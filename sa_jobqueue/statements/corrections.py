@@ -27,8 +27,7 @@ def correct_heartbeats(model: type[JobMixin[Any]]) -> sa.Update:
     Index: none, the table is small.
     """
     worker = table(model.Worker)
-    ahead = worker.c.heartbeat_at > sa.func.now() + sa.bindparam("after", type_=sa.Interval)
-    chosen = sa.select(worker.c.id).where(ahead).with_for_update(skip_locked=True).cte("ahead")
+    chosen = sa.select(worker.c.id).where(_beats_ahead(worker)).with_for_update(skip_locked=True).cte("ahead")
     return sa.update(worker).where(worker.c.id == chosen.c.id).values(heartbeat_at=sa.func.now()).returning(worker.c.id)
 
 
@@ -41,10 +40,7 @@ def correct_leases(model: type[JobMixin[Any]]) -> sa.Update:
     Locks: those rows, until the transaction ends; held ones are skipped. Index: `ix_job_running`, every running job.
     """
     job = table(model)
-    after = sa.bindparam("after", type_=sa.Interval)
-    chosen = _chosen(
-        model, lambda ahead: (ahead.c.status == status(JobStatus.RUNNING), ahead.c.started_at > sa.func.now() + after)
-    )
+    chosen = _chosen(model, _lease_is_ahead)
     lasts = job.c.leased_until - job.c.started_at
     changed = (
         sa.update(job)
@@ -64,16 +60,34 @@ def correct_transactions(model: type[JobMixin[Any]]) -> sa.Update:
     Index: `ix_job_changed`, from the end of the snapshot on.
     """
     job = table(model)
-    end: ColumnElement[Any] = sa.literal_column("pg_snapshot_xmax(pg_current_snapshot())")
-    chosen = _chosen(
-        model,
-        lambda ahead: (
-            ahead.c.status == status(JobStatus.PENDING),
-            ahead.c.changed_xid > sa.literal_column("'0'"),  # the tag of ix_job_changed
-            ahead.c.changed_xid >= end,
-        ),
-    )
+    chosen = _chosen(model, _transaction_is_ahead)
     return sa.update(job).where(job.c.id == sa.any_(chosen)).values(changed_xid=XID).returning(job.c.id)
+
+
+def is_ahead(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+    """Return whether there is anything to correct in workers or jobs. Parameters: `after`, as there."""
+    job, worker = table(model).alias("ahead"), table(model.Worker)
+    conditions = ((_beats_ahead(worker),), _lease_is_ahead(job), _transaction_is_ahead(job))
+    return sa.or_(*(sa.exists(sa.select(sa.literal_column("1")).where(*each)) for each in conditions))
+
+
+def _beats_ahead(worker: Any) -> ColumnElement[bool]:
+    ahead: ColumnElement[bool] = worker.c.heartbeat_at > sa.func.now() + sa.bindparam("after", type_=sa.Interval)
+    return ahead
+
+
+def _lease_is_ahead(job: Any) -> tuple[ColumnElement[bool], ...]:
+    after = sa.bindparam("after", type_=sa.Interval)
+    return job.c.status == status(JobStatus.RUNNING), job.c.started_at > sa.func.now() + after
+
+
+def _transaction_is_ahead(job: Any) -> tuple[ColumnElement[bool], ...]:
+    end: ColumnElement[Any] = sa.literal_column("pg_snapshot_xmax(pg_current_snapshot())")
+    return (
+        job.c.status == status(JobStatus.PENDING),
+        job.c.changed_xid > sa.literal_column("'0'"),  # the tag of ix_job_changed
+        job.c.changed_xid >= end,
+    )
 
 
 @once_a_model

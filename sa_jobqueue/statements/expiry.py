@@ -60,13 +60,25 @@ def late(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return _late(model, only=False)
 
 
+def has_expired(model: type[JobMixin[Any]]) -> sa.ColumnElement[bool]:
+    """Return whether `expire` would cancel any job."""
+    job = table(model)
+    return sa.exists(sa.select(job.c.id).where(*_is_late(job)))
+
+
 def _late(model: type[JobMixin[Any]], *, only: bool) -> sa.Select[Any]:
     job, key = table(model), id_parameter(model.__jobqueue__)
     found = sa.select(job.c.id, job.c.root_id).where(
-        job.c.status == status(JobStatus.PENDING),
-        job.c.expires_at.is_not(None),
-        job.c.expires_at <= sa.func.now(),
+        *_is_late(job),
         excluded(job.c.id, key),
         *([job.c.id == sa.any_(array("ids", key))] if only else []),
     )
     return found.order_by(job.c.expires_at).limit(sa.bindparam("limit", type_=sa.Integer))
+
+
+def _is_late(job: sa.Table) -> list[sa.ColumnElement[bool]]:
+    return [
+        job.c.status == status(JobStatus.PENDING),
+        job.c.expires_at.is_not(None),
+        job.c.expires_at <= sa.func.now(),
+    ]

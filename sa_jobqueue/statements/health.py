@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
-from sa_jobqueue.statements._parts import array, block, number, once_a_model, status, table
+from sa_jobqueue.statements._parts import alive_until, array, block, number, once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, AttemptOutcome, JobStatus, Resolution
 
 _LIMIT = sa.bindparam("limit", type_=sa.Integer)
@@ -216,9 +216,7 @@ def running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Index: `ix_job_running`, every running job: as many as workers have slots.
     """
     job, worker = table(model), table(model.Worker)
-    live = sa.exists(_ONE).where(
-        worker.c.id == job.c.leased_by, worker.c.heartbeat_at > sa.func.now() - sa.bindparam("ttl", type_=sa.Interval)
-    )
+    live = sa.exists(_ONE).where(worker.c.id == job.c.leased_by, alive_until(worker) > sa.func.now())
     held = (
         sa.select(
             *(job.c[name] for name in ("id", "queue", "type_name", "leased_by", "leased_until", "started_at")),

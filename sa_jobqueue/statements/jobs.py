@@ -16,7 +16,7 @@ from sa_jobqueue.db.copy import CopyTarget
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due
-from sa_jobqueue.statements._parts import array, once_a_model, status, table
+from sa_jobqueue.statements._parts import alive_until, array, once_a_model, status, table
 from sa_jobqueue.statements.arrivals import heads, is_keyed
 from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 
@@ -259,7 +259,7 @@ def unknown_types(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     in_queues = sa.select(oldest.c.type_name).select_from(queue.join(oldest, sa.literal_column("true")))
     found = sa.union_all(in_queues, in_parts).subquery("found")
     served: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
-        worker.c.heartbeat_at > sa.func.now() - sa.bindparam("ttl", type_=sa.Interval),
+        alive_until(worker) > sa.func.now(),
         found.c.type_name == sa.any_(worker.c.job_types),
     )
     return (
@@ -293,7 +293,7 @@ def unserved_queues(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     is_due = first_due.correlate(names).scalar_subquery().is_not(None)
     queue = names.c.queue
     serving: sa.Select[Any] = sa.select(sa.literal_column("1")).where(
-        worker.c.heartbeat_at > sa.func.now() - sa.bindparam("ttl", type_=sa.Interval), queue == sa.any_(worker.c.queues)
+        alive_until(worker) > sa.func.now(), queue == sa.any_(worker.c.queues)
     )
     # Few are unserved, so few are probed.
     is_left = sa.case((serving.correlate(names).exists(), sa.literal_column("false", sa.Boolean)), else_=is_due)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import XID, array, element, excluded, is_running, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, alive_until, array, element, excluded, is_running, once_a_model, status, table
 from sa_jobqueue.statements.claims import claimed_columns
 from sa_jobqueue.statements.completions import awaited, end_chains, free, recorded, remembered, timedelta_of
 from sa_jobqueue.statements.notifications import notification
@@ -22,16 +23,19 @@ def heartbeat(model: type[JobMixin[Any]]) -> sa.Insert:
     """Write a worker's heartbeat; register the worker if its row does not exist (or was removed).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
-    `selectors`, `type_slots`, `progress`, null unless given; `stuck_threads`, zero unless given.
+    `selectors`, `type_slots`, `progress`, null unless given; `stuck_threads`, zero unless given; `heartbeat_pause`, none
+    unless given.
     Shape: one row `(drain_requested_at,)`, null unless the worker was asked to drain.
-    Changes: `heartbeat_at`, `state`, `concurrency`, `progress`, `stuck_threads`. Clock: the database's.
+    Changes: `heartbeat_at`, `heartbeat_pause`, `state`, `concurrency`, `progress`, `stuck_threads`. Clock: the database's.
     Locks: the worker's own row. Index: the primary key.
     """
     worker = table(model.Worker)
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
     given = {name: sa.bindparam(name, type_=worker.c[name].type) for name in names}
     given |= {name: sa.bindparam(name, None, type_=worker.c[name].type) for name in ("selectors", "type_slots", "progress")}
+    given["queues"] = array("queues", sa.Text())  # as the statements that `ticks` adds to this one
     given["stuck_threads"] = sa.bindparam("stuck_threads", 0, type_=worker.c.stuck_threads.type)
+    given["heartbeat_pause"] = sa.bindparam("heartbeat_pause", timedelta(0), type_=worker.c.heartbeat_pause.type)
     statement = insert(worker).values(given)
     return statement.on_conflict_do_update(
         index_elements=["id"],
@@ -41,6 +45,7 @@ def heartbeat(model: type[JobMixin[Any]]) -> sa.Insert:
             "concurrency": statement.excluded.concurrency,
             "progress": statement.excluded.progress,
             "stuck_threads": statement.excluded.stuck_threads,
+            "heartbeat_pause": statement.excluded.heartbeat_pause,
         },
     ).returning(worker.c.drain_requested_at)
 
@@ -55,16 +60,26 @@ def forget_worker(model: type[JobMixin[Any]]) -> sa.Delete:
 
 @once_a_model
 def forget_dead_workers(model: type[JobMixin[Any]]) -> sa.Delete:
-    """Remove workers that have been silent for `after` and hold no job.
+    """Remove workers that have been silent for `gone_after` and hold no job.
 
-    Parameters: `after`, many times the heartbeat timeout: a process that resumes later registers itself again.
+    Parameters: `gone_after`, many times the heartbeat timeout: a process that resumes later registers itself again.
     Changes: their rows. Locks: those rows; held ones are skipped, because a request to drain many workers locks
     them in another order. Index: `ix_job_running`, one probe per worker.
     """
     worker = table(model.Worker)
-    silent = worker.c.heartbeat_at < sa.func.now() - sa.bindparam("after", type_=sa.Interval)
-    dead = sa.select(worker.c.id).where(silent, ~_has_jobs(model)).with_for_update(skip_locked=True).cte("dead")
+    dead = _dead_workers(model).with_for_update(skip_locked=True).cte("dead")
     return sa.delete(worker).where(worker.c.id == dead.c.id)
+
+
+def has_dead_workers(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+    """Return whether `forget_dead_workers` would remove any."""
+    return sa.exists(_dead_workers(model))
+
+
+def _dead_workers(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    worker = table(model.Worker)
+    silent = worker.c.heartbeat_at < sa.func.now() - sa.bindparam("gone_after", type_=sa.Interval)
+    return sa.select(worker.c.id).where(silent, ~_has_jobs(model))
 
 
 def _has_jobs(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
@@ -245,7 +260,7 @@ def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool)
     )
     if only:
         running = running.where(job.c.id == sa.any_(array("ids", key)))
-    silent = worker.c.heartbeat_at < sa.func.now() - sa.bindparam("ttl", type_=sa.Interval)
+    silent = alive_until(worker) < sa.func.now()
     is_dead = worker.c.id == sa.bindparam("worker_id", type_=sa.Text) if ended else silent
     lost_reason, expired_reason = sa.literal(DeadReason.LOST.value), sa.literal(DeadReason.TIMED_OUT.value)
 
@@ -254,9 +269,11 @@ def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool)
         return chosen.with_for_update(key_share=True, skip_locked=True).lateral(name)
 
     if orphans:
-        has_no_worker = ~sa.exists(sa.select(sa.literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
         orphan = (
-            running.where(has_no_worker).limit(limit).with_for_update(key_share=True, skip_locked=True).subquery("orphan")
+            running.where(_has_no_worker(model))
+            .limit(limit)
+            .with_for_update(key_share=True, skip_locked=True)
+            .subquery("orphan")
         )
         sources = [sa.select(orphan.c.id, orphan.c.leased_by, orphan.c.root_id, lost_reason.label("reason"))]
     else:
@@ -270,6 +287,17 @@ def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool)
             .where(~silent),
         ][: 1 if ended else 2]
     return (sa.union_all(*sources) if len(sources) > 1 else sources[0]).limit(limit)
+
+
+def has_orphans(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+    """Return whether running jobs have a worker without a row."""
+    job = table(model)
+    return sa.exists(sa.select(job.c.id).where(job.c.status == status(JobStatus.RUNNING), _has_no_worker(model)))
+
+
+def _has_no_worker(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+    job, worker = table(model), table(model.Worker)
+    return ~sa.exists(sa.select(sa.literal_column("1")).where(worker.c.id == job.c.leased_by).correlate(job))
 
 
 def _lost_error(reason: ColumnElement[str], worker_id: ColumnElement[str]) -> ColumnElement[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.statements._parts import array, once_a_model, table
@@ -40,12 +41,20 @@ def drop(model: type[JobMixin[Any]]) -> sa.Delete:
 
 @once_a_model
 def forget(model: type[JobMixin[Any]]) -> sa.Delete:
-    """Delete rows that were due to be tried again longer ago than `after` and were not: whatever they stood for is gone.
+    """Delete rows that were due to be tried again longer ago than `forgotten_after` and were not: their subjects are gone.
 
-    Parameters: `after`. Clock: the database's. Locks: the rows. Index: none; the table is small.
+    Parameters: `forgotten_after`. Clock: the database's. Locks: the rows. Index: none; the table is small.
     """
-    row = table(model.Quarantine)
-    return sa.delete(row).where(row.c.retry_at < sa.func.now() - sa.bindparam("after", type_=sa.Interval))
+    return sa.delete(table(model.Quarantine)).where(_is_forgotten(model))
+
+
+def has_forgotten(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+    """Return whether `forget` would delete rows. Parameters: as there."""
+    return sa.exists(sa.select(sa.literal_column("1")).where(_is_forgotten(model)))
+
+
+def _is_forgotten(model: type[JobMixin[Any]]) -> ColumnElement[bool]:
+    return table(model.Quarantine).c.retry_at < sa.func.now() - sa.bindparam("forgotten_after", type_=sa.Interval)
 
 
 @once_a_model

@@ -6,7 +6,6 @@ about rows of queues has a parameter `of_key`, a fairness key: empty for those o
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -16,7 +15,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin, JobTypeMixin, QueueMixin
 from sa_jobqueue.registry.settings import QueueColumns, settings_of
-from sa_jobqueue.statements._parts import array, clamped, once_a_model, status, table
+from sa_jobqueue.statements._parts import alive_until, array, clamped, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
 SETTINGS: Final = tuple(settings_of(QueueColumns))
@@ -198,7 +197,7 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> sa.Select[Any]:
     """Return queues, or job types, by name: those that have a row, and those that workers serve.
 
     Parameters: `names`, or null for all; of queues `of_key`, or null for any; `after`, the name that the page follows, or
-    null, with `after_key` of queues; `limit`; `ttl`, 15 seconds unless given: workers that are silent for longer are dead.
+    null, with `after_key` of queues; `limit`; `ttl`: workers that are silent for longer are dead.
     Shape: the name, of queues `fairness_key`, those of `SETTINGS` and `DECLARED` that the table has, since when it is
     paused, by whom, `created_at`, `updated_at`: null where there is no row; and `workers`: how many live ones have it, of a
     fairness key how many have its queue.
@@ -206,7 +205,7 @@ def page(model: type[JobMixin[Any]], *, types: bool = False) -> sa.Select[Any]:
     """
     of = model.JobType if types else model.Queue
     row, key, worker = table(of), _key(of), table(model.Worker)
-    live = worker.c.heartbeat_at > sa.func.clock_timestamp() - sa.bindparam("ttl", timedelta(seconds=15), type_=sa.Interval)
+    live = alive_until(worker) > sa.func.clock_timestamp()
     names_of = worker.c.job_types if types else worker.c.queues
     each = sa.select(sa.func.unnest(names_of).label("name")).where(live).subquery("each")
     by = sa.select(each.c.name, sa.func.count().label("workers")).group_by(each.c.name).cte("served")

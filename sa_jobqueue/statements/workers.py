@@ -58,7 +58,7 @@ def page(
     """Return workers as of their last heartbeat, by name and id.
 
     Shape: up to `limit` rows of `SHOWN`, those behind the name and id `after`; then `silent_for`, the time since the last
-    heartbeat, and `running`, how many jobs the worker has leased.
+    heartbeat and its pause, and `running`, how many jobs the worker has leased.
     Clock: the database's. Locks: none. Index: `ix_job_running`, a probe a worker.
     """
     worker, job = table(model.Worker), table(model)
@@ -68,7 +68,8 @@ def page(
         .correlate(worker)
         .scalar_subquery()
     )
-    silent = (sa.func.clock_timestamp() - worker.c.heartbeat_at).cast(sa.Interval)
+    since = worker.c.heartbeat_at + worker.c.heartbeat_pause
+    silent = sa.func.greatest(sa.func.clock_timestamp() - since, sa.literal_column("interval '0'"), type_=sa.Interval)
     columns = [worker.c[name] for name in SHOWN]
     chosen = sa.select(*columns, silent.label("silent_for"), running.label("running")).where(*conditions)
     if after is not None:

@@ -26,6 +26,7 @@ from sa_jobqueue.worker.background.rescuer import Rescuer
 from sa_jobqueue.worker.background.scheduler import Scheduler
 from sa_jobqueue.worker.background.vitals import Phase, VitalSigns
 from sa_jobqueue.worker.claim.claimer import Claimer
+from sa_jobqueue.worker.claim.cursors import Snapshot
 from sa_jobqueue.worker.component import Component, supervise
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.unblocker import Unblocker
@@ -35,7 +36,7 @@ from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.sessions import Sessions
-from sa_jobqueue.worker.signals import Signals
+from sa_jobqueue.worker.signals import Answer, Signals
 
 _CLOSING = timedelta(seconds=10)
 """Maximum time for dependencies to close when a worker stops. Spark needs one or two seconds."""
@@ -64,6 +65,7 @@ class Assembly:
         on_outgrown: Callable[[int], None],
     ) -> None:
         model, worker_id = jobs.model, identity.id
+        self._loop = asyncio.get_running_loop()
         self._connections, self._jobs, self._sessions = connections, jobs, sessions
         self._options, self._events, self._signs = options, events, signs
         self._worker_id = worker_id
@@ -126,6 +128,9 @@ class Assembly:
             on_drain=on_drain,
             progress=self.executor.progress,
             stuck_threads=lambda: self.executor.stuck_threads,
+            idle_for=lambda: self._claimer.idle_for,
+            snapshot=self._snapshot,
+            on_answer=self._answered,
         )
         self._claimer = Claimer(
             engine,
@@ -142,6 +147,7 @@ class Assembly:
             controls=lambda: self._reader.current,
             quarantine=quarantine,
             listener=self._listener if self.can_listen else None,
+            on_start=self._heartbeat.resume,
             until_idle=until_idle,
         )
         scheduler = Scheduler(
@@ -154,11 +160,18 @@ class Assembly:
             signals,
             options,
             queues=identity.queues,
-            types=identity.job_types,
             unblocker=self._unblocker,
             quarantine=quarantine,
         )
-        pruner = Pruner(engine, model, events, jobs.retention_rules, interval=options.prune_interval, quarantine=quarantine)
+        pruner = Pruner(
+            engine,
+            model,
+            events,
+            jobs.retention_rules,
+            interval=options.prune_interval,
+            quarantine=quarantine,
+            idle_for=lambda: self._claimer.idle_for,
+        )
         self._loop_watch = LoopWatch(signs, self.executor.job_in)
         self._background: list[Component] = [
             LeaseGuard(self._heartbeat, interval=options.heartbeat_interval),
@@ -174,6 +187,7 @@ class Assembly:
         ]
         self._tasks: dict[asyncio.Task[Any], Component] = {}
 
+        signals.ticked.connect(rescuer.ticked, self._reader.ticked, scheduler.ticked, self._claimer.ticked)
         signals.due.connect(self._claimer.notified)
         signals.may_start.connect(self._claimer.poll_again)
         signals.ended.connect(self._claimer.job_ended, self._leave_capacity)
@@ -181,6 +195,13 @@ class Assembly:
         signals.rules_changed.connect(self._reader.wake, scheduler.wake, self._heartbeat.hurry)
         signals.chains_ended.connect(self._unblocker.search, self._claimer.poll_again)
         signals.reconnected.connect(self._reader.declare_again, scheduler.synchronise_again, self._heartbeat.hurry)
+
+    def _snapshot(self, rest: float) -> Snapshot | None:
+        return self._claimer.snapshot(rest)
+
+    def _answered(self, answer: Answer) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._signals.ticked, answer)
 
     def _settings_changed(self, controls: Controls) -> None:
         concurrency = min(controls.concurrency or self._options.concurrency, self._sessions.most)

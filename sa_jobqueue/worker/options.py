@@ -33,17 +33,16 @@ class WorkerOptions:
     concurrency: int = 10
     """Maximum number of jobs to run at a time, 1 to 10,000. Each sync handler uses a thread, each session a connection."""
     poll_interval: timedelta = timedelta(seconds=5)
-    """How often to poll for due jobs if no notification arrives, 10 ms to 10 min."""
+    """How often to poll for due jobs if no notification arrives, 10 ms to 10 min. If it is not below `heartbeat_interval`,
+    heartbeats do that: less often while the worker is idle and listens, see there."""
     listen: bool = True
     """Whether to listen for notifications, on a dedicated connection. If off, the worker only polls."""
     heartbeat_interval: timedelta = timedelta(seconds=5)
-    """How often to send a heartbeat, 100 ms to 5 min."""
+    """How often to send a heartbeat, which also looks for jobs to rescue, 100 ms to 5 min. While a worker that listens is
+    idle, the next one comes after a fifteenth of the time for which it has been, if that is longer; after 45 s at most."""
     heartbeat_timeout: timedelta = timedelta(seconds=15)
     """How long after its last heartbeat a worker counts as dead; more than two heartbeat intervals. Use the same value for
-    all workers."""
-    rescue_interval: timedelta = timedelta(seconds=4)
-    """How often to look for jobs of dead workers, 100 ms to 10 min. They are due again after at most `heartbeat_timeout`
-    plus this: 19 s by default."""
+    all workers. Its jobs are due again after at most this plus `heartbeat_interval`: 20 s by default."""
     prune_interval: timedelta = timedelta(minutes=1)
     """How often to delete chains whose retention period has ended; 100 ms to 1 day."""
     shutdown_timeout: timedelta = timedelta(seconds=30)
@@ -86,7 +85,6 @@ class WorkerOptions:
                 raise InvalidOptionError("max_memory", "is supported on Linux only; leave it unset")
         self._between("poll_interval", self.poll_interval, timedelta(milliseconds=10), timedelta(minutes=10))
         self._between("heartbeat_interval", self.heartbeat_interval, timedelta(milliseconds=100), timedelta(minutes=5))
-        self._between("rescue_interval", self.rescue_interval, timedelta(milliseconds=100), timedelta(minutes=10))
         self._between("prune_interval", self.prune_interval, timedelta(milliseconds=100), timedelta(days=1))
         self._between("shutdown_timeout", self.shutdown_timeout, timedelta(0), timedelta(days=1))
         self._between("cancel_timeout", self.cancel_timeout, timedelta(0), timedelta(hours=1))

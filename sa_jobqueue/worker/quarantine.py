@@ -131,7 +131,7 @@ class Quarantine:
     async def tidy(self) -> None:
         """Delete the records of rows that no worker has tried for a long time."""
         self._drop_old()
-        await self._record(self._forget, {"after": FORGOTTEN})
+        await self._record(self._forget, {"forgotten_after": FORGOTTEN})
 
     async def write(self, write: RefusedWrite, items: Sequence[T], run: Callable[[Sequence[T]], Awaitable[R]]) -> list[R]:
         """Write items together; those that fail alone are quarantined. Return the results of the calls that succeeded."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Generic, ParamSpec
 
 from sa_jobqueue.types import JobId
@@ -11,6 +13,25 @@ P = ParamSpec("P")
 
 Hints = Collection[str] | None
 """The payloads of notifications; None: anything may have changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Result of a tick, see `statements.ticks`. The defaults are those of one that failed: components look themselves."""
+
+    now: datetime | None = None
+    lost_in: float | None = 0.0
+    has_expired: bool = True
+    has_ended_chains: bool = True
+    has_arrivals: bool = True
+    settings: str | None = ""
+    schedule_in: float | None = 0.0
+    held: int = 0
+    has_orphans: bool | None = True
+    is_ahead: bool | None = True
+    has_leftovers: bool | None = True
+    unknown_types: Sequence[str] | None = None
+    unserved_queues: Sequence[str] | None = None
 
 
 class Signal(Generic[P]):
@@ -33,6 +54,8 @@ class Signals:
     """The signals of one worker."""
 
     def __init__(self) -> None:
+        self.ticked = Signal[[Answer]]()
+        """The worker has sent a heartbeat, and learnt what there is to do."""
         self.due = Signal[[Hints]]()
         """A queue may have due jobs."""
         self.may_start = Signal[[]]()

@@ -22,9 +22,9 @@ CREATE TRIGGER outage BEFORE UPDATE ON job FOR EACH ROW WHEN (NEW.status = 'comp
 
 
 async def test_jobs_of_a_lost_worker_are_rescued_in_batches_without_pauses(engine: Engine, jobs: Jobs, start: Start) -> None:
-    """Hundreds are due again after the first rescue run; the second one here would be ten minutes later."""
+    """Hundreds are due again after the first rescue run; the next tick here would be five minutes later."""
     lost = jobs.add_many(2 * BATCH + 50)
-    jobs.add_worker("gone:1", silent_for=60)
+    jobs.add_worker("gone:1", silent_for=3600)
     with engine.begin() as connection:
         running = {"status": JobStatus.RUNNING, "attempt": 1, "leased_by": "gone:1", "started_at": func.now()}
         connection.execute(update(jobs.table).where(jobs.table.c.id.in_(lost)).values(running))
@@ -33,7 +33,7 @@ async def test_jobs_of_a_lost_worker_are_rescued_in_batches_without_pauses(engin
     @queue.handler("another")
     async def another() -> None: ...
 
-    async with start(queue, rescue_interval=timedelta(minutes=10)):
+    async with start(queue, heartbeat_interval=timedelta(minutes=5), heartbeat_timeout=timedelta(minutes=11)):
         await until(lambda: set(jobs.statuses().values()) == {JobStatus.PENDING}, what="all of them are rescued")
 
 

@@ -102,7 +102,7 @@ async def test_work_interrupted_by_a_full_disk_completes_when_space_is_freed(
     (held, written) = enqueue(engine, holds.job(), writes.job())
     lost = jobs.add(JobStatus.RUNNING, worker_id="gone:1", type_name="plain", input="")
     jobs.add_worker("gone:1", silent_for=-3600)
-    options = quick(concurrency=3, heartbeat_timeout=timedelta(seconds=60), rescue_interval=timedelta(milliseconds=100))
+    options = quick(concurrency=3, heartbeat_timeout=timedelta(seconds=60), heartbeat_interval=timedelta(milliseconds=100))
     async with working(Worker(queue, engine, options=options)) as log:
         await log.until(JobStarted, 2)
         disk.fill()

@@ -78,7 +78,7 @@ async def test_one_inconsistent_row_does_not_delay_any_kind_of_job(
     healthy += [jobs.add(JobStatus.RUNNING, type_name="good") for _ in range(3)]
     jobs.add(queue=QUEUE)
     jobs.add_worker(silent_for=3600)
-    often = {"rescue_interval": timedelta(milliseconds=100), "prune_interval": timedelta(milliseconds=100)}
+    often = {"heartbeat_interval": timedelta(milliseconds=100), "prune_interval": timedelta(milliseconds=100)}
     async with start(queue, queues=("default", QUEUE), **often) as log:
         await until(lambda: [jobs.status(job_id) for job_id in healthy] == _HEALTHY, what="all healthy jobs have ended")
         await until(lambda: any(one.schedule == "healthy" for one in log.of(ScheduleFired)), what="the schedule has fired")

@@ -305,7 +305,7 @@ async def test_a_row_that_cannot_be_written_is_quarantined_and_delays_no_other(
         connection.exec_driver_sql(_REFUSE)
         connection.exec_driver_sql(f"CREATE TRIGGER refuse {case.trigger} EXECUTE FUNCTION refuse({case.arguments})")
         connection.execute(text("INSERT INTO refused VALUES (:subject)"), {"subject": str(given.refused or bad)})
-    often = {"rescue_interval": timedelta(milliseconds=100), "prune_interval": timedelta(milliseconds=100)}
+    often = {"heartbeat_interval": timedelta(milliseconds=100), "prune_interval": timedelta(milliseconds=100)}
     async with start(world.queue, queues=("default", "good", "bad"), concurrency=GOOD + 1, **often) as log:
         world.gate.set()
         await until(lambda: given.done(good), what="the others are written")

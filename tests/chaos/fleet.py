@@ -25,7 +25,6 @@ class Timing:
 
     heartbeat_interval: float = 0.5
     heartbeat_timeout: float = 3.0
-    rescue_interval: float = 0.5
     poll: float = 0.5
     drain: float = 3.0
     grace: float = 1.0
@@ -35,7 +34,6 @@ class Timing:
         spelled = {
             "heartbeat-interval": self.heartbeat_interval,
             "heartbeat-timeout": self.heartbeat_timeout,
-            "rescue-interval": self.rescue_interval,
             "poll-interval": self.poll,
             "shutdown-timeout": self.drain,
             "cancel-timeout": self.grace,

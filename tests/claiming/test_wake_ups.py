@@ -70,7 +70,9 @@ async def a_worker_asleep(
         @queue.handler("test")
         async def nothing() -> None: ...
 
-    worker = Worker(queue, engine, options=quick(poll_interval=NEVER, rescue_interval=NEVER))
+    worker = Worker(
+        queue, engine, options=quick(poll_interval=NEVER, heartbeat_interval=NEVER / 2, heartbeat_timeout=1.1 * NEVER)
+    )
     async with working(worker) as log:
         await until(lambda: worker.vitals.is_listening is True, what="it listens")
         await until(asleep, what="it rests")

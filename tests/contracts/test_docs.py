@@ -27,7 +27,9 @@ import click
 import pytest
 
 from sa_jobqueue.testing.servers import URL_VARIABLE
+from sa_jobqueue.worker import WorkerOptions
 from sa_jobqueue.worker.background import controls
+from sa_jobqueue.worker.background.heartbeat import IDLE_MOST
 from tests.fixtures.programs import Programs
 
 ROOT = Path(__file__).parents[2]
@@ -380,5 +382,7 @@ def check(script: str) -> None:
 
 def test_the_guide_states_how_long_settings_are_cached() -> None:
     page = (ROOT / "docs/guides/queues.md").read_text()
-    assert f"; {controls.READ_EVERY:g} s where the notification was lost" in page
+    heartbeat_interval = WorkerOptions().heartbeat_interval.total_seconds()
+    assert f"; {heartbeat_interval:g} s where the notification was lost" in page
+    assert f"and up to {IDLE_MOST:g} s if it has long been idle |" in page
     assert f"(`listen=False`, a pooler) | within {controls.READ_EVERY_ALONE:g} s |" in page

@@ -51,7 +51,7 @@ def recorded(payload: dict, ctx: AttemptContext) -> None:
 
 options = WorkerOptions(
     name="victim", concurrency=6, poll_interval=timedelta(milliseconds=100), heartbeat_interval=timedelta(milliseconds=200),
-    heartbeat_timeout=timedelta(seconds=10), rescue_interval=timedelta(milliseconds=200),
+    heartbeat_timeout=timedelta(seconds=10),
 )
 asyncio.run(Worker(queue, create_engine(os.environ["SA_JOBQUEUE_URL"]), options=options).run())
 """

@@ -119,7 +119,7 @@ async def test_an_uncommitted_queue_row_does_not_keep_a_worker_from_starting(
     engine: Engine, jobs: Jobs, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(controls, "_LOCK_TIMEOUT", text("SET LOCAL lock_timeout = '50ms'"))
-    monkeypatch.setattr(controls, "READ_EVERY", 0.1)
+    monkeypatch.setattr(controls, "WRITE_AGAIN", 0.1)
     waiting = jobs.add(queue="mail")
     with Session(engine) as session:
         get_queue(session, "mail", for_update=True)

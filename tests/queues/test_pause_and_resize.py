@@ -74,16 +74,15 @@ async def until_paused(log: EventLog, *, paused: tuple[str, ...]) -> None:
 async def test_pausing_stops_claims_and_resuming_starts_jobs_enqueued_meanwhile(
     engine: Engine,
     jobs: Jobs,
-    monkeypatch: pytest.MonkeyPatch,
     pause: Callable[..., Any],
     resume: Callable[..., Any],
     name: str,
 ) -> None:
-    for wait in ("READ_EVERY", "READ_EVERY_ALONE"):
-        monkeypatch.setattr(controls, wait, 3600.0)  # only the notification can cause it to read
     queue, ran = counting()
     first = enqueue(engine, *(queue.job("count", number) for number in range(300)))
-    worker = Worker(queue, engine, options=quick(concurrency=4))
+    # Only the notification can cause it to read.
+    seldom = {"heartbeat_interval": timedelta(minutes=5), "heartbeat_timeout": timedelta(minutes=11)}
+    worker = Worker(queue, engine, options=quick(concurrency=4, **seldom))
 
     async def another_runs(number: int) -> None:
         (job_id,) = enqueue(engine, queue.job("other", number))
@@ -130,7 +129,7 @@ async def test_a_starting_worker_does_not_claim_from_a_paused_queue(
 async def test_settings_changed_in_sql_or_without_notification_are_polled(
     engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, listen: bool
 ) -> None:
-    monkeypatch.setattr(controls, "READ_EVERY" if listen else "READ_EVERY_ALONE", 0.05)
+    monkeypatch.setattr(controls, "READ_EVERY_ALONE", 0.05)
     queue, _ = counting()
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         async with working(Worker(queue, engine, options=quick(listen=listen))) as log:
@@ -191,11 +190,7 @@ async def test_requested_concurrency_is_capped_by_the_pool_for_session_handlers(
     small.dispose()
 
 
-async def test_a_queues_retry_policy_applies_only_without_one_from_handler_or_error(
-    engine: Engine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for wait in ("READ_EVERY", "READ_EVERY_ALONE"):
-        monkeypatch.setattr(controls, wait, 3600.0)  # only the notification can cause it to read
+async def test_a_queues_retry_policy_applies_only_without_one_from_handler_or_error(engine: Engine, jobs: Jobs) -> None:
     century, queue = timedelta(days=36_500), JobQueue()
 
     @queue.handler("has_no_policy")

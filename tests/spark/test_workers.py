@@ -73,7 +73,6 @@ def worker_set(spark: SparkSession, database_url: str) -> Iterator[MakeSet]:
             "poll_interval": timedelta(milliseconds=100),
             "heartbeat_interval": timedelta(milliseconds=300),
             "heartbeat_timeout": timedelta(seconds=10),
-            "rescue_interval": timedelta(milliseconds=200),
             "cancel_timeout": timedelta(seconds=10),
         }
         made.append(WorkerSet(spark, APP, url=database_url, **given | options))

@@ -228,7 +228,7 @@ CASES = [
         "forget_dead_workers",
         lambda: leases.forget_dead_workers(Job),
         RUNNING,
-        lambda world: {"after": timedelta(minutes=6)},
+        lambda world: {"gone_after": timedelta(minutes=6)},
     ),
     Case("extend", lambda: leases.extend(Job), PK, lambda world: extend_parameters(world.running[0])),
     Case("rescue", lambda: leases.rescue(Job), RUNNING, lambda world: rescue_parameters()),

@@ -64,14 +64,14 @@ def test_a_worker_holding_leases_is_not_deleted(run: Run, jobs: Jobs) -> None:
     for worker_id in (WORKER, "idle"):
         run(leases.forget_worker(Job), {"worker_id": worker_id})
     assert set(workers(run)) == {WORKER}
-    run(leases.forget_dead_workers(Job), {"after": timedelta(0)})
+    run(leases.forget_dead_workers(Job), {"gone_after": timedelta(0)})
     assert set(workers(run)) == {WORKER}
 
 
 def test_workers_without_heartbeats_are_deleted(run: Run, jobs: Jobs) -> None:
     jobs.add_worker("gone", silent_for=61)
     jobs.add_worker("quiet", silent_for=30)
-    run(leases.forget_dead_workers(Job), {"after": timedelta(minutes=1)})
+    run(leases.forget_dead_workers(Job), {"gone_after": timedelta(minutes=1)})
     assert set(workers(run)) == {"quiet"}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import audit, controls, corrections, quarantine, queues, workers
+from sa_jobqueue.statements import audit, controls, corrections, quarantine, queues, ticks, workers
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import Case
 
@@ -17,8 +17,31 @@ _REFUSED |= {"pause": timedelta(seconds=2)}
 _ACT: dict[str, Any] = {"done_by": "ann", "operation": "cancel_jobs", "arguments": {}, "ids": [], "matched": 1, "changed": 0}
 _MAIL = {"name": "mail", "fairness_key": "", "weight": 1}
 _DECLARED = {name: [None] for name in queues.SETTINGS} | {name: [value] for name, value in _MAIL.items()}
+_TICK: dict[str, Any] = {
+    **{"id": WORKER, "worker_id": WORKER, "name": "tester", "host": "here", "pid": 1, "version": "0"},
+    **{"queues": ["default"], "job_types": ["test"], "types": ["test"], "concurrency": 10, "state": "running"},
+    **{"ttl": timedelta(seconds=15), "xmax": "1", "xip": [], "thoroughly": True, "after": timedelta(seconds=15)},
+    **{"gone_after": timedelta(minutes=6), "forgotten_after": timedelta(minutes=10)},
+}
 
 WORKER_CASES = [
+    Case(
+        "tick",
+        lambda: ticks.tick(Job),
+        frozenset(
+            {
+                "ix_job_running",
+                "ix_job_expiring",
+                "ix_job_has_waiters",
+                "ix_job_changed",
+                "ix_job_ordering_freed",
+                "ix_job_ordering",
+                "ix_job_claim",
+            }
+        ),
+        lambda world: _TICK,
+        examines=12_000,  # every running job three times, and the oldest due jobs of its queues
+    ),
     Case(
         "list_workers",
         lambda: workers.page(Job, *_WHERE, after=("a", "b"), limit=50),
@@ -43,8 +66,14 @@ WORKER_CASES = [
     Case("queues_add_missing", lambda: queues.add_missing(Job), frozenset(), lambda world: _DECLARED, guarded=False),
     Case("queues_lock", lambda: queues.lock(Job.Queue), frozenset(), guarded=False),
     Case("queues_lock_declared", lambda: queues.lock_declared(Job), frozenset(), guarded=False),
-    Case("queues_page", lambda: queues.page(Job), frozenset(), guarded=False),
-    Case("types_page", lambda: queues.page(Job, types=True), frozenset(), guarded=False),
+    Case("queues_page", lambda: queues.page(Job), frozenset(), lambda world: {"ttl": timedelta(seconds=15)}, guarded=False),
+    Case(
+        "types_page",
+        lambda: queues.page(Job, types=True),
+        frozenset(),
+        lambda world: {"ttl": timedelta(seconds=15)},
+        guarded=False,
+    ),
     Case(
         "settings_of_worker",
         lambda: controls.of_worker(Job),
@@ -76,7 +105,12 @@ WORKER_CASES = [
         frozenset(),
         lambda world: {"statement": "complete", "subjects": ["a", "b"]},
     ),
-    Case("quarantine_forget", lambda: quarantine.forget(Job), frozenset(), lambda world: {"after": timedelta(minutes=10)}),
+    Case(
+        "quarantine_forget",
+        lambda: quarantine.forget(Job),
+        frozenset(),
+        lambda world: {"forgotten_after": timedelta(minutes=10)},
+    ),
     Case("quarantine_page", lambda: quarantine.page(Job), frozenset(), lambda world: {"subjects": ["a"], "limit": 100}),
     Case(
         "audit_page",

@@ -16,7 +16,6 @@ from sqlalchemy import Engine, text
 from sa_jobqueue import JobQueue, Worker
 from sa_jobqueue.db.connections import Connections
 from sa_jobqueue.worker.background.heartbeat import Heartbeat
-from sa_jobqueue.worker.background.rescuer import Rescuer
 from tests.fixtures.workers import PATIENCE, quick, until
 
 MOMENT = timedelta(seconds=PATIENCE)
@@ -67,40 +66,6 @@ async def test_a_stopping_worker_awaits_and_closes_connections_being_opened(held
     await asyncio.wait_for(closing, PATIENCE)
     assert [one.closed for one in held.made] == [True, True]
     await asyncio.gather(*asking, return_exceptions=True)
-
-
-async def test_an_idle_worker_keeps_five_connections(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For claims, results, all other components together, heartbeats and notifications; more are closed after their use."""
-    jobs, rounds, seen = JobQueue(), asyncio.Semaphore(0), list[int]()
-    jobs.handler("test")(lambda: None)
-    tidy = Rescuer.tidy
-
-    async def counted(self: Rescuer) -> None:
-        await tidy(self)
-        if not seen:
-            await asyncio.gather(*(self.rescue() for _ in range(4)))  # four at a time
-        seen.append(1)
-        rounds.release()
-
-    monkeypatch.setattr(Rescuer, "tidy", counted)
-    monkeypatch.setattr("sa_jobqueue.worker.background.rescuer._RARELY", 1)
-    monkeypatch.setattr("sa_jobqueue.worker.claim.claimer._QUIET", 0.0)
-    worker = Worker(jobs, engine, options=quick())
-    running = asyncio.create_task(worker.run())
-    async with asyncio.timeout(PATIENCE):
-        await rounds.acquire()
-
-    mine = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'sa_jobqueue%' AND datname = current_database()"
-    )
-
-    def is_at_five() -> bool:
-        with engine.connect() as connection:
-            return int(connection.scalar(mine) or 0) == 5
-
-    await until(is_at_five, what="five are left")
-    worker.stop()
-    await running
 
 
 async def test_a_worker_that_has_stopped_opens_no_more_connections(held: HeldConnections) -> None:

@@ -47,7 +47,7 @@ async def test_a_draining_worker_finishes_running_jobs_and_claims_no_more(engine
 
 async def test_a_drain_request_is_noticed_at_the_next_heartbeat(engine: Engine) -> None:
     queue, _ = waiting_queue()
-    options = quick(poll_interval=timedelta(minutes=10), rescue_interval=timedelta(minutes=10), listen=False)
+    options = quick(poll_interval=timedelta(minutes=10), listen=False)
     worker, other = (Worker(queue, engine, options=options) for _ in range(2))
     logs = [EventLog(worker), EventLog(other)]
     runs = [asyncio.create_task(worker.run()), asyncio.create_task(other.run())]

@@ -46,7 +46,7 @@ async def blocks_the_loop(payload: dict) -> None:
     time.sleep(60)
 
 beats = "--heartbeat-interval 0.2s --heartbeat-timeout 10s"
-quick = f"--poll-interval 0.1s {beats} --rescue-interval 0.2s --cancel-timeout 0.1s".split()
+quick = f"--poll-interval 0.1s {beats} --cancel-timeout 0.1s".split()
 main(["worker", "__main__:jobs", *quick, *sys.argv[1:], *os.environ["ARGUMENTS"].split()])
 """
 

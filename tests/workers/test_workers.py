@@ -129,7 +129,7 @@ def test_deleting_dead_workers_skips_locked_rows(two_sessions: tuple[Session, Se
     jobs.add_worker("asked", silent_for=999)
     jobs.add_worker("gone", silent_for=999)
     drain_workers(first, where=WorkerFilter(ids=["asked"]))
-    second.execute(leases.forget_dead_workers(Job), {"after": timedelta(seconds=1)})  # waits for no lock
+    second.execute(leases.forget_dead_workers(Job), {"gone_after": timedelta(seconds=1)})  # waits for no lock
     second.commit()
     first.commit()
     assert ids(list_workers(second)) == ["asked"]

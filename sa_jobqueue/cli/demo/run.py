@@ -34,7 +34,7 @@ _LOCK_KEY: Final = 7_305_804_402_565_243_237  # any number; the same for all dem
 # A short heartbeat timeout, so that viewers of the demo need not wait for the default of fifteen seconds.
 _OPTIONS: Final = (
     *("--concurrency", "4", "--poll-interval", "0.5s", "--heartbeat-interval", "0.5s", "--heartbeat-timeout", "3s"),
-    *("--rescue-interval", "0.5s", "--shutdown-timeout", "5s", "--log-level", "info"),
+    *("--shutdown-timeout", "5s", "--log-level", "info"),
 )
 _PATIENCE: Final = 60.0
 """Seconds without the end of a job after which the demo gives up."""

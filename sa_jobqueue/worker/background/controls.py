@@ -3,7 +3,8 @@
 The rows of `queue`, `job_type` and `worker` become one immutable `Controls`. When it starts, a worker first inserts the
 settings that code declares for queues without a row, where existing rows stay as they are, and records what its handlers
 declare. It reads the rows at start, after a
-notification of a change, and every few seconds in any case: a lost notification delays a change by that long. They are not
+notification of a change, and after a tick that found other settings than the one before: a lost notification delays a change
+by that long. They are not
 part of a claim: a claim receives fewer lanes and fewer types, and its cursors are dropped when it receives more again, so
 that no job that came in between lies behind them.
 """
@@ -35,13 +36,15 @@ from sa_jobqueue.statements import controls
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import Quarantine
+from sa_jobqueue.worker.signals import Answer
 
 R = TypeVar("R")
 
+WRITE_AGAIN: Final = 20.0
+"""Seconds until declarations that could not be written are tried again."""
 READ_EVERY_ALONE: Final = 1.0
 """Seconds between two reads of a worker that receives no notifications."""
-READ_EVERY: Final = 20.0
-"""Seconds between two reads of a worker that receives notifications."""
+_DECLARATIONS: Final = (RefusedWrite.DECLARE_QUEUE, RefusedWrite.RECORD_TYPE)
 _LOCKED: Final = "55P03"
 _LOCK_TIMEOUT: Final = text("SET LOCAL lock_timeout = '2s'")
 """An open transaction that inserts one of the rows must not keep a worker from starting."""
@@ -110,7 +113,8 @@ class Controls:
 class ControlReader(Component):
     """Inserts the declared settings that are missing, reads all settings, and reports each change once.
 
-    After a crash the last reading stays in force. Woken by a notification and by its timer. Two may overlap; one per worker.
+    After a crash the last reading stays in force. Woken by notifications and ticks, without the former by a timer. Two may
+    overlap; one per worker.
     A declaration that cannot be written is quarantined; the others are written, and the worker starts.
     """
 
@@ -146,6 +150,7 @@ class ControlReader(Component):
         self._on_change = on_change
         self._is_notified = is_notified
         self._woken = asyncio.Event()
+        self._hash: str | None = None
         self.current = Controls()
         """The last reading. Replaced as a whole, and only after a change: compare by identity."""
 
@@ -156,6 +161,12 @@ class ControlReader(Component):
     def wake(self) -> None:
         """Read now: the settings may have changed."""
         self._woken.set()
+
+    def ticked(self, answer: Answer) -> None:
+        """Read if the settings are others than at the last tick."""
+        if answer.settings != self._hash:
+            self._hash = answer.settings
+            self._woken.set()
 
     def declare_again(self) -> None:
         """Insert the declared settings again where they are missing, and read: this may be a different database."""
@@ -170,9 +181,10 @@ class ControlReader(Component):
             await self.read()
             await asyncio.sleep(_PACE)
             pause = self._quarantine.retry_in(RefusedWrite.DECLARE_QUEUE, began)
+            every = None if self._is_notified() else READ_EVERY_ALONE
+            write = WRITE_AGAIN if any(map(self._is_to_write, _DECLARATIONS)) else None
             with suppress(TimeoutError):
-                every = READ_EVERY if self._is_notified() else READ_EVERY_ALONE
-                async with asyncio.timeout(every if pause is None else min(every, pause)):
+                async with asyncio.timeout(min((one for one in (every, write, pause) if one is not None), default=None)):
                     await self._woken.wait()
 
     async def read(self) -> None:
@@ -236,7 +248,7 @@ class ControlReader(Component):
                 self._written.discard(write)
             if state not in {NO_RIGHT, _LOCKED}:
                 raise
-            self._events.emit(ComponentFailed(self.name, error, timedelta(seconds=READ_EVERY)))
+            self._events.emit(ComponentFailed(self.name, error, timedelta(seconds=WRITE_AGAIN)))
             return []
         await self._quarantine.written(write, [name for names, _ in parts for name in names])
         return [part for _, part in parts]

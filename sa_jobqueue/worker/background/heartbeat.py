@@ -1,30 +1,47 @@
-"""Sends the worker's heartbeats from a dedicated thread, so that a handler that blocks the event loop loses no lease."""
+"""Sends the worker's heartbeats from a dedicated thread, so that a handler that blocks the event loop loses no lease.
+
+Each is a tick: one statement that writes the heartbeat and asks whether there is anything to do, for all components.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import random
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable
 from sqlalchemy.exc import DBAPIError
 
+from sa_jobqueue.db.splitting import sqlstate
 from sa_jobqueue.db.timeouts import hang_up
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.job_queue import JobQueue
-from sa_jobqueue.statements import leases
+from sa_jobqueue.statements import leases, ticks
 from sa_jobqueue.types import WorkerState
 from sa_jobqueue.version import __version__
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.options import WorkerOptions
+from sa_jobqueue.worker.quarantine import FORGOTTEN
+from sa_jobqueue.worker.signals import Answer
+
+IDLE_SHARE: Final = 15
+"""An idle worker ticks after one part in so many of the time for which it has been idle."""
+IDLE_MOST: Final = 45.0
+"""Maximum seconds between two ticks of an idle worker, unless its heartbeat interval is longer."""
+RARELY: Final = 12
+"""Ticks between two that look for what happens rarely: jobs and workers left behind, unhandled job types."""
+
+
+_FIELDS: Final = [one.name for one in fields(Answer)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +77,11 @@ def identify(jobs: JobQueue[Any], options: WorkerOptions) -> Identity:
     )
 
 
+def tick_after(interval: float, idle_for: float) -> float:
+    """Return how many seconds pass before the next tick of a worker that has been idle for some."""
+    return max(interval, min(idle_for / IDLE_SHARE, IDLE_MOST))
+
+
 class Heartbeat:
     """Sends a heartbeat every interval; reports when it has failed for too long, before other workers may act on it.
 
@@ -80,10 +102,13 @@ class Heartbeat:
         on_drain: Callable[[], object] = lambda: None,
         progress: Callable[[], dict[str, Any]] = dict,
         stuck_threads: Callable[[], int] = lambda: 0,
+        idle_for: Callable[[], float] = lambda: 0.0,
+        snapshot: Callable[[float], tuple[str, Sequence[str]] | None] = lambda rest: None,
+        on_answer: Callable[[Answer], object] = lambda answer: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine = engine
-        self._heartbeat = leases.heartbeat(model)
+        self._tick, self._heartbeat = ticks.tick(model), leases.heartbeat(model)
         self._forget = leases.forget_worker(model)
         self._identity = identity
         self._interval = interval.total_seconds()
@@ -93,6 +118,11 @@ class Heartbeat:
         self._on_drain = on_drain
         self._progress = progress
         self._stuck_threads = stuck_threads
+        self._idle_for, self._snapshot, self._on_answer = idle_for, snapshot, on_answer
+        self._timeout = heartbeat_timeout
+        self._count = 0
+        self._pause = 0.0
+        """By how many seconds longer than an interval the next heartbeat may take, as the worker's row has it."""
         self._asked_to_drain = False
         self._clock = clock
         self._state = WorkerState.RUNNING
@@ -123,7 +153,7 @@ class Heartbeat:
     @property
     def is_safe(self) -> bool:
         """Whether the last heartbeat is recent enough to start attempts."""
-        return self._clock() - self._last < self._patience
+        return self._clock() - self._last < self._patience + self._pause
 
     def allows(self, since: float) -> bool:
         """Whether attempts may start: a heartbeat that was sent after `since`, on this clock, is recent enough."""
@@ -151,6 +181,11 @@ class Heartbeat:
         """Send the next heartbeat now: it may find a request."""
         self._wake.set()
 
+    def resume(self) -> None:
+        """Send the next heartbeat now if the worker has announced a pause: it is idle no more."""
+        if self._pause:
+            self._wake.set()
+
     def stop(self) -> None:
         """End the thread and delete the worker's row, unless it still holds jobs. Blocks briefly.
 
@@ -172,21 +207,51 @@ class Heartbeat:
         watch.join()
         self._engine.dispose()
 
-    def send(self) -> None:
-        """Write one heartbeat. It counts from when it was sent, because the server cannot have stamped it earlier.
+    def send(self) -> float:
+        """Write one heartbeat; return after how many seconds the next is due.
 
-        `on_drain` is called once, in this thread, by the heartbeat that finds a request to stop.
+        It counts from when it was sent, because the server cannot have stamped it earlier. `on_drain` is called once, in
+        this thread, by the heartbeat that finds a request to stop.
         """
         sent = self._clock()
-        asked_at = self._ask(self._heartbeat, self._parameters()).scalar_one()
+        rest = tick_after(self._interval, self._idle_for())
+        asked_at, answer = self._send(rest)
         # After a pause of the whole process this thread may continue before the loop, which then would notice nothing.
-        if sent - self._last >= self._patience and not self._is_reported:
+        if sent - self._last >= self._patience + self._pause and not self._is_reported:
             self._late = sent - self._last
-        self._last = sent
+        self._last, self._pause = sent, rest - self._interval
         self._is_reported = False
         if asked_at is not None and not self._asked_to_drain:
             self._asked_to_drain = True
             self._on_drain()
+        self._on_answer(answer)
+        if answer.lost_in is not None and answer.lost_in > 0:  # not all workers at once
+            rest = min(rest, answer.lost_in + random.uniform(0.01, min(0.5, 0.1 * self._interval)))
+        return rest
+
+    def _send(self, rest: float) -> tuple[Any, Answer]:
+        snapshot = self._snapshot(rest)
+        given = self._parameters() | {
+            "heartbeat_pause": timedelta(seconds=rest - self._interval),
+            "worker_id": self._identity.id,
+            "types": self._identity.job_types,
+            "ttl": self._timeout,
+            "xmax": snapshot and snapshot[0],
+            "xip": list(snapshot[1]) if snapshot else [],
+            "thoroughly": self._count % RARELY == 0,
+            "after": self._timeout,
+            "gone_after": 20 * self._timeout + timedelta(minutes=1),
+            "forgotten_after": FORGOTTEN,
+        }
+        self._count += 1
+        try:
+            row = self._ask(self._tick, given).one()
+        except DBAPIError as error:
+            if error.connection_invalidated or sqlstate(error) is None:
+                raise
+            # What the tick reads beside the worker's row must not cost the lease.
+            return self._ask(self._heartbeat, given).scalar_one(), Answer()
+        return row[0], Answer(**dict(zip(_FIELDS, row[1:], strict=True)))
 
     def check(self) -> None:
         """Report once that the lease is in danger; close the connection of a heartbeat that is not answered.
@@ -195,7 +260,7 @@ class Heartbeat:
         """
         self._give_up_unanswered()
         silent = self._clock() - self._last
-        if silent >= self._patience and not self._is_reported:
+        if silent >= self._patience + self._pause and not self._is_reported:
             self._is_reported = True
             self._on_endangered(timedelta(seconds=silent))
         elif (late := self._late) is not None:
@@ -203,14 +268,15 @@ class Heartbeat:
             self._on_endangered(timedelta(seconds=late))
 
     def _run(self) -> None:
-        self._wake.wait(self._interval)
+        self._wake.wait(self._interval)  # after the first
         while not self._stop:
             self.last_active = self._clock()
             self._wake.clear()
             try:
-                self.send()
-                rest = self._interval
+                rest = self.send()
             except DBAPIError:
+                # Without its answer it is unknown which pause the row has.
+                self._pause = 0.0
                 self._disconnect()
                 rest = self._interval / 5
             self._wake.wait(rest)

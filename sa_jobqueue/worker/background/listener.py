@@ -34,8 +34,9 @@ from sa_jobqueue.statements.notifications import announce_idle
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.signals import Hints, Signals
 
-QUIET_SECONDS = 20.0
-"""A connection that has been quiet for this long is checked with a statement."""
+QUIET_SECONDS = 600.0
+"""A connection that has been quiet for this long is checked with a statement. TCP finds a peer that is gone, and a tick that
+finds a job without a notification has it checked as well."""
 
 BURST: Final = 0.2
 """Seconds' worth of notifications that a channel passes on without delay after a pause: ordinary traffic never waits."""
@@ -160,6 +161,10 @@ class Listener(Component):
             self._announcing = asyncio.get_running_loop().create_future()
         self._asked.set()
         return await asyncio.shield(self._announcing)
+
+    def check(self) -> None:
+        """Check the connection now: a notification may have been lost."""
+        self._asked.set()
 
     def withdraw(self) -> None:
         """End the announcement soon: producers notify no more."""

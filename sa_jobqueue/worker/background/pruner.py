@@ -25,6 +25,10 @@ _TO_THE_END: Final = timedelta(hours=6)
 """Minimum time between two walks that continue past jobs too young to be deleted."""
 _DUTY: Final = 200
 """Such a walk may use 1 part in this many of the time."""
+_IDLE: Final = timedelta(minutes=1)
+"""Time without a job after which a worker prunes less often."""
+_IDLE_INTERVAL: Final = timedelta(minutes=30)
+"""Time between two walks of such a worker."""
 _PATIENCE: Final = 2
 """Maximum seconds to wait for a lock on an application's row that refers to a job."""
 
@@ -40,9 +44,9 @@ P = TypeVar("P", Pruned, PrunedDeadLetters)
 class Pruner(Component):
     """Walks through the jobs by id, then through the dead letters, and deletes expired ones, one page per transaction.
 
-    Every worker runs one; any number may overlap: rows locked by one are skipped by the others. A crash rolls back one page
-    and leaves the rest to the next walk of any worker. Woken by its timer only; after each page it rests for as long as the
-    page took.
+    Every worker runs one, less often while it is idle; any number may overlap: rows locked by one are skipped by the others.
+    A crash rolls back one page and leaves the rest to the next walk of any worker. Woken by its timer only; after each page
+    it rests for as long as the page took.
 
     Ids grow with time, with our factory and most others, so a walk ends at a page of jobs created too recently to have
     expired. If they do not, or a client's clock was wrong, an occasional walk to the end finds the rest.
@@ -59,6 +63,7 @@ class Pruner(Component):
         *,
         interval: timedelta,
         quarantine: Quarantine,
+        idle_for: Callable[[], float] = lambda: 0.0,
     ) -> None:
         # The worker's engine commits each statement; here a lock must last over several.
         self._engine = engine.execution_options(isolation_level="READ COMMITTED")
@@ -67,6 +72,7 @@ class Pruner(Component):
         self._rules = rules
         self._interval = interval.total_seconds()
         self._quarantine = quarantine
+        self._idle_for = idle_for
         self._full_walk_at = 0.0
         """When the next walk to the end is due, by the loop's clock."""
 
@@ -75,8 +81,11 @@ class Pruner(Component):
         loop = asyncio.get_running_loop()
         # Workers are often restarted together: none starts with a walk to the end.
         self._full_walk_at = loop.time() + _TO_THE_END.total_seconds() * random.random()
+        started = float("-inf")
         while True:
             await asyncio.sleep(self._interval * random.uniform(0.8, 1.2))
+            if self._idle_for() > _IDLE.total_seconds() and loop.time() < started + _IDLE_INTERVAL.total_seconds():
+                continue
             started, began = loop.time(), time.monotonic()
             is_full = started >= self._full_walk_at
             await self.walk(to_the_end=is_full)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,26 +14,24 @@ from sa_jobqueue.events import EventBus, JobCancelled, JobRescued, UnknownTypesP
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import dead_letter_ids
 from sa_jobqueue.policies.retry import Backoff
-from sa_jobqueue.statements import corrections, expiry, jobs, leases
+from sa_jobqueue.statements import corrections, expiry, leases
 from sa_jobqueue.types import JobStatus, RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.quarantine import Quarantine
-from sa_jobqueue.worker.signals import Signals
+from sa_jobqueue.worker.signals import Answer, Signals
 
 BATCH = 100
 CORRECTED = 1000
 """Rows corrected per transaction: about 20 ms."""
-_RARELY = 15
-"""Rescue scans between two checks of what changes slowly: orphaned jobs, old workers, unhandled job types."""
 
 
 class Rescuer(Component):
     """Rescues jobs, one batch per transaction, whether or not this worker has a free slot.
 
-    Every worker runs one, each on its own timer. Two may overlap: a job is rescued under its row lock by one of them. A
-    crash leaves the rest to the next scan of any worker. Woken by its timer only.
+    Every worker runs one. Two may overlap: a job is rescued under its row lock by one of them. A crash leaves the rest to
+    the next tick of any worker. Woken by ticks only.
     """
 
     name = "rescuer"
@@ -47,12 +44,12 @@ class Rescuer(Component):
         signals: Signals,
         options: WorkerOptions,
         *,
-        queues: list[str],
-        types: list[str],
+        queues: Sequence[str],
         unblocker: Unblocker,
         quarantine: Quarantine,
         backoff: Backoff = Backoff(),
     ) -> None:
+        self._queues = queues
         self._unblocker = unblocker
         self._quarantine = quarantine
         self._signals = signals
@@ -60,8 +57,6 @@ class Rescuer(Component):
         self._engine = engine
         self._events = events
         self._options = options
-        self._queues = queues
-        self._types = types
         self._backoff = backoff
         for orphans in (False, True):  # compiled now, and not while the first jobs wait
             compiled(leases.rescue, model, orphans=orphans, only=False)
@@ -70,26 +65,36 @@ class Rescuer(Component):
         self._correct_heartbeats = compiled(corrections.correct_heartbeats, model)
         self._correct_leases = compiled(corrections.correct_leases, model)
         self._correct_transactions = compiled(corrections.correct_transactions, model)
-        self._unknown = compiled(jobs.unknown_types, model)
-        self._unserved = compiled(jobs.unserved_queues, model)
+        self._answer = Answer()
+        self._woken = asyncio.Event()
+
+    def ticked(self, answer: Answer) -> None:
+        """Do the work that a tick has found."""
+        self._answer = answer
+        self._woken.set()
 
     async def run(self) -> None:
         """Rescue until cancelled."""
-        rounds = 0
         while True:
-            if await self.rescue(orphans=rounds % _RARELY == 0) < BATCH:
-                # Alternating: this keeps an idle worker's load low, and neither is urgent.
-                if rounds % 4 == 0:
-                    self._unblocker.search()
-                elif rounds % 8 == 2:
-                    while await self.expire() == BATCH:
-                        pass
-                if rounds % _RARELY == 0:
-                    await self.correct()
-                    await self.tidy()
-                rounds += 1
-                # Jitter, so that workers started together do not scan together.
-                await asyncio.sleep(self._options.rescue_interval.total_seconds() * random.uniform(0.8, 1.0))
+            await self._woken.wait()
+            self._woken.clear()
+            answer = self._answer
+            if answer.has_orphans or (answer.lost_in is not None and answer.lost_in <= 0):
+                while await self.rescue(orphans=bool(answer.has_orphans)) >= BATCH:
+                    pass
+            if answer.has_ended_chains:
+                self._unblocker.search()
+            while answer.has_expired and await self.expire() == BATCH:
+                pass
+            if answer.is_ahead:
+                await self.correct()
+            if answer.has_leftovers:
+                await self.tidy()
+            if answer.unknown_types:
+                self._events.emit(UnknownTypesPending(tuple(sorted(answer.unknown_types))))
+            # The first tick does not see this worker's own row.
+            if unserved := [queue for queue in answer.unserved_queues or () if queue not in self._queues]:
+                self._events.emit(UnservedQueues(tuple(unserved)))
 
     async def rescue(self, *, orphans: bool = False) -> int:
         """Rescue one batch and report it; return the number of jobs. A failed scan has changed nothing."""
@@ -148,15 +153,8 @@ class Rescuer(Component):
                 pass
 
     async def tidy(self) -> None:
-        """Delete the rows of workers gone for a long time, and report due jobs that no worker can run."""
+        """Delete the rows of workers gone for a long time, and records of rows that no worker has tried for a long time."""
         await self._quarantine.tidy()
         async with self._engine.connect() as connection:
-            await connection.execute(self._forget, {"after": 20 * self._options.heartbeat_timeout + timedelta(minutes=1)})
-            served = {"queues": self._queues, "types": self._types, "ttl": self._options.heartbeat_timeout}
-            names = tuple(sorted(name for (name,) in await self._unknown.execute(connection, served)))
-            unserved = await self._unserved.execute(connection, {"ttl": self._options.heartbeat_timeout})
-            queues = tuple(sorted(queue for (queue,) in unserved))
-        if names:
-            self._events.emit(UnknownTypesPending(names))
-        if queues:
-            self._events.emit(UnservedQueues(queues))
+            gone_after = 20 * self._options.heartbeat_timeout + timedelta(minutes=1)
+            await connection.execute(self._forget, {"gone_after": gone_after})

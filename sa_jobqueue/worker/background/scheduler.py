@@ -20,13 +20,14 @@ from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.quarantine import Quarantine
+from sa_jobqueue.worker.signals import Answer
 
-_REST: Final = 60.0
-"""Seconds between two checks when the next schedule is due, without a notification of a change."""
-_CORRECT_EVERY: Final = 300.0
-"""Seconds between two checks that no schedule fires later than its expression requires."""
+_CLOCKS_DIFFER: Final = 1.0
+"""Seconds by which the database's clock may move against the worker's between two ticks before schedules are corrected."""
 _HELD_REST: Final = 0.2
 """Seconds until the next try when everything due is locked by another worker that is about to commit."""
+_EARLIER: Final = 0.1
+"""Seconds by which a schedule must be due before the time that is known: one computed by a tick varies with its duration."""
 _LATE: Final = 0.005
 """Seconds added to a schedule's time, because a timer that is slightly early would find nothing due."""
 
@@ -35,9 +36,9 @@ class Scheduler(Component):
     """Fires due schedules, then sleeps until the next schedule is due, which costs no statement.
 
     Every worker runs one. Any number may overlap: a schedule is fired under its row lock by one of them, its job and its
-    next time in one transaction; a crash before the commit leaves it to the others. Woken by the next schedule's time, by a
-    notification that schedules or rules changed, and by its timer. It starts by writing the schedules declared in code. A
-    schedule that cannot be written or fired is quarantined.
+    next time in one transaction; a crash before the commit leaves it to the others. Woken by the next schedule's time,
+    by a notification that schedules or rules changed, and by a tick that found an earlier time. It starts by writing the
+    schedules declared in code. A schedule that cannot be written or fired is quarantined.
     """
 
     name = "scheduler"
@@ -63,6 +64,23 @@ class Scheduler(Component):
         self._due_names = schedules.due_names(model)
         self._woken = asyncio.Event()
         self._is_synchronised = False
+        self._is_corrected = False
+        self._sleeps_until: float | None = None
+        """By the loop's clock; None until woken."""
+        self._clocks: float | None = None
+        """By how many seconds the database's clock was ahead of the monotonic one at the last tick."""
+
+    def ticked(self, answer: Answer) -> None:
+        """Wake if a schedule is due earlier than known, or if the database's clock was set."""
+        if answer.now is not None:
+            before, self._clocks = self._clocks, answer.now.timestamp() - time.monotonic()
+            if before is not None and abs(self._clocks - before) > _CLOCKS_DIFFER:
+                self._is_corrected = False
+                self._woken.set()
+        if answer.schedule_in is not None:
+            due_at = asyncio.get_running_loop().time() + answer.schedule_in
+            if self._sleeps_until is None or due_at < self._sleeps_until - _EARLIER:
+                self._woken.set()
 
     def wake(self) -> None:
         """Check when the next schedule is due: it may have changed."""
@@ -75,20 +93,19 @@ class Scheduler(Component):
 
     async def run(self) -> None:
         """Fire until cancelled."""
-        correct_at = 0.0
         while True:
             began = time.monotonic()
             if not self._is_synchronised or self._quarantine.lapsed(RefusedWrite.DECLARE):
                 self._is_synchronised = True
-                correct_at = 0.0
+                self._is_corrected = False
                 try:
                     await self.synchronise()
                 except BaseException:
                     self._is_synchronised = False
                     raise
-            if (now := asyncio.get_running_loop().time()) >= correct_at:
+            if not self._is_corrected:
+                self._is_corrected = True
                 await self.correct()
-                correct_at = now + _CORRECT_EVERY
             self._woken.clear()  # before reading: a later change ends the sleep that follows
             seconds = await self.due_in()
             if seconds is not None and seconds <= 0:
@@ -97,8 +114,10 @@ class Scheduler(Component):
                 continue
             declare_in = self._quarantine.retry_in(RefusedWrite.DECLARE, began)
             pauses = [pause + _LATE for pause in (seconds, declare_in) if pause is not None]
+            rest = min(pauses, default=None)
+            self._sleeps_until = None if rest is None else asyncio.get_running_loop().time() + rest
             with suppress(TimeoutError):
-                async with asyncio.timeout(min([_REST, *pauses])):
+                async with asyncio.timeout(rest):
                     await self._woken.wait()
 
     async def synchronise(self) -> None:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Final
 
-from sa_jobqueue.worker.background.heartbeat import Heartbeat
+from sa_jobqueue.worker.background.heartbeat import IDLE_MOST, Heartbeat
 from sa_jobqueue.worker.background.listener import QUIET_SECONDS, Listener
 from sa_jobqueue.worker.component import Component
 from sa_jobqueue.worker.options import WorkerOptions
@@ -88,7 +88,7 @@ class VitalSigns(Component):
         self._listener: Listener | None = None
         lost = 2 * options.heartbeat_timeout
         """Time limit for a connection attempt and for a missing answer."""
-        self._heartbeat_usual = options.heartbeat_interval + lost
+        self._heartbeat_usual = max(options.heartbeat_interval, timedelta(seconds=IDLE_MOST)) + lost
         self._listen_usual = timedelta(seconds=QUIET_SECONDS) + lost
 
     def watch(self, heartbeat: Heartbeat, listener: Listener | None) -> None:

@@ -25,7 +25,7 @@ CATCH_UP_EVERY: Final = 0.05
 """Seconds between two catch-ups of a busy worker, at least; more where one takes long."""
 FULL_SCAN_EVERY: Final = 5.0
 """Seconds from a full scan to the next one of a worker that has claimed since, at least; more where one takes long."""
-FULL_SCAN_IDLE: Final = 60.0
+FULL_SCAN_IDLE: Final = 600.0
 """The same for one that has not."""
 _SHARE_OF_CATCH_UPS: Final = 20
 _SHARE_OF_FULL_SCANS: Final = 200

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
@@ -21,6 +24,7 @@ from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
 from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.background.listener import Listener
+from sa_jobqueue.worker.claim.cursors import Snapshot
 from sa_jobqueue.worker.claim.division import Division
 from sa_jobqueue.worker.claim.idleness import Idleness
 from sa_jobqueue.worker.component import Component
@@ -30,14 +34,12 @@ from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor
-from sa_jobqueue.worker.signals import Hints, Signals
+from sa_jobqueue.worker.signals import Answer, Hints, Signals
 
 _DEBOUNCE: Final = 0.004
 """Seconds between two claims while slots trickle free one by one: batches form, and no idle slot waits longer."""
 _NOT_ALLOWED_DELAY: Final = 0.02
 """Seconds until a worker that may not start jobs now checks again."""
-_ORPHANS_EVERY: Final = 60.0
-"""Seconds between two checks for jobs that this worker has leased but does not know of."""
 _QUIET: Final = 10.0
 """Seconds without a job after which a worker closes the connections that it needs only under load."""
 
@@ -72,6 +74,7 @@ class Claimer(Component):
         controls: Callable[[], Controls],
         quarantine: Quarantine,
         listener: Listener | None = None,
+        on_start: Callable[[], object] = lambda: None,
         until_idle: bool = False,
     ) -> None:
         self._signals, self._until_idle = signals, until_idle
@@ -96,9 +99,43 @@ class Claimer(Component):
         self._woken = asyncio.Event()
         self._was_notified = True
         self._idleness = Idleness(listener, self._loop.time)
+        self._listener, self._on_start = listener, on_start
+        self._is_asleep = self._may_have_orphans = False
+        self._closing: asyncio.Future[None] | None = None
         self._has_run = False
         self._connected_at = float("-inf")
         self._claim_began = float("-inf")
+        self._busy_at = self._loop.time()
+        """When a job last started or ended here."""
+
+    @property
+    def idle_for(self) -> float:
+        """For how many seconds this worker has run no job, while producers notify it. Thread-safe."""
+        if self._listener is None or not self._listener.is_announced or self._executor.running:
+            return 0.0
+        return self._loop.time() - self._busy_at
+
+    def snapshot(self, rest: float) -> Snapshot | None:
+        """Return the snapshot of the last catch-up if the tick that asks is the last before a poll is due. Thread-safe.
+
+        `rest`: seconds until the next tick.
+        """
+        is_due = self._loop.time() + rest > self._claim_began + self._options.poll_interval.total_seconds()
+        return self._division.lanes.cursors.watermark if self._is_asleep and is_due else None
+
+    def ticked(self, answer: Answer) -> None:
+        """Poll if a tick has found jobs, and close connections that an idle worker does not need."""
+        if answer.has_arrivals and self._is_asleep:
+            self._woken.set()
+            if self._listener is not None and self._listener.is_announced:
+                self._listener.check()  # no notification of them has arrived
+        if answer.held > len(self._executor.attempts | self._completer.attempts):
+            self._may_have_orphans = True
+            self._woken.set()
+        is_quiet = self._executor.running == 0 and self._loop.time() - self._busy_at > _QUIET
+        pool: Any = self._engine.pool
+        if is_quiet and pool.checkedin() and (self._closing is None or self._closing.done()):
+            self._closing = asyncio.ensure_future(self._let_go(pool))
 
     def notified(self, queues: Hints) -> None:
         """Poll now: a notification said that these queues (None or `ANY_QUEUE`: any queue) may have due jobs."""
@@ -113,6 +150,7 @@ class Claimer(Component):
 
     def job_ended(self, job_id: Any) -> None:
         """Poll once more if the end of this job may allow another one to start: of its ordering key, or under its limit."""
+        self._busy_at = self._loop.time()
         if self._division.job_ended(job_id):
             self._woken.set()
 
@@ -127,12 +165,11 @@ class Claimer(Component):
                 self._connected_at = self._loop.time()
                 self._signals.reconnected()  # before the first claim on the new connection
             self._has_run = True
-            await self.release_orphaned_claims(connection)
-            orphans_due = self._loop.time() + _ORPHANS_EVERY
+            self._may_have_orphans = True
             while True:
-                if self._loop.time() >= orphans_due:
+                if self._may_have_orphans:
+                    self._may_have_orphans = False
                     await self.release_orphaned_claims(connection)
-                    orphans_due = self._loop.time() + _ORPHANS_EVERY
                 if self._executor.free <= 0 or self._completer.backlog > 4 * self._options.completion_batch_size:
                     await self._wait_for_slot()
                     continue
@@ -149,7 +186,6 @@ class Claimer(Component):
                         continue
                     if not await self._idleness.announce():
                         await self._sleep()
-                        await self._let_go()
                 elif 0 < self._executor.free < self._executor.concurrency // 2:
                     await asyncio.sleep(_DEBOUNCE)
                 elif self._idleness.is_busy and not self._division.lanes.backlog.open:
@@ -192,16 +228,19 @@ class Claimer(Component):
         """Claim due jobs for the free slots, and start them; return how many jobs."""
         self._claim_began = self._loop.time()
         was_notified, self._was_notified = self._was_notified, False
-        return await self._division.claim(connection, was_notified=was_notified)
+        started = await self._division.claim(connection, was_notified=was_notified)
+        if started:
+            self._busy_at = self._loop.time()
+            self._on_start()
+        return started
 
-    async def _let_go(self) -> None:
-        """After a quiet time, close the unused connections except one, which an idle worker's components take in turn."""
-        pool: Any = self._engine.pool
-        is_quiet = self._executor.running == 0 and self._loop.time() - self._division.started_at > _QUIET
+    async def _let_go(self, pool: Any) -> None:
+        """Close unused connections."""
         # One by one: after `dispose`, a connection that is in use now would return to a pool that nothing closes any more.
-        for _ in range(pool.checkedin() - 1 if is_quiet else 0):
-            async with self._engine.connect() as unused:
-                await unused.invalidate()
+        with suppress(DBAPIError):  # the worker stops meanwhile
+            while pool.checkedin():
+                async with self._engine.connect() as unused:
+                    await unused.invalidate()
 
     async def _wait_for_slot(self) -> None:
         self._executor.changed.clear()
@@ -217,14 +256,20 @@ class Claimer(Component):
     async def _sleep(self) -> None:
         """Sleep until a job may be due, or until a slot becomes free that a queue with a limit needs."""
         lanes = self._division.lanes
-        times = [self._options.poll_interval.total_seconds(), *lanes.waits(), self._idleness.poll_in(), self._capacity_in()]
+        poll_interval, heartbeat_interval = self._options.poll_interval, self._options.heartbeat_interval
+        # Otherwise ticks poll.
+        seconds = poll_interval.total_seconds() if self._until_idle or poll_interval < heartbeat_interval else math.inf
+        times = [seconds, *lanes.waits(), self._idleness.poll_in(), self._capacity_in()]
         times += [self._quarantine.retry_in(write, self._claim_began) for write in (RefusedWrite.START, RefusedWrite.CLAIM)]
         seconds = min(time for time in times if time is not None)
         waits = [asyncio.ensure_future(self._woken.wait())]
         if self._until_idle or any(one.has_capacity_of_its_own for one in lanes.partitions.every):
             waits.append(asyncio.ensure_future(self._executor.changed.wait()))
+        self._is_asleep = True
         try:
-            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            timeout = None if seconds == math.inf else seconds
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._is_asleep = False
             for wait in waits:
                 wait.cancel()

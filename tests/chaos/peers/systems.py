@@ -59,7 +59,7 @@ SYSTEMS: Final = (
         script="ours",
         open_jobs="""SELECT (input->>'number')::int AS number
                      FROM job WHERE status NOT IN ('completed', 'dead', 'cancelled')""",
-        settings="`sa-jobqueue worker`: heartbeat 0.5 s (5), `--heartbeat-timeout` 3 s (15), `--rescue-interval` 0.5 s (4), "
+        settings="`sa-jobqueue worker`: heartbeat 0.5 s (5), `--heartbeat-timeout` 3 s (15), "
         "`--poll-interval` 0.5 s (5), `--shutdown-timeout` 3 s (30), `--cancel-timeout` 1 s (5), `--concurrency` 2",
     ),
     System(

@@ -7,7 +7,7 @@ WITH lost AS (SELECT dead.id AS id, dead.leased_by AS leased_by, dead.root_id AS
     AND job.leased_by = worker.id
     LIMIT %(limit)s::INTEGER
     FOR NO KEY UPDATE SKIP LOCKED) AS dead ON true
-  WHERE worker.heartbeat_at < now() - %(ttl)s
+  WHERE worker.heartbeat_at + worker.heartbeat_pause + %(ttl)s < now()
   UNION ALL
   SELECT expired.id AS id, expired.leased_by AS leased_by, expired.root_id AS root_id, %(param_2)s::VARCHAR AS reason
   FROM worker
@@ -19,7 +19,7 @@ WITH lost AS (SELECT dead.id AS id, dead.leased_by AS leased_by, dead.root_id AS
     AND job.leased_until < now()
     LIMIT %(limit)s::INTEGER
     FOR NO KEY UPDATE SKIP LOCKED) AS expired ON true
-  WHERE worker.heartbeat_at >= now() - %(ttl)s
+  WHERE worker.heartbeat_at + worker.heartbeat_pause + %(ttl)s >= now()
   LIMIT %(limit)s::INTEGER)
 SELECT lost.id
 FROM lost

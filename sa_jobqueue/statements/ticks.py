@@ -1,0 +1,99 @@
+"""A worker's tick: its heartbeat, and in the same statement whether its background components have anything to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.sql.elements import ColumnElement
+
+from sa_jobqueue.models import JobMixin
+from sa_jobqueue.statements import arrivals, blockers, controls, corrections, expiry, jobs, leases, quarantine, schedules
+from sa_jobqueue.statements._parts import alive_until, array, clamped, once_a_model, status, table
+from sa_jobqueue.types import JobStatus
+
+_MOST_READ = 1000
+"""Arrivals that are looked at; more of them are worth a catch-up, even of queues that others serve."""
+
+
+@once_a_model
+def tick(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Write a worker's heartbeat and return what there is to do for any worker, and for this one.
+
+    Parameters: those of `leases.heartbeat`; `worker_id`, `types`, its id and types again; `ttl` of a heartbeat; `xmax`,
+    `xip` of the worker's last catch-up, null and empty if it does not want to learn of arrivals; `thoroughly`, whether to
+    look for what happens rarely; `after`, `gone_after` and `forgotten_after` of the statements in `corrections`, `leases`
+    and `quarantine`.
+    Shape: one row: `drain_requested_at`; `now`; `lost_in`, in how many seconds the next running job is to be rescued unless
+    its lease is renewed, null if none runs; `has_expired`, `has_ended_chains` and `has_arrivals`, whether there are jobs to
+    expire, chains to unblock for, and jobs of its queues and types that became visible since the catch-up; `settings`, a
+    hash of `controls.of_worker`; `schedule_in`, as `schedules.next_due`; `held`, how many jobs the database has it run.
+    If `thoroughly`, otherwise null: `has_orphans`, `is_ahead` and `has_leftovers`, whether there is anything to rescue from
+    workers without a row, to correct, and to forget; `unknown_types` and `unserved_queues`, see `jobs`.
+    Changes: see `leases.heartbeat`. Clock: the database's. Locks: the worker's own row.
+    Index: `ix_job_running`, every running job; `ix_job_expiring`; `ix_job_has_waiters`; `ix_job_changed`;
+    `ix_job_ordering_freed`, `ix_job_ordering`; `ix_job_claim`.
+    """
+    beat = leases.heartbeat(model).cte("beat")
+    job = table(model)
+    running = sa.select(sa.func.count()).where(
+        job.c.status == status(JobStatus.RUNNING), job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text)
+    )
+    thoroughly = sa.bindparam("thoroughly", type_=sa.Boolean)
+
+    def rarely(name: str, found: ColumnElement[Any]) -> ColumnElement[Any]:
+        return sa.case((thoroughly, found)).label(name)
+
+    unknown, unserved = (sa.func.array(one(model).scalar_subquery()) for one in (jobs.unknown_types, jobs.unserved_queues))
+    return sa.select(
+        beat.c.drain_requested_at,
+        sa.func.now().label("now"),
+        _lost_in(model).label("lost_in"),
+        expiry.has_expired(model).label("has_expired"),
+        blockers.has_ended_chains(model).label("has_ended_chains"),
+        _has_arrivals(model).label("has_arrivals"),
+        _settings(model).label("settings"),
+        schedules.next_due(model).scalar_subquery().label("schedule_in"),
+        running.scalar_subquery().label("held"),
+        rarely("has_orphans", leases.has_orphans(model)),
+        rarely("is_ahead", corrections.is_ahead(model)),
+        rarely("has_leftovers", sa.or_(leases.has_dead_workers(model), quarantine.has_forgotten(model))),
+        rarely("unknown_types", unknown),
+        rarely("unserved_queues", unserved),
+    ).select_from(beat)
+
+
+def _lost_in(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
+    """Return in how many seconds the first lease ends: by its own time, or with its worker's last heartbeat."""
+    job, worker = table(model), table(model.Worker)
+    held = (
+        sa.select(sa.func.count().label("jobs"), sa.func.min(clamped(job.c.leased_until)).label("leased_until"))
+        .where(job.c.status == status(JobStatus.RUNNING), job.c.leased_by == worker.c.id)
+        .lateral("held")
+    )
+    silent_at = sa.case((worker.c.id != sa.bindparam("worker_id", type_=sa.Text), alive_until(worker)))
+    first = sa.func.min(sa.func.least(held.c.leased_until, silent_at))
+    return (
+        sa.select(sa.cast(sa.func.extract("epoch", first - sa.func.now()), sa.Double))
+        .select_from(worker.join(held, sa.true()))
+        .where(held.c.jobs > sa.literal_column("0"))
+        .scalar_subquery()
+    )
+
+
+def _has_arrivals(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
+    written = sa.union_all(*arrivals.written_since(table(model))).limit(sa.literal_column(str(_MOST_READ))).cte("written")
+    is_served = sa.and_(
+        written.c.queue == sa.any_(array("queues", sa.Text())), written.c.type_name == sa.any_(array("types", sa.Text()))
+    )
+    is_flood = sa.func.count() >= sa.literal_column(str(_MOST_READ))
+    found = sa.select(sa.or_(sa.func.coalesce(sa.func.bool_or(is_served), sa.false()), is_flood)).select_from(written)
+    wants = sa.bindparam("xmax", type_=sa.Text).is_not(None)
+    return sa.case((wants, found.scalar_subquery()), else_=sa.false())
+
+
+def _settings(model: type[JobMixin[Any]]) -> ColumnElement[Any]:
+    # A sum, so that the order does not matter.
+    setting = controls.of_worker(model).subquery("settings")
+    hashed = sa.func.hashtextextended(sa.cast(sa.literal_column("settings"), sa.Text), sa.literal_column("0"))
+    return sa.select(sa.cast(sa.func.sum(sa.cast(hashed, sa.Numeric)), sa.Text)).select_from(setting).scalar_subquery()
