@@ -66,6 +66,8 @@ def _acts(finding: Finding) -> Iterator[tuple[Permission, str, dict[str, Any]]]:
         case Code.CLAIM_AGE if seen["fairness_key"]:
             key = seen["fairness_key"]
             yield Permission.PAUSE_QUEUES, f"Pause {key}", {"name": seen["queue"], "fairness_key": key}
+        case Code.BLOCKED_BY_DEAD if seen.get("cancel"):
+            yield Permission.CANCEL_JOBS, "Cancel", {"id": [str(job_id) for job_id in seen["cancel"]]}
         case Code.BLOCKED_BY_DEAD if seen["job_ids"]:
             dead = {"job": [str(job_id) for job_id in seen["job_ids"]], "resolved": "any"}
             yield Permission.REDRIVE_DEAD_LETTERS, "Redrive", dead

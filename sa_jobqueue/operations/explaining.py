@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from difflib import get_close_matches
@@ -14,6 +15,7 @@ from typing import Any, Final, cast
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.errors import JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.operations.jobs import get_job, list_attempts
@@ -85,6 +87,8 @@ _SOON: Final = timedelta(seconds=1)
 _CLAIMED_WITHIN: Final = timedelta(seconds=5)
 """How soon a worker with a free slot claims the next job: its default poll interval."""
 _WINDOW: Final = timedelta(minutes=1)
+_NAMED: Final = 5
+"""Number of workers that are named in a sentence."""
 _EVENTS: Final = 200
 """Number of sent events among which a similar name is searched."""
 _NUMBER: Final = re.compile("[0-9]+")
@@ -254,12 +258,16 @@ class Explainer:
         number = f"attempt {job.attempt} of {job.max_attempts}"
         if worker is None or worker.silent_for > self.ttl:
             silence = f"has had no heartbeat for {span(worker.silent_for)}" if worker else "is no longer registered"
-            who = "a worker that serves the queue will rescue it within seconds" if self.live else "no worker is alive"
+            who = "a worker that serves the queue will rescue it within seconds"
+            if not self.live:
+                who = "no worker is alive to rescue it: start one (sa-jobqueue worker)"
             return Cause.WORKER_SILENT, f"Its worker {job.leased_by} {silence} ({number}); {who}.", evidence
         for step in list_steps(self.session, job.id, limit=1, model=self.model):
             evidence |= {"last_step": step.name}
             number += f", last recorded step {step.name!r}"
         until = f"; it times out in {span(job.leased_until - self.now)}" if job.leased_until else ""
+        if job.leased_until and job.leased_until < self.now:
+            until = f"; its timeout passed {self._ago(job.leased_until)} ago, and its handler has not stopped"
         where = f"{job.leased_by} (process {worker.pid} on {worker.host})"
         return Cause.RUNNING, f"It has been running for {self._ago(job.started_at)} on {where}, {number}{until}.", evidence
 
@@ -364,7 +372,9 @@ class Explainer:
             unknown = f"{since}, and none of {workers} has a handler for {job.type_name!r}"
             return Cause.TYPE_UNKNOWN, f"{unknown}{self._elsewhere(job, settings, evidence)}.", evidence
         if not ready:
-            return Cause.DRAINING, f"{since}, and every worker that could run it is draining.", evidence
+            who = ", ".join(worker.id for worker in able[:_NAMED]) + (" and others" if len(able) > _NAMED else "")
+            todo = "they start no more jobs; start another (sa-jobqueue worker)"
+            return Cause.DRAINING, f"{since}, and every worker that could run it is draining ({who}): {todo}.", evidence
         held = self._held_back(job, settings, since, evidence)
         if held is not None:
             return held
@@ -387,8 +397,8 @@ class Explainer:
             then = "it starts within 5 s"
             if is_late:
                 then = (
-                    "it should have started by now. Its notification was lost if the workers' poll interval is longer; "
-                    "otherwise see the workers' logs"
+                    "it should have started by now. If the workers' poll interval is longer than that, its notification was "
+                    f"lost; otherwise the worker does not claim: see the log and /readyz of {ready[0].id}"
                 )
             return Cause.READY, f"{since}, it is next and a worker has a free slot: {then}.", evidence
         noun = QueueKey(job.queue, job.fairness_key).named
@@ -469,7 +479,7 @@ class Explainer:
             evidence |= {"expires_at": job.expires_at}
             return (
                 Cause.EXPIRED,
-                f"{since}, but it did not start by {job.expires_at} and is about to be cancelled.",
+                f"{since}, but it did not start in time: it expired {self._ago(job.expires_at)} ago, and workers cancel it.",
                 evidence,
             )
         if job.ordering_key is not None:
@@ -478,7 +488,12 @@ class Explainer:
             if first is not None and first.id != job.id:
                 evidence |= key | {"waits_for": first.id}
                 what = f"job {first.id} of its ordering key {job.ordering_key!r}, which is {first.status}"
-                return Cause.WAITING_FOR_ORDERING_KEY, f"{since}, and waits for {what}.", evidence
+                sentence = f"{since}, and waits for {what}."
+                with suppress(JobNotFoundError):
+                    one = self.explain(get_job(self.session, first.id, model=self.model))
+                    if one.cause is not Cause.WAITING_FOR_ORDERING_KEY:
+                        sentence = f"{sentence.removesuffix('.')}. Of that job: {one.sentence}"
+                return Cause.WAITING_FOR_ORDERING_KEY, sentence, evidence
         most = [found[0].global_concurrency if found else None for _, _, found in settings]
         if len(settings) > 2 and most[1] is None and settings[0][2]:
             most[1] = cast("QueueStatus", settings[0][2][0]).concurrency_per_key
@@ -494,6 +509,9 @@ class Explainer:
                     todo = f"sa-jobqueue {what}s set {of.arguments} --global-concurrency"
                     words, who = _longest_running(self.session, self.model, self.now, what, of)
                     evidence |= who
+                    holder = self.workers.get(who.get("longest_on", ""))
+                    if holder is not None and holder.silent_for > self.ttl:
+                        words += f", which has had no heartbeat for {span(holder.silent_for)}"
                     runs = f"its {_what(what, of)} runs {_times(count, 'job')}, its limit is {limit}{words}"
                     return Cause.LIMITED, f"{since}, but {runs}: {todo}.", evidence
         if (rate := _delayed_by_rate(self.session, job, self.model)) is not None:
@@ -584,7 +602,7 @@ def _longest_running(
         return "", {"held_by": []}
     first = rows[0]
     words = f"; the longest running is job {first.job_id}, for {span(now - first.started_at)}, on {first.worker_id}"
-    return words, {"held_by": [row.job_id for row in rows]}
+    return words, {"held_by": [row.job_id for row in rows], "longest_on": first.worker_id}
 
 
 def _type_slots_in_use(

@@ -345,12 +345,49 @@ def behind_dead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
-def dead_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+def behind_cancelled(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Count the jobs that wait for chains that were cancelled, and name at most a hundred of them.
+
+    Reads the newest `limit` jobs that are blocked or dead. Parameters: `limit`, of the count too. Shape: one row `(waiting,
+    chains, job_ids)`. Locks: none. Index: `ix_job_blocked_or_dead`, the primary keys.
+    """
+    edge, job = table(model.Blocker), table(model)
+    key = id_parameter(model.__jobqueue__)
+    newest = (
+        sa.select(job.c.id, job.c.status)
+        .where(job.c.status.in_([status(JobStatus.BLOCKED), status(JobStatus.DEAD)]))
+        .order_by(job.c.id.desc())
+        .limit(_LIMIT)
+        .subquery("newest")
+    )
+    blocked = sa.select(newest.c.id).where(newest.c.status == status(JobStatus.BLOCKED))
+    waiting = (
+        sa.select(edge.c.job_id, edge.c.blocked_by_chain_id)
+        .where(edge.c.job_id == sa.any_(_array_of(blocked, key)), ~edge.c.is_resolved)
+        .limit(_LIMIT)
+        .cte("waiting")
+    )
+    cancelled = sa.select(job.c.id).where(
+        job.c.id == sa.any_(_array_of(sa.select(waiting.c.blocked_by_chain_id), key)),
+        job.c.chain_completed_at.is_not(None),
+        sa.func.coalesce(job.c.chain_status, job.c.status) == status(JobStatus.CANCELLED),
+    )
+    return sa.select(
+        sa.func.count(waiting.c.job_id.distinct()).label("waiting"),
+        sa.func.count(waiting.c.blocked_by_chain_id.distinct()).label("chains"),
+        sa.func.array_agg(waiting.c.job_id.distinct(), type_=ARRAY(key))[1:100].label("job_ids"),
+    ).where(waiting.c.blocked_by_chain_id == sa.any_(_array_of(cancelled, key)))
+
+
+@once_a_model
+def dead_jobs(model: type[JobMixin[Any]]) -> sa.CompoundSelect[Any]:
     """Return the dead jobs of chains. Parameters: `chain_ids`. Shape: `(id, type_name)`. Index: `uq_job_chain`."""
     job = table(model)
     chain_ids = array("chain_ids", id_parameter(model.__jobqueue__))
-    return sa.select(job.c.id, job.c.type_name).where(
-        job.c.chain_id == sa.any_(chain_ids), job.c.status == status(JobStatus.DEAD)
+    # A chain of one has a primary key only, and the jobs behind the first of a chain its id as `root_id`.
+    is_dead = sa.cast(job.c.status, sa.Text) == sa.literal_column("'dead'")
+    return sa.union_all(
+        *(sa.select(job.c.id, job.c.type_name).where(of == sa.any_(chain_ids), is_dead) for of in (job.c.id, job.c.root_id))
     )
 
 

@@ -373,3 +373,39 @@ def test_explain_says_when_a_job_behind_a_rate_limit_has_its_own_turn(
     assert (found.cause, found.evidence["ahead"]) == (Cause.RATE_LIMITED, 120)
     assert timedelta(hours=2) <= found.evidence["expected_wait"] <= timedelta(hours=2, minutes=1)
     assert "120 others are before it and its turn comes in 2 h" in found.sentence
+
+
+def test_a_job_behind_another_of_its_ordering_key_has_the_cause_of_that_one(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker()
+    first = jobs.add(due_in=3600, attempt=1, ordering_key="a")
+    with engine.begin() as connection:
+        error = {"type": "ConnectionError", "message": "refused"}
+        values = {"job_id": first, "attempt": 1, "worker_id": "w", "started_at": func.now(), "ended_at": func.now()}
+        connection.execute(insert(Job.Attempt).values(**values, outcome="failed", error=error))
+    with Session(engine) as session:
+        found = explain_job(session, jobs.add(due_in=-100, ordering_key="a"))
+    assert found.cause is Cause.WAITING_FOR_ORDERING_KEY
+    assert "which is pending. Of that job: Attempt 1 failed with ConnectionError: refused; attempt 2 of " in found.sentence
+
+
+def test_sentences_of_what_has_passed_do_not_promise_it(engine: Engine, jobs: Jobs) -> None:
+    """A timeout, an expiry, a limit that a dead worker holds, and workers that drain."""
+    jobs.add_worker()
+    jobs.add_worker("gone:1", silent_for=100)
+    late = jobs.add(JobStatus.RUNNING)
+    jobs.add(JobStatus.RUNNING, worker_id="gone:1", queue="one")
+    expired = jobs.add(due_in=-100, expires_at=func.now() - timedelta(minutes=2))
+    with Session(engine) as session, session.begin():
+        upsert_queue(session, QueueSettings(name="one", global_concurrency=1))
+        session.execute(update(Job).where(Job.id == late).values(leased_until=func.now() - timedelta(minutes=40)))
+        session.execute(update(Job.Worker).values(queues=["default", "one"]))
+    limited = jobs.add(due_in=-100, queue="one")
+    with Session(engine) as session:
+        sentences = [explain_job(session, one).sentence for one in (late, expired, limited)]
+    assert sentences[0].endswith("; its timeout passed 40 min ago, and its handler has not stopped.")
+    assert "but it did not start in time: it expired 2 min" in sentences[1]
+    assert "on gone:1, which has had no heartbeat for 1 min 40 s" in sentences[2]
+    with Session(engine) as session:
+        session.execute(update(Job.Worker).values(state="draining"))
+        found = explain_job(session, jobs.add(due_in=-100))
+    assert "every worker that could run it is draining (" in found.sentence

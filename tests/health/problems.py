@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.observe.health import Code, Severity
-from sa_jobqueue.operations import dismiss_dead_letters
+from sa_jobqueue.operations import cancel_jobs, dismiss_dead_letters
 from tests.fixtures.jobs import WORKER, Jobs
 
 DEAD, PENDING, RUNNING, COMPLETED = JobStatus.DEAD, JobStatus.PENDING, JobStatus.RUNNING, JobStatus.COMPLETED
@@ -126,6 +126,15 @@ def long_running(of: UnhealthyQueue) -> None:
 
 def dead_letters(of: UnhealthyQueue) -> None:
     of.jobs.add(DEAD)
+
+
+def blocked_by_cancelled(of: UnhealthyQueue) -> None:
+    with Session(of.engine) as session, session.begin():
+        root = Job("test")
+        session.add_all([root, Job("test", blockers=[root])])
+        session.flush()
+        cancel_jobs(session, [root.id])
+    of.run("UPDATE job SET has_waiters = false")
 
 
 def awaiting(of: UnhealthyQueue, event: str, age: str) -> None:
@@ -264,6 +273,7 @@ PROBLEMS: list[tuple[Callable[[UnhealthyQueue], None], set[tuple[Code, Severity]
     (overdue, {(Code.OVERDUE, WARNING)}),
     (long_running, {(Code.LONG_RUNNING, WARNING)}),
     (dead_letters, {(Code.DEAD_LETTERS, WARNING)}),
+    (blocked_by_cancelled, {(Code.BLOCKED_BY_DEAD, WARNING)}),
     (awaiting_event, {(Code.AWAITING_EVENT, WARNING)}),
     (awaiting_event_for_an_hour, {(Code.AWAITING_EVENT, Severity.OK)}),
     (awaiting_event_of_another_name, {(Code.AWAITING_EVENT, WARNING)}),

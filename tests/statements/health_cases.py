@@ -88,6 +88,13 @@ HEALTH_CASES = [
         examines=200,
     ),
     Case(
+        "health_behind_cancelled",
+        lambda: health.behind_cancelled(Job),
+        PK | {"ix_job_blocked_or_dead"},
+        lambda world: {"limit": 100},
+        examines=400,
+    ),
+    Case(
         "health_chains_to_unblock",
         lambda: health.chains_to_unblock(Job),
         frozenset({"ix_job_has_waiters"}),

@@ -301,6 +301,12 @@ class Failures:
     dead_blockers: Sequence[tuple[Any, str]] = ()
     """The dead jobs of these chains: their ids and types, at most 100."""
     example_chain_id: Any = None
+    behind_cancelled: int = 0
+    """Jobs that wait for a cancelled chain."""
+    cancelled_chains: int = 0
+    """Cancelled chains that jobs wait for."""
+    behind_cancelled_ids: Sequence[Any] = ()
+    """At most 100 of these jobs."""
     chains_to_unblock: int = 0
     """Ended chains whose blocked jobs are not unblocked yet."""
     to_unblock_for: timedelta | None = None

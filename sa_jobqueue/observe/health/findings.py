@@ -184,7 +184,9 @@ def _paused(of: Health, _: Thresholds) -> Iterator[Finding]:
     for one in of.paused:
         queue_key = QueueKey(one.name, one.fairness_key)
         who = f" by {one.by}" if one.by else ""
-        waiting = due.get(queue_key, 0) if one.what == "queue" else 0
+        waiting = due.get(queue_key, 0)
+        if one.what == "type":  # of queues whose oldest job is late
+            waiting = sum(late.due for late in of.waiting if (late.cause, late.type_name) == ("type_paused", one.name))
         waits = f", and {_many(waiting, 'job')} due" if waiting else ""
         noun = queue_key.named if one.what == "queue" else f"job type {one.name!r}"
         summary = f"{noun[0].upper()}{noun[1:]} has been paused for {span(one.paused_for)}{who}{waits}."
@@ -408,6 +410,12 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
         seen = {"waiting": dead.waiting, "chains": dead.dead_chains, "chain_id": dead.example_chain_id}
         seen |= {"job_ids": [job_id for job_id, _ in dead.dead_blockers]}
         yield _found(Code.BLOCKED_BY_DEAD, WARNING, summary, advice, **seen)
+    if dead.behind_cancelled:
+        summary = f"{_many(dead.behind_cancelled, 'job')} blocked by {_times(dead.cancelled_chains, 'cancelled chain')}."
+        some = dead.behind_cancelled_ids[0]
+        advice = f"They wait until they are cancelled or completed: sa-jobqueue explain {some}, jobs cancel."
+        seen = {"waiting": dead.behind_cancelled, "chains": dead.cancelled_chains, "chain_id": some, "job_ids": []}
+        yield _found(Code.BLOCKED_BY_DEAD, WARNING, summary, advice, **seen, cancel=list(dead.behind_cancelled_ids))
     if dead.to_unblock_for is not None and dead.to_unblock_for >= at.chains_to_unblock:
         ended = f"{_times(dead.chains_to_unblock, 'chain')} ended {span(dead.to_unblock_for)} ago"
         summary = f"{ended}, and jobs still wait for {'it' if dead.chains_to_unblock == 1 else 'them'}."
@@ -567,7 +575,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_served, {"queues", "workers", "unserved"}),
     (_workers, {"workers"}),
     (_threads, {"workers"}),
-    (_paused, {"paused", "queues"}),
+    (_paused, {"paused", "queues", "waiting"}),
     (_schedules, {"schedules"}),
     (_quarantined, {"quarantined"}),
     (_bulk_writes, {"bulk_writes"}),

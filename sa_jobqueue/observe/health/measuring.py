@@ -459,6 +459,7 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
         ]
     behind = session.execute(statements.behind_dead(model), {"limit": COUNTED}).mappings().one()
     dead = session.execute(statements.dead_jobs(model), {"chain_ids": behind["chain_ids"]}).all() if behind["chains"] else ()
+    cancelled = session.execute(statements.behind_cancelled(model), {"limit": COUNTED}).one()
     chains_to_unblock = session.execute(statements.chains_to_unblock(model), {"limit": COUNTED}).mappings().one()
     return Failures(
         unresolved=dead_letters["unresolved"],
@@ -473,6 +474,9 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
         dead_chains=behind["chains"],
         dead_blockers=[(row.id, row.type_name) for row in dead],
         example_chain_id=behind["chain_ids"][0] if behind["chains"] else None,
+        behind_cancelled=cancelled.waiting,
+        cancelled_chains=cancelled.chains,
+        behind_cancelled_ids=cancelled.job_ids or (),
         chains_to_unblock=chains_to_unblock["chains_to_unblock"],
         to_unblock_for=_since(chains_to_unblock["oldest_at"], now),
     )
