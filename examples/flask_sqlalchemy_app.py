@@ -4,7 +4,7 @@
     flask --app flask_sqlalchemy_app jobs worker    # a worker, with all options of `sa-jobqueue worker`
     flask --app flask_sqlalchemy_app jobs health
 
-The queue's tables are in the application's own metadata: `target_metadata = db.metadata` is all that Alembic needs.
+The job tables are in the application's own metadata: `target_metadata = db.metadata` is all that Alembic needs.
 """
 
 import asyncio

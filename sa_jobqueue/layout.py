@@ -58,13 +58,13 @@ class Layout:
         return f"{self.schema or ''}.{self.prefix}job:{topic}"
 
     def check_translation(self, options: Mapping[str, Any]) -> None:
-        """Refuse a `schema_translate_map` that moves the queue's tables: COPY, triggers and workers cannot follow it.
+        """Refuse a `schema_translate_map` that moves the job tables: COPY, triggers and workers cannot follow it.
 
         `options`: execution options of a connection or an engine.
         """
         translated = options.get("schema_translate_map") or {}
         if translated.get(self.schema, self.schema) != self.schema:
-            moved = f"would move the queue's tables from schema {self.schema!r} to {translated[self.schema]!r}"
+            moved = f"would move the job tables from schema {self.schema!r} to {translated[self.schema]!r}"
             cure = (
                 "give the queue a schema that the map leaves alone (queue_schema=...), or give each tenant an engine with a "
                 "search_path (connect_args={'options': '-csearch_path=tenant'})"

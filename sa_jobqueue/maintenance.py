@@ -1,4 +1,4 @@
-"""Maintenance of a queue's tables and indexes: vacuum, reindex, and storage parameters.
+"""Maintenance of the job tables and indexes: vacuum, reindex, and storage parameters.
 
 Autovacuum normally suffices, unless something holds back the xmin horizon. So `vacuum` also returns what keeps dead rows
 alive. No function waits long for a lock: tables and indexes that are locked are skipped, with the reason.
@@ -101,7 +101,7 @@ def vacuum(
     on_progress: OnProgress | None = None,
     model: type[JobMixin[Any]] = Job,
 ) -> list[Vacuumed]:
-    """VACUUM a queue's tables, one after the other; return dead rows before and after, and what keeps the rest.
+    """VACUUM the job tables, one after the other; return dead rows before and after, and what keeps the rest.
 
     `engine`: connects as the owner of the tables; others are skipped. `analyze`: also update the planner's statistics.
     `on_progress`: as in `OnProgress`. `tables`: their names in the database; by default all. `lock_timeout`: how long to
@@ -172,7 +172,7 @@ def worth_vacuuming(table: TableHealth) -> bool:
 
 
 def storage_settings(engine: Engine, *, model: type[JobMixin[Any]] = Job) -> list[Setting]:
-    """Return the storage parameters of a queue's tables, with the values that the migrations set.
+    """Return the storage parameters of the job tables, with the values that the migrations set.
 
     `engine`: reads the catalog.
     """

@@ -57,7 +57,7 @@ _SECTIONS: Final = {
     },
     "Set up": {
         "doctor": ("cli.doctor:doctor", "Check an installation, and print what to change."),
-        "migrate": ("cli.migrate:migrate", "Create and upgrade the queue's tables without Alembic."),
+        "migrate": ("cli.migrate:migrate", "Create and upgrade the job tables without Alembic."),
         "grants": ("cli.grants:grants", "Print or create database roles with the least privileges."),
         "grafana": ("cli.grafana:grafana", "Write a Grafana dashboard and Prometheus alert rules."),
         "import": ("cli.imports:import_", "Move the waiting jobs of procrastinate or pgqueuer to this queue."),

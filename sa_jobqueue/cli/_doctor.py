@@ -119,7 +119,7 @@ _SERVER: Final[dict[str, tuple[set[str], str]]] = {
     ),
     "session_replication_role": (
         {"origin"},
-        "the triggers that check the queue's tables do not run: set it to origin",
+        "the triggers that check the job tables do not run: set it to origin",
     ),
 }
 """The values that each setting of the server may have, and what happens with others and is to be done about it."""

@@ -320,7 +320,7 @@ def _options(command: Callable[..., None]) -> Callable[..., None]:
             metavar="TASK=TYPE",
             help="Job type for a task's jobs; may be repeated.  [default: the type with the name of the task]",
         ),
-        click.option("--schema", metavar="NAME", help="Schema of the other queue's tables.  [default: the search path]"),
+        click.option("--schema", metavar="NAME", help="Schema of the old tables.  [default: the search path]"),
         click.option("--partial", is_flag=True, help="Move the rest if some jobs cannot be moved."),
         click.option("--dry-run", is_flag=True, help="Do everything, show what was done, and roll it back."),
         by_option,

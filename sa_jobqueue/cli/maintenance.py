@@ -1,4 +1,4 @@
-"""`sa-jobqueue vacuum`, `reindex` and `optimize`: maintenance of a queue's tables and indexes."""
+"""`sa-jobqueue vacuum`, `reindex` and `optimize`: maintenance of the job tables and indexes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def vacuum(
     lock_timeout: timedelta,
     as_json: bool,
 ) -> None:
-    """Vacuum the queue's tables, by default all, and report dead rows that could not be removed and why.
+    """Vacuum the job tables, by default all, and report dead rows that could not be removed and why.
 
     Readers and writers are not blocked. Status 1 if a table was skipped because of a lock or a missing privilege.
     """

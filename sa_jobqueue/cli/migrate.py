@@ -1,4 +1,4 @@
-"""`sa-jobqueue migrate`: create and upgrade the queue's tables, for applications without Alembic."""
+"""`sa-jobqueue migrate`: create and upgrade the job tables, for applications without Alembic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _patience = duration_option("--patience", "How long to retry for locks, one seco
 
 @click.group()
 def migrate() -> None:
-    """Create and upgrade the queue's tables without Alembic.
+    """Create and upgrade the job tables without Alembic.
 
     Applications with Alembic use `alembic upgrade head` instead.
     """

@@ -1,4 +1,4 @@
-"""`sa-jobqueue trace`: show a chain as a tree of its attempts, with times, from the queue's tables."""
+"""`sa-jobqueue trace`: show a chain as a tree of its attempts, with times, from the job tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _COLORS: Final = {"completed": "green", "dead": "red", "failed": "red", "timed_o
 def trace(database: Database, /, *, chain_id: str, depth: int, as_json: bool) -> None:
     """Show a chain as a tree: its jobs in order, their attempts, and the chains that they waited for.
 
-    ID is the id of its first job. Times are seconds since the chain was enqueued. The data is read from the queue's tables,
+    ID is the id of its first job. Times are seconds since the chain was enqueued. The data is read from the job tables,
     so no tracing is needed; with OpenTelemetry, the trace ids link to the spans.
     """
     with database.session() as session:

@@ -54,7 +54,7 @@ GUARDS: Final[dict[str, str]] = {
     "enable_sort": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
-    # What the plans are made of. Off in a server's configuration, they would be the queue's tables read whole.
+    # What the plans are made of. Off in a server's configuration, they would be the job tables read whole.
     "enable_indexscan": "on",
     "enable_indexonlyscan": "on",
     "enable_nestloop": "on",

@@ -428,19 +428,19 @@ class SchemaError(JobQueueError):
 
 
 class SchemaMissingError(SchemaError):
-    """The job queue's tables are missing: run its migration (`alembic upgrade head`)."""
+    """The job tables are missing: run their migration (`alembic upgrade head`)."""
 
 
 class SchemaOutdatedError(SchemaError):
-    """The job queue's tables are of an older version: run `alembic revision --autogenerate`, then `alembic upgrade head`."""
+    """The job tables are of an older version: run `alembic revision --autogenerate`, then `alembic upgrade head`."""
 
 
 class SchemaTooNewError(SchemaError):
-    """The job queue's tables are of a newer version than this library supports: upgrade the library."""
+    """The job tables are of a newer version than this library supports: upgrade the library."""
 
 
 class SchemaBusyError(SchemaError):
-    """A migration could not lock the queue's tables in time; nothing was changed.
+    """A migration could not lock the job tables in time; nothing was changed.
 
     `table` is the `job` table of the queue, `patience` how long the migration tried. `holders` describes each blocking
     session: process id, application name, and how long its transaction has been open.

@@ -69,7 +69,7 @@ class _Queue:
         self.version = known_version(connection, layout)
 
     def take_out(self, upgrade_ops: ops.UpgradeOps) -> None:
-        """Leave of this queue's tables only the application's objects."""
+        """Leave of these job tables only the application's objects."""
         ours = [operation for operation in upgrade_ops.ops if self.is_about(operation)]
         if self.version > 0 and any(isinstance(operation, ops.CreateTableOp) for operation in ours):
             # A queue that is there looks new where Alembic does not look at its schema (include_schemas).
@@ -86,7 +86,7 @@ class _Queue:
         upgrade_ops.ops[:] = in_place + late
 
     def is_about(self, operation: ops.MigrateOperation) -> bool:
-        """Return whether an operation concerns this queue's tables or type."""
+        """Return whether an operation concerns these job tables or their types."""
         return _is_about(operation, self.context, self.names)
 
     def _added(self, operation: ops.MigrateOperation) -> _Ops:
@@ -134,7 +134,7 @@ class _Queue:
         return True  # comments, and what plugins that we do not know make of our tables
 
     def _compare_again(self) -> _Ops:
-        """Compare this queue's tables as Alembic compares those of the schemas it looks at."""
+        """Compare these job tables as Alembic compares those of the schemas it looks at."""
         context, schema = self.context, self.names.layout.schema
         include_object, include_name = context.opts.get("include_object"), context.opts.get("include_name")
 

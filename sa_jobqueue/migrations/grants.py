@@ -84,7 +84,7 @@ def grant_statements(layout: Layout, *, roles: str = ROLES) -> list[str]:
     """Return the SQL that makes the roles where they are missing, and gives each exactly its rights on one queue.
 
     Shape: statements in order, without semicolons at their ends; the same at every call. They take away first whatever the
-    roles had on the queue's tables, so run them in one transaction: then no role is without its rights at any time.
+    roles had on the job tables, so run them in one transaction: then no role is without its rights at any time.
     Raises: InvalidOptionError as `role_names`.
     """
     names = role_names(roles)
@@ -111,7 +111,7 @@ def grant_statements(layout: Layout, *, roles: str = ROLES) -> list[str]:
 def apply_grants(connection: Connection, layout: Layout, *, roles: str = ROLES) -> None:
     """Make the roles where they are missing, and give each exactly its rights on one queue.
 
-    Changes: roles of the server, rights on the queue's tables. Locks: rows of the catalogs, until the transaction ends.
+    Changes: roles of the server, rights on the job tables. Locks: rows of the catalogs, until the transaction ends.
     Obliges: commit; own the tables, and where a role is missing be allowed to create roles.
     Raises: InvalidOptionError as `role_names`.
     """

@@ -1,4 +1,4 @@
-"""`op.migrate_job_queue`: the Alembic operation that migrates the queue's tables.
+"""`op.migrate_job_queue`: the Alembic operation that migrates the job tables.
 
 Importing this module registers it. Where this is imported before Alembic, Alembic's import comes back to it half way, so
 no module imports anything from it while Alembic is being imported.
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @Operations.register_operation("migrate_job_queue")
 class MigrateJobQueueOp(MigrateOperation):
-    """Migrate one queue's tables from one version to another, up or down.
+    """Migrate one set of job tables from one version to another, up or down.
 
-    `layout`: placement of the queue's tables. `from_version`, `to_version`: schema versions; 0 means no tables.
+    `layout`: placement of the job tables. `from_version`, `to_version`: schema versions; 0 means no tables.
     """
 
     def __init__(self, layout: Layout, *, from_version: int, to_version: int) -> None:
@@ -43,7 +43,7 @@ class MigrateJobQueueOp(MigrateOperation):
         prefix: str = "",
         id_type: IdType = "uuid",
     ) -> None:
-        """Migrate a job queue's tables from one version to another, up or down. Alembic offers it as `op.migrate_job_queue`.
+        """Migrate job tables from one version to another, up or down. Alembic offers it as `op.migrate_job_queue`.
 
         `operations`: passed by Alembic. `from_version`, `to_version`: the current and the wanted schema version, as
         literals, so that an old migration always replays the same; 0 means no tables: all jobs are lost. `schema`, `prefix`

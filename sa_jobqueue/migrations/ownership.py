@@ -13,7 +13,7 @@ from sa_jobqueue.models import Job
 
 @dataclass(frozen=True, slots=True)
 class QueueNames:
-    """The names of one queue's tables, and in each of its columns, constraints and indexes."""
+    """The names of one set of job tables, and in each of its columns, constraints and indexes."""
 
     layout: Layout
     columns: dict[str, frozenset[str]]
@@ -45,11 +45,11 @@ class QueueNames:
         return name in self.columns or name in self._retired
 
     def has_column(self, table: str, name: str) -> bool:
-        """Return whether a column of one of the queue's tables is the library's."""
+        """Return whether a column of one of the job tables is the library's."""
         return name in self.columns.get(table, ())
 
     def has_rule(self, table: str, name: object) -> bool:
-        """Return whether a constraint or index on one of the queue's tables is the library's; ours all have names."""
+        """Return whether a constraint or index on one of the job tables is the library's; ours all have names."""
         return name is not None and str(name) in self.rules.get(table, ())
 
 

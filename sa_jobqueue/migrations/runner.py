@@ -1,4 +1,4 @@
-"""Migrate the queue's tables from one schema version to another.
+"""Migrate the job tables from one schema version to another.
 
 The version a database has is the comment of its `job` table. Alembic's operation and applications without Alembic both
 come through here; nothing here needs Alembic.
@@ -59,7 +59,7 @@ def statements(layout: Layout, *, from_version: int, to_version: int) -> list[st
 
 
 def current_version(connection: Connection, layout: Layout) -> int:
-    """Return the version of a queue's tables; 0 without a `job` table.
+    """Return the version of the job tables; 0 without a `job` table.
 
     `connection`: reads the catalog. `layout`: as in `statements`.
     Raises: SchemaError if a `job` table exists without a stamp; UnsupportedServerError without PostgreSQL.
@@ -86,7 +86,7 @@ def stamped_version(comment: str | None) -> int | None:
 
 
 def known_version(connection: Connection, layout: Layout) -> int:
-    """Return the version of a queue's tables, as `current_version` does.
+    """Return the version of the job tables, as `current_version` does.
 
     `connection`, `layout`: as in `current_version`.
     Raises: SchemaTooNewError for a version that this library does not know; SchemaError as `current_version`.
@@ -162,7 +162,7 @@ def upgrade(
 def downgrade(
     connection: Connection, layout: Layout | None = None, *, to_version: int, patience: timedelta = PATIENCE
 ) -> int:
-    """Downgrade a queue's tables to a version; return their previous version. Down to 0, all jobs are lost.
+    """Downgrade the job tables to a version; return their previous version. Down to 0, all jobs are lost.
 
     Changes nothing if they have that version or an older one.
     `connection`, `layout`, `patience`: as in `upgrade`. `to_version`: 0 or a schema version.

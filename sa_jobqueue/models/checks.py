@@ -115,7 +115,7 @@ def check_tables(cls: Any, layout: Layout, tables: Iterable[str]) -> None:
         found = f"table {taken[0]} is" if len(taken) == 1 else f"tables {', '.join(taken)} are"
         raise InvalidOptionError(
             "queue_prefix",
-            f"{found} in this metadata already: give the queue's tables other names, such as "
+            f"{found} in this metadata already: give the job tables other names, such as "
             f'class {cls.__name__}(JobMixin, Base, queue_prefix="jobs_"), or a schema with queue_schema',
         )
 

@@ -68,7 +68,7 @@ def declare(connection: Connection, new: Sequence[JobMixin[Any]]) -> list[Edge]:
     for job in new:
         for index, one in enumerate(job._blockers):
             if isinstance(one.chain, JobMixin) and one.chain.__jobqueue__ != job.__jobqueue__:
-                raise InvalidJobError(f"blockers[{index}]", f"is a {type(one.chain).__name__}, of another queue's tables")
+                raise InvalidJobError(f"blockers[{index}]", f"is a {type(one.chain).__name__}, of another Job class")
             if one.chain_id == job.chain_id:
                 raise InvalidJobError(f"blockers[{index}]", "is the job's own chain, which cannot end before it")
             edges.append(Edge(job, one.chain_id, index, one.on_failure))

@@ -33,7 +33,7 @@ _NO_COLUMN: Final = "42703"
 
 
 def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
-    """Check that this library works with the server and the queue's tables; return the version of the tables.
+    """Check that this library works with the server and the job tables; return the version of the tables.
 
     That is its own version or the next one, because migrations run before the new code is deployed.
     Raises: UnsupportedServerError, SchemaMissingError, SchemaOutdatedError or SchemaTooNewError, each naming the command to
@@ -66,7 +66,7 @@ def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
 def schema_error(error: DBAPIError, tables: Iterable[Table]) -> SchemaError | None:
     """Return the error for a missing table or column of a queue; None for any other driver error.
 
-    `tables`: all tables that the statement names. Columns that the application adds to a queue's tables are not the queue's.
+    `tables`: all tables that the statement names. Columns that the application adds to the job tables are not the queue's.
     """
     diagnosis = diagnose(error)
     if diagnosis.sqlstate not in {_NO_SCHEMA, _NO_TABLE, _NO_COLUMN} or "PL/pgSQL" in (diagnosis.context or ""):

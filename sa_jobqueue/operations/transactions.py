@@ -27,7 +27,7 @@ def queue_connection(session: Session, model: type[Any]) -> Connection:
     """Return the session's connection for writes to the queue of `model`.
 
     It is that of the class among `binds`; the clause makes a `get_bind` that separates writes choose the primary.
-    Raises: InvalidOptionError where a `schema_translate_map` would move the queue's tables.
+    Raises: InvalidOptionError where a `schema_translate_map` would move the job tables.
     """
     connection = session.connection(bind_arguments=_bind_arguments(model))
     model.__jobqueue__.check_translation(connection.get_execution_options())

@@ -1,4 +1,4 @@
-"""The queue's tables as seen from outside: the datasets that Spark reads, archives hold and analytics are made of.
+"""The job tables as seen from outside: the datasets that Spark reads, archives hold and analytics are made of.
 
 The schema is published and versioned: within a `SCHEMA_VERSION` columns are only ever added, at the end. Every column
 may be null for a reader, whatever the database says.

@@ -58,7 +58,7 @@ OUTCOMES: Final = (JobStatus.COMPLETED, JobStatus.CANCELLED, JobStatus.DEAD)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
-    """Retention of the chains in one queue's tables: by default, by queue, and by the type of a chain's first job."""
+    """Retention of the chains in one set of job tables: by default, by queue, and by the type of a chain's first job."""
 
     default: Retention = NO_RETENTION
     """Rule of the `JobQueue`, for fields that the others leave unset."""

@@ -31,7 +31,7 @@ class MisfirePolicy(StrEnum):
 class Schedule:
     """The definition of a schedule, as in its row. `JobQueue.schedule` creates one for a handler and checks its payload.
 
-    `name`: 1 to 100 characters, unique in the queue's tables. `cron`, `time_zone`: as in `Cron`. `type_name`, `queue`,
+    `name`: 1 to 100 characters, unique in the job tables. `cron`, `time_zone`: as in `Cron`. `type_name`, `queue`,
     `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: those of its jobs. For
     queue, priority and attempts None means the values recorded for their type, and with one of them for the timeout as
     well.

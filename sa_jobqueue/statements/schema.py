@@ -1,4 +1,4 @@
-"""Version information from the database: of the server, and of the queue's tables."""
+"""Version information from the database: of the server, and of the job tables."""
 
 from __future__ import annotations
 

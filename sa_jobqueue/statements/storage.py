@@ -1,4 +1,4 @@
-"""Sizes of a queue's tables and indexes, dead rows that vacuum has left, and the server's own settings and counters."""
+"""Sizes of the job tables and indexes, dead rows that vacuum has left, and the server's own settings and counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TABLES: Final = ("job", "job_attempt", "job_blocker", "dead_letter", "worker", "
 
 @once_a_model
 def tables(model: type[JobMixin[Any]]) -> sa.Select[Any]:
-    """Return the statistics of a queue's tables.
+    """Return the statistics of the job tables.
 
     Shape: a row a table, by name: `(name, bytes, index_bytes, heap_bytes, live, dead, row_bytes, options, inserted,
     updated, deleted, hot_updated, last_vacuum, last_autovacuum, last_autoanalyze, vacuuming)`. Rows are estimates of the
@@ -71,7 +71,7 @@ def tables(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 @once_a_model
 def indexes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
-    """Return the catalogs' and statistics' values of the indexes on a queue's tables.
+    """Return the catalogs' and statistics' values of the indexes on the job tables.
 
     Shape: a row per index, by name: `(name, table_name, kind, bytes, tuples, key_bytes, is_valid, options, scans)`:
     `tuples` as of the last vacuum or analyze, -1 before; `key_bytes` the mean size of an entry's key, null as in

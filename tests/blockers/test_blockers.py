@@ -393,5 +393,5 @@ async def test_on_failure_of_each_blocker_decides_what_its_failure_does(
 
 def test_a_blocker_from_another_queues_tables_is_refused(session: Session, types: Types) -> None:
     session.add(types.merge.job(blockers=[OtherJob("x")]))
-    with pytest.raises(InvalidJobError, match=r"blockers\[0\]: is a OtherJob, of another queue's tables"):
+    with pytest.raises(InvalidJobError, match=r"blockers\[0\]: is a OtherJob, of another Job class"):
         session.flush()

@@ -62,7 +62,7 @@ END $$;
 CREATE TRIGGER refused_end BEFORE UPDATE ON job
 FOR EACH ROW WHEN (NEW.type_name = 'refused' AND NEW.completed_at IS NOT NULL) EXECUTE FUNCTION refuse_end();
 """
-"""Beside the queue's tables. A row that is doomed lets its transaction fail at COMMIT, with the error of a full disk. The
+"""Beside the job tables. A row that is doomed lets its transaction fail at COMMIT, with the error of a full disk. The
 end of a job that is `refused` fails the statement that writes it, until that row is deleted; `held_up` has the jobs that did
 not end beside it meanwhile."""
 

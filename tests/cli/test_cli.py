@@ -342,7 +342,7 @@ def test_dead_letters_redrive_without_a_selection_is_refused(run: Run, jobs: Job
 
 @pytest.fixture
 def empty_url(jobqueue_server: PostgresServer) -> Iterator[str]:
-    """Give the URL of a database without the queue's tables."""
+    """Give the URL of a database without the job tables."""
     with ThrowAwayDatabase(jobqueue_server.url) as database:
         yield database.url
 

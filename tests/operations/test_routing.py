@@ -119,7 +119,7 @@ def test_companions_are_in_the_metadata_of_their_class() -> None:
     assert not [name for name in Other.metadata.tables if name.startswith("kept_")]
 
 
-TRANSLATED = "schema_translate_map: would move the queue's tables from schema None to 'tenant'"
+TRANSLATED = "schema_translate_map: would move the job tables from schema None to 'tenant'"
 
 
 def migrate(engine: Engine) -> None:

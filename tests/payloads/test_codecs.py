@@ -88,7 +88,7 @@ def declared(codec: PayloadCodec) -> JobQueue[Job]:
 
 
 def stored(engine: Engine) -> str:
-    """Return everything that the queue's tables have."""
+    """Return everything that the job tables have."""
     with engine.connect() as connection:
         tables = ("job", "dead_letter", "job_attempt", "schedule")
         return "\n".join(

@@ -499,7 +499,7 @@ def _tables(of: Health, at: Thresholds) -> Iterator[Finding]:
         yield from _bloat(table, "VACUUM FULL at a quiet time", at)
     size = sum(table.bytes + table.index_bytes for table in of.tables)
     if size >= at.outgrown_bytes:
-        summary = f"The queue's tables take {_bytes(size)}, more than the threshold of {_bytes(at.outgrown_bytes)}."
+        summary = f"The job tables take {_bytes(size)}, more than the threshold of {_bytes(at.outgrown_bytes)}."
         yield _found(Code.OUTGROWN, WARNING, summary, _OUTGROWN, bytes=size)
 
 

@@ -113,7 +113,7 @@ def health(
 
     Cost: a dozen statements, each bounded by a limit or by the concurrency of the workers; counts stop at 10,000 per lane
     and are then marked as capped. With an engine no snapshot is held between them. Locks: none.
-    Obliges: SELECT on the queue's tables; pg_monitor to see other users' sessions, else the report has a finding.
+    Obliges: SELECT on the job tables; pg_monitor to see other users' sessions, else the report has a finding.
     Raises: exceptions of the driver, including if a statement takes longer than `timeout`, unless `partial`;
     InvalidOptionError for a partial report in a session, whose transaction would have failed.
     """

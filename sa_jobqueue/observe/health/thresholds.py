@@ -58,7 +58,7 @@ class Thresholds:
     outgrown_per_second: float = 2_000.0
     """Completed jobs per second, over the window, above which a broker may be the better choice."""
     outgrown_bytes: int = 200 * 2**30
-    """Total size of the queue's tables and indexes."""
+    """Total size of the job tables and indexes."""
 
     queues: Mapping[str, Thresholds] = field(default_factory=dict)
 

@@ -181,8 +181,8 @@ XID_DOC: Final = "by the transaction that last changed a row (column `xid`)"
 OPTIONS: Final = (
     Option("url", ALWAYS, "Database URL, `postgresql://...`. Default: `SA_JOBQUEUE_URL`, then libpq's `PGSERVICE`.", _url),
     Option("passwordFile", ALWAYS, "File with only the password, on the driver and the executors.", text),
-    Option("schema", ALWAYS, "Schema of the queue's tables. Default: the search path.", _identifier),
-    Option("prefix", ALWAYS, "Prefix of the queue's table names.", _identifier),
+    Option("schema", ALWAYS, "Schema of the job tables. Default: the search path.", _identifier),
+    Option("prefix", ALWAYS, "Prefix of the job table names.", _identifier),
     Option("app", ALWAYS, "`module:attribute` of the JobQueue or Job model, instead of `schema` and `prefix`.", text),
     Option("statementTimeout", ALWAYS, "Timeout of each statement in seconds.", seconds, timedelta(minutes=10)),
     Option(

@@ -1,4 +1,4 @@
-"""Redaction of payloads in DataFrames: of the queue's tables, of an archive, or of anything with the same columns."""
+"""Redaction of payloads in DataFrames: of the job tables, of an archive, or of anything with the same columns."""
 
 from __future__ import annotations
 
