@@ -112,6 +112,7 @@ JOBS: Final = Dataset(
         Column("skip_while_retrying", Kind.BOOLEAN, "Whether others of its key go on while it waits for another attempt"),
         Column("rate_cost", Kind.INT, "How much an attempt counts against rates; null for 1"),
         Column("fairness_key", Kind.TEXT, "Fairness key in its queue, such as a customer's id; empty for none"),
+        Column("application", Kind.JSON, "The application's own columns, by name; null without its model", private=True),
     ),
     key=("id",),
 )

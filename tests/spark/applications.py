@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.orm import DeclarativeBase, Mapped
 
 from sa_jobqueue import JobMixin, JobQueue
 
@@ -13,6 +13,13 @@ class Base(DeclarativeBase):
 
 class MailJob(JobMixin[str], Base, queue_schema="elsewhere", queue_prefix="mail_"):
     """Its queue, with text ids."""
+
+
+class TenantJob(JobMixin, Base, queue_schema="tenants"):
+    """A queue with columns of the application."""
+
+    tenant: Mapped[int | None]
+    region: Mapped[str | None]
 
 
 jobs = JobQueue(model=MailJob)

@@ -15,8 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, EqualTo, Filter, InputPartition
 from pyspark.sql.types import StructType
 from sqlalchemy import Engine, text
+from sqlalchemy.orm import Session
 
-from sa_jobqueue import JobStatus
+from sa_jobqueue import JobStatus, cancel_jobs
 from sa_jobqueue.db import copy as copying
 from sa_jobqueue.errors import InvalidOptionError, SchemaError
 from sa_jobqueue.layout import Layout
@@ -27,7 +28,8 @@ from sa_jobqueue.pipeline.spark.source import JobQueueSource
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.workers import wait_until
-from tests.spark.reading import read, reader
+from tests.spark import applications
+from tests.spark.reading import batches, read, reader, stream
 
 HOSTILE = [
     "",
@@ -99,7 +101,11 @@ def test_each_dataset_equals_its_table(database_url: str, engine: Engine, jobs: 
     for name, dataset in DATASETS.items():
         columns = {column.name: f'"{column.name}"' for column in dataset.columns}
         columns |= {one.name: f"{one.name}::text" for one in dataset.columns if one.kind is Kind.JSON}
-        columns |= {"xid": "changed_xid::text::bigint", "timeout_seconds": "extract(epoch FROM timeout)::float8"}
+        columns |= {
+            "application": "NULL::text",
+            "xid": "changed_xid::text::bigint",
+            "timeout_seconds": "extract(epoch FROM timeout)::float8",
+        }
         chosen = ", ".join(f"{columns[one]} AS {one}" if one != "index" else '"index"' for one in dataset.names)
         with engine.connect() as connection:
             stored = [dict(row) for row in connection.execute(text(f"SELECT {chosen} FROM {tables[name]}")).mappings()]
@@ -227,6 +233,28 @@ def test_a_row_changed_during_a_read_is_read_exactly_once(
     assert passed > 20
     assert max(seen.values()) == 1
     assert expected <= seen
+
+
+def test_the_applications_own_columns_are_read_and_streamed_as_one_json_object(database_url: str, engine: Engine) -> None:
+    model = applications.TenantJob
+    model.metadata.create_all(
+        engine, tables=[table for table in model.metadata.tables.values() if table.schema == "tenants"]
+    )
+    with Session(engine) as session:
+        written = [model("mail", tenant=7, region="ä"), model("secret", tenant=8)]
+        session.add_all(written)
+        session.commit()
+        cancel_jobs(session, [one.id for one in written], model=model)
+        session.commit()
+    app = "tests.spark.applications:TenantJob"
+    rows = read(database_url, "jobs", app=app, columns="type_name,application", redact="secret")
+    found = {row["type_name"]: row["application"] for row in rows}
+    assert found == {"mail": '{"region": "ä", "tenant": 7}', "secret": '"(redacted)"'}
+    (streamed,) = [rows for rows, _ in batches(stream(database_url, "jobs", app=app, startingXid="earliest")) if rows]
+    assert {json.loads(row["application"])["tenant"] for row in streamed} == {7, 8}
+    assert {row["application"] for row in read(database_url, "jobs", schema="tenants")} == {None}
+    (hidden,) = {"application" in row for row in read(database_url, "jobs", app=app, excludePrivate="true")}
+    assert not hidden
 
 
 @both_servers

@@ -1,7 +1,7 @@
 """The archive's columns as Arrow types, rows read by COPY as Arrow tables, and the checksum of a row.
 
-A file has the columns of its dataset (`sa_jobqueue.pipeline.history`), of jobs `application` (the application's own columns,
-as JSON), and `checksum`, which the database computed when the row was read.
+A file has the columns of its dataset (`sa_jobqueue.pipeline.history`) and `checksum`, which the database computed when
+the row was read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyarrow import csv
 from sqlalchemy import Connection
 
 from sa_jobqueue.db.copy import blocks
-from sa_jobqueue.pipeline.history import JOBS, SCHEMA_VERSION, Column, Dataset, Kind
+from sa_jobqueue.pipeline.history import SCHEMA_VERSION, Column, Dataset, Kind
 from sa_jobqueue.pipeline.statements.archived import NULL, SEPARATOR
 
 TYPES: Final = {
@@ -41,9 +41,7 @@ DAY: Final = "completed_date"
 
 def columns(dataset: Dataset) -> tuple[Column, ...]:
     """Return the columns of a dataset's files, in order."""
-    more = [Column("application", Kind.JSON, "The application's own columns, by name", private=True)]
-    checksum = Column(CHECKSUM, Kind.LONG, "Of the row as the database had it: 64 bits of a SHA-256")
-    return (*dataset.columns, *(more if dataset is JOBS else []), checksum)
+    return (*dataset.columns, Column(CHECKSUM, Kind.LONG, "Of the row as the database had it: 64 bits of a SHA-256"))
 
 
 def arrow_schema(dataset: Dataset) -> pa.Schema:

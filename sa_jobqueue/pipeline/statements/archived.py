@@ -8,7 +8,7 @@ from typing import cast as typed
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import BIT, TIMESTAMP
 
-from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.pipeline.statements import history
@@ -19,15 +19,12 @@ NULL: Final = "\x1e"
 """Separator of columns in the text that is checksummed, and placeholder for null. JSON text cannot contain it."""
 
 _ORDER: Final = {JOBS.name: "chain_index", ATTEMPTS.name: "attempt", DEAD_LETTERS.name: "id", BLOCKERS.name: "index"}
-_OWN_A_CALL: Final = 40
-"""Columns of the application in one call: a function takes a hundred arguments."""
 
 
 def read(model: type[JobMixin[Any]], dataset: Dataset, run_id: Any, part: int) -> sa.Select[Any]:
     """Return the rows of one part of a run, as COPY writes them for the archive's files.
 
-    Shape: `completed_on`, the dataset's published columns, of jobs `application` (the application's own columns as one JSON
-    object, null where it has none), and `checksum`; by `completed_on` and chain. Locks: none.
+    Shape: `completed_on`, the dataset's published columns, and `checksum`; by `completed_on` and chain. Locks: none.
     Index: `ix_archive_chain_part`, `uq_job_chain`, the primary key; `pk_job_attempt`, `ix_dead_letter_job`,
     `pk_job_blocker`.
     """
@@ -146,29 +143,8 @@ def remaining(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return sa.select(chain.c.chain_id, chain.c.completed_on).where(of_run).order_by(chain.c.chain_id.desc())
 
 
-def own_columns(model: type[JobMixin[Any]]) -> list[str]:
-    """Return the names of the columns that the application added to its jobs."""
-    ours = {column.name for column in table(Job).columns}
-    return [column.name for column in table(model).columns if column.name not in ours]
-
-
-def _columns(model: type[JobMixin[Any]], dataset: Dataset) -> list[sa.ColumnElement[Any]]:
-    shown: list[Any] = list(history.rows(model, dataset).inner_columns)
-    return [*shown, _application(model).label("application")] if dataset is JOBS else shown
-
-
-def _application(model: type[JobMixin[Any]]) -> sa.ColumnElement[Any]:
-    job, own = table(model), own_columns(model)
-    objects: list[sa.ColumnElement[Any]] = []
-    for start in range(0, len(own), _OWN_A_CALL):
-        pairs = ((sa.literal_column(_quoted(name), sa.Text), job.c[name]) for name in own[start : start + _OWN_A_CALL])
-        objects.append(sa.func.jsonb_build_object(*(one for pair in pairs for one in pair)))
-    if not objects:
-        return sa.cast(sa.null(), sa.Text)
-    merged = objects[0]
-    for one in objects[1:]:
-        merged = merged.op("||")(one)
-    return sa.cast(merged, sa.Text)
+def _columns(model: type[JobMixin[Any]], dataset: Dataset) -> list[Any]:
+    return list(history.rows(model, dataset).inner_columns)
 
 
 def _checksum(model: type[JobMixin[Any]], dataset: Dataset) -> sa.ColumnElement[int]:
@@ -201,7 +177,3 @@ def _summed(shown: Any) -> sa.ColumnElement[str]:
     if isinstance(column.type, sa.Boolean):
         return sa.cast(column, sa.Text)
     return column if isinstance(column.type, sa.Text) else sa.cast(column, sa.Text)
-
-
-def _quoted(name: str) -> str:
-    return "'" + name.replace("'", "''") + "'"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import reduce
+from itertools import chain
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REGCLASS, TIMESTAMP
 
-from sa_jobqueue.models import JobMixin
+from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.redaction import ERRORS, PAYLOADS, REDACTED
@@ -19,6 +21,8 @@ from sa_jobqueue.types import JobId
 
 _LIKE: Final = str.maketrans({"*": "%", "?": "_", "%": r"\%", "_": r"\_", "\\": r"\\"})
 """Translation of `*` and `?` in a name to a pattern of LIKE."""
+_OWN_A_CALL: Final = 40
+"""Columns of the application in one call: a function takes a hundred arguments."""
 _BEGINS: Final = {JOBS.name: "created_at", ATTEMPTS.name: "started_at", DEAD_LETTERS.name: "died_at"}
 _ENDS: Final = {JOBS.name: "completed_at", ATTEMPTS.name: "ended_at", DEAD_LETTERS.name: "resolved_at"}
 
@@ -76,7 +80,10 @@ def rows(
     """
     of = source(model, dataset)
     hidden = _hidden(model, of, redact) if redact else None
-    shown = [_shown(of, name, hidden).label(name) for name in columns or dataset.names]
+    shown = [
+        (_application(model, hidden) if name == "application" else _shown(of, name, hidden)).label(name)
+        for name in columns or dataset.names
+    ]
     return sa.select(*shown).where(*_conditions(model, dataset, filters or Filters()))
 
 
@@ -135,6 +142,25 @@ def _hidden(model: type[JobMixin[Any]], of: sa.Table, patterns: Sequence[str]) -
     return ~sa.exists(
         sa.select(sa.literal_column("1")).where(job.c.id == of.c.job_id, ~job.c.type_name.like(sa.any_(likes)))
     )
+
+
+def _application(model: type[JobMixin[Any]], hidden: sa.ColumnElement[bool] | None) -> sa.ColumnElement[Any]:
+    """Return the application's own columns as the text of one JSON object; null if it has none."""
+    job = table(model)
+    ours = {column.name for column in table(Job).columns}
+    own = [column for column in job.columns if column.name not in ours]
+    objects: list[sa.ColumnElement[Any]] = []
+    for start in range(0, len(own), _OWN_A_CALL):
+        pairs = ((sa.literal_column(_quoted(one.name), sa.Text), one) for one in own[start : start + _OWN_A_CALL])
+        objects.append(sa.func.jsonb_build_object(*chain.from_iterable(pairs)))
+    if not objects:
+        return sa.cast(sa.null(), sa.Text)
+    merged = sa.cast(reduce(lambda left, right: left.op("||")(right), objects), sa.Text)
+    return merged if hidden is None else sa.case((hidden, sa.literal(f'"{REDACTED}"', sa.Text)), else_=merged)
+
+
+def _quoted(name: str) -> str:
+    return "'" + name.replace("'", "''") + "'"
 
 
 def _shown(of: sa.Table, name: str, hidden: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[Any]:
