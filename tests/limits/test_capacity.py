@@ -147,14 +147,14 @@ async def test_capacity_freed_while_the_same_worker_counts_is_used_at_once(
     """The count ran before the end was committed, and the end is reported before the claim knows the result."""
     run(engine, LIMITS["type"])
     gate, is_counted, is_reported = Gate(), asyncio.Event(), asyncio.Event()
-    count, claims = limits.Running.count, Claimer.run
+    count, claims = limits.Limits._count, Claimer.run
     claimers: list[Claimer] = []
 
     async def recorded(self: Claimer) -> None:
         claimers.append(self)
         await claims(self)
 
-    async def count_late(self: limits.Running, *given: Any) -> Any:
+    async def count_late(self: limits.Limits, *given: Any) -> Any:
         found = await count(self, *given)
         is_counted.set()
         async with asyncio.timeout(PATIENCE):
@@ -167,7 +167,7 @@ async def test_capacity_freed_while_the_same_worker_counts_is_used_at_once(
     async with at_work(engine, gate):
         await gate.begins("first")
         await until(lambda: asleep(1), what="the limit is full")
-        monkeypatch.setattr(limits.Running, "count", count_late)
+        monkeypatch.setattr(limits.Limits, "_count", count_late)
         claimers[0]._signals.ended.connect(lambda job_id: is_reported.set())  # after the claimer itself
         for partition in claimers[0]._division.lanes.partitions.every:
             partition.full_until = 0.0  # as if it were time to count again

@@ -64,38 +64,7 @@ BUSY: Final = 0.004
 """Seconds until a claim is retried that found the limit locked by another claim: about as long as a claim takes."""
 FULL: Final = 0.25
 """Seconds until this worker counts again where it found no capacity, unless one of its jobs ends earlier."""
-
-
-START: Final = "0"
-
-
-class Running:
-    """Counts what runs of a queue and of a job type, None without a limit, and of each fairness key of `queue_of_keys`."""
-
-    def __init__(
-        self, model: type[JobMixin[Any]], *, queue: str | None, type_name: str | None, queue_of_keys: str | None
-    ) -> None:
-        self._all = compiled(limits.running, model)
-        self._by_fairness_key = compiled(limits.running_by_fairness_key, model)
-        self._queue, self._type, self._queue_of_keys = queue, type_name, queue_of_keys
-        self._since = self._since_of_keys = START
-
-    async def count(self, connection: AsyncConnection) -> tuple[int, int]:
-        """Return how many of the queue run and how many of the type, zero for None. Always on the same connection.
-
-        Another one may lead to another server, whose transactions are not comparable.
-        """
-        given = {"queue": self._queue, "type_name": self._type, "since": self._since}
-        ((in_queue, of_type, self._since),) = await self._all.execute(connection, given)
-        return in_queue, of_type
-
-    async def count_by_fairness_key(self, connection: AsyncConnection) -> Counter[QueueKey]:
-        """Return how many of each fairness key of the queue run. As `count`, always on the same connection."""
-        given = {"queue": self._queue_of_keys, "since": self._since_of_keys}
-        rows = await self._by_fairness_key.execute(connection, given)
-        if rows:
-            self._since_of_keys = str(min(int(since) for _, _, since in rows))
-        return Counter({QueueKey(self._queue_of_keys or "", fairness_key): n for fairness_key, n, _ in rows})
+_START: Final = "0"
 
 
 class Limits:
@@ -111,8 +80,10 @@ class Limits:
         self._lock = compiled(limits.lock, model)
         self._queue, self._type = queue, type_name
         self._own = frozenset(queue_keys)
-        queue_of_keys = self._queue_of_keys = queue if queue is not None else next((name.queue for name in queue_keys), None)
-        self._running = Running(model, queue=queue, type_name=type_name, queue_of_keys=queue_of_keys)
+        self._queue_of_keys = queue if queue is not None else next((name.queue for name in queue_keys), None)
+        self._running = compiled(limits.running, model)
+        self._running_by_key = compiled(limits.running_by_fairness_key, model)
+        self._since = self._since_of_keys = _START
         self.rates = Rates(model, queue, queue_keys)
         self.left: int | None = None
         """How many more jobs the concurrency limits of all its jobs together allowed at the last count; None without one."""
@@ -141,7 +112,7 @@ class Limits:
             self.retry_in = BUSY
             return 0, {}
         if any(rows[key].global_concurrency is not None for key in shared):
-            in_queue, of_type = await self._running.count(connection)
+            in_queue, of_type = await self._count(connection)
         else:
             in_queue = of_type = 0
         for key in shared:
@@ -177,13 +148,30 @@ class Limits:
         if each is not None:
             most = dict.fromkeys(queue_keys, each) | most
         if most:
-            counts = await self._running.count_by_fairness_key(connection)
+            counts = await self._count_by_key(connection)
             for name, number in most.items():
                 capacities[name] = min(capacities.get(name, limit), number - counts[name])
         for name in own:
             if (capacity := self.rates.capacity((False, name))) is not None:
                 capacities[name] = min(capacities[name], capacity)
         return capacities
+
+    async def _count(self, connection: AsyncConnection) -> tuple[int, int]:
+        """Return how many of the queue run and how many of the type, zero for None. Always on the same connection.
+
+        Another one may lead to another server, whose transactions are not comparable.
+        """
+        given = {"queue": self._queue, "type_name": self._type, "since": self._since}
+        ((in_queue, of_type, self._since),) = await self._running.execute(connection, given)
+        return in_queue, of_type
+
+    async def _count_by_key(self, connection: AsyncConnection) -> Counter[QueueKey]:
+        """Return how many of each fairness key of the queue run. As `_count`, always on the same connection."""
+        given = {"queue": self._queue_of_keys, "since": self._since_of_keys}
+        rows = await self._running_by_key.execute(connection, given)
+        if rows:
+            self._since_of_keys = str(min(int(since) for _, _, since in rows))
+        return Counter({QueueKey(self._queue_of_keys or "", fairness_key): n for fairness_key, n, _ in rows})
 
     @property
     def name(self) -> str:

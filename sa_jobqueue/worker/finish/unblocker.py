@@ -71,8 +71,7 @@ class Unblocker(Component):
         if chain_id in self._later:
             return
         self._chains.setdefault(chain_id)
-        self._empty.clear()
-        self._arrived.set()
+        self._wake()
 
     def put_ended(self, rows: Iterable[Sequence[Any]]) -> set[JobId]:
         """Return the jobs of rows that were written, and process the chains that ended and have waiters."""
@@ -87,25 +86,21 @@ class Unblocker(Component):
         """Wake this worker and others for a job of a queue, or of a part of one, that this worker has just made due."""
         self._signals.due([queue])
         self._due.add(queue)
-        self._empty.clear()
-        self._arrived.set()
+        self._wake()
 
     def notify_workers(self) -> None:
         """Wake other workers: this one released jobs, or leaves due jobs to them."""
         self._notifies = True
-        self._empty.clear()
-        self._arrived.set()
+        self._wake()
 
     def search(self) -> None:
         """Search soon for ended chains whose dependants are still blocked: no worker completed them, or it died."""
         self._searches = True
+        self._wake()
+
+    def _wake(self) -> None:
         self._empty.clear()
         self._arrived.set()
-
-    @property
-    def backlog(self) -> int:
-        """The number of chains that wait to be processed."""
-        return len(self._chains)
 
     async def drained(self) -> None:
         """Wait until all queued chains are processed."""
