@@ -15,7 +15,7 @@ from sa_jobqueue.printable import printable, span
 _WIDTH: Final = 640
 _HEIGHT: Final = 180
 _LEFT: Final = 52
-_RIGHT: Final = 10
+_RIGHT: Final = 22
 _TOP: Final = 10
 _BOTTOM: Final = 158
 _LINES: Final = 4

@@ -47,9 +47,9 @@ def environment() -> Environment:
         "instant": _instant,
         "json": as_json,
         "lines": _lines,
+        "per_second": lambda point, name: point.per_second(name),
         "percent": lambda value: f"{value:.0%}",
         "rate": lambda value: f"{value:,.1f}",
-        "series": _series,
         "short": short,
         "span": span,
         "with": lambda document, more: document | more,
@@ -118,12 +118,6 @@ def _exact(value: Any) -> Markup:
 def _entered(value: Any) -> Any:
     """Return a value as text for a form field; empty for None."""
     return "" if value is None else write_duration(value) if isinstance(value, timedelta) else value
-
-
-def _series(points: Sequence[Any], fields: Sequence[tuple[str, str]]) -> str:
-    """Return the times and values of a chart as JSON: a list of seconds since 1970, and one of values for each field."""
-    values = [[round(getattr(point, field), 3) for point in points] for _, field in fields]
-    return json.dumps([[round(point.at.timestamp(), 1) for point in points], *values])
 
 
 def short(job_id: Any) -> str:

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final, Generic, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.observe.health.overview import Overview
 
 T = TypeVar("T")
 
@@ -30,22 +28,6 @@ SHARE: Final = 20
 """A report is kept for this many times the time that it took."""
 PATIENCE: Final = 0.25
 """Maximum number of seconds that a page waits for a report under way."""
-KEPT: Final = 600
-"""Number of points of the charts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """The figures of one report that charts show."""
-
-    at: datetime
-    arrived: float
-    """Per second, as `completed` and `failed`."""
-    completed: float
-    failed: float
-    due: int
-    claim_age: float
-    running: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +79,6 @@ class Sampler(Generic[T]):
         failure: str | None = "the server's log has the details"
         try:
             value = self._read()
-            self._keep(value)
             self._value, self._measured_at, failure = value, self._clock(), None
         except (DBAPIError, PoolTimeoutError, JobQueueError) as error:
             failure = sentence(error)
@@ -107,41 +88,8 @@ class Sampler(Generic[T]):
             self._took = self._tried_at - began
             self._measured.set()
 
-    def _keep(self, value: T) -> None:
-        """Keep the figures of a report that are needed after the next one has replaced it."""
-
-
-class HealthSampler(Sampler[Overview]):
-    """Keeps the figures of the last reports for charts."""
-
-    def __init__(self, read: Callable[[], Overview], *, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(read, clock=clock)
-        self.points: deque[Point] = deque(maxlen=KEPT)
-        """Oldest first."""
-
-    def _keep(self, value: Overview) -> None:
-        if _PLOTTED.isdisjoint(value.health.missing):  # what is not known is not 0
-            self.points.append(_point(value))
-
 
 def sentence(error: Exception) -> str:
     """Return a database's or the library's error as one line, without its statement and parameters."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return next(iter(str(cause).strip().splitlines()), type(cause).__name__)
-
-
-_PLOTTED: Final = {"queues", "rates", "running"}
-
-
-def _point(overview: Overview) -> Point:
-    report = overview.health
-    rates = report.rates
-    return Point(
-        at=report.measured_at,
-        arrived=rates.per_second(rates.arrived),
-        completed=rates.per_second(rates.completed),
-        failed=rates.per_second(rates.failed_attempts),
-        due=report.due,
-        claim_age=report.claim_age.total_seconds(),
-        running=report.running.running,
-    )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Engine, create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
@@ -17,13 +17,14 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.dashboard.sampler import HealthSampler, Sampler, sentence
+from sa_jobqueue.dashboard.sampler import Sampler, sentence
 from sa_jobqueue.db.urls import for_psycopg
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaError
-from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.observe.health.overview import overviews
+from sa_jobqueue.models import AuditMixin, Job, JobMixin
+from sa_jobqueue.observe.health.overview import Overview, overviews
+from sa_jobqueue.observe.minutes import Figures, series
 from sa_jobqueue.observe.shares import Shares, shares
-from sa_jobqueue.operations import check_schema
+from sa_jobqueue.operations import AuditFilter, check_schema, list_audit
 from sa_jobqueue.registry.job_queue import JobQueue
 
 NAME: Final = "sa_jobqueue dashboard"
@@ -31,6 +32,27 @@ NAME: Final = "sa_jobqueue dashboard"
 _READINESS_SECONDS: Final = 2.0
 _log = logging.getLogger("sa_jobqueue.dashboard")
 _SOURCE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,49}")
+
+
+MARKED: Final = {
+    "pause_queues": "paused",
+    "resume_queues": "resumed",
+    "pause_job_types": "paused",
+    "resume_job_types": "resumed",
+    "upsert_queue": "settings changed",
+    "upsert_job_type": "settings changed",
+}
+"""Operations that charts mark, with what happened."""
+MOST_MARKS: Final = 30
+"""Maximum number of marked operations in a chart."""
+
+
+class Recorded(NamedTuple):
+    """Recorded minutes, and the acts of operators in them."""
+
+    since: datetime
+    points: list[Figures]
+    acts: list[AuditMixin]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +73,13 @@ class Source:
     """Heartbeat timeout of the workers."""
     model: type[JobMixin[Any]] = field(init=False, repr=False)
     """The `Job` class of `jobs`."""
-    sampler: HealthSampler = field(init=False, repr=False)
+    sampler: Sampler[Overview] = field(init=False, repr=False)
     """Health of the queue, shared by its viewers."""
     shares: Sampler[Shares] = field(init=False, repr=False)
     """Shares of the last minute. Counting them reads all jobs that changed recently, so viewers share the result."""
+
+    recorded: Sampler[Recorded] = field(init=False, repr=False)
+    """The minutes of the last hour, shared by viewers."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _SOURCE.fullmatch(self.name):
@@ -66,7 +91,7 @@ class Source:
             raise InvalidOptionError("jobs", f"must be a JobQueue or a Job class, got {self.jobs!r}")
         self._set(model=model, _reader=_threaded(self.engine), _checked=[])
         self._set(_writer=None if self.operator is None else _threaded(self.operator))
-        self._set(sampler=HealthSampler(self._overview), shares=Sampler(self._shares))
+        self._set(sampler=Sampler(self._overview), shares=Sampler(self._shares), recorded=Sampler(self._recorded))
         self._set(_readiness=(float("-inf"), False), _clock=None, _is_replica=False)
 
     def _set(self, **values: Any) -> None:
@@ -154,7 +179,14 @@ class Source:
         with self.read() as session:
             return shares(session, model=self.model)
 
-    def _overview(self) -> Any:
+    def _recorded(self) -> Recorded:
+        with self.read() as session:
+            since = self.now().replace(second=0, microsecond=0) - timedelta(hours=1)
+            where = AuditFilter(operations=list(MARKED), done_after=since)
+            acts = list_audit(session, where=where, limit=MOST_MARKS, model=self.model)
+            return Recorded(since, series(session, since=since, model=self.model), list(acts))
+
+    def _overview(self) -> Overview:
         with self.read():
             pass  # an unreachable database or another schema version, as one sentence
         reader: Engine = self._reader  # type: ignore[attr-defined]

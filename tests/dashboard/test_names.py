@@ -57,7 +57,7 @@ def test_a_job_type_shows_its_rates_percentiles_errors_workers_and_settings(
     charts = re.findall('(?s)<svg class="chart".*?</svg>', page)
     assert len(charts) == 4
     assert re.search(r"<title>\d\d:\d\d UTC: enqueued 2, completed 1.5, failed 0.1667</title>", charts[0]), charts[0]
-    assert re.search(r'<g class="mark">.*?<title>\d\d:\d\d paused by carol</title>', charts[0])
+    assert re.search(r'<g class="mark">.*?<title>\d\d:\d\d send paused by carol</title>', charts[0])
     assert "1 worker started" in charts[0]
     assert "p95 20 s" in charts[2]
     [what] = forms(page, "resume-job-types")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.dashboard.charts import Line, Mark, chart, seconds
 from sa_jobqueue.dashboard.screens.base import Context
+from sa_jobqueue.dashboard.sources import MARKED, MOST_MARKS
+from sa_jobqueue.models import AuditMixin
 from sa_jobqueue.observe.minutes import Figures, combined, series
 from sa_jobqueue.operations import AuditFilter, WorkerStatus, list_audit
 
@@ -20,15 +22,6 @@ RANGES: Final = {
     "24h": (timedelta(hours=24), timedelta(minutes=20)),
 }
 """Length of the charts, and of one of their points."""
-_MARKS: Final = {
-    "pause_queues": "paused",
-    "resume_queues": "resumed",
-    "pause_job_types": "paused",
-    "resume_job_types": "resumed",
-    "upsert_queue": "settings changed",
-    "upsert_job_type": "settings changed",
-}
-_MOST_MARKS: Final = 30
 
 
 def activity(
@@ -45,7 +38,11 @@ def activity(
     now = context.source.now().replace(second=0, microsecond=0)
     since = now - length
     points = series(session, since=since, step=step, queue=queue, type_name=type_name, model=context.model)
-    marks = [*_starts(workers), *_acts(context, session, since, queue or type_name, is_type=type_name is not None)]
+    name = queue or type_name
+    operations = [one for one in MARKED if ("type" in one) == (type_name is not None)]
+    where = AuditFilter(operations=operations, done_after=since)
+    acts = list_audit(session, where=where, limit=MOST_MARKS, model=context.model)
+    marks = marked(workers, [one for one in acts if name in one.ids])
     return {
         "range": chosen,
         "ranges": list(RANGES),
@@ -79,19 +76,16 @@ def charts(points: list[Figures], *, since: datetime, step: timedelta, marks: li
     ]
 
 
-def _starts(workers: list[WorkerStatus]) -> Iterator[Mark]:
-    """Yield the minutes in which workers started: a deployment, or a restart."""
+def marked(workers: Iterable[WorkerStatus], acts: Iterable[AuditMixin]) -> list[Mark]:
+    """Return the minutes in which workers started, which is a deployment or a restart, and the acts of operators."""
     starts = Counter(one.started_at.replace(second=0, microsecond=0) for one in workers)
-    for at, count in starts.items():
-        yield Mark(at, f"{at:%H:%M} {count} {'worker' if count == 1 else 'workers'} started")
-
-
-def _acts(context: Context, session: Session, since: datetime, name: str | None, *, is_type: bool) -> Iterator[Mark]:
-    operations = [one for one in _MARKS if name is None or ("type" in one) == is_type]
-    where = AuditFilter(operations=operations, done_after=since)
-    for one in list_audit(session, where=where, limit=_MOST_MARKS, model=context.model):
-        if name is None or name in one.ids:
-            what = ", ".join(map(str, one.ids[:3])) if name is None else ""
-            yield Mark(
-                one.done_at, f"{one.done_at:%H:%M} {what} {_MARKS[one.operation]} by {one.done_by}".replace("  ", " ")
-            )
+    found = [
+        Mark(at, f"{at.astimezone(UTC):%H:%M} {count} {'worker' if count == 1 else 'workers'} started")
+        for at, count in starts.items()
+    ]
+    for one in acts:
+        names = ", ".join(map(str, one.ids[:3]))
+        found.append(
+            Mark(one.done_at, f"{one.done_at.astimezone(UTC):%H:%M} {names} {MARKED[one.operation]} by {one.done_by}")
+        )
+    return found

@@ -49,4 +49,4 @@ def _position(context: Context) -> UUID | None:
         raise ParameterError("after", "must be a UUID") from None
 
 
-SCREEN = Screen(name="audit", title="Audit", view=view, refresh=15)
+SCREEN = Screen(name="audit", title="Audit", view=view, group="System", refresh=15)

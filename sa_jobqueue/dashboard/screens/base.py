@@ -157,6 +157,8 @@ class Screen:
     acts: Sequence[Act] = ()
     downloads: Mapping[str, Callable[[Context], Download]] = field(default_factory=dict)
     """Files by the name in their URL."""
+    group: str = "Jobs"
+    """Heading in the menu."""
     in_menu: bool = True
     refresh: int = 5
     """Seconds between two live updates while the page is visible; 0 for none."""

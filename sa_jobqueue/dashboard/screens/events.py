@@ -73,5 +73,6 @@ SCREEN = Screen(
     name="events",
     title="Events",
     view=view,
+    group="Control",
     acts=(Act(name="send-event", title="Send the event", permission=Permission.SEND_EVENT, preview=_preview, run=_send),),
 )

@@ -44,4 +44,4 @@ def view(context: Context) -> dict[str, Any]:
     }
 
 
-SCREEN = Screen(name="fairness-keys", title="Fairness keys", view=view)
+SCREEN = Screen(name="fairness-keys", title="Fairness keys", view=view, group="Control")

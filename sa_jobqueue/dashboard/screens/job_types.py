@@ -117,6 +117,7 @@ SCREEN = Screen(
     name="job-types",
     title="Job types",
     view=view,
+    group="Control",
     acts=(
         Act(
             name="pause-job-types",

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import timedelta
 from typing import Any
 
 from sa_jobqueue.dashboard.findings import acts, link, settings
+from sa_jobqueue.dashboard.screens.activity import charts, marked
 from sa_jobqueue.dashboard.screens.base import Context, Screen
 from sa_jobqueue.observe.health import Finding
 from sa_jobqueue.observe.health.findings import described
+from sa_jobqueue.observe.health.overview import FailedAttempt
 from sa_jobqueue.policies.fairness import QueueKey
 
 
 def view(context: Context) -> dict[str, Any]:
     """Return the cached report, and the series of its figures."""
     sample = context.sample()
-    points = list(context.source.sampler.points)[-120:]
-    variables = {"sample": sample, "points": points, "queues": [], "failures": [], "report": None}
+    recorded = context.source.recorded.sample().value
+    points = recorded.points if recorded else []
+    variables = {"sample": sample, "points": points, "charts": [], "queues": [], "failures": [], "report": None}
     if sample.value is None:
         return variables
     report = sample.value.health
     depths = {QueueKey(one.queue, one.fairness_key).label: one for one in report.queues}
     rates = {one.queue: one for one in report.rates.queues}
+    marks = marked(report.workers.workers, recorded.acts) if recorded else []
     failures = [
         (one, context.error_line(one.type_name, {"type": one.error_type, "message": one.error_message}))
         for one in sample.value.failures
@@ -32,9 +38,19 @@ def view(context: Context) -> dict[str, Any]:
         "holder_text": "" if holder is None else described(holder),
         "findings": [_shown(context, finding) for finding in report.findings],
         "queues": [(name, depths.get(name), rates.get(name)) for name in sorted({*depths, *rates})],
-        "failures": failures,
+        "failures": _folded(failures),
+        "charts": charts(points, since=recorded.since, step=timedelta(minutes=1), marks=marks)
+        if recorded and points
+        else [],
         "longest": sample.value.longest,
     }
+
+
+def _folded(failures: list[tuple[FailedAttempt, str]]) -> list[tuple[FailedAttempt, str, int]]:
+    """Return the newest failure of each type and error, with how many there are."""
+    counts = Counter((one.type_name, error or one.outcome) for one, error in failures)
+    newest = {(one.type_name, error or one.outcome): (one, error) for one, error in reversed(failures)}
+    return [(*newest[key], count) for key, count in counts.items()]
 
 
 def _shown(context: Context, finding: Finding) -> dict[str, Any]:

@@ -151,6 +151,7 @@ SCREEN = Screen(
     name="queues",
     title="Queues",
     view=view,
+    group="Control",
     acts=(
         Act(
             name="pause-queues",

@@ -238,6 +238,7 @@ SCREEN = Screen(
     name="schedules",
     title="Schedules",
     view=view,
+    group="Control",
     acts=(
         Act(
             name="pause-schedules",

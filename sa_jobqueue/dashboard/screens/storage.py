@@ -25,4 +25,4 @@ def view(context: Context) -> dict[str, Any]:
     }
 
 
-SCREEN = Screen(name="storage", title="Storage", view=view, refresh=15)
+SCREEN = Screen(name="storage", title="Storage", view=view, group="System", refresh=15)

@@ -77,6 +77,7 @@ SCREEN = Screen(
     name="workers",
     title="Workers",
     view=view,
+    group="System",
     acts=(
         Act(
             name="drain-workers",

@@ -84,49 +84,12 @@
     }
   });
 
-  // Charts: lines of different colours and dashes, drawn again when data, size or theme change.
-  const plots = new Map();
-  const draw = () => {
-    if (!window.uPlot) return;  // drawn when it is there
-    for (const [place, plot] of plots) if (!place.isConnected) { plot.destroy(); plots.delete(place); }
-    for (const place of document.querySelectorAll(".plot")) {
-      const [times, ...values] = JSON.parse(place.dataset.series);
-      const data = [[], ...values.map(() => [])];
-      times.forEach((time, index) => {
-        // While no page was open nothing was measured: a gap, not a line.
-        if (index && time - times[index - 1] > 120) { data[0].push(time - 1); data.slice(1).forEach((one) => one.push(null)); }
-        data[0].push(time);
-        values.forEach((one, number) => data[number + 1].push(one[index]));
-      });
-      const keys = [...place.closest("figure").querySelectorAll(".key")];
-      const quiet = getComputedStyle(place.closest("figure").querySelector("figcaption")).color;
-      plots.get(place)?.destroy();
-      const axis = { stroke: quiet, grid: { stroke: quiet, width: 0.2 }, ticks: { stroke: quiet, width: 0.2 } };
-      plots.set(place, new uPlot({
-        width: place.clientWidth, height: 175, legend: { show: false }, cursor: { show: false },
-        scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1) * 1.05] } },
-        axes: [
-          { ...axis, space: 70, values: (_, splits) => splits.map((at) => inZone(at * 1000, chosenZone()).slice(11, 19)) },
-          { ...axis, size: 55 },
-        ],
-        series: [{}, ...keys.map((key, number) => ({
-          stroke: getComputedStyle(key).color, width: 1.5, points: { show: false }, dash: [[], [6, 3], [2, 3]][number],
-        }))],
-      }, data, place));
-    }
-  };
-  byId("charts")?.addEventListener("load", draw);
-  let width = innerWidth;
-  addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; draw(); } });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-
   choice("theme", (theme) => {
     if (theme) document.documentElement.dataset.theme = theme;
     else delete document.documentElement.dataset.theme;
-    draw();
   });
   choice("times", showTimes);
-  choice("zone", () => { showTimes(); draw(); });
+  choice("zone", showTimes);
 
   // One box selects all rows of the page.
   const addSelectAll = () => {
@@ -148,7 +111,17 @@
     [announced, announcedAt] = [text, Date.now()];
   };
 
-  const shown = () => { showTimes(); draw(); addSelectAll(); announce(); };
+  // On a narrow screen rows are cards: each value has the heading of its column before it.
+  const addLabels = () => {
+    for (const table of live.querySelectorAll("table")) {
+      const headings = [...table.querySelectorAll("thead th")].map((one) => one.textContent.trim());
+      for (const row of table.querySelectorAll("tbody tr")) {
+        [...row.cells].forEach((cell, at) => { if (cell.colSpan === 1) cell.dataset.label = headings[at] ?? ""; });
+      }
+    }
+  };
+
+  const shown = () => { showTimes(); addSelectAll(); addLabels(); announce(); };
 
   // Rows stay selected wherever an update moves them, and no row is selected in the place of another.
   const rows = () => [...live.querySelectorAll("tbody input[name=ids]")];
@@ -166,11 +139,6 @@
   if (window.Idiomorph) {
     const callbacks = Idiomorph.defaults.callbacks;
     callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS");
-    callbacks.beforeNodeMorphed = (old, fresh) => {
-      if (old.dataset?.kept === undefined) return true;
-      for (const name of ["data-series", "aria-label"]) old.setAttribute(name, fresh.getAttribute(name) ?? "");
-      return false;
-    };
   }
 
   let timer = null;
