@@ -105,23 +105,23 @@ def without_defaults(names: Mapping[str, str], group: Sequence[Any]) -> tuple[di
 
 
 def written_values(job: JobMixin[Any]) -> dict[str, Any]:
-    """Return the values of a job that its INSERT writes, by column: those that differ from the database's defaults."""
-    state = job.__dict__
-    given: dict[str, Any] = {}
-    for key, name, default in _columns(type(job)):
-        value = state.get(key, default)
-        if value is not default and (type(value) is not type(default) or value != default):
-            given[name] = value
-    return given
+    """Return the values of a job that its INSERT writes, by column: those that are not the database's defaults."""
+    columns = _columns(type(job))
+    # By identity: the constructor sets the very objects of `_DEFAULTS`, and an equal one may as well be written.
+    return {
+        column[0]: value
+        for key, value in job.__dict__.items()
+        if (column := columns.get(key)) is not None and value is not column[1]
+    }
 
 
 @once_a_model
-def _columns(model: type[JobMixin[Any]]) -> tuple[tuple[str, str, Any], ...]:
-    """Return attribute, name and default of each column that an INSERT may write; `_ABSENT` is a column's without one."""
-    return tuple(
-        (key, column.name, _DEFAULTS.get(column.name, _ABSENT) if key in vars(JobMixin) else _ABSENT)
+def _columns(model: type[JobMixin[Any]]) -> dict[str, tuple[str, Any]]:
+    """Return the name and the default of each column that an INSERT may write, by attribute; `_ABSENT` for no default."""
+    return {
+        key: (column.name, _DEFAULTS.get(column.name, _ABSENT) if key in vars(JobMixin) else _ABSENT)
         for key, column in written_columns(model).items()
-    )
+    }
 
 
 _ABSENT: Final = object()
