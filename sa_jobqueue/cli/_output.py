@@ -89,7 +89,7 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any
     """Print a table, one line a row on a terminal: the most important columns come first, and are the last to be cut."""
     _print_title(title)
     output = console()
-    cells = [[Text(shown(value)) for value in row] for row in rows]
+    cells = [[Text(_cell(value) if output.is_terminal else shown(value)) for value in row] for row in rows]
     table = Table(header_style="bold")
     if not output.is_terminal:  # for another program, or a file: nothing is cut
         for number, heading in enumerate(headings):
@@ -104,6 +104,10 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any
     output.print(table)
     if hidden := headings[len(widths) :]:
         output.print(f"Not shown: {', '.join(hidden)}. A wider terminal or --json has them.")
+
+
+def _cell(value: Any) -> str:
+    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if isinstance(value, datetime) else shown(value)
 
 
 def _fitted(widths: Sequence[int], available: int) -> list[int]:

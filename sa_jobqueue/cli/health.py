@@ -259,12 +259,20 @@ def _ages(dead: Failures) -> str:
     return f": {ages}; the oldest {span(dead.oldest_for)} old"
 
 
+_QUEUES: Final = 20
+"""Maximum number of queues in the table."""
+
+
 def _queues(report: Health) -> Table:
     rates = {queue.queue: queue for queue in report.rates.queues}
-    table = _table("queues", "queue", "due", "claim age", "later", "arrived", "completed", "died")
     depths = {QueueKey(queue.queue, queue.fairness_key).label: queue for queue in report.queues}
     none, nothing = ("-" if part in report.missing else "0" for part in ("queues", "rates"))
-    for name in sorted({*depths, *rates}):
+    waiting = {name: (depth.claim_age, depth.due) for name, depth in depths.items()}
+    names = sorted({*depths, *rates}, key=lambda name: (*(-n for n in waiting.get(name, (timedelta(0), 0))), name))
+    left_out = f"; {len(names) - _QUEUES:,} more with --json" if len(names) > _QUEUES else ""
+    title = f"queues, the longest wait first{left_out}"
+    table = _table(title, "queue", "due", "claim age", "later", "arrived", "done", "died")
+    for name in names[:_QUEUES]:
         depth, rate = depths.get(name), rates.get(name)
         more = "+" if depth and depth.is_capped else ""
         waits = [f"{depth.due:,}{more}", span(depth.claim_age), f"{depth.later:,}{more}"] if depth else [none, "-", none]
@@ -294,7 +302,8 @@ def _holders(report: Health) -> Table:
 def _table(title: str, *headings: str) -> Table:
     table = Table(title=title, title_justify="left", header_style="bold")
     for place, heading in enumerate(headings):
-        table.add_column(heading, overflow="fold", no_wrap=place == 0 and title != "xmin horizon held back by")
+        is_text = title == "xmin horizon held back by" and place in (0, len(headings) - 1)
+        table.add_column(heading, overflow="fold" if is_text else "ellipsis", no_wrap=not is_text)
     return table
 
 

@@ -33,6 +33,7 @@ from sa_jobqueue.operations import (
     sync_queues,
     upsert_queue,
 )
+from sa_jobqueue.printable import span
 from sa_jobqueue.registry.settings import QueueColumns
 
 
@@ -53,11 +54,11 @@ _rows.add_list(
         "fairness key": lambda one: one.fairness_key or None,
         "paused": "paused_at",
         "by": "paused_by",
-        "weight": "weight",
-        "concurrency": "global_concurrency",
-        "per key": "concurrency_per_key",
-        "rate": rate_text,
         "workers": "workers",
+        "concurrency": "global_concurrency",
+        "rate": rate_text,
+        "per key": "concurrency_per_key",
+        "weight": "weight",
     },
     "List queues that have settings or an active worker.",
 )
@@ -96,9 +97,9 @@ def shares_(database: Database, /, *, window: timedelta, as_json: bool) -> None:
             }
         )
         return
-    headings = ("queue", "fairness key", "weight", "started", "received", "due share", "oldest due for", "")
+    headings = ("queue", "fairness key", "weight", "started", "received", "due share", "oldest due for", "state")
     rows = [_share(one, "all") for one in found.queues] + [_share(one, "none") for one in found.keys]
-    print_table(f"jobs started within {shown(window)}{', at least' if found.is_partial else ''}", headings, rows)
+    print_table(f"jobs started within {span(window)}{', at least' if found.is_partial else ''}", headings, rows)
 
 
 def _share(one: Share, without_key: str) -> tuple[Any, ...]:

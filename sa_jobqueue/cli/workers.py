@@ -23,19 +23,21 @@ from sa_jobqueue.cli._options import (
 from sa_jobqueue.cli._output import counted, echo, print_json
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 from sa_jobqueue.operations.pages import every_item
+from sa_jobqueue.printable import span
 
 DEAD_AFTER: Final = timedelta(minutes=1)
 """A worker without a heartbeat for this long counts as stopped: it was killed, and its row is removed later."""
+HEARTBEAT_TIMEOUT: Final = timedelta(seconds=15)
+"""The workers' default."""
 _POLL_SECONDS: Final = 0.25
 
 _name_option: Final = only("--name", "names", "NAME", "workers of this name; * matches any characters")
 _queue_option: Final = only("--queue", "queues", "QUEUE", "workers that serve this queue")
 _COLUMNS: Final[Columns] = {
     "id": "id",
-    "state": "state",
-    "running": lambda one: f"{one.used} ({one.stuck_threads} stuck)" if one.stuck_threads else one.used,
-    "slots": "concurrency",
-    "last heartbeat": lambda one: f"{one.silent_for.total_seconds():.1f} s ago",
+    "state": lambda one: "silent" if one.silent_for > HEARTBEAT_TIMEOUT else one.state,
+    "heartbeat": lambda one: f"{span(one.silent_for)} ago",
+    "running": lambda one: f"{one.used}/{one.concurrency}" + (f" ({one.stuck_threads} stuck)" if one.stuck_threads else ""),
     "queues": lambda one: ", ".join(one.queues),
     "name": "name",
     "host": "host",
@@ -55,13 +57,14 @@ def workers() -> None:
 @json_option
 @with_database
 def list_(database: Database, /, *, names: tuple[str, ...], queues: tuple[str, ...], as_json: bool) -> None:
-    """List workers with their last reported state. One without a heartbeat for the heartbeat timeout (15 s) is dead."""
+    """List workers with their last reported state, those first that had no heartbeat for 15 s: they are dead or frozen."""
     with database.session() as session:
         found = _every_worker(session, database, WorkerFilter(names=names, queues=queues))
     if as_json:
         print_json({"workers": [asdict(worker) for worker in found]})
     else:
-        print_rows(counted(len(found), "worker"), _COLUMNS, found)
+        worst_first = sorted(found, key=lambda one: (-max(one.silent_for, HEARTBEAT_TIMEOUT), -one.stuck_threads, one.id))
+        print_rows(counted(len(found), "worker"), _COLUMNS, worst_first)
 
 
 def _every_worker(session: Session, database: Database, where: WorkerFilter) -> list[WorkerStatus]:

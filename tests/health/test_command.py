@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -73,3 +74,12 @@ def test_health_watch_repeats_the_report_and_exits_with_the_last_status(database
     shown = call(database_url, "--watch", "--interval", "0", "--times", "2")
     assert shown.exit_code == 2
     assert "no worker is alive" in shown.output
+
+
+def test_the_queues_that_wait_longest_come_first_and_few_are_shown(database_url: str, jobs: Jobs) -> None:
+    jobs.add_worker(queues=["default"])
+    for number in range(25):
+        jobs.add(queue=f"q{number:02}", due_in=-number)
+    ended = call(database_url)
+    assert "queues, the longest wait first; 5 more with --json" in ended.output
+    assert re.findall(r"│ (q\d\d) ", ended.output) == [f"q{number:02}" for number in range(24, 4, -1)]

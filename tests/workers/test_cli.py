@@ -66,3 +66,13 @@ def test_workers_drain_waits_until_the_workers_have_stopped(run: Run, engine: En
     assert result == {"asked_to_drain": [worker.id], "still_there": []}
     thread.join(PATIENCE)
     assert not thread.is_alive()
+
+
+def test_workers_without_a_heartbeat_are_listed_first_as_silent(run: Run, jobs: Jobs) -> None:
+    jobs.add_worker("alive:1", concurrency=4)
+    jobs.add_worker("gone:1", silent_for=100)
+    listed = run("workers", "list").stdout
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in listed.splitlines() if line.startswith("│")]
+    assert [row[:2] for row in rows] == [["gone:1", "silent"], ["alive:1", "running"]]
+    assert rows[0][2].startswith("1 min 4")
+    assert rows[1][3] == "0/4"
