@@ -82,6 +82,11 @@ class Quarantine:
         entry = self._entries.get((write, subject))
         return entry is not None and entry.until > self._clock()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether more failing rows hold up the others."""
+        return len(self._entries) >= MOST
+
     def retry_in(self, write: RefusedWrite, since: float | None = None) -> float | None:
         """Return the seconds until the first row is tried again that rested at `since`, by the monotonic clock, or now.
 
@@ -133,10 +138,20 @@ class Quarantine:
         self._drop_old()
         await self._record(self._forget, {"forgotten_after": FORGOTTEN})
 
-    async def write(self, write: RefusedWrite, items: Sequence[T], run: Callable[[Sequence[T]], Awaitable[R]]) -> list[R]:
-        """Write items together; those that fail alone are quarantined. Return the results of the calls that succeeded."""
+    async def write(
+        self,
+        write: RefusedWrite,
+        items: Sequence[T],
+        run: Callable[[Sequence[T]], Awaitable[R]],
+        *,
+        otherwise: tuple[Any, Exception] | None = None,
+    ) -> list[R]:
+        """Write items together; those that fail alone are quarantined. Return the results of the calls that succeeded.
+
+        `otherwise`: what the items are of and its error, to quarantine if none of them fails alone.
+        """
         written, refused = await in_parts(items, run)
-        await self.add(write, refused)
+        await self.add(write, refused or ([otherwise] if otherwise is not None else []))
         return written
 
     async def select(

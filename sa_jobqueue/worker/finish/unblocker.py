@@ -185,7 +185,7 @@ class Unblocker(Component):
         for chain_id in chains:
             self._chains.pop(chain_id, None)
         for chain_id in done.retained:
-            self._process_later(chain_id, self._quarantine.retry_in(RefusedWrite.UNBLOCK) or PAUSES.base.total_seconds())
+            self._process_later(chain_id)
         for chain_id, after in done.left.items():
             self._chains.setdefault(chain_id, after)
         for moved in done.moved:
@@ -200,15 +200,18 @@ class Unblocker(Component):
             rows = (await connection.execute(blockers.waiting(self._model), given)).all()
         quarantined = set(self._quarantine.quarantined(RefusedWrite.UNBLOCK))
         job_ids = [row.job_id for row in rows if row.job_id not in quarantined]
-        _, refused = await in_parts(job_ids, lambda ids: self._write({chain_id: after}, only=ids))
-        pauses = await self._quarantine.add(RefusedWrite.UNBLOCK, refused or [(chain_id, error)])
-        if not refused or not all(self._quarantine.is_quarantined(RefusedWrite.UNBLOCK, job_id) for job_id in pauses):
-            # The chain's own row fails, or more jobs than can be left out.
-            self._chains.pop(chain_id, None)
-            self._process_later(chain_id, min(pauses.values()).total_seconds())
 
-    def _process_later(self, chain_id: JobId, seconds: float) -> None:
-        self._later[chain_id] = time.monotonic() + seconds
+        async def some(ids: Sequence[JobId]) -> bool:
+            return await self._write({chain_id: after}, only=ids)
+
+        await self._quarantine.write(RefusedWrite.UNBLOCK, job_ids, some, otherwise=(chain_id, error))
+        if self._quarantine.is_full or self._quarantine.is_quarantined(RefusedWrite.UNBLOCK, chain_id):
+            self._chains.pop(chain_id, None)
+            self._process_later(chain_id)
+
+    def _process_later(self, chain_id: JobId) -> None:
+        pause = self._quarantine.retry_in(RefusedWrite.UNBLOCK) or PAUSES.base.total_seconds()
+        self._later[chain_id] = time.monotonic() + pause
 
     async def _rest(self) -> None:
         """Wait until something arrives, or until the locks on the remaining chains may be free."""
