@@ -29,13 +29,14 @@ _INSTANT: Final = sa.DateTime(timezone=True)
 def unrecorded(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the last minutes that were not recorded, if no other transaction records them.
 
-    Shape: one row `(since, until)`, at most five minutes; none if there is nothing to record. Clock: the database's.
+    Shape: one row `(since, until)`, at most forty minutes, which is longer than idle workers pause; none if there is nothing
+    to record. Clock: the database's.
     Locks: an advisory lock until the transaction ends, not awaited. Index: `pk_job_minute`, from its end.
     """
     row = table(model.Minute)
     last = sa.select(row.c.minute).order_by(row.c.minute.desc()).limit(sa.literal_column("1")).scalar_subquery()
     until = sa.func.date_trunc(sa.literal_column("'minute'"), sa.func.now(), type_=_INSTANT)
-    since = sa.func.greatest(last + _MINUTE, until - sa.literal_column("interval '5 minutes'"), type_=_INSTANT)
+    since = sa.func.greatest(last + _MINUTE, until - sa.literal_column("interval '40 minutes'"), type_=_INSTANT)
     span = sa.select(since.label("since"), until.label("until")).cte("span")
     name = sa.literal(model.__jobqueue__.qualified("job_minute"))
     lock = sa.func.pg_try_advisory_xact_lock(sa.func.hashtextextended(name, sa.literal_column("0")))
@@ -71,12 +72,11 @@ def record(model: type[JobMixin[Any]]) -> postgresql.Insert:
         .subquery("failures")
     )
     pending = (
-        sa.select(job.c.queue, job.c.type_name, job.c.scheduled_at)
+        sa.select(job.c.queue, job.c.type_name, sa.func.greatest(job.c.created_at, job.c.scheduled_at).label("due_at"))
         .where(job.c.status == status(JobStatus.PENDING), job.c.priority >= sa.literal_column(f"'{MIN_PRIORITY}'"))
         .limit(_LIMIT)
         .subquery("waiting")
     )
-    last = (_UNTIL - _MINUTE).label("at")
     minutes = sa.func.generate_series(_SINCE, _UNTIL - _MINUTE, _MINUTE, type_=_INSTANT).column_valued("at")
     of_seen, of_pending, of_job = ((one.c.queue, one.c.type_name) for one in (seen, pending, job))
     none = sa.cast(sa.null(), sa.Integer)
@@ -93,8 +93,11 @@ def record(model: type[JobMixin[Any]]) -> postgresql.Insert:
         sa.select(failures.c.ended_at, *of_job, _text("failed"), none, none).join_from(
             failures, job, job.c.id == failures.c.job_id
         ),
-        sa.select(last, *of_pending, _text("due"), none, none).where(pending.c.scheduled_at <= sa.func.now()),
-        sa.select(last, *of_job, _text("running"), none, none).where(job.c.status == status(JobStatus.RUNNING)),
+        # Of earlier minutes, those that are still due or running: while workers are idle, these are all.
+        sa.select(minutes, *of_pending, _text("due"), none, none).where(pending.c.due_at < minutes + _MINUTE),
+        sa.select(minutes, *of_job, _text("running"), none, none).where(
+            job.c.status == status(JobStatus.RUNNING), job.c.started_at < minutes + _MINUTE
+        ),
         sa.select(minutes, nothing, nothing, nothing, none, none),
     ).subquery("events")
     minute = sa.func.date_trunc(sa.literal_column("'minute'"), events.c.at, type_=_INSTANT)

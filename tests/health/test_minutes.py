@@ -67,9 +67,9 @@ def test_a_minute_has_the_figures_of_each_queue_and_type_and_of_all(engine: Engi
     with Session(engine) as session:
         since = hour(engine)
         all_points = series(session, since=since)
-        assert len(all_points) == 5  # minutes without jobs are points as well
+        assert len(all_points) == 40  # minutes without jobs are points as well
         last = all_points[-1]
-        assert (last.enqueued, last.completed, last.failed, last.running) == (4, 4, 1, 1)
+        assert (last.enqueued, last.completed, last.failed, last.running) == (4, 4, 1, 0)
         by_type = totals(session, since=since, by="type_name")
         assert {name: (one.completed, one.failure_ratio) for name, one in by_type.items()} == {
             "send": (3, 0.0),
@@ -83,7 +83,18 @@ def test_a_minute_has_the_figures_of_each_queue_and_type_and_of_all(engine: Engi
         assert 0.1 <= wait.total_seconds() <= 0.25
         assert 10 <= run.total_seconds() <= 30
         assert sum(one.completed for one in series(session, since=since, queue="pay", type_name="send")) == 0
-        assert send.seconds == 300  # of the minutes without such a job as well
+        assert send.seconds == 2400  # of the minutes without such a job as well
+
+
+def test_minutes_in_which_workers_were_idle_are_recorded_later(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_many(3, queue="mail", type_name="send")
+    earlier = "now() - interval '9 min'"
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE job SET created_at = {earlier}, scheduled_at = {earlier}"))
+    record(engine)
+    with Session(engine) as session:
+        due = [one.due for one in series(session, since=hour(engine), queue="mail")]
+    assert due == [0] * 31 + [3] * 9 or due == [0] * 30 + [3] * 10
 
 
 def test_a_minute_has_the_busiest_queues_and_types_only(engine: Engine, jobs: Jobs) -> None:
@@ -116,8 +127,8 @@ async def test_workers_record_minutes_and_delete_those_older_than_a_day(async_en
     await pruner.record_minutes()
     async with async_engine.connect() as connection:
         ages: list[Any] = list((await connection.execute(select(func.now() - Job.Minute.minute))).scalars())
-    assert len(ages) == 5
-    assert all(age < timedelta(minutes=7) for age in ages)
+    assert len(ages) == 40
+    assert all(age < timedelta(minutes=42) for age in ages)
 
 
 @pytest.mark.parametrize(("share", "seconds"), [(0.25, 0.0075), (0.5, 0.01), (1.0, 1.0)])
