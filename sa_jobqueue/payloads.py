@@ -22,8 +22,19 @@ MAX_BYTES: Final = 1024 * 1024
 _MAX_DEPTH: Final = 500
 """Maximum nesting of arrays and objects; Python and PostgreSQL support more."""
 
-_ENCODE: Final = json.JSONEncoder(allow_nan=False).encode
-"""`json.dumps` without its preparations for each call."""
+
+def _encoder() -> Callable[[object], str]:
+    """Return `json.dumps` without NaN and infinity, and without its preparations for each call, which take half its time."""
+    encoder = json.JSONEncoder(allow_nan=False)
+    made = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    if made is None:  # an interpreter without it
+        return encoder.encode
+    # Without a record of what is being encoded: what contains itself ends in a RecursionError.
+    chunks = made(None, encoder.default, json.encoder.encode_basestring_ascii, None, ": ", ", ", False, False, False)
+    return lambda value: "".join(chunks(value, 0))
+
+
+_ENCODE: Final = _encoder()
 
 
 def _refuse(constant: str) -> Never:
