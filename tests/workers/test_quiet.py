@@ -1,4 +1,4 @@
-"""What an idle worker costs the server, and what it still does in time."""
+"""The cost of an idle worker to the server, and its punctual duties."""
 
 from __future__ import annotations
 
