@@ -124,7 +124,7 @@ def indexes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 def server() -> sa.Select[Any]:
     """Return settings and counters of the server, and the rights of the current role.
 
-    Shape: one row `(now, server_version, is_replica, connections, max_connections, frozen_age, autovacuum,
+    Shape: one row `(now, server_version, is_replica, replayed_for, connections, max_connections, frozen_age, autovacuum,
     vacuum_threshold, vacuum_scale_factor, sees_all, notifying)`: `frozen_age` in transactions, of this database's oldest row
     that is not frozen; `notifying`: how many commits wait for the server's lock of notifications; `sees_all`:
     whether others' sessions are seen whole (pg_read_all_stats, which pg_monitor has).
@@ -151,6 +151,7 @@ def server() -> sa.Select[Any]:
         sa.func.clock_timestamp().label("now"),
         sa.cast(sa.func.current_setting("server_version_num"), sa.Integer).label("server_version"),
         sa.func.pg_is_in_recovery(type_=sa.Boolean).label("is_replica"),
+        sa.cast(sa.func.clock_timestamp() - sa.func.pg_last_xact_replay_timestamp(), sa.Interval).label("replayed_for"),
         used.label("connections"),
         sa.cast(sa.func.current_setting("max_connections"), sa.Integer).label("max_connections"),
         frozen.label("frozen_age"),

@@ -233,3 +233,21 @@ def test_a_session_that_workers_wait_for_is_one_finding_with_its_statement(
     assert "(its last statement: " in found.summary
     assert found.advice.endswith(f"SELECT pg_terminate_backend({pid}).")
     assert Code.HORIZON not in {one.code for one in findings}
+
+
+def test_a_replica_that_is_behind_is_the_finding_in_place_of_workers_that_look_silent(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker("a:1", silent_for=100)
+    jobs.add()
+    report = health(engine)
+    assert (report.server.is_replica, report.server.replayed_for) == (False, None)
+    assert {one.code for one in report.findings} == {Code.NO_WORKER}
+    behind = judge(replace(report, server=replace(report.server, is_replica=True, replayed_for=timedelta(minutes=2))), QUICK)
+    (found,) = behind.findings
+    assert (found.code, found.severity) == (Code.REPLICA, CRITICAL)
+    assert "the last one 2 min ago. It is behind" in found.summary
+    assert "By what it has: 1 job is due, and no worker is alive." in found.summary
+    level = judge(replace(report, server=replace(report.server, is_replica=True, replayed_for=timedelta(seconds=1))), QUICK)
+    assert {(one.code, one.severity) for one in level.findings} == {
+        (Code.NO_WORKER, CRITICAL),
+        (Code.REPLICA, Severity.OK),
+    }

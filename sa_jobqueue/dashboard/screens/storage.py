@@ -15,7 +15,7 @@ def view(context: Context) -> dict[str, Any]:
     report = sample.value.health if sample.value else None
     codes = {
         *(Code.HORIZON, Code.DEAD_TUPLES, Code.AUTOVACUUM_OFF, Code.BLOAT, Code.INVALID_INDEX),
-        *(Code.WRAPAROUND, Code.CONNECTIONS, Code.CANNOT_SEE, Code.NOT_MEASURED, Code.LOCKED),
+        *(Code.WRAPAROUND, Code.CONNECTIONS, Code.CANNOT_SEE, Code.NOT_MEASURED, Code.LOCKED, Code.REPLICA),
     }
     return {
         "sample": sample,

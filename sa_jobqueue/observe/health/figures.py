@@ -64,6 +64,8 @@ class Code(StrEnum):
     NOTIFY_CONTENDED = "notify_contended"
     OUTGROWN = "outgrown"
     """The load may need a broker, or a separate database for the queue."""
+    REPLICA = "replica"
+    """The report is of a replica. Always OK, unless it is behind."""
     NOT_MEASURED = "not_measured"
     """A statement of the report was cancelled, by its timeout or by an operator."""
     CANNOT_SEE = "cannot_see"
@@ -435,6 +437,8 @@ class Server:
     autovacuum: bool
     sees_all: bool
     """Whether other sessions are fully visible: with pg_monitor, or as the same user."""
+    replayed_for: timedelta | None = None
+    """Of a replica: time since the last transaction that it has replayed."""
     notifying: int = 0
     """How many commits wait for the one lock of the server that a commit with a NOTIFY takes."""
 

@@ -70,6 +70,11 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
     for silent in of(Code.WORKERS_SILENT):
         for none in of(Code.NO_WORKER):
             fold(silent, none, f"{none.summary} {silent.summary}")
+    for replica in of(Code.REPLICA):
+        for child in (*of(Code.WORKERS_SILENT), *of(Code.NO_WORKER), *of(Code.QUEUE_UNSERVED), *of(Code.ORPHANED)):
+            if replica.evidence["is_behind"]:
+                (into,) = of(Code.REPLICA)
+                fold(child, into, f"{into.summary} By what it has: {child.summary}")
     for retries in of(Code.RETRIES):
         kind = retries.evidence["type_name"]
         for dead in of(Code.DEAD_LETTERS):
@@ -520,6 +525,18 @@ def _indexes(of: Health, at: Thresholds) -> Iterator[Finding]:
             yield _found(Code.INVALID_INDEX, WARNING, summary, advice, index=index.name)
 
 
+def _replica(of: Health, _: Thresholds) -> Iterator[Finding]:
+    if of.server.is_replica:
+        behind = of.server.replayed_for
+        is_behind = behind is None or behind > of.workers.heartbeat_timeout
+        ago = "none yet" if behind is None else f"the last one {span(behind)} ago"
+        summary = f"These are the figures of a replica, which has replayed transactions of its primary: {ago}."
+        if is_behind:
+            summary = f"{summary.removesuffix('.')}. It is behind, or nothing writes to the primary: workers look silent."
+        advice = "Ask the primary: sa-jobqueue health --url."
+        yield _found(Code.REPLICA, WARNING if is_behind else OK, summary, advice, behind=behind, is_behind=is_behind)
+
+
 def _server(of: Health, at: Thresholds) -> Iterator[Finding]:
     server = of.server
     if bad := _grade(server.frozen_age, at.frozen_age_warning, at.frozen_age_critical):
@@ -590,6 +607,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_tables, {"tables"}),
     (_indexes, {"indexes"}),
     (_server, set()),
+    (_replica, {"workers"}),
     (_throughput, {"rates"}),
 )
 """Functions that return findings, each with the figures that it needs."""

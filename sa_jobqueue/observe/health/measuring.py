@@ -213,6 +213,7 @@ def measured(
         server=Server(
             version=server["server_version"],
             is_replica=server["is_replica"],
+            replayed_for=server["replayed_for"],
             connections=server["connections"],
             max_connections=server["max_connections"],
             frozen_age=server["frozen_age"],
