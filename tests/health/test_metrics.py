@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobStatus, events
 from sa_jobqueue.errors import InvalidOptionError
@@ -28,6 +29,7 @@ from sa_jobqueue.observe.metrics.database import DatabaseCollector
 from sa_jobqueue.observe.metrics.samples import MOST_QUEUES
 from sa_jobqueue.observe.metrics.serving import new_registry
 from sa_jobqueue.observe.metrics.workers import subscribe
+from sa_jobqueue.operations import pause_job_types, pause_queues
 from tests.fixtures.jobs import WORKER, Jobs
 from tests.fixtures.programs import Process, Programs
 from tests.fixtures.workers import PATIENCE, wait_until
@@ -100,6 +102,25 @@ def test_the_exporter_serves_the_values_of_the_health_report(
     assert value(scrape(port), "due_jobs", queue="mail") == 4  # read again at every scrape
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 0
+
+
+def test_the_exporter_names_what_is_paused_and_what_due_jobs_wait_for(engine: Engine, session: Session, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER, queues=["mail", "pay", "imports"], job_types=["send", "charge"])
+    jobs.add_many(3, queue="mail", type_name="send_fax")
+    earlier = "now() - interval '5 min'"
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE job SET created_at = {earlier}, scheduled_at = {earlier}"))
+    pause_queues(session, ["pay"])
+    pause_queues(session, ["imports"], fairness_key="stark")
+    pause_job_types(session, ["charge"])
+    session.commit()
+    registry = CollectorRegistry()
+    DatabaseCollector(lambda: health(engine)).register(registry)
+    with serve_metrics(registry, port=0) as port:
+        found = scrape(port)
+    assert value(found, "waiting_jobs", queue="mail", cause="type_unknown") == 3
+    paused = {(of["kind"], of["name"]) for name, labels in found if name == "sa_jobqueue_paused" for of in [dict(labels)]}
+    assert paused == {("queue", "pay"), ("queue", "imports stark"), ("type", "charge")}
 
 
 def test_a_worker_serves_metrics_of_its_attempts(start: Callable[..., Process], jobs: Jobs) -> None:

@@ -116,7 +116,11 @@ def test_the_dashboard_can_be_imported_unchanged(dashboard: Any) -> None:
     panels = dashboard["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     assert {"uid", "title", "schemaVersion", "templating", "time"} <= dashboard.keys()
-    (variable,) = dashboard["templating"]["list"]
+    variable, *filters = dashboard["templating"]["list"]
+    queries = [query for _, query in targets(dashboard)]
+    for one in filters:
+        assert one["datasource"]["uid"] == f"${{{variable['name']}}}"
+        assert any(f'{one["name"]}=~"${one["name"]}"' in query for query in queries), one["name"]
     for panel in panels:
         place = panel["gridPos"]
         assert 0 <= place["x"] < place["x"] + place["w"] <= 24

@@ -63,6 +63,16 @@ def _queues(report: Health) -> Iterator[Sample]:
         # A paused fairness key waits intentionally.
         waits = 0.0 if queue.fairness_key else queue.claim_age.total_seconds()
         age[label] = max(age.get(label, 0.0), waits)
+    waiting: dict[tuple[str, ...], float] = {}
+    for one in report.waiting:
+        key = (printable(one.queue) if one.queue in own else OTHER, one.cause)
+        waiting[key] = waiting.get(key, 0) + one.due
+    paused: dict[tuple[str, ...], float] = {
+        (one.what, printable(f"{one.name} {one.fairness_key}".rstrip())): 1.0 for one in report.paused[:MOST_QUEUES]
+    }
+    words = "Due jobs that wait longer than they should, by what they wait for."
+    yield Sample("waiting_jobs", words, waiting, labels=("queue", "cause"))
+    yield Sample("paused", "1 for each paused queue, fairness key and job type.", paused, labels=("kind", "name"))
     yield _labelled("due_jobs", "Due jobs, counted up to 10,000 per priority.", "queue", due)
     yield _labelled("scheduled_jobs", "Jobs scheduled for later, counted up to 10,000 per priority.", "queue", later)
     yield _labelled("claim_age_seconds", "Time since the oldest claimable job became due.", "queue", age)
