@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MAX_BYTES: Final = 1024 * 1024
-"""Maximum size of a payload's JSON text. Store larger data elsewhere and pass a reference."""
+"""Maximum size of a payload's JSON text in UTF-8. Store larger data elsewhere and pass a reference."""
 _MAX_DEPTH: Final = 500
 """Maximum nesting of arrays and objects; Python and PostgreSQL support more."""
 
@@ -35,6 +35,7 @@ def _encoder() -> Callable[[object], str]:
 
 
 _ENCODE: Final = _encoder()
+_ENCODE_UTF8: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
 
 def _refuse(constant: str) -> Never:
@@ -94,7 +95,7 @@ def read_json(data: bytes | str) -> Any:
 
 
 def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> str:
-    """Check that PostgreSQL's jsonb can hold `value` and that its text is at most `max_bytes`; return that text, in ASCII.
+    """Check that PostgreSQL's jsonb can hold `value` and that its text is at most `max_bytes` of UTF-8; return it in ASCII.
 
     Raises: InvalidPayloadError with the path of the first value that is not JSON (`input.items[3].price`), or
     PayloadTooLargeError.
@@ -109,13 +110,19 @@ def check_json(field: str, value: object, *, max_bytes: int = MAX_BYTES) -> str:
 
 
 def _check_document(field: str, value: object, document: str, max_bytes: int = MAX_BYTES) -> None:
-    if len(document) > max_bytes:  # ASCII: one byte a character
-        raise PayloadTooLargeError(field, len(document), max_bytes)
+    if len(document) > max_bytes and (size := len(in_utf8(value, document))) > max_bytes:
+        raise PayloadTooLargeError(field, size, max_bytes)
     # json.dumps silently turns other keys into text; and jsonb has neither the NUL character nor lone surrogates.
     if "\\u0000" in document or "\\ud" in document or not (_is_flat(value, document) or _has_plain_shape(value)):
         fault = _first_fault(field, value)
         if fault is not None:
             raise InvalidPayloadError(*fault)
+
+
+def in_utf8(value: object, document: str) -> bytes:
+    """Return the JSON text of a value in UTF-8. `document`: the same in ASCII, where other characters are six bytes."""
+    # A lone surrogate is refused by name, later.
+    return document.encode() if "\\u" not in document else _ENCODE_UTF8(value).encode("utf-8", "surrogatepass")
 
 
 def encode_any(field: str, value: object) -> Json:

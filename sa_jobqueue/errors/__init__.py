@@ -134,7 +134,7 @@ class UnreadableInputError(InvalidPayloadError):
 class PayloadTooLargeError(InvalidPayloadError):
     """A payload is over the limit; nothing was written. Store it elsewhere and enqueue a reference to it.
 
-    `field` names it. `size_bytes` and `limit_bytes` are of its JSON text.
+    `field` names it. `size_bytes` and `limit_bytes` are of its JSON text in UTF-8.
     """
 
     def __init__(self, field: str, size_bytes: int, limit_bytes: int) -> None:

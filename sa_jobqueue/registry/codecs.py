@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
 from sa_jobqueue.payloads import CODEC_MARK as MARK
-from sa_jobqueue.payloads import MAX_BYTES, Document, check_json, escaped
+from sa_jobqueue.payloads import MAX_BYTES, Document, check_json, escaped, in_utf8
 from sa_jobqueue.types import Json
 
 
@@ -77,7 +77,7 @@ def sealed(field: str, document: Document, codec: PayloadCodec | None) -> Docume
         kept = escaped(document.value)
         return Document(kept, json.dumps(kept))
     try:
-        data = codec.encode(document.text.encode())
+        data = codec.encode(in_utf8(document.value, document.text))
     except Exception as error:  # of the application's own code
         reason = f"cannot be encoded by the codec {codec.name!r}: {type(error).__name__}: {error}"
         raise InvalidPayloadError(field, reason) from error

@@ -21,9 +21,10 @@ from sa_jobqueue import AttemptContext, Blockers, Job, JobQueue, JobStatus, Work
 from sa_jobqueue.cli import main
 from sa_jobqueue.context import Continuation
 from sa_jobqueue.dashboard import Access, dashboard
-from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
+from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError, PayloadTooLargeError
 from sa_jobqueue.models import WaitFor
 from sa_jobqueue.registry import PayloadCodec
+from sa_jobqueue.registry.codecs import opened
 from sa_jobqueue.testing import assert_enqueued, drain, perform
 from sa_jobqueue.types import Json
 from tests.dashboard.conftest import Client
@@ -312,3 +313,12 @@ def test_what_a_codec_decodes_is_bounded(engine: Engine, jobs: Jobs) -> None:
     asyncio.run(workers.drain(queue, engine))
     (dead,) = jobs.dead_letters(job_id)
     assert "2,000,002 bytes, more than the 1,048,576 of a payload" in dead["error"]["message"]
+
+
+def test_the_size_limit_of_a_codecs_payload_counts_utf8() -> None:
+    admit = declared(Compressed())["admit"]
+    job = admit.job(Patient("日" * 340_000, 1))
+    assert gzip.decompress(b64decode(job.input["data"])).decode().count("日") == 340_000
+    assert opened("input", job.input, admit.job_type.codecs) == {"name": "日" * 340_000, "ward": 1}
+    with pytest.raises(PayloadTooLargeError, match=r"1,050,0\d\d bytes"):
+        admit.job(Patient("日" * 350_000, 1))

@@ -161,9 +161,13 @@ def test_the_size_limit_counts_the_bytes_of_the_json_text() -> None:
     assert (caught.value.size_bytes, caught.value.limit_bytes) == (MAX_BYTES + 1, MAX_BYTES)
     assert caught.value.field == "input"
     assert "1,048,577 bytes" in str(caught.value)
-    check_json("input", "é", max_bytes=8)
-    with pytest.raises(PayloadTooLargeError):
-        check_json("input", "é", max_bytes=7)
+    for text, size in (("é", 4), ("日", 5), ("😀", 6), ("\n", 4), ("\\", 4)):
+        check_json("input", text, max_bytes=size)
+        with pytest.raises(PayloadTooLargeError) as caught:
+            check_json("input", text, max_bytes=size - 1)
+        assert caught.value.size_bytes == size
+    with pytest.raises(InvalidPayloadError, match="surrogate"):
+        check_json("input", "\ud800" * 300_000)
 
 
 JSON = st.recursive(

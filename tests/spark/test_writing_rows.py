@@ -197,7 +197,7 @@ POISON = {
     "-" + "9" * 5000: "is not JSON",
     "[" * 600 + "]" * 600: "deep",
     '"' + "x" * (1024 * 1024) + '"': "bytes of JSON",
-    '"' + "é" * 200_000 + '"': "bytes of JSON",
+    '"' + "é" * 600_000 + '"': "bytes of JSON",
 }
 
 
@@ -483,5 +483,13 @@ def test_the_tasks_of_a_python_worker_share_a_connection(
     third = backend()
     assert third not in {first, second}  # a task that failed may have left a COPY half way
     open_still = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
-    with engine.connect() as connection:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         wait_until(lambda: connection.scalar(open_still, {"pid": third}) == 0, what="the idle connection is closed")
+
+
+@pytest.mark.parametrize("app", [None, "tests.spark.writing_app:jobs"])
+def test_the_size_limit_of_an_input_counts_utf8(database_url: str, app: str | None) -> None:
+    texts = [json.dumps({"to": "日" * count, "copies": 1}, ensure_ascii=False) for count in (340_000, 350_000)]
+    options = {"type": "mail", "mode": "PERMISSIVE"} | ({"app": app} if app else {})
+    result = write(database_url, [{"input": text} for text in texts], **options)
+    assert (result.enqueued, result.rejected) == (1, 1)
