@@ -187,8 +187,9 @@ class Source:
             return Recorded(since, series(session, since=since, model=self.model), list(acts))
 
     def _overview(self) -> Overview:
+        self._checked.clear()  # type: ignore[attr-defined]
         with self.read():
-            pass  # an unreachable database or another schema version, as one sentence
+            pass  # an unreachable database, or tables of another version since the last report, as one sentence
         reader: Engine = self._reader  # type: ignore[attr-defined]
         with overviews(reader, timeout=self.timeout, heartbeat_timeout=self.heartbeat_timeout, model=self.model) as read:
             return read()

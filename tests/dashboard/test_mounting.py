@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from sa_jobqueue.migrations.grants import apply_grants
 from sa_jobqueue.observe.health import Code, Finding, Severity
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.pages import confirmed
+from tests.fixtures.database import own_database
 from tests.fixtures.jobs import Jobs
 
 
@@ -174,3 +176,16 @@ def test_every_health_finding_links_to_an_existing_page(client: Client, engine: 
     path, _, anchor = link(context, finding).removeprefix(PREFIX).partition("#")
     page = client.page(path)
     assert not anchor or f'id="{anchor}"' in page
+
+
+@own_database
+def test_tables_that_were_migrated_meanwhile_are_an_error_without_a_failing_statement(
+    client: Client, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sa_jobqueue.dashboard.sampler.AT_LEAST", timedelta(0))
+    monkeypatch.setattr("sa_jobqueue.dashboard.sampler.SHARE", 0)
+    client.page("/queue/overview")
+    with engine.begin() as connection:
+        connection.execute(text("COMMENT ON TABLE job IS 'sa_jobqueue version=9'"))
+    shown = client.get("/queue/overview").text
+    assert "table job is of version 9, this library knows up to 1" in shown

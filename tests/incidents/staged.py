@@ -12,7 +12,7 @@ from sqlalchemy import func
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job
-from sa_jobqueue.operations import pause_queues, upsert_queue
+from sa_jobqueue.operations import cancel_jobs, pause_queues, upsert_queue
 from sa_jobqueue.settings import QueueSettings
 from tests.incidents.world import Seen, World
 
@@ -184,6 +184,18 @@ def dead_blocker(world: World) -> Staged:
         world.press(seen, "redrive-dead-letters")
 
     return Staged(str(blocker), redrive)
+
+
+@incident(says=r"2 jobs are blocked by 1 cancelled chain", threshold=0)
+def cancelled_blocker(world: World) -> Staged:
+    """Jobs wait for a chain that was cancelled."""
+    with Session(world.engine) as session, session.begin():
+        blocker = Job("thumbnail", {"seconds": 300}, queue="later", _handler=None)
+        session.add(blocker)
+        session.add_all(Job("report", {}, queue="reports", _handler=None, blockers=[blocker]) for _ in range(2))
+        session.flush()
+        cancel_jobs(session, [blocker.id])
+    return Staged("report", lambda seen: world.press(seen, "cancel-jobs"))
 
 
 @incident(says=r"1 job waits for 1 event.* 'approved:7' .*'aproved:7' was sent", threshold=60)
