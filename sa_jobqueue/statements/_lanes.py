@@ -11,7 +11,7 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
-from sa_jobqueue.statements._parts import LAST_ATTEMPT, array, status, table
+from sa_jobqueue.statements._parts import LAST_ATTEMPT, array, id_array, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobStatus
 
 
@@ -151,7 +151,7 @@ def scan(model: type[JobMixin[Any]], *, locks: bool) -> sa.Select[Any]:
         .render_derived("segment")
     )
     lane = lanes(model, (segment.c.first, segment.c.last))
-    found = ahead(job, lane, of["types"]).where(job.c.id != sa.all_(array("apart", id_parameter(model.__jobqueue__))))
+    found = ahead(job, lane, of["types"]).where(job.c.id != sa.all_(id_array(model, "apart")))
     probe = locked(found.limit(of["quota"]), locks).lateral("probe")
     in_segment = sa.select(probe.c.id).select_from(lane.join(probe, sa.true())).limit(segment.c.quota).lateral("in_segment")
     in_partition = (
@@ -171,7 +171,7 @@ def late(model: type[JobMixin[Any]], *, locks: bool) -> sa.Select[Any]:
     job = table(model)
     key = id_parameter(model.__jobqueue__)
     given = (
-        sa.func.unnest(array("late_ids", key), sa.cast(array("late_xids", sa.Text()), ARRAY(Xid8())))
+        sa.func.unnest(id_array(model, "late_ids"), sa.cast(array("late_xids", sa.Text()), ARRAY(Xid8())))
         .table_valued(sa.column("id", key), sa.column("xid", Xid8()))
         .render_derived("late")
     )

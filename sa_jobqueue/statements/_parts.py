@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar, cast
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import INTERVAL
+from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL
 from sqlalchemy.sql.elements import BindParameter, ColumnElement, Grouping
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import Companion
+from sa_jobqueue.models.base import Companion, id_parameter
 from sa_jobqueue.statements._arrays import ArrayParameter
-from sa_jobqueue.types import JobStatus
+from sa_jobqueue.types import JobId, JobStatus
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +40,21 @@ def table(model: type[JobMixin[Any]] | type[Companion]) -> sa.Table:
 def array(name: str, like: Any) -> BindParameter[Any]:
     """Return an array parameter whose elements have the type `like`."""
     return sa.bindparam(name, type_=ArrayParameter(like))
+
+
+def id_array(model: type[JobMixin[Any]], name: str) -> BindParameter[Any]:
+    """Return an array parameter of job ids."""
+    return array(name, id_parameter(model.__jobqueue__))
+
+
+def id_value(model: type[JobMixin[Any]], name: str) -> BindParameter[Any]:
+    """Return a parameter for a job id."""
+    return sa.bindparam(name, type_=id_parameter(model.__jobqueue__))
+
+
+def given_ids(model: type[JobMixin[Any]], ids: Iterable[JobId]) -> BindParameter[Any]:
+    """Return job ids as a value of a statement that is built for them."""
+    return sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))
 
 
 def excluded(of: ColumnElement[Any], like: Any) -> ColumnElement[bool]:

@@ -14,7 +14,7 @@ from sqlalchemy.sql.elements import Grouping
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter, lowest_id
-from sa_jobqueue.statements._parts import XID, array, element, excluded, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, array, element, excluded, id_array, id_value, once_a_model, status, table
 from sa_jobqueue.statements.completions import awaited, buried, remembered
 from sa_jobqueue.statements.notifications import NOTIFIES
 from sa_jobqueue.types import DeadReason, JobStatus, OnFailure
@@ -28,11 +28,7 @@ def await_chains(model: type[JobMixin[Any]]) -> sa.Update:
     Index: the primary key.
     """
     job = table(model)
-    return (
-        sa.update(job)
-        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))), ~job.c.has_waiters)
-        .values(has_waiters=True)
-    )
+    return sa.update(job).where(job.c.id == sa.any_(id_array(model, "ids")), ~job.c.has_waiters).values(has_waiters=True)
 
 
 @once_a_model
@@ -46,8 +42,8 @@ def add_edges(model: type[JobMixin[Any]]) -> sa.Insert:
     key = id_parameter(model.__jobqueue__)
     given = (
         sa.func.unnest(
-            array("job_ids", key),
-            array("chain_ids", key),
+            id_array(model, "job_ids"),
+            id_array(model, "chain_ids"),
             array("indexes", sa.Integer()),
             array("resolved", sa.Boolean()),
             array("policies", sa.Text()),
@@ -100,7 +96,7 @@ def outcomes(model: type[JobMixin[Any]]) -> sa.Select[Any]:
                 last, last.c.id == sa.func.coalesce(last_id, root.c.id)
             )
         )
-        .where(edge.c.job_id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .where(edge.c.job_id == id_value(model, "job_id"))
         .order_by(edge.c.index)
     )
 
@@ -136,7 +132,7 @@ def still_to_unblock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """
     job = table(model)
     return sa.select(job.c.id).where(
-        job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
+        job.c.id == sa.any_(id_array(model, "ids")),
         job.c.has_waiters,
         job.c.chain_completed_at.is_not(None),
     )
@@ -156,7 +152,7 @@ def lock_ended(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return (
         sa.select(job.c.id, sa.func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type))
         .where(
-            job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
+            job.c.id == sa.any_(id_array(model, "ids")),
             job.c.has_waiters,
             job.c.chain_completed_at.is_not(None),
             sees_all,
@@ -250,12 +246,12 @@ def waiting(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
     Shape: `(chain_id, job_id)` an unresolved edge, by chain and job. Locks: none. Index: `ix_job_blocker_chain`.
     """
-    edge, key = table(model.Blocker), id_parameter(model.__jobqueue__)
+    edge = table(model.Blocker)
     return (
         sa.select(edge.c.blocked_by_chain_id.label("chain_id"), edge.c.job_id)
         .where(
-            edge.c.blocked_by_chain_id == sa.any_(array("chains", key)),
-            edge.c.job_id > sa.bindparam("after", type_=key),
+            edge.c.blocked_by_chain_id == sa.any_(id_array(model, "chains")),
+            edge.c.job_id > id_value(model, "after"),
             ~edge.c.is_resolved,
         )
         .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
@@ -269,13 +265,13 @@ def waiting_among(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
     Shape: `(chain_id,)`, each once. Locks: none. Index: `pk_job_blocker`.
     """
-    edge, key = table(model.Blocker), id_parameter(model.__jobqueue__)
+    edge = table(model.Blocker)
     return (
         sa.select(edge.c.blocked_by_chain_id)
         .where(
-            edge.c.job_id == sa.any_(array("jobs", key)),
+            edge.c.job_id == sa.any_(id_array(model, "jobs")),
             # No equality, so that the index of the chains cannot serve: a chain may have very many waiting jobs.
-            sa.func.array_position(array("chains", key), edge.c.blocked_by_chain_id).is_not(None),
+            sa.func.array_position(id_array(model, "chains"), edge.c.blocked_by_chain_id).is_not(None),
             ~edge.c.is_resolved,
         )
         .distinct()
@@ -293,7 +289,7 @@ def _examined(model: type[JobMixin[Any]], *, only: bool) -> sa.CTE:
     key = id_parameter(model.__jobqueue__)
     limit = sa.bindparam("limit", type_=sa.Integer)
     chain = (
-        sa.func.unnest(array("chains", key), array("outcomes", sa.Text()), array("afters", key))
+        sa.func.unnest(id_array(model, "chains"), array("outcomes", sa.Text()), id_array(model, "afters"))
         .table_valued(sa.column("id", key), sa.column("outcome", sa.Text), sa.column("after", key))
         .render_derived("chain")
     )
@@ -306,7 +302,7 @@ def _examined(model: type[JobMixin[Any]], *, only: bool) -> sa.CTE:
             edge.c.job_id > chain.c.after,
             ~edge.c.is_resolved,
             excluded(edge.c.job_id, key),
-            *([edge.c.job_id == sa.any_(array("ids", key))] if only else []),
+            *([edge.c.job_id == sa.any_(id_array(model, "ids"))] if only else []),
             succeeded | (edge.c.on_failure != OnFailure.WAIT.value),
         )
         .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
@@ -394,7 +390,7 @@ def clear_waiters(model: type[JobMixin[Any]]) -> sa.Update:
     job = table(model)
     return (
         sa.update(job)
-        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
+        .where(job.c.id == sa.any_(id_array(model, "ids")))
         .values(has_waiters=False)
         .returning(sa.case((NOTIFIES, sa.func.pg_notify(model.__jobqueue__.channel("ended"), sa.cast(job.c.id, sa.Text)))))
     )

@@ -15,7 +15,18 @@ from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import XID, array, element, is_running, once_a_model, position, status, table
+from sa_jobqueue.statements._parts import (
+    XID,
+    array,
+    element,
+    id_array,
+    id_value,
+    is_running,
+    once_a_model,
+    position,
+    status,
+    table,
+)
 from sa_jobqueue.statements.completions import awaited, end_chains, free
 from sa_jobqueue.types import JobStatus
 
@@ -36,13 +47,12 @@ def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> sa.Sele
     Index: the primary key.
     """
     job = table(model)
-    key = id_parameter(model.__jobqueue__)
-    ids = array("ids", key)
+    ids = id_array(model, "ids")
     place = position(ids, job.c.id)
     worker = sa.bindparam("worker_id", type_=sa.Text)
-    locked = free(job, array("locks", key))
+    locked = free(job, id_array(model, "locks"))
     continues = (
-        sa.func.coalesce(job.c.id == sa.any_(array("parents", key)), False) if columns else sa.literal_column("false")
+        sa.func.coalesce(job.c.id == sa.any_(id_array(model, "parents")), False) if columns else sa.literal_column("false")
     )
     ended = (
         sa.update(job)
@@ -78,7 +88,7 @@ def complete(model: type[JobMixin[Any]], columns: Sequence[str] = ()) -> sa.Sele
 def _inserted(model: type[JobMixin[Any]], columns: Sequence[str], ended: Any) -> Any:
     job = table(model)
     key = id_parameter(model.__jobqueue__)
-    arrays: list[Any] = [array("parents", key)]
+    arrays: list[Any] = [id_array(model, "parents")]
     read: list[Any] = [sa.column("parent", key)]
     for name in columns:
         kind: Any = sa.Text() if isinstance(job.c[name].type, sa.JSON) else job.c[name].type
@@ -120,7 +130,7 @@ def lock(model: type[JobMixin[Any]]) -> sa.Select[Any]:
             job.c.chain_completed_at.is_not(None).label("ended"),
             sa.func.coalesce(job.c.chain_status, job.c.status, type_=job.c.status.type).label("outcome"),
         )
-        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
+        .where(job.c.id == sa.any_(id_array(model, "ids")))
         .order_by(job.c.root_id.is_not(None), job.c.id)
         .with_for_update(key_share=True)
     )
@@ -136,7 +146,7 @@ def end(model: type[JobMixin[Any]]) -> sa.Update:
     job = table(model)
     return (
         sa.update(job)
-        .where(job.c.id == sa.bindparam("root", type_=id_parameter(model.__jobqueue__)))
+        .where(job.c.id == id_value(model, "root"))
         .values(chain_completed_at=sa.func.now(), chain_status=status(JobStatus.COMPLETED))
         .returning(job.c.has_waiters)
     )
@@ -146,7 +156,7 @@ def end(model: type[JobMixin[Any]]) -> sa.Update:
 def chain_of(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Tell the chains of jobs, which never change. Parameters: `ids`. Shape: `(id, chain_id)`. Index: the primary key."""
     job = table(model)
-    return sa.select(job.c.id, job.c.chain_id).where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
+    return sa.select(job.c.id, job.c.chain_id).where(job.c.id == sa.any_(id_array(model, "ids")))
 
 
 @once_a_model
@@ -158,7 +168,7 @@ def last_job(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Index: `uq_job_chain`, and the primary key for a root alone.
     """
     job: Any = model
-    chain_id = sa.bindparam("chain_id", type_=id_parameter(model.__jobqueue__))
+    chain_id = id_value(model, "chain_id")
     last = (
         sa.select(job.id)
         .where(job.root_id == chain_id)
@@ -186,7 +196,7 @@ def complete_unclaimed(model: type[JobMixin[Any]], *, continues: bool) -> sa.Upd
     chain_end: dict[str, Any] = {} if continues else {"chain_completed_at": sa.case((job.c.chain_index == 0, sa.func.now()))}
     return (
         sa.update(job)
-        .where(job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .where(job.c.id == id_value(model, "job_id"))
         .values(
             status=status(JobStatus.COMPLETED),
             output=sa.cast(sa.bindparam("job_output", type_=sa.Text), JSONB),
@@ -212,7 +222,7 @@ def edges_of(model: type[JobMixin[Any]]) -> sa.CompoundSelect[Any]:
     Index: `pk_job_blocker` for roots, `uq_job_chain` for continuations, `ix_job_blocker_chain` for those that wait.
     """
     job, edge = table(model), table(model.Blocker)
-    given = sa.any_(array("ids", id_parameter(model.__jobqueue__)))
+    given = sa.any_(id_array(model, "ids"))
     limit = sa.bindparam("limit", type_=sa.Integer)
     shown = (edge.c.blocked_by_chain_id, job.c.chain_id, edge.c.is_resolved)
     joined = edge.join(job, job.c.id == edge.c.job_id)

@@ -10,12 +10,13 @@ from sqlalchemy.dialects.postgresql import ARRAY, JSONB, TIMESTAMP, insert
 from sqlalchemy.sql.elements import ColumnElement, Grouping
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._parts import (
     LAST_ATTEMPT,
     XID,
     array,
     element,
+    id_array,
+    id_value,
     is_running,
     once_a_model,
     position,
@@ -41,7 +42,7 @@ def complete(model: type[JobMixin[Any]], *, in_session: bool = False) -> sa.Upda
     Index: the primary key.
     """
     job = table(model)
-    ids = array("ids", id_parameter(model.__jobqueue__))
+    ids = id_array(model, "ids")
     place = position(ids, job.c.id)
     return _completed(
         job,
@@ -67,8 +68,7 @@ def complete_one(model: type[JobMixin[Any]], *, continues: bool = False) -> sa.U
     job = table(model)
     return _completed(
         job,
-        fence=(job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
-        & (job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer)),
+        fence=(job.c.id == id_value(model, "job_id")) & (job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer)),
         output=sa.cast(sa.bindparam("job_output", type_=sa.Text), JSONB),
         ends_chain=None if continues else job.c.chain_index == 0,
         in_session=True,
@@ -133,8 +133,7 @@ def finish(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Index: the primary key.
     """
     job = table(model)
-    key = id_parameter(model.__jobqueue__)
-    ids = array("ids", key)
+    ids = id_array(model, "ids")
     place = position(ids, job.c.id)
     worker = sa.bindparam("worker_id", type_=sa.Text)
     to = element(array("statuses", sa.Text()), place)
@@ -142,7 +141,7 @@ def finish(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     instant = element(array("ats", TIMESTAMP(timezone=True)), place)
     later = sa.func.greatest(instant, sa.func.now() + timedelta_of(element(array("delays", sa.Double()), place)))
     uncounted = element(array("uncounted", sa.Integer()), place)
-    locked = free(job, array("locks", key))
+    locked = free(job, id_array(model, "locks"))
     ended = (
         sa.update(job)
         .where(
@@ -178,7 +177,7 @@ def finish(model: type[JobMixin[Any]]) -> sa.Select[Any]:
         error=sa.cast(element(array("errors", sa.Text()), at), JSONB),
         fingerprint=element(array("fingerprints", sa.Text()), at),
         reason=element(array("reasons", sa.Text()), at),
-        dead_letter_id=element(array("dead_letter_ids", key), at),
+        dead_letter_id=element(id_array(model, "dead_letter_ids"), at),
         died=element(array("statuses", sa.Text()), at) == JobStatus.DEAD.value,
     ).with_only_columns(ended.c.id, ended.c.status, ended.c.chain_id, awaited(ended, roots))
 

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import CURRENT_XID, id_parameter
+from sa_jobqueue.statements._parts import given_ids
 from sa_jobqueue.types import DeadReason, JobId, JobStatus, Resolution
 
 
@@ -121,7 +122,7 @@ def dismiss(model: type[JobMixin[Any]], ids: Sequence[JobId], *, by: str) -> sa.
         sa.update(dead_letter)
         .where(
             dead_letter.resolution.is_(None),
-            dead_letter.id == sa.any_(sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))),
+            dead_letter.id == sa.any_(given_ids(model, ids)),
         )
         .values(resolution=Resolution.DISMISSED, resolved_at=sa.func.now(), resolved_by=by, changed_xid=CURRENT_XID)
         .returning(dead_letter.id)

@@ -7,15 +7,14 @@ from datetime import timedelta
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL
+from sqlalchemy.dialects.postgresql import INTERVAL
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import ExecutableReturnsRows, TableValuedAlias
 
 from sa_jobqueue.db.copy import CopyTarget, quote
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at
-from sa_jobqueue.statements._parts import XID, array, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, array, given_ids, once_a_model, status, table
 from sa_jobqueue.statements.jobs import new_rows
 from sa_jobqueue.types import JobId, JobStatus
 
@@ -70,7 +69,7 @@ def find(
     if window is not None:
         chosen = chosen.where(job.c.created_at >= sa.func.now() - sa.literal(window, INTERVAL))
     if exclude:
-        chosen = chosen.where(~(job.c.id == sa.any_(_ids(model, exclude))))
+        chosen = chosen.where(~(job.c.id == sa.any_(given_ids(model, exclude))))
     return _entity(model, chosen)
 
 
@@ -98,7 +97,7 @@ def give_up_key(model: type[JobMixin[Any]], type_name: str, key: str, chains: Se
             job.c.deduplication_key == key,
             job.c.chain_index == 0,
             job.c.chain_completed_at.is_(None),
-            job.c.id == sa.any_(_ids(model, chains)),
+            job.c.id == sa.any_(given_ids(model, chains)),
         )
         .values(deduplication_key=sa.null())
     )
@@ -299,7 +298,3 @@ def _open(job: sa.Table, given: TableValuedAlias) -> list[sa.ColumnElement[bool]
 
 def _waits(job: sa.Table) -> sa.ColumnElement[bool]:
     return job.c.status.in_([status(JobStatus.PENDING), status(JobStatus.BLOCKED)])
-
-
-def _ids(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> sa.ColumnElement[Any]:
-    return sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))

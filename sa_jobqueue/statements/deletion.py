@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import CURRENT_XID, id_parameter
-from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.statements._parts import id_array, once_a_model, table
 from sa_jobqueue.types import Resolution
 
 
@@ -21,9 +21,8 @@ def connected(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Index: the primary key, then `pk_job_blocker`, and `uq_job_chain` for continuations.
     """
     job, edge = table(model), table(model.Blocker)
-    key = id_parameter(model.__jobqueue__)
     # From the table, not from the array: text ids have a collation of their own, and both terms must agree on it.
-    chain = sa.select(job.c.id).where(job.c.id == sa.any_(array("ids", key))).cte("chain", recursive=True)
+    chain = sa.select(job.c.id).where(job.c.id == sa.any_(id_array(model, "ids"))).cte("chain", recursive=True)
     # Each of its jobs by an index of its own: as one condition with OR the whole table is read for every chain.
     of_root = sa.select(edge.c.blocked_by_chain_id.label("id")).where(edge.c.job_id == chain.c.id)
     of_others = (
@@ -43,11 +42,7 @@ def roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Parameters: `ids`. Shape: `(id,)` of the roots that exist, by id. Locks: none. Index: the primary key.
     """
     job = table(model)
-    return (
-        sa.select(job.c.id)
-        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))), job.c.root_id.is_(None))
-        .order_by(job.c.id)
-    )
+    return sa.select(job.c.id).where(job.c.id == sa.any_(id_array(model, "ids")), job.c.root_id.is_(None)).order_by(job.c.id)
 
 
 @once_a_model
@@ -67,11 +62,7 @@ def continuations(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Parameters: `ids`, of roots. Shape: `(id, chain_id)`, by id. Locks: none. Index: `uq_job_chain`.
     """
     job = table(model)
-    return (
-        sa.select(job.c.id, job.c.chain_id)
-        .where(job.c.root_id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
-        .order_by(job.c.id)
-    )
+    return sa.select(job.c.id, job.c.chain_id).where(job.c.root_id == sa.any_(id_array(model, "ids"))).order_by(job.c.id)
 
 
 @once_a_model
@@ -93,11 +84,11 @@ def references(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """
     edge = table(model.Blocker)
     key = id_parameter(model.__jobqueue__)
-    own = sa.func.unnest(array("job_ids", key), type_=key).column_valued("own")
+    own = sa.func.unnest(id_array(model, "job_ids"), type_=key).column_valued("own")
     return (
         sa.select(edge.c.blocked_by_chain_id.label("chain_id"), edge.c.job_id)
         .where(
-            edge.c.blocked_by_chain_id == sa.any_(array("ids", key)),
+            edge.c.blocked_by_chain_id == sa.any_(id_array(model, "ids")),
             ~sa.exists(sa.select(own).where(own == edge.c.job_id).correlate(edge)),
         )
         .order_by(edge.c.blocked_by_chain_id, edge.c.job_id)
@@ -109,7 +100,7 @@ def references(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 def delete_edges(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete what jobs wait for. Parameters: `job_ids`. Obliges: the jobs are locked. Index: `pk_job_blocker`."""
     edge: Any = model.Blocker
-    return sa.delete(edge).where(edge.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    return sa.delete(edge).where(edge.job_id == sa.any_(id_array(model, "job_ids")))
 
 
 @once_a_model
@@ -117,7 +108,7 @@ def delete_attempts(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete the history of jobs, and their steps. Parameters: `job_ids`. Obliges: the jobs are locked.
     Index: `pk_job_attempt`, `pk_job_step`."""
     attempt: Any = model.Attempt
-    job_ids = array("job_ids", id_parameter(model.__jobqueue__))
+    job_ids = id_array(model, "job_ids")
     # In one statement: jobs without steps, which are most, cost no round trip.
     step = table(model.Step)
     steps = sa.delete(step).where(step.c.job_id == sa.any_(job_ids)).cte("steps")
@@ -144,7 +135,7 @@ def dismiss_dead_letters(model: type[JobMixin[Any]]) -> sa.Update:
     return (
         sa.update(dead_letter)
         .where(
-            dead_letter.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))),
+            dead_letter.job_id == sa.any_(id_array(model, "job_ids")),
             dead_letter.resolution.is_(None),
         )
         .values(resolution=Resolution.DISMISSED, resolved_at=sa.func.now(), resolved_by=actor, changed_xid=CURRENT_XID)
@@ -160,7 +151,7 @@ def delete_jobs(model: type[JobMixin[Any]]) -> sa.Delete:
     check that nothing refers to them `uq_job_chain`, `pk_job_blocker`, `ix_job_blocker_chain`.
     """
     job: Any = model
-    deletion = sa.delete(model).where(job.id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    deletion = sa.delete(model).where(job.id == sa.any_(id_array(model, "job_ids")))
     returned: Any = deletion.returning(job.id, job.status, job.chain_id, job.has_waiters)
     return typed("sa.Delete", returned)
 
@@ -186,7 +177,7 @@ def current_jobs(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return (
         sa.select(sa.func.coalesce(last, root.c.id).label("id"), root.c.id.label("chain_id"))
         .where(
-            root.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
+            root.c.id == sa.any_(id_array(model, "ids")),
             root.c.root_id.is_(None),
             root.c.chain_completed_at.is_(None),
         )
@@ -205,7 +196,7 @@ def lock_others(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     job = table(model)
     return (
         sa.select(job.c.id, job.c.chain_id)
-        .where(job.c.root_id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
+        .where(job.c.root_id == sa.any_(id_array(model, "ids")))
         .order_by(job.c.id)
         .with_for_update(skip_locked=True)
     )
@@ -219,7 +210,7 @@ def referred_to(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     so that no reference can be added. Index: `ix_job_blocker_chain`, and the primary key.
     """
     job, edge = table(model), table(model.Blocker)
-    ids = array("ids", id_parameter(model.__jobqueue__))
+    ids = id_array(model, "ids")
     return (
         sa.select(edge.c.blocked_by_chain_id)
         .select_from(edge.join(job, job.c.id == edge.c.job_id))

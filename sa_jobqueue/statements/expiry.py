@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import XID, array, excluded, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, excluded, id_array, once_a_model, status, table
 from sa_jobqueue.statements.completions import awaited, end_chains, free
 from sa_jobqueue.types import JobStatus
 
@@ -71,7 +71,7 @@ def _late(model: type[JobMixin[Any]], *, only: bool) -> sa.Select[Any]:
     found = sa.select(job.c.id, job.c.root_id).where(
         *_is_late(job),
         excluded(job.c.id, key),
-        *([job.c.id == sa.any_(array("ids", key))] if only else []),
+        *([job.c.id == sa.any_(id_array(model, "ids"))] if only else []),
     )
     return found.order_by(job.c.expires_at).limit(sa.bindparam("limit", type_=sa.Integer))
 

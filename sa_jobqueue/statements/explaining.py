@@ -9,9 +9,8 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from sqlalchemy.sql.elements import Grouping
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.statements._lanes import first_waiting, running_of
-from sa_jobqueue.statements._parts import array, block, number, once_a_model, status, table
+from sa_jobqueue.statements._parts import array, block, id_value, number, once_a_model, status, table
 from sa_jobqueue.statements.limits import RATE, STATE, newest_state
 from sa_jobqueue.types import JobStatus
 
@@ -101,7 +100,7 @@ def waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
             root.c.id.label("chain_id"), outcome.label("outcome"), sa.func.coalesce(last, root.c.id).label("last_job_id")
         )
         .select_from(edge.join(root, root.c.id == edge.c.blocked_by_chain_id))
-        .where(edge.c.job_id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)), ~edge.c.is_resolved)
+        .where(edge.c.job_id == id_value(model, "job_id"), ~edge.c.is_resolved)
         .order_by(root.c.chain_completed_at.is_(None), edge.c.index)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
@@ -131,7 +130,7 @@ def locked_by(model: type[JobMixin[Any]]) -> sa.Select[Any]:
             sa.cast(sa.func.clock_timestamp() - session.c.xact_start, sa.Interval).label("locked_for"),
         )
         .select_from(job.join(lock, held).outerjoin(session, session.c.pid == lock.c.pid))
-        .where(job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .where(job.c.id == id_value(model, "job_id"))
         .limit(sa.literal_column("1"))
     )
 
@@ -147,7 +146,7 @@ def ahead(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     priority = sa.bindparam("priority", type_=sa.Integer)
     place = sa.tuple_(job.c.scheduled_at, job.c.id) < sa.tuple_(
         sa.bindparam("scheduled_at", type_=job.c.scheduled_at.type),
-        sa.bindparam("id", type_=id_parameter(model.__jobqueue__)),
+        id_value(model, "id"),
     )
     before = (
         sa.select(sa.literal_column("1"))

@@ -9,7 +9,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
-from sa_jobqueue.statements._parts import alive_until, array, block, number, once_a_model, status, table
+from sa_jobqueue.statements._parts import alive_until, block, id_array, number, once_a_model, status, table
 from sa_jobqueue.types import MIN_PRIORITY, AttemptOutcome, JobStatus, Resolution
 
 _LIMIT = sa.bindparam("limit", type_=sa.Integer)
@@ -383,7 +383,7 @@ def behind_cancelled(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 def dead_jobs(model: type[JobMixin[Any]]) -> sa.CompoundSelect[Any]:
     """Return the dead jobs of chains. Parameters: `chain_ids`. Shape: `(id, type_name)`. Index: `uq_job_chain`."""
     job = table(model)
-    chain_ids = array("chain_ids", id_parameter(model.__jobqueue__))
+    chain_ids = id_array(model, "chain_ids")
     # A chain of one has a primary key only, and the jobs behind the first of a chain its id as `root_id`.
     is_dead = sa.cast(job.c.status, sa.Text) == sa.literal_column("'dead'")
     return sa.union_all(

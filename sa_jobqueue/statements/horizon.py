@@ -8,8 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import TIMESTAMP
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.statements._parts import id_array, once_a_model, table
 
 _INSTANT = TIMESTAMP(timezone=True)
 _ACTIVITY = (
@@ -108,7 +107,7 @@ def jobs_held(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """
     job = table(model)
     names = ("id", "type_name", "status", "attempt", "leased_by")
-    ids = array("ids", id_parameter(model.__jobqueue__))
+    ids = id_array(model, "ids")
     return sa.select(*(job.c[name] for name in names)).where(job.c.id == sa.func.any(ids))
 
 

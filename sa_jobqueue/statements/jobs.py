@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, JSONB, TIMESTAMP
+from sqlalchemy.dialects.postgresql import INTERVAL, JSONB, TIMESTAMP
 from sqlalchemy.dialects.postgresql import array as array_of
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.sql.selectable import TableValuedAlias
@@ -16,7 +16,7 @@ from sa_jobqueue.db.copy import CopyTarget
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.models.checks import due_at as due
-from sa_jobqueue.statements._parts import alive_until, array, once_a_model, status, table
+from sa_jobqueue.statements._parts import alive_until, array, given_ids, id_array, once_a_model, status, table
 from sa_jobqueue.statements.arrivals import heads, is_keyed
 from sa_jobqueue.types import AttemptOutcome, JobId, JobStatus
 
@@ -142,7 +142,7 @@ def lock(
     then continuations by id. They include the rows that the view locks. Index: the primary key.
     """
     job, edge = table(model), table(model.Blocker)
-    given = sa.any_(sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__))))
+    given = sa.any_(given_ids(model, ids))
     meant = job.alias("meant")
     chosen: Any = sa.select(sa.func.unnest(array_of([meant.c.id, meant.c.chain_id]))).where(meant.c.id == given)
     if blockers:
@@ -161,11 +161,7 @@ def change(model: type[JobMixin[Any]], ids: Sequence[JobId], **values: Any) -> s
     Obliges: `lock` them first, so that rows are taken in the one order. Index: the primary key.
     """
     view = job_queue(model)
-    return (
-        sa.update(view)
-        .where(view.c.id == sa.any_(sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))))
-        .values(**values)
-    )
+    return sa.update(view).where(view.c.id == sa.any_(given_ids(model, ids))).values(**values)
 
 
 @once_a_model
@@ -178,7 +174,7 @@ def cancel(model: type[JobMixin[Any]]) -> sa.Update:
     job = table(model)
     return (
         sa.update(job)
-        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))))
+        .where(job.c.id == sa.any_(id_array(model, "ids")))
         .values(
             status=status(JobStatus.CANCELLED),
             completed_at=sa.func.now(),
@@ -199,7 +195,7 @@ def touch(model: type[JobMixin[Any]]) -> sa.Update | None:
     job = table(model)
     if all(column.onupdate is None for column in job.c):
         return None
-    chosen = job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__)))
+    chosen = job.c.id == sa.any_(id_array(model, "ids"))
     return sa.update(job).where(chosen).values(has_waiters=job.c.has_waiters)
 
 
@@ -209,7 +205,7 @@ def interrupt(model: type[JobMixin[Any]]) -> sa.Insert:
     job, attempt = table(model), table(model.Attempt)
     chosen = sa.select(
         job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, sa.literal_column(f"'{AttemptOutcome.CANCELLED}'")
-    ).where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))), job.c.status == status(JobStatus.RUNNING))
+    ).where(job.c.id == sa.any_(id_array(model, "ids")), job.c.status == status(JobStatus.RUNNING))
     names = ["job_id", "attempt", "worker_id", "started_at", "outcome"]
     return upsert(attempt).from_select(names, chosen).on_conflict_do_nothing()
 

@@ -11,7 +11,19 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import XID, alive_until, array, element, excluded, is_running, once_a_model, status, table
+from sa_jobqueue.statements._parts import (
+    XID,
+    alive_until,
+    array,
+    element,
+    excluded,
+    id_array,
+    id_value,
+    is_running,
+    once_a_model,
+    status,
+    table,
+)
 from sa_jobqueue.statements.claims import claimed_columns
 from sa_jobqueue.statements.completions import awaited, end_chains, free, recorded, remembered, timedelta_of
 from sa_jobqueue.statements.notifications import notification
@@ -114,7 +126,7 @@ def extend(model: type[JobMixin[Any]]) -> sa.Update:
     return (
         sa.update(job)
         .where(
-            job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)),
+            job.c.id == id_value(model, "job_id"),
             job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
             job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
             is_running(job),
@@ -136,7 +148,7 @@ def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Index: the primary key.
     """
     job = table(model)
-    ids = array("ids", id_parameter(model.__jobqueue__))
+    ids = id_array(model, "ids")
     return sa.select(job.c.id, job.c.status, job.c.attempt, job.c.leased_by, job.c.completed_by).where(
         job.c.id == sa.any_(ids)
     )
@@ -150,7 +162,7 @@ def supersede(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Obliges: the job is locked by this transaction and ended in it. Index: the primary key.
     """
     job, attempts = table(model), table(model.Attempt)
-    given = sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__))
+    given = id_value(model, "job_id")
     running = sa.select(
         job.c.id, job.c.attempt, job.c.leased_by, job.c.started_at, sa.literal(AttemptOutcome.SUPERSEDED.value)
     ).where(job.c.id == given)
@@ -259,7 +271,7 @@ def _lost(model: type[JobMixin[Any]], *, orphans: bool, ended: bool, only: bool)
         job.c.status == status(JobStatus.RUNNING), excluded(job.c.id, key)
     )
     if only:
-        running = running.where(job.c.id == sa.any_(array("ids", key)))
+        running = running.where(job.c.id == sa.any_(id_array(model, "ids")))
     silent = alive_until(worker) < sa.func.now()
     is_dead = worker.c.id == sa.bindparam("worker_id", type_=sa.Text) if ended else silent
     lost_reason, expired_reason = sa.literal(DeadReason.LOST.value), sa.literal(DeadReason.TIMED_OUT.value)

@@ -17,7 +17,7 @@ from sqlalchemy.orm import aliased, contains_eager
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import status, table
+from sa_jobqueue.statements._parts import given_ids, status, table
 from sa_jobqueue.types import MIN_PRIORITY, JobId, JobStatus
 
 
@@ -147,7 +147,7 @@ def count_continuations(model: type[JobMixin[Any]], chain_ids: Sequence[JobId]) 
     Shape: `(count,)`. Index: `uq_job_chain`, one probe a chain, however long it is.
     """
     job = table(model)
-    chain = sa.func.unnest(_ids(model, chain_ids)).table_valued(sa.column("id", id_parameter(model.__jobqueue__)))
+    chain = sa.func.unnest(given_ids(model, chain_ids)).table_valued(sa.column("id", id_parameter(model.__jobqueue__)))
     chain = chain.render_derived("chain")
     last = sa.select(job.c.chain_index).where(job.c.root_id == chain.c.id).order_by(job.c.chain_index.desc()).limit(1)
     return sa.select(sa.func.coalesce(sa.func.sum(last.scalar_subquery()), sa.literal_column("0"))).select_from(chain)
@@ -202,7 +202,7 @@ def jobs_like(
     if chain_types:
         found.append(job.c.chain_type_name.in_(list(chain_types)))
     if chain_ids:
-        found.append(job.c.chain_id == sa.any_(_ids(model, chain_ids)))
+        found.append(job.c.chain_id == sa.any_(given_ids(model, chain_ids)))
     return found
 
 
@@ -251,9 +251,9 @@ def jobs_among(
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that lead to few jobs by an index: `pk_job`, `uq_job_chain`, those of `unfinished`."""
     job, later = table(model), table(model).alias("later")
-    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(_ids(model, ids))] if ids else []
+    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(given_ids(model, ids))] if ids else []
     if chain_ids:
-        roots = _ids(model, chain_ids)
+        roots = given_ids(model, chain_ids)
         others = sa.select(later.c.id).where(later.c.root_id == sa.any_(roots))
         # An array, computed once, and not a join: so that there is one way to the jobs, by their primary key.
         found.append(job.c.id == sa.any_(sa.func.array(others.scalar_subquery(), type_=roots.type).concat(roots)))
@@ -271,9 +271,9 @@ def chains_among(
 ) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that lead to few chains by an index. `job_ids`, `unfinished`: jobs anywhere in them."""
     job, member = table(model), table(model).alias("member")
-    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(_ids(model, ids))] if ids else []
+    found: list[sa.ColumnElement[bool]] = [job.c.id == sa.any_(given_ids(model, ids))] if ids else []
     if job_ids:
-        members = _ids(model, job_ids)
+        members = given_ids(model, job_ids)
         theirs = sa.select(member.c.chain_id).where(member.c.id == sa.any_(members))
         found.append(job.c.id == sa.any_(sa.func.array(theirs.scalar_subquery(), type_=members.type)))
     if unfinished is not None:
@@ -351,7 +351,3 @@ def _array_of(model: type[JobMixin[Any]], rows: sa.Select[Any], value: Callable[
     """Return an array of the ids in rows, computed once for the statement."""
     found = rows.subquery("found")
     return sa.func.array(sa.select(value(found)).scalar_subquery(), type_=ARRAY(id_parameter(model.__jobqueue__)))
-
-
-def _ids(model: type[JobMixin[Any]], ids: Sequence[JobId]) -> sa.ColumnElement[Any]:
-    return sa.literal(list(ids), ARRAY(id_parameter(model.__jobqueue__)))

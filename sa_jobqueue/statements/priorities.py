@@ -7,8 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import XID, array, once_a_model, status, table
+from sa_jobqueue.statements._parts import XID, id_array, once_a_model, status, table
 from sa_jobqueue.types import JobStatus
 
 
@@ -28,7 +27,7 @@ def set_priority(model: type[JobMixin[Any]]) -> sa.Update:
     locked = (
         sa.select(row.c.id)
         .where(
-            row.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
+            row.c.id == sa.any_(id_array(model, "ids")),
             row.c.status.in_([status(JobStatus.PENDING), status(JobStatus.BLOCKED)]),
             row.c.priority != to,
         )

@@ -8,8 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import JSONB
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import once_a_model, status, table
+from sa_jobqueue.statements._parts import id_value, once_a_model, status, table
 from sa_jobqueue.types import JobStatus, Progress
 
 
@@ -35,7 +34,7 @@ def of_job(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return (
         sa.select(reported(job, worker).label("progress"), worker.c.heartbeat_at)
         .select_from(job.outerjoin(worker, holds))
-        .where(job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .where(job.c.id == id_value(model, "job_id"))
     )
 
 

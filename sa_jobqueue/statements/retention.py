@@ -13,7 +13,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, INTERVAL, aggregate_order_by
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.policies.retention import FOREVER, OUTCOMES
-from sa_jobqueue.statements._parts import array, element, excluded, once_a_model, position, table
+from sa_jobqueue.statements._parts import array, element, excluded, id_array, id_value, once_a_model, position, table
 
 _ONE: sa.ColumnElement[Any] = sa.literal_column("1")
 
@@ -73,7 +73,7 @@ def expired_chains(model: type[JobMixin[Any]], *, first: bool) -> sa.Select[Any]
     )
     page = sa.select(*(job.c[name] for name in names)).order_by(job.c.id).limit(sa.bindparam("scan", type_=sa.Integer))
     if not first:
-        page = page.where(job.c.id > sa.bindparam("after", type_=id_parameter(model.__jobqueue__)))
+        page = page.where(job.c.id > id_value(model, "after"))
     seen = page.cte("page")
     ids = aggregate_order_by(seen.c.id, seen.c.id.asc())
     return sa.select(
@@ -105,7 +105,7 @@ def dead_letters(model: type[JobMixin[Any]], *, first: bool, remove: bool) -> sa
         .limit(sa.bindparam("scan", type_=sa.Integer))
     )
     if not first:
-        page = page.where(dead_letter.c.id > sa.bindparam("after", type_=key))
+        page = page.where(dead_letter.c.id > id_value(model, "after"))
     seen = page.cte("page")
     # A value and arrays, not joins: a plan from the statistics of empty tables would read all of both.
     is_dead = (
@@ -149,7 +149,7 @@ def roots(model: type[JobMixin[Any]], *, lock: bool) -> sa.Select[Any]:
     job = table(model)
     chosen = (
         sa.select(job.c.id, job.c.type_name, _outcome(job).label("outcome"))
-        .where(job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))), *_expired(job))
+        .where(job.c.id == sa.any_(id_array(model, "ids")), *_expired(job))
         .order_by(job.c.id)
     )
     return chosen.with_for_update(skip_locked=True) if lock else chosen
@@ -162,7 +162,7 @@ def lengths(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Locks: none. Index: `uq_job_chain`.
     """
     job = table(model)
-    of_them = job.c.root_id == sa.any_(array("ids", id_parameter(model.__jobqueue__)))
+    of_them = job.c.root_id == sa.any_(id_array(model, "ids"))
     return sa.select(job.c.root_id.label("chain_id"), sa.func.count().label("n")).where(of_them).group_by(job.c.root_id)
 
 
@@ -173,7 +173,7 @@ def waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Index: `pk_job_blocker`.
     """
     edge = table(model.Blocker)
-    of_them = edge.c.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__)))
+    of_them = edge.c.job_id == sa.any_(id_array(model, "job_ids"))
     return sa.select(edge.c.blocked_by_chain_id).where(of_them).distinct()
 
 

@@ -10,8 +10,7 @@ from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.sql.elements import ColumnElement
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import array, is_running, once_a_model, table
+from sa_jobqueue.statements._parts import id_array, id_value, is_running, once_a_model, table
 from sa_jobqueue.statements.session_names import current_name
 from sa_jobqueue.types import StepKind
 
@@ -37,7 +36,7 @@ def recorded(model: type[JobMixin[Any]]) -> sa.Select[Any]:
             step.c.event,
             step.c.deadline,
         )
-        .where(step.c.job_id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .where(step.c.job_id == id_value(model, "job_id"))
         .order_by(step.c.completed_at, step.c.name, step.c.key)
     )
 
@@ -51,7 +50,7 @@ def latest(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     step: Any = model.Step
     return (
         sa.select(step)
-        .where(step.job_id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)))
+        .where(step.job_id == id_value(model, "job_id"))
         .order_by(step.completed_at.desc().nulls_first(), step.name.desc(), step.key.desc())
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
@@ -61,7 +60,7 @@ def latest(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 def names(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the names of the steps of jobs. Parameters: `job_ids`. Shape: `(name,)`, each once. Index: `pk_job_step`."""
     step = table(model.Step)
-    job_ids = array("job_ids", id_parameter(model.__jobqueue__))
+    job_ids = id_array(model, "job_ids")
     return sa.select(step.c.name).where(step.c.job_id == sa.any_(job_ids)).distinct().order_by(step.c.name)
 
 
@@ -79,7 +78,7 @@ def delete_from(model: type[JobMixin[Any]]) -> sa.Delete:
         .correlate(step)
         .scalar_subquery()
     )
-    job_ids = array("job_ids", id_parameter(model.__jobqueue__))
+    job_ids = id_array(model, "job_ids")
     return sa.delete(step).where(step.c.job_id == sa.any_(job_ids), ended >= since)
 
 
@@ -95,7 +94,7 @@ def delete_timed_out(model: type[JobMixin[Any]]) -> sa.Delete:
         .where(later.c.job_id == step.c.job_id, later.c.completed_at > step.c.completed_at)
         .correlate(step)
     )
-    job_ids = array("job_ids", id_parameter(model.__jobqueue__))
+    job_ids = id_array(model, "job_ids")
     timed_out = (step.c.kind == StepKind.WAIT.value) & step.c.completed_at.is_not(None) & step.c.output.is_(None)
     return sa.delete(step).where(step.c.job_id == sa.any_(job_ids), timed_out, is_last)
 
@@ -321,7 +320,7 @@ def _held(model: type[JobMixin[Any]]) -> tuple[ColumnElement[bool], ...]:
     """Return the fence: the attempt still holds the job."""
     job = table(model)
     return (
-        job.c.id == sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__)),
+        job.c.id == id_value(model, "job_id"),
         job.c.attempt == sa.bindparam("job_attempt", type_=sa.Integer),
         job.c.leased_by == sa.bindparam("worker_id", type_=sa.Text),
         is_running(job),

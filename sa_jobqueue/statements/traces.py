@@ -7,8 +7,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import once_a_model, table
+from sa_jobqueue.statements._parts import id_value, once_a_model, table
 from sa_jobqueue.tracing import LinkKind
 
 MOST: Final = 100
@@ -25,7 +24,7 @@ def linked(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """
     job, edge = table(model), table(model.Blocker)
     root = job.alias("root")
-    job_id = sa.bindparam("job_id", type_=id_parameter(model.__jobqueue__))
+    job_id = id_value(model, "job_id")
     failed = job.c.last_error.op("->>")(sa.literal_column("'trace_context'"))
     attempts = sa.select(
         sa.literal_column(f"'{LinkKind.FAILED_ATTEMPT}'").label("kind"),

@@ -7,8 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.statements._parts import id_array, once_a_model, table
 
 _COLUMNS = (
     *("id", "type_name", "status", "output", "error", "created_at", "completed_at", "length"),
@@ -25,7 +24,7 @@ def chain_ends(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """
     job = table(model)
     return sa.select(job.c.id, job.c.chain_id, job.c.chain_completed_at, job.c.has_waiters).where(
-        job.c.id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__)))
+        job.c.id == sa.any_(id_array(model, "job_ids"))
     )
 
 
@@ -42,7 +41,7 @@ def chain_results(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return (
         sa.select(*(chain.c[name] for name in _COLUMNS), root.c.has_waiters)
         .select_from(chain.join(root, root.c.id == chain.c.id))
-        .where(chain.c.id == sa.any_(array("chain_ids", id_parameter(model.__jobqueue__))))
+        .where(chain.c.id == sa.any_(id_array(model, "chain_ids")))
         .order_by(chain.c.completed_at, chain.c.id)
     )
 
@@ -62,7 +61,7 @@ def mark_awaited(model: type[JobMixin[Any]]) -> sa.Update:
     free = (
         sa.select(root.c.id)
         .where(
-            root.c.id == sa.any_(array("awaited_ids", id_parameter(model.__jobqueue__))),
+            root.c.id == sa.any_(id_array(model, "awaited_ids")),
             root.c.chain_index == 0,
             root.c.chain_completed_at.is_(None),
             ~root.c.has_waiters,

@@ -9,10 +9,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import BIT, TIMESTAMP
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DATASETS, DEAD_LETTERS, JOBS, Dataset
 from sa_jobqueue.pipeline.statements import history
-from sa_jobqueue.statements._parts import array, once_a_model, table
+from sa_jobqueue.statements._parts import id_array, once_a_model, table
 
 SEPARATOR: Final = "\x1f"
 NULL: Final = "\x1e"
@@ -54,7 +53,7 @@ def lock_ended_roots(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     return (
         sa.select(job.c.id)
         .where(
-            job.c.id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
+            job.c.id == sa.any_(id_array(model, "ids")),
             job.c.root_id.is_(None),
             job.c.chain_completed_at.is_not(None),
             ~job.c.has_waiters,
@@ -72,7 +71,7 @@ def lock_dead_letters(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     changes a dead letter and its job locks the job first. Index: `ix_dead_letter_job`.
     """
     dead_letter = table(model.DeadLetter)
-    of_jobs = dead_letter.c.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__)))
+    of_jobs = dead_letter.c.job_id == sa.any_(id_array(model, "job_ids"))
     return sa.select(dead_letter.c.id).where(of_jobs).order_by(dead_letter.c.id).with_for_update()
 
 
@@ -86,7 +85,7 @@ def fingerprints(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     Index: the primary key and `uq_job_chain`; `pk_job_attempt`, `ix_dead_letter_job`, `pk_job_blocker`.
     """
     job = table(model)
-    ids = array("ids", id_parameter(model.__jobqueue__))
+    ids = id_array(model, "ids")
     root = sa.select(job.c.id.label("chain_id"), job.c.id).where(job.c.id == sa.any_(ids))
     others = sa.select(job.c.root_id.label("chain_id"), job.c.id).where(job.c.root_id == sa.any_(ids))
     member = sa.union_all(root, others).cte("member")
@@ -106,7 +105,7 @@ def fingerprints(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 def delete_dead_letters(model: type[JobMixin[Any]]) -> sa.Delete:
     """Delete the dead letters of jobs. Parameters: `job_ids`. Obliges: they are locked. Index: `ix_dead_letter_job`."""
     dead_letter = table(model.DeadLetter)
-    return sa.delete(dead_letter).where(dead_letter.c.job_id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    return sa.delete(dead_letter).where(dead_letter.c.job_id == sa.any_(id_array(model, "job_ids")))
 
 
 @once_a_model
@@ -118,7 +117,7 @@ def delete_jobs(model: type[JobMixin[Any]]) -> sa.Delete:
     `ix_job_blocker_chain`.
     """
     job = table(model)
-    return sa.delete(job).where(job.c.id == sa.any_(array("job_ids", id_parameter(model.__jobqueue__))))
+    return sa.delete(job).where(job.c.id == sa.any_(id_array(model, "job_ids")))
 
 
 @once_a_model
@@ -127,7 +126,7 @@ def forget(model: type[JobMixin[Any]]) -> sa.Delete:
     chain = table(model.ArchiveChain)
     return sa.delete(chain).where(
         chain.c.run_id == sa.bindparam("run_id", type_=sa.Uuid()),
-        chain.c.chain_id == sa.any_(array("ids", id_parameter(model.__jobqueue__))),
+        chain.c.chain_id == sa.any_(id_array(model, "ids")),
     )
 
 

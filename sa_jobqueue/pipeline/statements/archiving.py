@@ -15,8 +15,8 @@ from sqlalchemy.dialects.postgresql import INTERVAL, TIMESTAMP
 from sqlalchemy.schema import CreateTable, DropTable
 
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.models.base import id_parameter, id_type
-from sa_jobqueue.statements._parts import once_a_model, table
+from sa_jobqueue.models.base import id_type
+from sa_jobqueue.statements._parts import id_value, once_a_model, table
 from sa_jobqueue.types import ArchiveState
 
 
@@ -104,7 +104,7 @@ def choose(model: type[JobMixin[Any]], *, include_dead: bool, first: bool) -> sa
     columns = (job.c.id, job.c.root_id, job.c.chain_completed_at, job.c.has_waiters)
     page = sa.select(*columns).order_by(job.c.id).limit(sa.bindparam("scan", type_=sa.Integer))
     if not first:
-        page = page.where(job.c.id > sa.bindparam("after", type_=id_parameter(model.__jobqueue__)))
+        page = page.where(job.c.id > id_value(model, "after"))
     page_cte = page.cte("page")
     at = page_cte.c
     length = 1 + sa.select(sa.func.count()).where(other.c.root_id == at.id).correlate(page_cte).scalar_subquery()

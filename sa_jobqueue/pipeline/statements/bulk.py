@@ -16,7 +16,7 @@ from sqlalchemy.dialects.postgresql import insert as upsert
 
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.base import id_parameter
-from sa_jobqueue.statements._parts import array, once_a_model, status, table
+from sa_jobqueue.statements._parts import array, id_array, once_a_model, status, table
 from sa_jobqueue.types import JobStatus, OnFailure
 
 STAGED = (
@@ -373,7 +373,7 @@ def _edges(model: type[JobMixin[Any]], *, decided: bool = False) -> sa.Select[An
         chosen = sa.select(*columns).select_from(stage, each)
     else:
         ended = (
-            sa.func.unnest(array("ended_ids", key), array("completed", sa.Boolean()))
+            sa.func.unnest(id_array(model, "ended_ids"), array("completed", sa.Boolean()))
             .table_valued(sa.column("chain_id", key), sa.column("completed", sa.Boolean))
             .render_derived("ended")
         )
