@@ -19,7 +19,7 @@ BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 
 class MinuteMixin(Companion):
     """Figures of one minute, of a queue and a job type; with both names empty, of all together.
 
-    One worker writes each minute, idle workers half an hour at once, and deletes those that are older than a day. Counts
+    One worker writes each minute, idle workers half an hour together, and deletes those that are older than a day. Counts
     come from bounded reads: of a minute with more than 50,000 changed jobs they are lower bounds.
     """
 

@@ -148,7 +148,7 @@ class Quarantine:
     ) -> list[R]:
         """Write items together; those that fail alone are quarantined. Return the results of the calls that succeeded.
 
-        `otherwise`: what the items are of and its error, to quarantine if none of them fails alone.
+        `otherwise`: the subject of the items and its error, to quarantine if none of them fails alone.
         """
         written, refused = await in_parts(items, run)
         await self.add(write, refused or ([otherwise] if otherwise is not None else []))
