@@ -202,6 +202,16 @@ class Connections:
         return arguments | self._arguments
 
 
+async def close_idle(engine: AsyncEngine) -> None:
+    """Close the connections of an engine that are not in use."""
+    pool: Any = engine.pool
+    # One by one: after `dispose`, a connection that is in use now would return to a pool that nothing closes any more.
+    with suppress(DBAPIError):  # the worker stops meanwhile
+        while pool.checkedin():
+            async with engine.connect() as unused:
+                await unused.invalidate()
+
+
 def call_connect_listeners(application: Dialect, engine: Engine) -> None:
     """Call the `do_connect` listeners of an application's engine for the connections of another engine as well."""
     if application.dispatch.do_connect:

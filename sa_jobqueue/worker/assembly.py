@@ -27,6 +27,7 @@ from sa_jobqueue.worker.background.scheduler import Scheduler
 from sa_jobqueue.worker.background.vitals import Phase, VitalSigns
 from sa_jobqueue.worker.claim.claimer import Claimer
 from sa_jobqueue.worker.claim.cursors import Snapshot
+from sa_jobqueue.worker.claim.division import Division
 from sa_jobqueue.worker.component import Component, supervise
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.unblocker import Unblocker
@@ -132,19 +133,28 @@ class Assembly:
             snapshot=self._snapshot,
             on_answer=self._answered,
         )
+        division = Division(
+            model,
+            jobs,
+            signals,
+            executor=self.executor,
+            quarantine=quarantine,
+            worker_id=worker_id,
+            events=events,
+            options=options,
+            controls=lambda: self._reader.current,
+        )
         self._claimer = Claimer(
             engine,
             model,
             signals,
+            division,
             executor=self.executor,
             completer=self._completer,
             unblocker=self._unblocker,
             worker_id=worker_id,
-            jobs=jobs,
-            events=events,
             options=options,
             may_start=self._heartbeat.allows,
-            controls=lambda: self._reader.current,
             quarantine=quarantine,
             listener=self._listener if self.can_listen else None,
             on_start=self._heartbeat.resume,

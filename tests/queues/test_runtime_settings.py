@@ -22,7 +22,7 @@ from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.settings import QueueSettings, TypeSettings
 from sa_jobqueue.worker.background.controls import DEFAULTS, Control, ControlReader, Controls
 from sa_jobqueue.worker.claim.arrivals import Arrivals
-from sa_jobqueue.worker.claim.claimer import Claimer
+from sa_jobqueue.worker.claim.division import Division
 from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.signals import Signals
 from tests.fixtures.database import both_servers
@@ -57,32 +57,27 @@ class Slots:
 
 
 class Driven:
-    """A worker's claimer, whose claims and settings are controlled by a test."""
+    """The division of a worker's slots, whose claims and settings are controlled by a test."""
 
     def __init__(self, connections: Connections) -> None:
         self.engine = connections.engine(2)
         self.settings = Controls()
         self.slots = Slots()
         self.connection: AsyncConnection
-        unused: Any = None
         queue = JobQueue()
         for name in ("test", "mail"):
             queue.handler(name)(lambda: None)
         queue.handler("narrow", concurrency=NARROW)(lambda: None)
-        self._claimer = Claimer(
-            self.engine,
+        self._division = Division(
             Job,
+            queue,
             Signals(),
             executor=cast("Any", self.slots),
-            completer=unused,
-            unblocker=unused,
+            quarantine=Quarantine(self.engine, Job, WORKER, EventBus()),
             worker_id=WORKER,
-            jobs=queue,
             events=EventBus(),
             options=WorkerOptions(queues=["default", "other"]),
-            may_start=lambda since: True,
             controls=lambda: self.settings,
-            quarantine=Quarantine(self.engine, Job, WORKER, EventBus()),
         )
 
     def apply(self, *, queues: dict[str, Control] | None = None, types: dict[str, Control] | None = None) -> None:
@@ -94,7 +89,7 @@ class Driven:
         )
 
     async def claim(self) -> set[Any]:
-        await self._claimer.claim(self.connection)
+        await self._division.claim(self.connection, was_notified=False)
         claimed, self.slots.started = {job.id for job in self.slots.started}, []
         return claimed
 

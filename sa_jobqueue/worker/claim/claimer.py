@@ -8,21 +8,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
-from sa_jobqueue.events import EventBus
+from sa_jobqueue.db.connections import close_idle
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements import leases
 from sa_jobqueue.types import RefusedWrite
-from sa_jobqueue.worker.background.controls import Controls
 from sa_jobqueue.worker.background.listener import Listener
 from sa_jobqueue.worker.claim.cursors import Snapshot
 from sa_jobqueue.worker.claim.division import Division
@@ -62,16 +58,14 @@ class Claimer(Component):
         engine: AsyncEngine,
         model: type[JobMixin[Any]],
         signals: Signals,
+        division: Division,
         *,
         executor: Executor,
         completer: Completer,
         unblocker: Unblocker,
         worker_id: str,
-        jobs: JobQueue[Any],
-        events: EventBus,
         options: WorkerOptions,
         may_start: Callable[[float], bool],
-        controls: Callable[[], Controls],
         quarantine: Quarantine,
         listener: Listener | None = None,
         on_start: Callable[[], object] = lambda: None,
@@ -84,18 +78,7 @@ class Claimer(Component):
         self._worker_id, self._options, self._quarantine = worker_id, options, quarantine
         self._may_start = may_start
         self._held = compiled(leases.held, model)
-        self._division = Division(
-            model,
-            jobs,
-            executor=executor,
-            quarantine=quarantine,
-            worker_id=worker_id,
-            events=events,
-            options=options,
-            controls=controls,
-            poll_again=self.poll_again,
-            clock=self._loop.time,
-        )
+        self._division = division
         self._woken = asyncio.Event()
         self._was_notified = True
         self._idleness = Idleness(listener, self._loop.time)
@@ -133,9 +116,8 @@ class Claimer(Component):
             self._may_have_orphans = True
             self._woken.set()
         is_quiet = self._executor.running == 0 and self._loop.time() - self._busy_at > _QUIET
-        pool: Any = self._engine.pool
-        if is_quiet and pool.checkedin() and (self._closing is None or self._closing.done()):
-            self._closing = asyncio.ensure_future(self._let_go(pool))
+        if is_quiet and (self._closing is None or self._closing.done()):
+            self._closing = asyncio.ensure_future(close_idle(self._engine))
 
     def notified(self, queues: Hints) -> None:
         """Poll now: a notification said that these queues (None or `ANY_QUEUE`: any queue) may have due jobs."""
@@ -233,14 +215,6 @@ class Claimer(Component):
             self._busy_at = self._loop.time()
             self._on_start()
         return started
-
-    async def _let_go(self, pool: Any) -> None:
-        """Close unused connections."""
-        # One by one: after `dispose`, a connection that is in use now would return to a pool that nothing closes any more.
-        with suppress(DBAPIError):  # the worker stops meanwhile
-            while pool.checkedin():
-                async with self._engine.connect() as unused:
-                    await unused.invalidate()
 
     async def _wait_for_slot(self) -> None:
         self._executor.changed.clear()

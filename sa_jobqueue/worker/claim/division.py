@@ -7,6 +7,7 @@ found, catch up before going to sleep.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -30,18 +31,20 @@ from sa_jobqueue.worker.claim.selectors import Caller
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor
+from sa_jobqueue.worker.signals import Signals
 
 _MOST: Final = 500
 """Maximum number of jobs of one claim."""
 
 
 class Division:
-    """Claims for the free slots of one worker, and starts the jobs. `poll_again`: called if another claim was in the way."""
+    """Claims for the free slots of one worker, and starts the jobs."""
 
     def __init__(
         self,
         model: type[JobMixin[Any]],
         jobs: JobQueue[Any],
+        signals: Signals,
         *,
         executor: Executor,
         quarantine: Quarantine,
@@ -49,11 +52,10 @@ class Division:
         events: EventBus,
         options: WorkerOptions,
         controls: Callable[[], Controls],
-        poll_again: Callable[[], None],
-        clock: Callable[[], float],
     ) -> None:
         self._model, self._executor, self._quarantine = model, executor, quarantine
-        self._options, self._controls, self._poll_again, self._clock = options, controls, poll_again, clock
+        self._options, self._controls, self._signals = options, controls, signals
+        self._clock = asyncio.get_running_loop().time
         self._types = list(jobs.registry.names)
         self._slots = {kind.name: kind.concurrency for kind in jobs.registry if kind.concurrency is not None}
         self._callers = {queue: Caller(one, worker_id, events) for queue, one in jobs.selectors.items()}
@@ -201,7 +203,7 @@ class Division:
                 break
             except Exception as error:
                 if is_of_ordering(error):  # another claim has just started a job of the same key, which is visible now
-                    self._poll_again()
+                    self._signals.may_start()
                     return []
                 if isinstance(error, OSError) or not is_of_a_row(error):  # an answer that was lost
                     raise
