@@ -18,8 +18,8 @@ from markupsafe import Markup
 from sa_jobqueue.printable import printable
 from sa_jobqueue.types import JobStatus
 
-FOLD_ABOVE: Final = 300
-"""Number of chains above which finished ones that the same chains wait for are drawn as one."""
+FOLD_ABOVE: Final = 40
+"""Number of chains above which those of one status that the same chains wait for are drawn as one."""
 SWEEPS: Final = 8
 MAX_BENDS: Final = 5_000
 """Maximum number of invisible nodes; above it, long edges are drawn straight."""
@@ -31,7 +31,7 @@ Edge = tuple[Hashable, Hashable]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A chain, or several finished ones folded into one."""
+    """A chain, or several of one status folded into one."""
 
     key: Hashable
     title: str
@@ -62,24 +62,22 @@ class _Count:
 
 
 def fold(nodes: Sequence[Node], edges: Collection[Edge], *, keep: Collection[Hashable] = ()) -> tuple[list[Node], set[Edge]]:
-    """Return nodes and edges with finished chains folded, if there are more than `FOLD_ABOVE`. `keep`: never folded."""
+    """Return nodes and edges with like chains folded, if there are more than `FOLD_ABOVE`. `keep`: never folded."""
     if len(nodes) <= FOLD_ABOVE:
         return list(nodes), set(edges)
     after: dict[Hashable, set[Hashable]] = defaultdict(set)
     for start, end in edges:
         after[start].add(end)
-    groups: dict[frozenset[Hashable], list[Node]] = defaultdict(list)
+    groups: dict[tuple[JobStatus, frozenset[Hashable]], list[Node]] = defaultdict(list)
     for node in nodes:
-        if node.status is JobStatus.COMPLETED and node.key not in keep:
-            groups[frozenset(after[node.key])].append(node)
+        if node.key not in keep and not node.is_stuck:
+            groups[node.status, frozenset(after[node.key])].append(node)
     stands: dict[Hashable, Hashable] = {}
     made: dict[Hashable, Node] = {}
-    for number, group in enumerate(groups.values()):
+    for number, ((status, _), group) in enumerate(groups.items()):
         if len(group) > 1:
             key: Hashable = ("folded", number)
-            made[key] = Node(
-                key=key, title=f"{len(group):,} chains", status=JobStatus.COMPLETED, note="folded", folded=len(group)
-            )
+            made[key] = Node(key=key, title=f"{len(group):,} chains", status=status, note="folded", folded=len(group))
             stands |= dict.fromkeys((node.key for node in group), key)
     remaining = [node for node in nodes if node.key not in stands]
     moved = {(stands.get(start, start), stands.get(end, end)) for start, end in edges}

@@ -253,6 +253,27 @@ def test_a_live_update_keeps_selection_and_focus_and_an_unchanged_one_returns_30
     assert sorted(jobs.statuses().values()) == sorted([JobStatus.CANCELLED, JobStatus.PENDING])
 
 
+def test_a_long_graph_opens_at_its_chain(browser: Browser, engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        before = Job(type_name="step")
+        row = [before]
+        for _ in range(20):
+            before = Job(type_name="step", blockers=[before])
+            row.append(before)
+        session.add_all(row)
+        last = str(before.id)
+    opened = Opened(browser, viewport={"width": 1000, "height": 600})
+    with served(dashboard(engine, authorize=everyone)) as url:
+        opened.page.goto(f"{url}/queue/chain?id={last}")
+        seen = """(() => {
+            const box = document.querySelector(".graph .current").getBoundingClientRect();
+            const around = document.querySelector(".graph").closest(".scroll").getBoundingClientRect();
+            return box.left >= around.left && box.right <= around.right + 1;
+        })()"""
+        assert opened.page.evaluate(seen)
+        opened.context.close()
+
+
 def test_live_updates_keep_selection_focus_and_scroll_on_their_row(browser: Browser, engine: Engine) -> None:
     jobs = Jobs(engine)
     ids = [str(one) for one in jobs.add_many(40)]

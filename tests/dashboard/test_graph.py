@@ -63,14 +63,18 @@ def test_the_longest_line_of_chains_is_drawn_at_low_cost() -> None:
     assert len(outline([node(key) for key in keys], line)) >= 1
 
 
-def test_more_than_three_hundred_finished_blockers_of_a_chain_are_folded() -> None:
-    finished = [node(index) for index in range(FOLD_ABOVE)]
-    last = node("last", JobStatus.PENDING)
-    edges = {(one.key, last.key) for one in finished}
-    nodes, drawn = fold([*finished, last], edges, keep=["0"])
-    assert [(one.title, one.folded) for one in nodes] == [("chain 0", 0), ("chain last", 0), ("299 chains", 299)]
-    assert drawn == {("0", "last"), (("folded", 0), "last")}
-    assert fold(finished, edges) == (finished, edges)
+@pytest.mark.parametrize("status", [JobStatus.COMPLETED, JobStatus.PENDING])
+def test_many_blockers_of_one_status_are_folded(status: JobStatus) -> None:
+    blockers = [node(index, status) for index in range(FOLD_ABOVE)]
+    running = node("other", JobStatus.RUNNING)
+    last = node("last", JobStatus.BLOCKED)
+    edges = {(one.key, last.key) for one in [*blockers, running]}
+    nodes, drawn = fold([*blockers, running, last], edges, keep=["0"])
+    titles = [("chain 0", 0), ("chain other", 0), ("chain last", 0), (f"{FOLD_ABOVE - 1} chains", FOLD_ABOVE - 1)]
+    assert [(one.title, one.folded) for one in nodes] == titles
+    assert nodes[-1].status is status
+    assert drawn == {("0", "last"), ("other", "last"), (("folded", 0), "last")}
+    assert fold(blockers, edges) == (blockers, edges)
 
 
 def test_chains_that_wait_for_a_dead_chain_or_a_cycle_are_stuck() -> None:
