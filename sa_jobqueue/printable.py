@@ -69,3 +69,12 @@ def shortened(query: str | None) -> str | None:
 
 def _escape(char: str) -> str:
     return repr(char)[1:-1]
+
+
+def byte_size(size: float) -> str:
+    """Return a number of bytes with a unit, as pg_size_pretty does."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TB"

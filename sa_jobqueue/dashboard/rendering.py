@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from sa_jobqueue.dashboard.charts import seconds
 from sa_jobqueue.durations import write_duration
-from sa_jobqueue.printable import printable, printable_json, span
+from sa_jobqueue.printable import byte_size, printable, printable_json, span
 
 SHOWN: Final = 20_000
 """Maximum number of characters of a payload or traceback on a page; the rest is downloaded."""
@@ -41,6 +41,7 @@ def environment() -> Environment:
         "ago": _ago,
         "brief": lambda value: "-" if value is None else seconds(value.total_seconds()),
         "clipped": _clipped,
+        "bytes": byte_size,
         "count": lambda value: f"{value:,}",
         "entered": _entered,
         "exact": _exact,

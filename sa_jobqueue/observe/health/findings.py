@@ -22,7 +22,7 @@ from sa_jobqueue.observe.health.figures import (
 )
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.printable import span
+from sa_jobqueue.printable import byte_size, span
 from sa_jobqueue.types import RefusedWrite
 
 OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL
@@ -97,7 +97,7 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
     if len(bloated) > 1:
         names = [one.evidence["name"] for one in bloated]
         wasted = sum(one.evidence["wasted_bytes"] for one in bloated)
-        summary = f"About {_bytes(wasted)} of {len(names)} tables and indexes is bloat: {', '.join(names)}."
+        summary = f"About {byte_size(wasted)} of {len(names)} tables and indexes is bloat: {', '.join(names)}."
         # Tables come first, and a table that is written again has new indexes.
         left[left.index(bloated[0])] = replace(
             bloated[0], summary=summary, evidence={"names": names, "wasted_bytes": wasted}
@@ -504,14 +504,14 @@ def _tables(of: Health, at: Thresholds) -> Iterator[Finding]:
         yield from _bloat(table, "VACUUM FULL at a quiet time", at)
     size = sum(table.bytes + table.index_bytes for table in of.tables)
     if size >= at.outgrown_bytes:
-        summary = f"The job tables take {_bytes(size)}, more than the threshold of {_bytes(at.outgrown_bytes)}."
+        summary = f"The job tables take {byte_size(size)}, more than the threshold of {byte_size(at.outgrown_bytes)}."
         yield _found(Code.OUTGROWN, WARNING, summary, _OUTGROWN, bytes=size)
 
 
 def _bloat(of: TableHealth | IndexHealth, cure: str, at: Thresholds) -> Iterator[Finding]:
     wasted = of.wasted_bytes
     if wasted is not None and wasted >= at.bloat_bytes and wasted >= of.bytes * at.bloat_share:
-        summary = f"About {_bytes(wasted)} of the {_bytes(of.bytes)} of {of.name} is bloat."
+        summary = f"About {byte_size(wasted)} of the {byte_size(of.bytes)} of {of.name} is bloat."
         advice = f"When the cause is resolved: {cure}. PostgreSQL also reuses the space over time."
         yield _found(Code.BLOAT, WARNING, summary, advice, name=of.name, bytes=of.bytes, wasted_bytes=wasted)
 
@@ -631,11 +631,3 @@ def _many(count: int, noun: str) -> str:
 
 def _quoted(name: str | None) -> str:
     return "'{}'".format((name or "").replace("'", "''"))
-
-
-def _bytes(size: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1024:
-            return f"{size:,.0f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} TB"
