@@ -275,7 +275,8 @@ class JobMixin(Generic[IdT]):
         for the type, else queue "default", priority 0, 20 attempts, no timeout, version 1.
 
         `type_name`: the handler's name; it need not have a handler in this process.
-        `input`: a payload of the handler's type; without a handler, JSON of at most 1 MiB.
+        `input`: a payload of the handler's type; without a handler, JSON of at most 1 MiB. It is read now: to change it
+        later, set the attribute.
         `input_version`: at least 1; one that is not the handler's is checked when the job runs.
         `queue`: 1 to 100 letters, digits and `_.:/-`.
         `priority`: -9 to 9, larger first.
