@@ -18,7 +18,7 @@ from typing import Final
 from sa_jobqueue.cli._systemd import notify
 from sa_jobqueue.events import DrainRequested, Event, WorkerStarted
 from sa_jobqueue.observe.log_lines import JsonFormatter, TextFormatter, bind
-from sa_jobqueue.worker import Worker
+from sa_jobqueue.worker import Worker, WorkerGroup
 from sa_jobqueue.worker.memory import frozen
 
 DRAIN: Final = b"d"
@@ -34,7 +34,7 @@ EXIT_PATIENCE: Final = timedelta(seconds=5)
 _log = logging.getLogger("sa_jobqueue.worker")
 
 
-def serve(worker: Worker, *, control: int | None = None, until_idle: bool = False) -> int:
+def serve(worker: Worker | WorkerGroup, *, control: int | None = None, until_idle: bool = False) -> int:
     """Run a worker until a signal or its parent process stops it; return the exit status.
 
     SIGTERM or SIGINT starts draining; a second one releases running jobs immediately. `control`: the reading end of a pipe
@@ -68,7 +68,7 @@ def _fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _serve(worker: Worker, control: int | None, until_idle: bool) -> None:
+async def _serve(worker: Worker | WorkerGroup, control: int | None, until_idle: bool) -> None:
     loop = asyncio.get_running_loop()
     unsubscribe = worker.events.subscribe(_notify_manager)
     running = asyncio.create_task(worker.run_until_idle() if until_idle else worker.run())

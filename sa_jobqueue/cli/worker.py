@@ -21,6 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue.cli._options import (
+    FALLBACK_VARIABLE,
     LISTEN_VARIABLE,
     URL_VARIABLE,
     Database,
@@ -32,7 +33,6 @@ from sa_jobqueue.cli._options import (
     load_module,
     load_object,
     parse_url,
-    url_option,
 )
 from sa_jobqueue.cli._output import echo
 from sa_jobqueue.cli._probes import serve_probes
@@ -50,7 +50,7 @@ from sa_jobqueue.observe.log_lines import MOST_LINES, capture
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
 from sa_jobqueue.operations.workers import MOST_LOST, rescue_from
 from sa_jobqueue.registry.job_queue import JobQueue
-from sa_jobqueue.worker import Worker, WorkerOptions
+from sa_jobqueue.worker import Worker, WorkerGroup, WorkerOptions
 
 _DEFAULTS: Final = WorkerOptions()
 
@@ -84,7 +84,16 @@ class _Worker(click.Command):
 
 @click.command(cls=_Worker)
 @application_argument("registry")
-@url_option
+@click.option(
+    "--url",
+    "urls",
+    multiple=True,
+    envvar=[URL_VARIABLE, FALLBACK_VARIABLE],
+    show_envvar=True,
+    metavar="URL",
+    help="Database URL, postgresql://... Repeat it, or separate URLs in the variable by spaces, to serve several databases "
+    "with the slots of one process. URLs with passwords belong in the variable: other users can see arguments.",
+)
 @click.option(
     "--engine",
     metavar="MODULE:ATTRIBUTE",
@@ -214,7 +223,7 @@ def worker(
     /,
     *,
     registry: str,
-    url: str | None,
+    urls: tuple[str, ...],
     engine: str | None,
     listen_url: str | None,
     processes: int,
@@ -250,12 +259,14 @@ def worker(
     for flag, is_given in (("--reload", reload), ("--until-idle", until_idle)):
         if is_given and processes > 1:
             raise click.UsageError(f"{flag} is for one process: leave out --processes")
+    if len(urls) > 1 and (engine or listen_url or processes > 1):
+        raise click.UsageError("several databases are for one process, without --processes, --engine and --listen-url")
     if reload:
         context.exit(_reload(options.shutdown_timeout + options.cancel_timeout))
     jobs = load_jobs(registry)
     for module in modules:
         load_module(module)
-    source = load_object(engine) if engine else _engine(url, options)
+    source = load_object(engine) if engine else _engine(next(iter(urls), None), options)
     configure_logging(log_level, log_format)
     if processes > 1:
         # Check once before any process starts; otherwise each of them would fail repeatedly.
@@ -263,7 +274,7 @@ def worker(
         _check(jobs, used)
         environment = dict(os.environ)
         if not engine:  # through the environment, as other users can see arguments
-            environment[URL_VARIABLE] = parse_url(url).render_as_string(hide_password=False)
+            environment[URL_VARIABLE] = parse_url(next(iter(urls), None)).render_as_string(hide_password=False)
         if listen_url:
             environment[LISTEN_VARIABLE] = listen_url
         for variable in VARIABLES:
@@ -276,7 +287,11 @@ def worker(
         context.exit(asyncio.run(_supervise(commands, environment, lambda died: _rescue(jobs, used, options, died))))
     try:
         found, sessions = _engine_of(source, engine)
-        made = Worker(jobs, found, options=options, app=registry, listen_url=listen_url, **sessions)
+        made: Worker | WorkerGroup
+        if len(urls) > 1:
+            made = WorkerGroup(jobs, [_engine(url, options) for url in urls], options=options, app=registry)
+        else:
+            made = Worker(jobs, found, options=options, app=registry, listen_url=listen_url, **sessions)
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
     if capture_logs is not None:
@@ -331,7 +346,7 @@ def _of_process(number: int, engine: str | None, name: str | None, ports: dict[s
 
 
 @contextmanager
-def _probed(made: Worker, limit: timedelta, port: int | None, address: str) -> Iterator[None]:
+def _probed(made: Worker | WorkerGroup, limit: timedelta, port: int | None, address: str) -> Iterator[None]:
     """Serve probes while the block runs, if there is a port."""
     if port is None:
         yield
@@ -341,7 +356,9 @@ def _probed(made: Worker, limit: timedelta, port: int | None, address: str) -> I
 
 
 @contextmanager
-def _measured(made: Worker, jobs: JobQueue[Any], options: WorkerOptions, port: int | None, address: str) -> Iterator[None]:
+def _measured(
+    made: Worker | WorkerGroup, jobs: JobQueue[Any], options: WorkerOptions, port: int | None, address: str
+) -> Iterator[None]:
     """Serve a worker's metrics while the block runs, if there is a port."""
     if port is None:
         yield

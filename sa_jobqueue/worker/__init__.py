@@ -18,7 +18,8 @@ that was their last attempt. During an outage components fail and restart, and r
 without a successful heartbeat for too long stops its attempts before other workers may start them.
 """
 
+from sa_jobqueue.worker.group import WorkerGroup
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.worker import Worker
 
-__all__ = ["Worker", "WorkerOptions"]
+__all__ = ["Worker", "WorkerGroup", "WorkerOptions"]

@@ -37,6 +37,7 @@ from sa_jobqueue.worker.quarantine import Quarantine
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.sessions import Sessions
+from sa_jobqueue.worker.run.slots import Slots
 from sa_jobqueue.worker.signals import Answer, Signals
 
 _CLOSING = timedelta(seconds=10)
@@ -62,6 +63,7 @@ class Assembly:
         events: EventBus,
         signs: VitalSigns,
         until_idle: bool,
+        slots: tuple[Slots, int] | None,
         on_drain: Callable[[], object],
         on_outgrown: Callable[[int], None],
     ) -> None:
@@ -118,6 +120,7 @@ class Assembly:
             children=self._children,
             retry_of=self._reader.retry,
             on_ended=signals.ended,
+            slots=slots,
         )
         self._heartbeat = Heartbeat(
             connections.thread_engine(),
@@ -250,6 +253,7 @@ class Assembly:
 
     async def abandon(self) -> None:
         """Close everything that a failed start has opened."""
+        await self.executor.close()
         await self._children.close()
         await self._disconnect()
 

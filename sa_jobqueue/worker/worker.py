@@ -42,6 +42,7 @@ from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.run.executor import Executor
 from sa_jobqueue.worker.run.isolation import check_importable
 from sa_jobqueue.worker.run.sessions import Sessions, prepare_nothing_in, sessions_for
+from sa_jobqueue.worker.run.slots import Slots
 
 
 class Worker:
@@ -109,8 +110,18 @@ class Worker:
         self._stop_called = self._stop_now = False
         self._executor: Executor | None = None
         self._signs = VitalSigns(self._options)
+        self._slots: tuple[Slots, int] | None = None
         self.wants_successor = False
         """Whether the worker stopped because it used more than `max_memory` and should be replaced by a new process."""
+
+    @property
+    def database(self) -> str:
+        """URL of its database, without the password and parameters."""
+        return self._url.set(query={}).render_as_string(hide_password=True)
+
+    def share(self, slots: Slots, weight: int) -> None:
+        """Share slots with other workers of this process, from the next run on; see `WorkerGroup`."""
+        self._slots = slots, weight
 
     @property
     def has_stuck_threads(self) -> bool:
@@ -244,6 +255,7 @@ class Worker:
             events=self.events,
             signs=self._signs,
             until_idle=until_idle,
+            slots=self._slots,
             on_drain=partial(self._loop.call_soon_threadsafe, self._drain),
             on_outgrown=self._outgrown,
         )
@@ -262,7 +274,7 @@ class Worker:
                 queues=tuple(self._identity.queues),
                 concurrency=parts.executor.concurrency,
                 handlers=tuple(sorted(self._identity.job_types)),
-                database=self._url.set(query={}).render_as_string(hide_password=True),
+                database=self.database,
                 schema_version=schema_version,
                 max_connections=OWN_CONNECTIONS + parts.executor.concurrency,
             )

@@ -210,7 +210,8 @@ class Claimer(Component):
         """Claim due jobs for the free slots, and start them; return how many jobs."""
         self._claim_began = self._loop.time()
         was_notified, self._was_notified = self._was_notified, False
-        started = await self._division.claim(connection, was_notified=was_notified)
+        async with self._executor.claiming():
+            started = await self._division.claim(connection, was_notified=was_notified)
         if started:
             self._busy_at = self._loop.time()
             self._on_start()

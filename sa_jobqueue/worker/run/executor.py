@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -41,6 +42,7 @@ from sa_jobqueue.worker.run.dependencies import load_blockers
 from sa_jobqueue.worker.run.isolation import Children
 from sa_jobqueue.worker.run.middleware import surround
 from sa_jobqueue.worker.run.sessions import Sessions
+from sa_jobqueue.worker.run.slots import Slots
 from sa_jobqueue.worker.run.span_links import Linker
 from sa_jobqueue.worker.run.steps import AttemptSteps, Suspended, WorkerSteps
 
@@ -69,6 +71,7 @@ class Executor:
         children: Children,
         retry_of: RetryOf,
         on_ended: Callable[[JobId], None],
+        slots: tuple[Slots, int] | None = None,
     ) -> None:
         self._registry = registry
         self._engine = engine
@@ -100,6 +103,10 @@ class Executor:
         self._by_queue: Counter[str] = Counter()
         self._by_type: Counter[str] = Counter()
         self._is_shutting_down = False
+        self._slots: Slots | None = None
+        if slots is not None:
+            self._slots, weight = slots
+            self._slots.join(self, weight)
         self._loop = asyncio.get_running_loop()
         self._worker = asyncio.current_task()
         self._steps = WorkerSteps(steps_engine, model, registry, sessions, self._loop, events=events)
@@ -117,7 +124,12 @@ class Executor:
     @property
     def free(self) -> int:
         """How many more jobs may be started; a thread that does not stop keeps its slot."""
-        return self.concurrency - len(self._running) - self.stuck_threads
+        own = self.concurrency - len(self._running) - self.stuck_threads
+        return own if self._slots is None else min(own, self._slots.free(self))
+
+    def claiming(self) -> AbstractAsyncContextManager[None]:
+        """Reserve slots that are shared with other workers, for the duration of a claim."""
+        return nullcontext() if self._slots is None else self._slots.claiming(self)
 
     def free_in(self, queue: str) -> int:
         """How many more jobs of a limited queue may be started."""
@@ -247,6 +259,8 @@ class Executor:
         """Stop the background tasks and release the threads; threads that do not stop are left behind."""
         await cancelled(*self._background)
         self._calls.threads.close()
+        if self._slots is not None:
+            self._slots.leave(self)
 
     async def _run(self, running: Running) -> None:
         """Run the attempt and pass its result on to be written."""
@@ -288,6 +302,8 @@ class Executor:
             self._running.discard(running)
             self._by_queue[job.queue] -= 1
             self._by_type[job.type_name] -= 1
+            if self._slots is not None:
+                self._slots.freed()  # others first, if they run fewer
             self.changed.set()
 
     def _end_by(self, running: Running, error: BaseException, job_type: JobType | None) -> None:
