@@ -222,7 +222,7 @@ def test_the_site_works_in_a_browser(site: str) -> None:
             context.close()
         page = browser.new_page()
         page.goto(f"{site}/")  # leads to the newest version
-        expect(page.locator("h1")).to_have_text(re.compile("sa_jobqueue"))
+        expect(page.locator("h1")).to_have_text(re.compile("A job queue for Python"))
 
         def finds() -> bool:
             # A click before the page's script has run opens nothing, and what is typed then is lost.
