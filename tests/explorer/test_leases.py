@@ -164,7 +164,7 @@ def test_one_of_three_concurrent_claims_gets_the_job(explorer: Explorer) -> None
         (
             three_workers,
             "0 1",
-            r"worker\.heartbeat_at < now\(\) - %\(ttl\)s",
+            r"worker\.heartbeat_at \+ worker\.heartbeat_pause \+ %\(ttl\)s < now\(\)",
             "true",
             "action='rescue', worker=1",
         ),
