@@ -218,7 +218,7 @@ def test_a_thousand_reports_cost_no_statement_and_no_row_version(engine: Engine,
         for _ in context.track(range(100)):
             pass
         heartbeat.send()
-    assert len([one for one in statements if one.startswith("INSERT INTO worker")]) == 10
+    assert len([one for one in statements if "INSERT INTO worker" in one]) == 10
     with engine.connect() as connection:
         assert connection.execute(text("SELECT xmin, ctid FROM job")).one() == version
     found = progress_of(engine, job_id)
