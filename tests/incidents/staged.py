@@ -243,7 +243,7 @@ def rate_limit(world: World) -> Staged:
     return Staged("send_text", lambda seen: world.press(seen, "upsert-queue", **gone), DUE)
 
 
-@incident(says=r"crunch \S+ has been running for 3 h", threshold=0)
+@incident(says=r"crunch \S+ of queue 'numbers' has been running for 3 h", threshold=0)
 def long_job(world: World) -> Staged:
     """A job has been running for three hours."""
     (job_id,) = world.enqueue(Job("crunch", {"seconds": 300}, queue="numbers", _handler=None))
