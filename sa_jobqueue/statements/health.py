@@ -222,7 +222,8 @@ def running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
             *(job.c[name] for name in ("id", "queue", "type_name", "leased_by", "leased_until", "started_at")),
             live.label("is_held"),
         )
-        .where(job.c.status == status(JobStatus.RUNNING))
+        # Each running job has a worker: a plan made while the table was empty takes the index by this condition.
+        .where(job.c.status == status(JobStatus.RUNNING), job.c.leased_by.is_not(None))
         .cte("held")
     )
 

@@ -76,6 +76,8 @@ COMMANDS = {
     "schedules delete": ["{gone}"],
     "schedules sync": ["tests.fixtures.hostile_app:jobs"],
     "explain": ["{blocked}"],
+    "thresholds list": [],
+    "thresholds set": ["claim_age_warning=15m", "--queue", "{queue}", "--by", HOSTILE],
     "trace": ["{dead}"],
     "health": [],
     "doctor": [],

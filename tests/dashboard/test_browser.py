@@ -28,7 +28,7 @@ from tests.dashboard.conftest import PREFIX, everyone
 from tests.dashboard.links import links
 from tests.fixtures.hostile import HostileJob, write_hostile
 from tests.fixtures.jobs import Jobs
-from tests.health.test_minutes import record
+from tests.fixtures.minutes import record
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -48,6 +48,7 @@ WITHOUT_ACT = {
     "migrate downgrade": "the tables belong to their owner, and to a deployment",
     "migrate prepare": "as migrate downgrade",
     "migrate upgrade": "as migrate downgrade",
+    "thresholds set": "alerts follow it, and belong to the configuration of a deployment",
     "worker": "it is a process, not a change",
     "demo": "it makes a database of its own",
     "postgres": "as demo",
@@ -65,7 +66,7 @@ READS = {
         "explain",
     ),
     *("chains list", "chains progress", "chains show", "schedules explain", "schedules list", "schedules next"),
-    *("schedules show", "trace", "health", "dashboard", "exporter", "grafana", "dead-letters groups"),
+    *("schedules show", "thresholds list", "trace", "health", "dashboard", "exporter", "grafana", "dead-letters groups"),
     *("dead-letters list", "dead-letters show", "audit list", "writes list", "writes show", "report", "migrate sql"),
     *("migrate version", "grants", "doctor"),
 }

@@ -18,18 +18,9 @@ from sa_jobqueue.statements import minutes
 from sa_jobqueue.worker.background.pruner import Pruner
 from sa_jobqueue.worker.quarantine import Quarantine
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.minutes import record
 
-RECORDED: dict[str, Any] = {"transactions": 500_000, "limit": 50_000, "most": 100}
 LAST = "date_trunc('minute', now()) - interval '1 minute'"
-
-
-def record(engine: Engine, **given: Any) -> int:
-    """Record missing minutes, as a worker does. Return how many times there was something."""
-    with engine.begin() as connection:
-        spans = connection.execute(minutes.unrecorded(Job)).all()
-        for since, until in spans:
-            connection.execute(minutes.record(Job), {"since": since, "until": until, **RECORDED, **given})
-    return len(spans)
 
 
 def ended(engine: Engine, jobs: Jobs, *, queue: str, type_name: str, wait: float, run: float) -> None:
