@@ -91,6 +91,22 @@ url_option: Final[Callable[[F], F]] = click.option(
     metavar="URL",
     help="Database URL, postgresql://... If it has a password, set the variable instead: other users can see arguments.",
 )
+
+
+def urls_option(how: str) -> Callable[[F], F]:
+    """Return `--url` of a command that serves several databases. `how`: it does so."""
+    return click.option(
+        "--url",
+        "urls",
+        multiple=True,
+        envvar=[URL_VARIABLE, FALLBACK_VARIABLE],
+        show_envvar=True,
+        metavar="URL",
+        help="Database URL, postgresql://... Repeat it, or separate URLs in the variable by spaces, to serve several "
+        f"databases {how}. URLs with passwords belong in the variable: other users can see arguments.",
+    )
+
+
 app_option: Final[Callable[[F], F]] = click.option(
     "--app",
     envvar=APP_VARIABLE,

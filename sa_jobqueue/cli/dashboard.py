@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from sqlalchemy import URL, Engine, create_engine
 
-from sa_jobqueue.cli._options import Database, load_object, user_name, with_database
+from sa_jobqueue.cli._options import Database, app_option, load_model, load_object, parse_url, urls_option, user_name
 from sa_jobqueue.cli._output import echo
 from sa_jobqueue.errors import JobQueueError
 
@@ -71,11 +72,12 @@ class MissingDashboardExtraError(JobQueueError, ImportError):
     metavar="URL",
     help="Link to a trace in your tracing backend, such as https://jaeger.example/trace/{trace_id}.",
 )
-@with_database
+@urls_option("side by side")
+@app_option
 def dashboard(
-    database: Database,
-    /,
     *,
+    urls: tuple[str, ...],
+    app: str | None,
     port: int,
     address: str,
     read_only: bool,
@@ -92,11 +94,17 @@ def dashboard(
     authorize = load_object(authorize_path) if authorize_path else None
     if authorize is None and not _is_loopback(address):
         raise click.UsageError(f"--address {address} can be reached from other machines: pass --authorize as well")
-    with database.session():
-        pass  # reports an unreachable database or a wrong schema version
-    url = database.url
-    app, token = make_app(url, database.model, read_only=read_only, authorize=authorize, hosts=hosts, trace_url=trace_url)
-    with listening(app, address=address, port=port, root_path=root_path) as (server, listener):
+    model, databases = load_model(app), [parse_url(url) for url in urls or (None,)]
+    for url in databases:
+        try:
+            with Database(url, model).session():
+                pass  # reports an unreachable database or a wrong schema version
+        except JobQueueError as error:
+            if len(databases) == 1:
+                raise
+            echo(f"warning: database {url.database} is not served until this ends: {error}", err=True)
+    made, token = make_app(databases, model, read_only=read_only, authorize=authorize, hosts=hosts, trace_url=trace_url)
+    with listening(made, address=address, port=port, root_path=root_path) as (server, listener):
         where = f"http://{_in_url(address)}:{listener.getsockname()[1]}{root_path.rstrip('/')}/"
         echo(f"serving the dashboard on {where}{f'?token={token}' if token else ''}")
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -105,7 +113,7 @@ def dashboard(
 
 
 def make_app(
-    url: URL,
+    urls: Sequence[URL],
     model: Any,
     *,
     read_only: bool,
@@ -115,19 +123,29 @@ def make_app(
 ) -> tuple[ASGIApp, str | None]:
     """Return the application, and the token of its link unless there is `authorize`. Raises: MissingDashboardExtraError."""
     require_extra()
-    from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access
+    from sa_jobqueue.dashboard import ALL_PERMISSIONS, Access, Source
     from sa_jobqueue.dashboard import dashboard as made
     from sa_jobqueue.dashboard.guard import LOOPBACK
     from sa_jobqueue.dashboard.tokens import OneTimeToken
 
-    engine = _engine(url)
-    operator = None if read_only else _engine(url)
+    sources = [
+        Source(name=name, engine=_engine(url), jobs=model, operator=None if read_only else _engine(url))
+        for name, url in zip(_names(urls), urls, strict=True)
+    ]
     accepted = [*LOOPBACK, *hosts]
     if authorize is not None:
-        return made(engine, model, operator=operator, authorize=authorize, hosts=accepted, trace_url=trace_url), None
+        return made(sources, authorize=authorize, hosts=accepted, trace_url=trace_url), None
     tokens = OneTimeToken(Access(user=user_name()[:200], permissions=ALL_PERMISSIONS, payload_types=["*"]))
-    app = made(engine, model, operator=operator, authorize=tokens.authorize, hosts=accepted, trace_url=trace_url)
+    app = made(sources, authorize=tokens.authorize, hosts=accepted, trace_url=trace_url)
     return tokens.wrap(app), tokens.token
+
+
+def _names(urls: Sequence[URL]) -> Iterator[str]:
+    """Yield the name of each database in the addresses of its pages; that of a single one is "queue"."""
+    for number, url in enumerate(urls, 1):
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "-", url.database or "")[:40] or "queue"
+        is_taken = [other.database for other in urls].count(url.database) > 1
+        yield "queue" if len(urls) == 1 else f"{plain}-{number}" if is_taken or plain != url.database else plain
 
 
 def require_extra() -> None:

@@ -21,7 +21,6 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue.cli._options import (
-    FALLBACK_VARIABLE,
     LISTEN_VARIABLE,
     URL_VARIABLE,
     Database,
@@ -33,6 +32,7 @@ from sa_jobqueue.cli._options import (
     load_module,
     load_object,
     parse_url,
+    urls_option,
 )
 from sa_jobqueue.cli._output import echo
 from sa_jobqueue.cli._probes import serve_probes
@@ -84,16 +84,7 @@ class _Worker(click.Command):
 
 @click.command(cls=_Worker)
 @application_argument("registry")
-@click.option(
-    "--url",
-    "urls",
-    multiple=True,
-    envvar=[URL_VARIABLE, FALLBACK_VARIABLE],
-    show_envvar=True,
-    metavar="URL",
-    help="Database URL, postgresql://... Repeat it, or separate URLs in the variable by spaces, to serve several databases "
-    "with the slots of one process. URLs with passwords belong in the variable: other users can see arguments.",
-)
+@urls_option("with the slots of one process")
 @click.option(
     "--engine",
     metavar="MODULE:ATTRIBUTE",

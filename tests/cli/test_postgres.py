@@ -90,6 +90,7 @@ def test_without_options_the_data_is_temporary_and_the_url_needs_no_escapes() ->
     assert not socket_dir.exists()
 
 
+@pytest.mark.long
 def test_a_directory_that_cannot_be_used_is_refused_with_the_way_out(place: Path) -> None:
     older, full, shut = place / "older", place / "full", place / "shut"
     for directory in (older, full, shut):

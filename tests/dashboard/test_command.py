@@ -16,6 +16,9 @@ from click.testing import CliRunner
 
 from sa_jobqueue.cli import dashboard as command
 from sa_jobqueue.cli import main
+from sa_jobqueue.testing.databases import database_name
+from sa_jobqueue.testing.plugin import MakeDatabase
+from sa_jobqueue.testing.servers import PostgresServer
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.programs import Process, Programs
 from tests.fixtures.workers import wait_until
@@ -87,6 +90,26 @@ def test_the_dashboard_command_prints_a_one_time_link(start: Start, jobs: Jobs) 
             assert job_id in browser.get(f"{url}queue/jobs").text
             assert "read-only" in page.text
         assert httpx.get(link).status_code == 401
+    finally:
+        assert stop(process) == 0
+
+
+def test_the_dashboard_command_serves_several_databases_beside_one_that_is_down(
+    start: Start, database_url: str, make_database: MakeDatabase, jobqueue_server: PostgresServer
+) -> None:
+    other = make_database(jobqueue_server)
+    down = "postgresql://127.0.0.1:1/down"
+    process, link = start(
+        "dashboard", "--port", "0", "--read-only", *(f"--url={url}" for url in (database_url, other, down))
+    )
+    try:
+        url = link.partition("?")[0]
+        with httpx.Client(follow_redirects=True) as browser:
+            page = browser.get(link).text
+            for name in map(database_name, (database_url, other, down)):
+                assert f"/{name}/" in page
+            for name in map(database_name, (database_url, other)):
+                assert browser.get(f"{url}{name}/jobs").status_code == 200
     finally:
         assert stop(process) == 0
 

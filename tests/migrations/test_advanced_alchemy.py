@@ -14,7 +14,6 @@ from sa_jobqueue import ddl
 from sa_jobqueue.errors import SchemaMissingError
 from sa_jobqueue.layout import Layout
 from sa_jobqueue.migrations import runner
-from tests.fixtures.variants import variants
 
 MODELS = """
 import os
@@ -56,7 +55,8 @@ def alchemy(place: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("kind", variants(KINDS, default=["asyncpg"]))
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_stock_templates_migrate_the_queue(
     kind: str, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,7 +82,7 @@ def _dashboard(url: str, is_wanted: bool, say: Say) -> Iterator[str | None]:
         return
     from sa_jobqueue.cli.dashboard import make_app, served
 
-    made, token = make_app(make_url(url), app.Job, read_only=False)
+    made, token = make_app([make_url(url)], app.Job, read_only=False)
     with served(made) as where:
         address = f"{where}/?token={token}"
         say(f"serving the dashboard on {address}")
