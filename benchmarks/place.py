@@ -23,7 +23,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "synchronous_commit": "on",
     "full_page_writes": "on",
     "shared_buffers": "256MB",
-    "max_connections": "250",  # 100 clients of pgbench, and what every other scenario keeps open meanwhile
+    "max_connections": "350",  # 50 databases, or 100 clients of pgbench and what other scenarios keep open meanwhile
     # No checkpoint and no vacuum in the middle of a case: each begins on fresh tables, after a checkpoint.
     "max_wal_size": "4GB",
     "checkpoint_timeout": "1h",

@@ -10,6 +10,7 @@ from benchmarks.scenarios import (
     bulk_enqueue,
     chains,
     connections,
+    databases,
     deep_backlog,
     degradation,
     dispatch,
@@ -82,5 +83,7 @@ def beside_peers() -> list[Scenario]:
         peers_latency.scenario(),
         idle.scenario(),
         neighbour.scenario(),
+        neighbour.application(),
+        databases.scenario(),
         degradation.scenario(),
     ]

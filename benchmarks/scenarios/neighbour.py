@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Final
@@ -20,6 +21,8 @@ _PRODUCERS: Final = (1, 4, 16)
 _SECONDS: Final = 4.0
 _RATE: Final = 50.0
 """Commits a second of each of the application's two processes: with NOTIFY, and without."""
+_JOBS: Final = (0, 100, 500, 1000)
+"""Jobs a second, of four producers, beside the application."""
 _PATIENCE: Final = 180.0
 """Seconds in which 18 processes start beside each other."""
 _MODES: Final = {"off": "no notifications", "always": "a notification a commit", "built": "as built"}
@@ -45,6 +48,43 @@ def scenario() -> Scenario:
     )
 
 
+def application() -> Scenario:
+    """Return the cases of an application beside a growing number of jobs."""
+    ours = environments.installed()[0]
+    return Scenario(
+        name="application",
+        says=f"an application commits {2 * _RATE:.0f} rows a second for {_SECONDS:.0f} s, half of them with NOTIFY, beside "
+        "four producers at a given rate together and one worker; then VACUUM",
+        cases=[
+            Case(
+                name=f"{rate:,} jobs/s",
+                run=partial(_beside, ours, rate),
+                prepare=partial(systems.empty, ours),
+                open_place=partial(places.open_for, ours),
+                rated=False,
+            )
+            for rate in _JOBS
+        ],
+    )
+
+
+def _beside(system: System, rate: int, place: Place, watch: Stopwatch, jobs: int) -> int:
+    watch.is_divided = False
+    began = place.scalar(_WAL)
+    found = _load(system, ([rate / 4] * 4 if rate else [], "built"), place, watch, jobs)
+    watch.figures["jobs_per_s"] = len(found[0]) / watch.seconds
+    watch.figures["wal_mb_per_s"] = float(place.scalar(_WAL) - began) / watch.seconds / 1e6
+    watch.figures["dead_rows"] = float(place.scalar(_DEAD))
+    start = time.perf_counter()
+    place.run("VACUUM")
+    watch.figures["vacuum_ms"] = (time.perf_counter() - start) * 1000
+    return len(found[1]) + len(found[2])
+
+
+_WAL: Final = "SELECT pg_current_wal_insert_lsn() - '0/0'"
+_DEAD: Final = "SELECT coalesce(sum(n_dead_tup), 0) FROM pg_stat_user_tables"
+
+
 def _case(system: System, name: str, producers: int, mode: str, against: str | None) -> Case:
     return Case(
         name=name,
@@ -57,6 +97,14 @@ def _case(system: System, name: str, producers: int, mode: str, against: str | N
 
 def _run(system: System, load: tuple[int, str], place: Place, watch: Stopwatch, jobs: int) -> int:
     producers, mode = load
+    return len(_load(system, ([None] * producers, mode), place, watch, jobs)[0])
+
+
+def _load(
+    system: System, load: tuple[Sequence[float | None], str], place: Place, watch: Stopwatch, jobs: int
+) -> list[list[float]]:
+    """Run producers, each at a rate or as fast as it can, beside an application; return the latencies of their commits."""
+    rates, mode = load
     place.run("CREATE TABLE application_row (number integer)")
     with ExitStack() as stack:
         if mode == "always":  # as if a worker were idle all the time
@@ -65,7 +113,7 @@ def _run(system: System, load: tuple[int, str], place: Place, watch: Stopwatch, 
         # It polls so often that it runs the jobs of every case, also where no notification is sent.
         stack.enter_context(running.working(system, place, jobs=10**9, poll_seconds=0.02))
         start = partial(running.start, do="flood", jobs=0)
-        given = [stack.enter_context(start(system, place, notify=mode)) for _ in range(producers)]
+        given = [stack.enter_context(start(system, place, notify=mode, rate=rate)) for rate in rates]
         plain, notifying = (
             stack.enter_context(start(APPLICATION, place, rate=_RATE, notify=how)) for how in ("off", "always")
         )
@@ -81,8 +129,8 @@ def _run(system: System, load: tuple[int, str], place: Place, watch: Stopwatch, 
             for process in everybody:
                 process.send("stop")
         found = [process.expect("told", _PATIENCE)["latencies"] for process in everybody]
-    of_producers = [one for of in found[:-2] for one in of]
-    for name, latencies in (("producers", of_producers), ("plain", found[-2]), ("notifying", found[-1])):
+    told = [[one for of in found[:-2] for one in of], *found[-2:]]
+    for name, latencies in zip(("producers", "plain", "notifying"), told, strict=True):
         for percent in (50, 99):
-            watch.figures[f"{name}_p{percent}_ms"] = percentile(latencies, percent) * 1000
-    return len(of_producers)
+            watch.figures[f"{name}_p{percent}_ms"] = percentile(latencies or [0.0], percent) * 1000
+    return told

@@ -120,7 +120,10 @@ class Worker:
         return self._url.set(query={}).render_as_string(hide_password=True)
 
     def share(self, slots: Slots, weight: int) -> None:
-        """Share slots with other workers of this process, from the next run on; see `WorkerGroup`."""
+        """Share slots with other workers of this process, from the next run on; see `WorkerGroup`.
+
+        `slots`: of all of them. `weight`: this worker's part of them while all are taken.
+        """
         self._slots = slots, weight
 
     @property

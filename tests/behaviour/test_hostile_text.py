@@ -105,7 +105,7 @@ COMMANDS = {
 REFUSED = {
     *("queues pause", "queues resume", "queues set", "types pause", "types resume", "types set"),  # no name of ours
     *("workers drain", "doctor", "health", "chains delete", "schedules run", "dead-letters dismiss"),
-    *("enqueue", "events send", "schedules pause"),
+    *("enqueue", "events send", "schedules pause", "thresholds set"),
 }
 """Texts that end in an error, which quotes them."""
 WRITERS = {"click.echo", "click.secho", "print", "Console"}
