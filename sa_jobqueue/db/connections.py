@@ -13,6 +13,7 @@ import psycopg
 from sqlalchemy import URL, Dialect, Engine, NullPool, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.util.concurrency import greenlet_spawn
 
 from sa_jobqueue.db.forks import cut_off_when_forked
 from sa_jobqueue.db.poolers import GuardedCursor, GuardedThreadCursor, is_pooled
@@ -205,11 +206,14 @@ class Connections:
 async def close_idle(engine: AsyncEngine) -> None:
     """Close the connections of an engine that are not in use."""
     pool: Any = engine.pool
-    # One by one: after `dispose`, a connection that is in use now would return to a pool that nothing closes any more.
-    with suppress(DBAPIError):  # the worker stops meanwhile
+
+    # Not `dispose`: a connection that is in use now would return to a pool that nothing closes any more.
+    def close() -> None:
         while pool.checkedin():
-            async with engine.connect() as unused:
-                await unused.invalidate()
+            pool._pool.get(False).close()
+            pool._dec_overflow()
+
+    await greenlet_spawn(close)
 
 
 def call_connect_listeners(application: Dialect, engine: Engine) -> None:

@@ -7,10 +7,12 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, event, make_url, text
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker
+from sa_jobqueue.db.connections import close_idle
 from sa_jobqueue.events import HeartbeatFailing, JobCompleted, JobRescued, JobStarted
 from sa_jobqueue.operations import list_workers
 from sa_jobqueue.worker.background import heartbeat
@@ -75,6 +77,28 @@ async def test_an_idle_worker_sends_one_statement_a_tick(
     few = await transactions(10)
     assert await transactions(50) < few + 20  # autovacuum, and polls after the start
     outside.dispose()
+
+
+async def test_closing_idle_connections_opens_none_and_leaves_those_in_use(database_url: str) -> None:
+    engine, opened = create_async_engine(database_url, pool_size=3, max_overflow=0), 0
+
+    def count(*_: object) -> None:
+        nonlocal opened
+        opened += 1
+
+    event.listen(engine.sync_engine, "connect", count)
+    used, *idle = [await engine.connect() for _ in range(3)]
+    for one in idle:
+        await one.close()
+    for _ in range(2):
+        await asyncio.wait_for(close_idle(engine), PATIENCE)
+    assert opened == 3
+    await used.execute(text("SELECT 1"))
+    again = [await engine.connect() for _ in range(2)]  # the pool has its size again
+    assert opened == 5
+    for one in [used, *again]:
+        await one.close()
+    await engine.dispose()
 
 
 def test_ticks_slow_down_to_two_a_minute() -> None:

@@ -36,6 +36,8 @@ class Slots:
         """Up to how many attempts an executor that claims may run, and until when that keeps slots from others."""
         self._claimed_at: dict[Member, float] = {}
         """When each last claimed."""
+        self._starved: set[Member] = set()
+        """Who found no free slot. Waking the others would make each claim of one database a claim of all."""
 
     def join(self, member: Member, weight: int) -> None:
         """Share with an executor."""
@@ -45,6 +47,7 @@ class Slots:
         """Share with it no more: its attempts have ended."""
         self._weights.pop(member, None)
         self._claimed_at.pop(member, None)
+        self._starved.discard(member)
         self.freed()
 
     def free(self, member: Member) -> int:
@@ -53,7 +56,10 @@ class Slots:
         reserved = {one: up_to - one.running for one, (up_to, until) in self._reserved.items() if until > now}
         mine = reserved.pop(member, None)
         left = self._total - sum(one.running for one in self._weights) - sum(max(one, 0) for one in reserved.values())
-        return left if mine is None else min(left, mine)
+        free = left if mine is None else min(left, mine)
+        if free <= 0:
+            self._starved.add(member)
+        return free
 
     @asynccontextmanager
     async def claiming(self, member: Member) -> AsyncIterator[None]:
@@ -74,5 +80,6 @@ class Slots:
         def order(member: Member) -> tuple[float, float]:
             return member.running / self._weights[member], self._claimed_at.get(member, 0.0)
 
-        for member in sorted(self._weights, key=order):
+        for member in sorted(self._starved, key=order):
             member.changed.set()
+        self._starved.clear()
