@@ -1,4 +1,4 @@
-"""One worker process for several databases: what it holds while idle, and whether a dead database delays the others."""
+"""One worker process for several databases: its cost while idle, and whether a dead database delays the others."""
 
 from __future__ import annotations
 
