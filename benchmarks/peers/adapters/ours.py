@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, Worker, WorkerOptions, enqueue_many
 from sa_jobqueue.events import Event, EventBus, JobCompleted
-from sa_jobqueue.operations import writer
 from sa_jobqueue.worker.memory import frozen
 
 TYPE = "no_op"
@@ -42,9 +41,8 @@ class Ours(Adapter):
     @asynccontextmanager
     async def producer(self) -> AsyncIterator[Put]:
         """Enqueue and commit by one synchronous session."""
-        if self.orders.get("notify") == "off":
-            writer.is_to_notify = lambda *_: False
-        with Session(create_engine(self.url)) as session:
+        off = {"options": "-csa_jobqueue.notify=off"} if self.orders.get("notify") == "off" else {}
+        with Session(create_engine(self.url, connect_args=off)) as session:
 
             async def put(number: int) -> None:
                 if self._by_objects:
