@@ -37,6 +37,8 @@ from sa_jobqueue.worker import WorkerOptions
 PATIENCE: Final = timedelta(seconds=10)
 MAX_SKEW: Final = timedelta(seconds=1)
 """Difference between the clocks of this machine and the server from which on it is reported."""
+_NEEDED: Final = OWN_CONNECTIONS + WorkerOptions().concurrency
+"""The most connections that a worker with default options opens."""
 DISTRIBUTION: Final = "sa-jobqueue"
 
 _READ_BY_PSYCOPG: Final = ("client_encoding", "datestyle", "intervalstyle", "array_nulls")
@@ -410,7 +412,12 @@ def _sessions(url: URL, listen_url: URL | None, engine: Engine, role: str) -> It
     if listen_url is not None and not refused:
         refused = _other_server(engine, listen_url)
     yield _pooler(connections, listen_url=listen_url, refused=refused)
-    if role == "worker" and not connections.is_pooled:
+    if role == "worker" and connections.is_pooled:
+        found = (
+            f"a worker process opens up to {_NEEDED} to the pooler, {OWN_CONNECTIONS} and one for each of its concurrency"
+        )
+        yield _ok("connections", f"{found}; max_client_conn of PgBouncer must allow them for all workers together")
+    elif role == "worker":
         yield _tried("connections", lambda: capacity(engine))
     yield _tried("sessions", lambda: _application(url))
     yield _tried("planner", lambda: _worker(connections))
@@ -445,11 +452,10 @@ def capacity(engine: Engine) -> Check:
     with engine.connect() as connection:
         limits = connection.execute(text(_CAPACITY)).all()
     setting, most, used = min(limits, key=lambda one: one.most - one.used)
-    needed = OWN_CONNECTIONS + WorkerOptions().concurrency
     found = f"{setting} allows {most}, of which {used} are in use"
-    if most - used >= needed:
+    if most - used >= _NEEDED:
         return _ok("connections", found)
-    found += f"; a worker process opens up to {needed}, {OWN_CONNECTIONS} and one for each of its concurrency"
+    found += f"; a worker process opens up to {_NEEDED}, {OWN_CONNECTIONS} and one for each of its concurrency"
     return _warning("connections", found, f"raise {setting}, lower the workers' --concurrency, or connect through a pooler")
 
 
