@@ -283,6 +283,7 @@ def test_doctor_reports_a_connection_pooler(database_url: str, pooler: MakePoole
     found = checks(url)
     assert found["pooler"].status is Status.WARNING
     assert "--listen-url" in found["pooler"].advice
+    assert "max_client_conn" in found["connections"].found
     assert found["planner"].status is Status.OK  # its settings travel with each transaction
     assert checks(url, listen_url=make_url(database_url))["pooler"].status is Status.OK
     refused = checks(url, listen_url=make_url(url))["pooler"]
