@@ -561,7 +561,7 @@ class EventTimeoutError(JobQueueError, TimeoutError):
 
 
 class HandlerCommitError(JobQueueError):
-    """A handler must not commit its session: the worker commits the handler's writes and the completion together.
+    """A handler must not commit a session of the worker, which commits its writes with the completion or the step.
 
     The attempt fails and its writes are rolled back. Open another session for writes that must survive a failed attempt.
     """
