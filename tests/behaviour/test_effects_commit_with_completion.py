@@ -111,7 +111,7 @@ async def test_a_handler_must_not_commit_its_session(engine: Engine, jobs: Jobs,
     await drain(queue, engine)
     assert (jobs.status(job_id), effects(engine)) == (JobStatus.DEAD, 0)
     message = jobs.dead_letters(job_id)[0]["error"]["message"]
-    assert "the worker commits the handler's writes and the completion together" in message
+    assert "must not commit a session of the worker" in message
 
 
 @both_modes
