@@ -27,12 +27,12 @@ from rich.console import Console
 from sqlalchemy import Engine, create_engine, func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.operations import dismiss_dead_letters
 from sa_jobqueue.pipeline.archive import archive
 from sa_jobqueue.pipeline.report import collect, render
 from sa_jobqueue.pipeline.spark import java_home, written
 from sa_jobqueue.pipeline.spark.analytics import History
-from sa_jobqueue.progress import ProgressLines
 from sa_jobqueue.testing.servers import open_server
 
 HERE = Path(__file__).parent

@@ -17,8 +17,8 @@ import click
 from sqlalchemy.exc import DBAPIError
 
 from sa_jobqueue import __version__
+from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.printable import printable
 
 _SECTIONS: Final = {
     "Run": {

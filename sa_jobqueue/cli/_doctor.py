@@ -25,9 +25,9 @@ from sa_jobqueue.cli._options import load_model, load_object
 from sa_jobqueue.db.connections import OWN_CONNECTIONS, Connections, unavailable
 from sa_jobqueue.db.session_settings import GUARDS, SETTINGS, own_engine
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError, SchemaMissingError
-from sa_jobqueue.maintenance import storage_settings
 from sa_jobqueue.migrations.grants import RIGHTS, role_names
 from sa_jobqueue.models import Job, JobMixin
+from sa_jobqueue.observe.maintenance import storage_settings
 from sa_jobqueue.operations import check_schema
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.statements._parts import table as table_of

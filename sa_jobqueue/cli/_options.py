@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.db.connections import unavailable
 from sa_jobqueue.db.session_settings import own_engine
 from sa_jobqueue.db.urls import read_url
-from sa_jobqueue.durations import is_duration, read_duration, write_duration
+from sa_jobqueue.display.durations import is_duration, read_duration, write_duration
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import check_schema

@@ -22,8 +22,8 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import inspect
 
-from sa_jobqueue.printable import printable, printable_json
-from sa_jobqueue.redaction import ERRORS, PAYLOADS, redacted, redacted_error
+from sa_jobqueue.display.printable import printable, printable_json
+from sa_jobqueue.display.redaction import ERRORS, PAYLOADS, redacted, redacted_error
 
 _INTERNAL: Final = frozenset({"changed_xid", "root_id"})
 _PIPED_WIDTH: Final = 200

@@ -27,13 +27,13 @@ from sa_jobqueue.cli._options import (
     with_database,
 )
 from sa_jobqueue.cli._output import console, print_json, shown
+from sa_jobqueue.display.printable import span
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds, get_thresholds
 from sa_jobqueue.observe.health import health as measure
 from sa_jobqueue.observe.health.findings import described
 from sa_jobqueue.observe.health.thresholds import KINDS, overridden
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.printable import span
 
 UNKNOWN: Final = 3
 """Exit status if the health is unknown: no database, no tables, a wrong option. As in the Monitoring Plugins."""

@@ -38,12 +38,12 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import APP_VARIABLE, Database, by_option, json_option, load_jobs, parse_url, url_option
 from sa_jobqueue.cli._output import console, counted, echo, print_json, print_table
+from sa_jobqueue.display.redaction import is_redacted
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.models.job import DEFAULT_QUEUE
 from sa_jobqueue.operations import Deduplicate, enqueue_many
 from sa_jobqueue.operations.audit import record
-from sa_jobqueue.redaction import is_redacted
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY, Enqueued

@@ -40,6 +40,7 @@ from sa_jobqueue.cli._output import (
 )
 from sa_jobqueue.cli.chains import blocker_row, blockers_of, print_blockers
 from sa_jobqueue.cli.priorities import priority
+from sa_jobqueue.display.redaction import redacted
 from sa_jobqueue.errors import IllegalTransitionError, JobNotFoundError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
@@ -57,7 +58,6 @@ from sa_jobqueue.operations import (
     trigger_jobs,
 )
 from sa_jobqueue.operations.pages import collected, every_item, every_page
-from sa_jobqueue.redaction import redacted
 from sa_jobqueue.types import ENDED, JobStatus
 
 CHUNK: Final = 1000

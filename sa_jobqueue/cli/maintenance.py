@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue import maintenance
 from sa_jobqueue.cli._options import Database, dry_run_option, duration_option, json_option, with_database
 from sa_jobqueue.cli._output import console, print_json, print_table, progress_bar, shown
-from sa_jobqueue.maintenance import OnProgress, Reindexed, Setting, Vacuumed
+from sa_jobqueue.display.printable import span
+from sa_jobqueue.observe import maintenance
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.findings import described
-from sa_jobqueue.printable import span
+from sa_jobqueue.observe.maintenance import OnProgress, Reindexed, Setting, Vacuumed
 
 _lock_timeout: Final = duration_option("--lock-timeout", "Maximum time to wait for a lock.", default=timedelta(seconds=10))
 

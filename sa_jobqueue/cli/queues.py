@@ -23,6 +23,7 @@ from sa_jobqueue.cli._options import (
     with_database,
 )
 from sa_jobqueue.cli._output import counted, echo, print_json, print_table, shown
+from sa_jobqueue.display.printable import span
 from sa_jobqueue.observe.shares import Share, shares
 from sa_jobqueue.operations import (
     get_queue,
@@ -33,7 +34,6 @@ from sa_jobqueue.operations import (
     sync_queues,
     upsert_queue,
 )
-from sa_jobqueue.printable import span
 from sa_jobqueue.registry.settings import QueueColumns
 
 

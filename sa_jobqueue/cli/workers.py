@@ -21,9 +21,9 @@ from sa_jobqueue.cli._options import (
     with_database,
 )
 from sa_jobqueue.cli._output import counted, echo, print_json
+from sa_jobqueue.display.printable import span
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 from sa_jobqueue.operations.pages import every_item
-from sa_jobqueue.printable import span
 
 DEAD_AFTER: Final = timedelta(minutes=1)
 """A worker without a heartbeat for this long counts as stopped: it was killed, and its row is removed later."""

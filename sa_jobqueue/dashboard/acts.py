@@ -13,7 +13,7 @@ from starlette.requests import Request
 from sa_jobqueue.dashboard.guard import FIELD, check_token
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Act, Context, Outcome, Preview
-from sa_jobqueue.printable import printable
+from sa_jobqueue.display.printable import printable
 
 MAX_BODY: Final = 1 << 20
 """Maximum size of a form in bytes."""

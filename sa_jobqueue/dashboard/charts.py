@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from sa_jobqueue.printable import printable, span
+from sa_jobqueue.display.printable import printable, span
 
 _WIDTH: Final = 640
 _HEIGHT: Final = 180

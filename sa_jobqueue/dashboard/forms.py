@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 
 from sa_jobqueue.dashboard.parameters import ParameterError
 from sa_jobqueue.dashboard.screens.base import Context, Preview
-from sa_jobqueue.durations import write_duration
+from sa_jobqueue.display.durations import write_duration
 from sa_jobqueue.operations.pages import BulkResult
 from sa_jobqueue.policies.rates import RateAlgorithm
 from sa_jobqueue.registry.settings import Limits, settings_of

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from sa_jobqueue.printable import printable
+from sa_jobqueue.display.printable import printable
 from sa_jobqueue.types import JobStatus
 
 FOLD_ABOVE: Final = 40

@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any, Final, TypeVar
 from uuid import UUID
 
-from sa_jobqueue.durations import read_duration
+from sa_jobqueue.display.durations import read_duration
 from sa_jobqueue.models import JobMixin
 
 E = TypeVar("E", bound=StrEnum)

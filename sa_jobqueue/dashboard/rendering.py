@@ -17,8 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from sa_jobqueue.dashboard.charts import seconds
-from sa_jobqueue.durations import write_duration
-from sa_jobqueue.printable import byte_size, printable, printable_json, span
+from sa_jobqueue.display.durations import write_duration
+from sa_jobqueue.display.printable import byte_size, printable, printable_json, span
 
 SHOWN: Final = 20_000
 """Maximum number of characters of a payload or traceback on a page; the rest is downloaded."""

@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from sa_jobqueue.context import AttemptContext, current_attempt
+from sa_jobqueue.display.printable import printable
+from sa_jobqueue.display.redaction import is_redacted
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.printable import printable
-from sa_jobqueue.redaction import is_redacted
 
 TEXT: Final = "%(asctime)s %(levelname)s [%(process)d] %(name)s: %(attempt)s%(message)s"
 MOST_LINES: Final = 1000

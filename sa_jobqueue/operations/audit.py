@@ -16,6 +16,7 @@ from uuid import UUID
 
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.models import AuditMixin, Job, JobMixin
@@ -29,7 +30,6 @@ from sa_jobqueue.operations.pages import (
     check_position,
     scanned_page,
 )
-from sa_jobqueue.printable import printable
 from sa_jobqueue.statements import audit
 from sa_jobqueue.types import LONGEST
 

@@ -15,6 +15,8 @@ from typing import Any, Final, cast
 from sqlalchemy import RowMapping, func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.display.printable import shortened, span
+from sa_jobqueue.display.redaction import redacted_error
 from sa_jobqueue.errors import JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.dead_letters import DeadLetterFilter, list_dead_letters
@@ -25,8 +27,6 @@ from sa_jobqueue.operations.steps import list_steps
 from sa_jobqueue.operations.workers import WorkerStatus, list_workers
 from sa_jobqueue.policies.fairness import QueueKey
 from sa_jobqueue.policies.rates import Rate, RateAlgorithm
-from sa_jobqueue.printable import shortened, span
-from sa_jobqueue.redaction import redacted_error
 from sa_jobqueue.statements import explaining, limits, quarantine, steps, storage
 from sa_jobqueue.types import ENDED, AttemptOutcome, JobId, JobStatus, RefusedWrite, StepKind, WorkerState
 

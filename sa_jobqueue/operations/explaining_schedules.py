@@ -11,13 +11,13 @@ from typing import Any, Final
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.display.printable import span
 from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations.jobs import get_job
 from sa_jobqueue.operations.schedules import ScheduleStatus, declared, fired_already, get_schedule, id_of
 from sa_jobqueue.operations.workers import list_workers
 from sa_jobqueue.policies.cron import Cron
-from sa_jobqueue.printable import span
 from sa_jobqueue.registry.schedules import MisfirePolicy
 from sa_jobqueue.statements import schedules
 from sa_jobqueue.types import ENDED, JobStatus

@@ -20,9 +20,9 @@ from sqlalchemy.exc import DBAPIError, StatementError
 
 from sa_jobqueue import events as worker_events
 from sa_jobqueue.context import ClaimedJob
+from sa_jobqueue.display.printable import printable
+from sa_jobqueue.display.redaction import is_redacted, redacted_error
 from sa_jobqueue.errors import JobQueueError
-from sa_jobqueue.printable import printable
-from sa_jobqueue.redaction import is_redacted, redacted_error
 from sa_jobqueue.types import AttemptOutcome
 
 LOGGER_NAME: Final = "sa_jobqueue.worker"

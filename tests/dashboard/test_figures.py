@@ -15,10 +15,10 @@ from sqlalchemy.exc import OperationalError
 from sa_jobqueue import JobStatus
 from sa_jobqueue.cli import main
 from sa_jobqueue.dashboard import Source, dashboard
+from sa_jobqueue.display.printable import byte_size
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.observe.health import health, measuring
 from sa_jobqueue.observe.health.overview import Overview
-from sa_jobqueue.printable import byte_size
 from tests.dashboard.conftest import Client, everyone
 from tests.dashboard.pages import words
 from tests.fixtures.database import own_database

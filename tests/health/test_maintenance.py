@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import Engine, create_engine, make_url, text
 
-from sa_jobqueue import maintenance
 from sa_jobqueue.cli import main
 from sa_jobqueue.errors import InvalidOptionError
+from sa_jobqueue.observe import maintenance
 from sa_jobqueue.observe.health import HolderKind, health
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.holders import Holders

@@ -15,11 +15,11 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from sa_jobqueue import JobStatus, events
 from sa_jobqueue.cli import main
+from sa_jobqueue.display.redaction import REDACTED, VARIABLE, is_redacted, redacted, redacted_error
 from sa_jobqueue.observe.log_lines import LogCapture
 from sa_jobqueue.observe.telemetry.attempts import _describe
 from sa_jobqueue.pipeline.report import render
 from sa_jobqueue.pipeline.report.contents import _as_shown
-from sa_jobqueue.redaction import REDACTED, VARIABLE, is_redacted, redacted, redacted_error
 from sa_jobqueue.types import AttemptOutcome, DeadReason
 from sa_jobqueue.worker import logs
 from tests.fixtures.attempts import attempt, within

@@ -13,7 +13,7 @@ import pytest
 from typing_extensions import TypedDict
 
 from sa_jobqueue.payloads import Codec
-from sa_jobqueue.shapes import item_name, name_of
+from sa_jobqueue.payloads.shapes import item_name, name_of
 
 
 @dataclass

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine, func, insert
 
 from sa_jobqueue import Job, JobStatus
+from sa_jobqueue.display.redaction import REDACTED, VARIABLE, is_redacted
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.redaction import REDACTED, VARIABLE, is_redacted
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.spark.reading import read

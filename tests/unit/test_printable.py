@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sa_jobqueue.printable import printable, printable_json
+from sa_jobqueue.display.printable import printable, printable_json
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from sa_jobqueue.progress import ProgressLines
+from sa_jobqueue.display.progress import ProgressLines
 
 
 class Clock:

@@ -21,7 +21,7 @@ from sa_jobqueue.cli._options import URL_VARIABLE, Database, json_option, parse_
 from sa_jobqueue.cli._output import echo, print_fields, print_json
 from sa_jobqueue.cli.demo import app, run
 from sa_jobqueue.db.connections import shown
-from sa_jobqueue.progress import ProgressLines
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import PostgresServer, ServerOptions, open_server
 

@@ -20,11 +20,11 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli._options import URL_VARIABLE
 from sa_jobqueue.cli._supervisor import worker_command
 from sa_jobqueue.cli.demo.app import LIBRARY, SCHEMA, Base, CountFile, Counts, FileCounts, Job, SourceFile, count, count_file
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.operations import list_dead_letters
 from sa_jobqueue.operations.pages import every_item
-from sa_jobqueue.progress import ProgressLines
 from sa_jobqueue.types import ENDED, AttemptOutcome, JobStatus
 
 CHUNK: Final = 200

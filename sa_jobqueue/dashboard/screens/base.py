@@ -15,9 +15,9 @@ from sa_jobqueue.dashboard.parameters import Params
 from sa_jobqueue.dashboard.rendering import query
 from sa_jobqueue.dashboard.sampler import Sample
 from sa_jobqueue.dashboard.sources import Source
+from sa_jobqueue.display.redaction import REDACTED, redacted, redacted_error
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.observe.health.overview import Overview
-from sa_jobqueue.redaction import REDACTED, redacted, redacted_error
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}.*")
 PAGE: Final = 50

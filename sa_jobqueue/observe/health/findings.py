@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import Any, Final
 
+from sa_jobqueue.display.printable import byte_size, span
 from sa_jobqueue.observe.health.figures import (
     MISSED,
     SLOTS,
@@ -22,7 +23,6 @@ from sa_jobqueue.observe.health.figures import (
 )
 from sa_jobqueue.observe.health.thresholds import Thresholds
 from sa_jobqueue.policies.fairness import QueueKey
-from sa_jobqueue.printable import byte_size, span
 from sa_jobqueue.types import RefusedWrite
 
 OK, WARNING, CRITICAL = Severity.OK, Severity.WARNING, Severity.CRITICAL

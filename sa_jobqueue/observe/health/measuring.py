@@ -16,6 +16,8 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue.db.session_settings import GUARDS, SETTINGS
 from sa_jobqueue.db.splitting import sqlstate
+from sa_jobqueue.display.printable import shortened
+from sa_jobqueue.display.redaction import redacted_error
 from sa_jobqueue.errors import InvalidOptionError, JobNotFoundError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.observe.health.estimates import vacuum_threshold, wasted_in_heap, wasted_in_index
@@ -49,8 +51,6 @@ from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.health.thresholds import Thresholds, get_thresholds
 from sa_jobqueue.operations import WorkerStatus, get_job, list_job_types, list_queues, list_schedules, list_workers
 from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, holder_of
-from sa_jobqueue.printable import shortened
-from sa_jobqueue.redaction import redacted_error
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, recent, steps, storage
 from sa_jobqueue.statements.session_names import PREFIX

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from sa_jobqueue.display.printable import printable
 from sa_jobqueue.observe.health import Code, Health, HolderKind
-from sa_jobqueue.printable import printable
 from sa_jobqueue.types import RefusedWrite
 
 OTHER: Final = "other"

@@ -12,9 +12,9 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from sa_jobqueue import events as worker_events
 from sa_jobqueue import tracing
 from sa_jobqueue.context import AttemptContext
+from sa_jobqueue.display.redaction import is_redacted, redacted_error
 from sa_jobqueue.observe.telemetry import names
 from sa_jobqueue.observe.telemetry.producers import context_within, traceparent_of
-from sa_jobqueue.redaction import is_redacted, redacted_error
 from sa_jobqueue.types import AttemptOutcome, JobId
 from sa_jobqueue.worker.logs import error_line
 

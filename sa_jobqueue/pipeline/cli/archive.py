@@ -13,9 +13,9 @@ import click
 
 from sa_jobqueue.cli._options import Database, age_or_instant, json_option, with_database
 from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.operations import DeadLetterFilter, list_dead_letters
 from sa_jobqueue.pipeline.cli._spark import spark_session
-from sa_jobqueue.progress import ProgressLines
 
 if TYPE_CHECKING:
     from sa_jobqueue.pipeline.archive import ArchivePreview, ArchiveReport, Progress

@@ -27,9 +27,9 @@ from sa_jobqueue.cli._options import (
 )
 from sa_jobqueue.cli._output import echo, print_json
 from sa_jobqueue.db.urls import shown_url
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import JobQueueError
 from sa_jobqueue.pipeline.history import JOBS
-from sa_jobqueue.progress import ProgressLines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

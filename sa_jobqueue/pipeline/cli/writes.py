@@ -18,8 +18,8 @@ from sa_jobqueue.cli._options import (
     with_database,
 )
 from sa_jobqueue.cli._output import counted, echo, print_changed, print_fields, print_json, print_table
+from sa_jobqueue.display.redaction import is_redacting
 from sa_jobqueue.pipeline.operations.writes import Write, count_write_chains, list_rejected_rows, list_writes, prune_writes
-from sa_jobqueue.redaction import is_redacting
 
 
 @click.group()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from sa_jobqueue.redaction import REDACTED, is_redacted, is_redacting
+from sa_jobqueue.display.redaction import REDACTED, is_redacted, is_redacting
 from sa_jobqueue.types import ENDED, JobStatus
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any, Final
 
+from sa_jobqueue.display.printable import printable
 from sa_jobqueue.pipeline.report.charts import figures, shown_seconds, sparkline
 from sa_jobqueue.pipeline.report.contents import MAX_ROWS, Contents, Row
-from sa_jobqueue.printable import printable
 
 _TEMPLATES: Final = files("sa_jobqueue.pipeline.report") / "templates"
 

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all the world calls th
 from pyspark.sql.types import StringType, StructType
 from sqlalchemy.orm import Session
 
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import InvalidJobError, InvalidOptionError
 from sa_jobqueue.models.checks import check_deadline, check_flag, due_at
 from sa_jobqueue.pipeline.operations.bulk import WriteResult, find_write
@@ -27,7 +28,6 @@ from sa_jobqueue.pipeline.spark.progress import counted_tasks
 from sa_jobqueue.pipeline.spark.sampling import check_payload
 from sa_jobqueue.pipeline.spark.validation import check_on_failure
 from sa_jobqueue.pipeline.spark.writing import WriteError
-from sa_jobqueue.progress import ProgressLines
 from sa_jobqueue.registry.handlers import Handler
 from sa_jobqueue.registry.job_queue import JobQueue
 from sa_jobqueue.registry.job_types import JobType

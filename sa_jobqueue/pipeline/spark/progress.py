@@ -14,7 +14,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from sa_jobqueue.printable import span
+from sa_jobqueue.display.printable import span
 
 LINE_SECONDS: Final = 10.0
 """Seconds between two lines, unless a batch of tasks ended or the workers started to drain."""

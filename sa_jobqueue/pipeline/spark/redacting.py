@@ -10,8 +10,8 @@ from fnmatch import translate
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from sa_jobqueue.display.redaction import ERRORS, PAYLOADS, REDACTED, VARIABLE, patterns_in
 from sa_jobqueue.errors import InvalidOptionError
-from sa_jobqueue.redaction import ERRORS, PAYLOADS, REDACTED, VARIABLE, patterns_in
 
 
 def redacted(frame: DataFrame, *, types: Sequence[str] | None = None) -> DataFrame:

@@ -12,10 +12,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REGCLASS, TIMESTAMP
 
+from sa_jobqueue.display.redaction import ERRORS, PAYLOADS, REDACTED
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.models.base import Xid8, id_parameter
 from sa_jobqueue.pipeline.history import ATTEMPTS, BLOCKERS, DEAD_LETTERS, JOBS, Dataset
-from sa_jobqueue.redaction import ERRORS, PAYLOADS, REDACTED
 from sa_jobqueue.statements._parts import block, number, table
 from sa_jobqueue.types import JobId
 

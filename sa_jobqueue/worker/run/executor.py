@@ -23,10 +23,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sa_jobqueue import tracing
 from sa_jobqueue.context import AttemptContext, ClaimedJob, attempt_in, enter_attempt
 from sa_jobqueue.db.timeouts import cancelled
+from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import AttemptTimeoutError
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobStarted, MiddlewareFailed
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.printable import printable
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import blockers, leases
 from sa_jobqueue.types import LOST, CancelReason, JobId, JobStatus

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Never, TypeVar
 
 from sa_jobqueue.errors import AttemptSignal, InvalidOutputError, InvalidPayloadError, PayloadTooLargeError
-from sa_jobqueue.roundtrip import difference, unordered
-from sa_jobqueue.shapes import Shape, name_of
+from sa_jobqueue.payloads.roundtrip import difference, unordered
+from sa_jobqueue.payloads.shapes import Shape, name_of
 from sa_jobqueue.types import Json
 
 if TYPE_CHECKING:

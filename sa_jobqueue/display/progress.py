@@ -11,7 +11,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
-from sa_jobqueue.printable import printable, span
+from sa_jobqueue.display.printable import printable, span
 
 INTERVAL_SECONDS: Final = 10.0
 """Seconds between two lines of one step."""

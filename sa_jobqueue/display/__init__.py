@@ -1,0 +1,1 @@
+"""Text that people read: printable characters, durations, redacted payloads, and lines about progress."""
