@@ -36,11 +36,6 @@ SELECT max(total - :per_second * seconds) FROM (SELECT extract(epoch FROM later.
   (SELECT sum(coalesce(rate_cost, 1)) FROM job WHERE started_at BETWEEN one.started_at AND later.started_at) AS total
   FROM job AS one JOIN job AS later ON later.started_at >= one.started_at) AS stretches
 """
-# The same since a rate began. A worker that stands still between its plan and its claim starts later, never more.
-_BEYOND_SINCE = """
-SELECT max(total - :per_second * extract(epoch FROM later.started_at - :since)) FROM (SELECT one.started_at,
-  (SELECT sum(coalesce(rate_cost, 1)) FROM job WHERE started_at <= one.started_at) AS total FROM job AS one) AS later
-"""
 
 
 def scalar(engine: Engine, statement: str, **given: Any) -> float:

@@ -1,4 +1,4 @@
-"""Every statement of the library, once each: how it is built, its parameters, and which indexes its docstring names."""
+"""The statements whose plan or text is tested: how each is built, its parameters, and the indexes its docstring names."""
 
 from __future__ import annotations
 
@@ -12,26 +12,19 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.statements import (
     claims,
     completions,
-    dead_letters,
     deletion,
     jobs,
     leases,
     listings,
     notifications,
-    priorities,
-    schema,
-    session_names,
     waiting,
 )
 from sa_jobqueue.types import MAX_PRIORITY, MIN_PRIORITY
 from tests.fixtures.jobs import WORKER
-from tests.statements.bulk_cases import BULK_CASES
 from tests.statements.chain_cases import CHAIN_CASES
 from tests.statements.deduplication_cases import DEDUPLICATION_CASES
 from tests.statements.explaining_cases import EXPLAINING_CASES
 from tests.statements.health_cases import HEALTH_CASES
-from tests.statements.history_cases import HISTORY_CASES
-from tests.statements.maintenance_cases import UPKEEP_CASES
 from tests.statements.retention_cases import RETENTION_CASES
 from tests.statements.schedule_cases import SCHEDULE_CASES
 from tests.statements.scheduling_cases import SCHEDULING_CASES
@@ -167,14 +160,14 @@ def enqueue_parameters(count: int) -> dict[str, Any]:
     }
 
 
-def of_chains(world: World) -> dict[str, Any]:
-    """Give chains to delete."""
-    return {"ids": list(world.pending[:BATCH])}
-
-
 def of_jobs(world: World) -> dict[str, Any]:
     """Give the jobs of chains to delete."""
     return {"job_ids": list(world.pending[:BATCH]), "by": "me"}
+
+
+def of_chains(world: World) -> dict[str, Any]:
+    """Give chains to delete."""
+    return {"ids": list(world.pending[:BATCH])}
 
 
 def of_chains_and_jobs(world: World) -> dict[str, Any]:
@@ -219,7 +212,6 @@ CASES = [
         lambda world: complete_parameters(world.running[:BATCH]),
         guarded=False,
     ),
-    Case("session_name", session_names.read_name, NONE, lambda world: {}, guarded=False),
     Case("lease_holders", lambda: leases.holders(Job), PK, lambda world: {"ids": list(world.running[:BATCH])}),
     Case("finish", lambda: completions.finish(Job), PK, lambda world: dying(world.running[:BATCH])),
     Case("heartbeat", lambda: leases.heartbeat(Job), NONE, lambda world: heartbeat_parameters()),
@@ -267,27 +259,8 @@ CASES = [
         lambda world: {"param_1": list(world.pending[:BATCH])},
         guarded=False,
     ),
-    Case(
-        "change",
-        lambda: jobs.change(Job, [NOBODY], status=JobStatus.CANCELLED),
-        PK,
-        lambda world: {"param_1": list(world.pending[:BATCH])},
-        guarded=False,
-    ),
     Case("list_jobs", lambda: listings.jobs(Job, *JOBS_LIKE, **PAGE), PK, guarded=False, examines=SCAN),
-    Case(
-        "list_jobs_of_chains",
-        lambda: listings.jobs(Job, narrowed=listings.jobs_among(Job, ids=[NOBODY], chain_ids=[NOBODY]), **PAGE),
-        CHAIN,
-        guarded=False,
-    ),
     Case("list_chains", lambda: listings.chains(Job, *CHAINS_LIKE, **PAGE), CHAIN, guarded=False, examines=SCAN),
-    Case(
-        "list_chains_of_jobs",
-        lambda: listings.chains(Job, narrowed=listings.chains_among(Job, ids=[NOBODY], job_ids=[NOBODY]), **PAGE),
-        CHAIN,
-        guarded=False,
-    ),
     Case(
         "list_chain_jobs",
         lambda: listings.chain_jobs(Job, NOBODY, after=-1, limit=50, newest_first=False),
@@ -309,15 +282,6 @@ CASES = [
         guarded=False,
     ),
     Case(
-        "set_priority",
-        lambda: priorities.set_priority(Job),
-        PK,
-        lambda world: {"ids": list(world.pending[:BATCH]), "to": 5},
-        guarded=False,
-        examines=BATCH,
-    ),
-    Case("attempts", lambda: jobs.attempts(Job, NOBODY, after=3, limit=50, newest_first=True), NONE, guarded=False),
-    Case(
         "unknown_types",
         lambda: jobs.unknown_types(Job),
         frozenset({"ix_job_claim"}),
@@ -332,57 +296,10 @@ CASES = [
     ),
     Case("notify_due", lambda: notifications.notify_due(Job), NONE, lambda world: {"queue": "default"}, guarded=False),
     Case(
-        "chain_ends",
-        lambda: waiting.chain_ends(Job),
-        PK,
-        lambda world: {"job_ids": world.pending[:50]},
-        guarded=False,
-    ),
-    Case(
-        "chain_results",
-        lambda: waiting.chain_results(Job),
-        PK | {"uq_job_chain"},
-        lambda world: {"chain_ids": world.pending[:50]},
-        guarded=False,
-    ),
-    Case(
         "mark_awaited",
         lambda: waiting.mark_awaited(Job),
         PK,
         lambda world: {"awaited_ids": world.pending[:1]},
-        guarded=False,
-    ),
-    Case("versions", lambda: schema.versions(Job), NONE, guarded=False),
-    Case(
-        "dead_letter_page",
-        lambda: dead_letters.page(
-            Job, *dead_letters.matching(Job, resolved=False), after=NOBODY, limit=50, newest_first=False
-        ),
-        NONE,
-        guarded=False,
-    ),
-    Case(
-        "dead_letter_groups",
-        lambda: dead_letters.groups(Job, *dead_letters.matching(Job, types=["test"], resolved=None)),
-        NONE,
-        guarded=False,
-    ),
-    Case(
-        "dead_letter_jobs",
-        lambda: dead_letters.jobs_of(Job, *dead_letters.matching(Job, reasons=[]), after=NOBODY, limit=50),
-        PK,
-        guarded=False,
-    ),
-    Case(
-        "dead_letters_unresolved",
-        lambda: dead_letters.unresolved(Job, *dead_letters.matching(Job, types=["test"]), after=NOBODY, limit=50, lock=True),
-        NONE,
-        guarded=False,
-    ),
-    Case(
-        "dismiss",
-        lambda: dead_letters.dismiss(Job, [NOBODY], by="me"),
-        NONE,
         guarded=False,
     ),
     Case("connected", lambda: deletion.connected(Job), NONE, of_chains, guarded=False),
@@ -396,10 +313,6 @@ CASES = [
     Case("dismiss_dead_letters", lambda: deletion.dismiss_dead_letters(Job), NONE, of_jobs, guarded=False),
     Case("delete_jobs", lambda: deletion.delete_jobs(Job), NONE, of_jobs, guarded=False),
     Case("current_jobs", lambda: deletion.current_jobs(Job), NONE, of_chains, guarded=False),
-    Case(
-        "notify_each", lambda: notifications.notify_each(Job, "lost"), NONE, lambda world: {"ids": ["a", "b"]}, guarded=False
-    ),
-    *BULK_CASES,
     *CHAIN_CASES,
     *WORKER_CASES,
     *DEDUPLICATION_CASES,
@@ -407,9 +320,7 @@ CASES = [
     *STEP_CASES,
     *TRACE_CASES,
     *HEALTH_CASES,
-    *HISTORY_CASES,
     *RETENTION_CASES,
-    *UPKEEP_CASES,
     *SCHEDULE_CASES,
     *SCHEDULING_CASES,
 ]

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sa_jobqueue import Job
 from sa_jobqueue.ids import uuid7
-from sa_jobqueue.statements import blockers, chains, completions, leases
+from sa_jobqueue.statements import blockers, chains, completions
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import BATCH, NOBODY, PK, Case, World
 
@@ -82,23 +82,6 @@ CHAIN_CASES = [
         lambda world: chained(world.running[:BATCH], continues=True),
     ),
     Case("chain_lock", lambda: chains.lock(Job), PK, some, guarded=False),
-    Case("chain_end", lambda: chains.end(Job), PK, lambda world: {"root": world.running[0]}, guarded=False),
-    Case(
-        "chain_edges",
-        lambda: chains.edges_of(Job),
-        PK | CHAIN,
-        lambda world: some(world) | {"limit": 500},
-        guarded=False,
-    ),
-    Case("chain_of", lambda: chains.chain_of(Job), PK, some, guarded=False),
-    Case("chain_last_job", lambda: chains.last_job(Job), CHAIN, lambda world: {"chain_id": world.running[0]}, guarded=False),
-    Case(
-        "complete_unclaimed",
-        lambda: chains.complete_unclaimed(Job, continues=False),
-        PK,
-        lambda world: {"job_id": world.pending[0], "job_output": "null"},
-        guarded=False,
-    ),
     Case(
         "complete_one_going_on",
         lambda: completions.complete_one(Job, continues=True),
@@ -106,21 +89,11 @@ CHAIN_CASES = [
         lambda world: {"job_id": world.running[0], "job_attempt": 1, "job_output": None, "worker_id": WORKER},
         guarded=False,
     ),
-    Case("supersede", lambda: leases.supersede(Job), PK, lambda world: {"job_id": world.running[0]}, guarded=False),
-    Case("await_chains", lambda: blockers.await_chains(Job), PK, some, guarded=False),
-    Case("add_edges", lambda: blockers.add_edges(Job), PK, lambda world: edges(world.pending[:BATCH]), guarded=False),
     Case(
         "blocker_outcomes",
         lambda: blockers.outcomes(Job),
         CHAIN,
         lambda world: {"job_id": world.waiting[0]},
-    ),
-    Case(
-        "blocker_counts",
-        lambda: blockers.counts(Job),
-        CHAIN,
-        lambda world: {"job_id": world.waiting[0]},
-        guarded=False,
     ),
     Case(
         "chains_to_unblock",

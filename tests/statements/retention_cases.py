@@ -18,8 +18,6 @@ _DEAD_LETTERS = RetentionRules(
 _PAGE_OF_CHAINS = _RULES | {"scan": 500, "shortest": timedelta(days=30)}
 
 RETENTION_CASES = [
-    Case("prune_bounded", retention.bounded, frozenset(), lambda world: {"seconds": 2}, guarded=False),
-    Case("prune_of_queues", lambda: retention.of_queues(Job), frozenset(), guarded=False),
     Case(
         "prune_scan_first",
         lambda: retention.expired_chains(Job, first=True),

@@ -84,7 +84,6 @@ SCHEDULING_CASES = [
     Case("late", lambda: expiry.late(Job), frozenset({"ix_job_expiring"}), lambda w: {"limit": BATCH}),
     Case("expire", lambda: expiry.expire(Job), frozenset({"ix_job_expiring", "pk_job"}), lambda w: {"limit": BATCH}),
     Case("limits_lock", lambda: limits.lock(Job), frozenset(), lambda w: _ONE),
-    Case("limits_current", lambda: limits.current(Job), frozenset(), lambda w: {"limit": 100}, guarded=False),
     Case("limits_running", lambda: limits.running(Job), frozenset({"ix_job_running"}), lambda w: _ONE, examines=2000),
     Case(
         "limits_longest_running",

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 from sa_jobqueue import Job
-from sa_jobqueue.statements import audit, controls, corrections, quarantine, queues, ticks, workers
+from sa_jobqueue.statements import controls, corrections, quarantine, queues, ticks, workers
 from tests.fixtures.jobs import WORKER
 from tests.statements.shapes import Case
 
 _WHERE = workers.matching(Job, ids=["a"], names=["spark_1-*"], queues=["default"])
 _REFUSED: dict[str, Any] = {"subject": "a", "statement": "complete", "sqlstate": "23514", "error": "no", "worker_id": WORKER}
 _REFUSED |= {"pause": timedelta(seconds=2)}
-_ACT: dict[str, Any] = {"done_by": "ann", "operation": "cancel_jobs", "arguments": {}, "ids": [], "matched": 1, "changed": 0}
 _MAIL = {"name": "mail", "fairness_key": "", "weight": 1}
 _DECLARED = {name: [None] for name in queues.SETTINGS} | {name: [value] for name, value in _MAIL.items()}
 _TICK: dict[str, Any] = {
@@ -48,32 +46,6 @@ WORKER_CASES = [
         frozenset({"ix_job_running"}),
         examines=2000,  # every running job, to count it
     ),
-    Case("request_drain", lambda: workers.request_drain(Job, *_WHERE), frozenset(), guarded=False),
-    Case("request_concurrency", lambda: workers.request_concurrency(Job, *_WHERE), frozenset(), guarded=False),
-    Case("queues_put", lambda: queues.put(Job.Queue), frozenset(), lambda world: _MAIL, guarded=False),
-    Case("types_put", lambda: queues.put(Job.JobType), frozenset(), lambda world: {"type_name": "mail"}, guarded=False),
-    Case(
-        "queues_with_pending_jobs",
-        lambda: queues.with_pending_jobs(Job),
-        frozenset({"ix_job_claim"}),
-        lambda world: {"names": ["default", "none"]},
-        guarded=False,
-    ),
-    Case("queues_pause", lambda: queues.pause(Job.Queue), frozenset(), guarded=False),
-    Case("queues_resume", lambda: queues.resume(Job.Queue), frozenset(), guarded=False),
-    Case("queues_drop", lambda: queues.drop(Job.Queue), frozenset(), guarded=False),
-    Case("queues_make", lambda: queues.make(Job.Queue), frozenset(), guarded=False),
-    Case("queues_add_missing", lambda: queues.add_missing(Job), frozenset(), lambda world: _DECLARED, guarded=False),
-    Case("queues_lock", lambda: queues.lock(Job.Queue), frozenset(), guarded=False),
-    Case("queues_lock_declared", lambda: queues.lock_declared(Job), frozenset(), guarded=False),
-    Case("queues_page", lambda: queues.page(Job), frozenset(), lambda world: {"ttl": timedelta(seconds=15)}, guarded=False),
-    Case(
-        "types_page",
-        lambda: queues.page(Job, types=True),
-        frozenset(),
-        lambda world: {"ttl": timedelta(seconds=15)},
-        guarded=False,
-    ),
     Case(
         "settings_of_worker",
         lambda: controls.of_worker(Job),
@@ -96,8 +68,6 @@ WORKER_CASES = [
         frozenset({"ix_job_changed", "pk_job"}),
         lambda world: {"limit": 100},
     ),
-    Case("schedules_ahead", lambda: corrections.schedules_ahead(Job), frozenset(), guarded=False),
-    Case("correct_schedule", lambda: corrections.correct_schedule(Job), frozenset(), guarded=False),
     Case("quarantine_put", lambda: quarantine.put(Job), frozenset(), lambda world: _REFUSED),
     Case(
         "quarantine_drop",
@@ -112,26 +82,5 @@ WORKER_CASES = [
         lambda world: {"forgotten_after": timedelta(minutes=10)},
     ),
     Case("quarantine_page", lambda: quarantine.page(Job), frozenset(), lambda world: {"subjects": ["a"], "limit": 100}),
-    Case(
-        "audit_page",
-        lambda: audit.page(
-            Job,
-            *audit.matching(Job, operations=["cancel_jobs"], done_by=["ann"]),
-            after=None,
-            limit=50,
-            scan_limit=10_000,
-            newest_first=True,
-        ),
-        frozenset(),
-        guarded=False,
-    ),
-    Case("audit_put", lambda: audit.put(Job), frozenset(), lambda world: _ACT | {"id": uuid4()}, guarded=False),
-    Case(
-        "audit_prune",
-        lambda: audit.prune(Job),
-        frozenset(),
-        lambda world: {"age": timedelta(days=90), "limit": 1000},
-        guarded=False,
-    ),
     Case("notify_rules", lambda: controls.notify_rules(Job), frozenset()),
 ]
