@@ -7,8 +7,7 @@ of this package writes to a stream.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final
@@ -17,7 +16,6 @@ from uuid import UUID
 import click
 from rich.cells import cell_len
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 from sqlalchemy import inspect
@@ -166,20 +164,6 @@ def shown_duration(value: timedelta) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a number with its noun, in the singular for 1."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-@contextmanager
-def progress_bar(words: str) -> Iterator[Callable[[str, int, int | None], None]]:
-    """Show a progress bar on standard error, if it is a terminal; give what changes its words, its value and its total."""
-    terminal = console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
-        task = bar.add_task(words, total=None)
-
-        def update(words: str, done: int, total: int | None) -> None:
-            bar.update(task, description=words, completed=done, total=total or None)
-
-        yield update
 
 
 def print_changed(noun: str, names: Sequence[Any], done: str, *, dry_run: bool, as_json: bool) -> None:

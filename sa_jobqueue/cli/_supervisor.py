@@ -55,11 +55,20 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._command: bytes | None = None
 
-    async def run(self) -> int:
-        """Run until every process has ended and is not restarted; return 0, or the exit status of a failed process."""
+    async def run(self, control: int | None = None) -> int:
+        """Run until every process has ended and is not restarted; return 0, or the exit status of a failed process.
+
+        `control`: the reading end of a pipe; when it is closed, as it is when the process that has the other end dies, stop.
+        """
         on_signals(self.stop)
+        if control is not None:
+            asyncio.get_running_loop().add_reader(control, self._on_closed, control)
         statuses = await asyncio.gather(*(self._keep(index, command) for index, command in enumerate(self._commands, 1)))
         return max(statuses)
+
+    def _on_closed(self, control: int) -> None:
+        asyncio.get_running_loop().remove_reader(control)
+        self.stop()
 
     def stop(self) -> None:
         """Drain every process; on the second call, release running jobs immediately."""

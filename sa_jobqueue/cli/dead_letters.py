@@ -35,11 +35,11 @@ from sa_jobqueue.cli._output import (
     print_changed,
     print_fields,
     print_json,
-    progress_bar,
     row_of,
     shown,
 )
 from sa_jobqueue.cli.prune import prune_all_dead_letters
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.errors import ConflictError, JobQueueError
 from sa_jobqueue.operations import (
     BulkResult,
@@ -227,7 +227,7 @@ def _resolve(
     done: list[Any] = []
     conflicts: dict[Any, str] = {}
     limit, after, is_last = CHUNK, None, False
-    with database.session() as session, progress_bar(verb) as show:
+    with database.session() as session, ProgressLines("dead-letters") as lines:
         unfit = _unfit(session, database, where.ids)
         while not is_last:
             try:
@@ -242,7 +242,7 @@ def _resolve(
                 page = operation(session, after=after, limit=1, dry_run=True, **options)
                 conflicts |= dict.fromkeys(page, str(error))
             limit, after, is_last = min(2 * limit, CHUNK), page.next, page.next is None
-            show(verb, len(done), None)
+            lines.update(len(done), step=verb)
     if as_json:
         skipped = [{"job_id": one, "reason": reason} for one, reason in conflicts.items()]
         document = {f"would_be_{verb}": done} if dry_run else {verb: done, "conflicts": skipped}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, Final
@@ -10,8 +10,9 @@ from typing import Any, Final
 import click
 
 from sa_jobqueue.cli._options import Database, dry_run_option, duration_option, json_option, with_database
-from sa_jobqueue.cli._output import console, print_json, print_table, progress_bar, shown
+from sa_jobqueue.cli._output import console, print_json, print_table, shown
 from sa_jobqueue.display.printable import span
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.observe import maintenance
 from sa_jobqueue.observe.health import health
 from sa_jobqueue.observe.health.findings import described
@@ -45,8 +46,8 @@ def vacuum(
     if settings:
         _print_settings(maintenance.storage_settings(engine, model=database.model), as_json=as_json)
         return
-    with progress_bar("starting") as bar:
-        options: dict[str, Any] = {"analyze": not no_analyze, "lock_timeout": lock_timeout, "on_progress": _shown(bar)}
+    with ProgressLines("maintenance") as lines:
+        options: dict[str, Any] = {"analyze": not no_analyze, "lock_timeout": lock_timeout, "on_progress": _shown(lines)}
         done = maintenance.vacuum(engine, tables=tables, model=database.model, **options)
     _print(done, [], as_json=as_json)
 
@@ -63,8 +64,8 @@ def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, loc
     Without names: those that are invalid or mostly bloat. Remains of an interrupted rebuild are dropped. Status 1 if an
     index was skipped because of a lock or a missing privilege.
     """
-    with progress_bar("starting") as bar:
-        options: dict[str, Any] = {"every": every, "lock_timeout": lock_timeout, "on_progress": _shown(bar)}
+    with ProgressLines("maintenance") as lines:
+        options: dict[str, Any] = {"every": every, "lock_timeout": lock_timeout, "on_progress": _shown(lines)}
         done = maintenance.reindex(database.engine(), indexes=indexes, model=database.model, **options)
     _print([], done, as_json=as_json)
 
@@ -90,16 +91,16 @@ def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, a
             else:
                 console().print("nothing to do")
         return
-    with progress_bar("starting") as bar:
-        options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": _shown(bar), "model": database.model}
+    with ProgressLines("maintenance") as lines:
+        options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": _shown(lines), "model": database.model}
         vacuumed = maintenance.vacuum(engine, tables=tables, **options) if tables else []
         # After the vacuum, which may already have freed bloat of an index.
         reindexed = maintenance.reindex(engine, **options)
     _print(vacuumed, reindexed, as_json=as_json)
 
 
-def _shown(bar: Callable[[str, int, int | None], None]) -> OnProgress:
-    return lambda name, phase, done, total: bar(f"{name}: {phase}", done, total)
+def _shown(lines: ProgressLines) -> OnProgress:
+    return lambda name, phase, done, total: lines.update(done, total or 0, step=f"{name}: {phase}")
 
 
 def _print(vacuumed: Sequence[Vacuumed], reindexed: Sequence[Reindexed], *, as_json: bool) -> None:

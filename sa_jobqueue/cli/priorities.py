@@ -19,7 +19,8 @@ from sa_jobqueue.cli._options import (
     type_option,
     with_database,
 )
-from sa_jobqueue.cli._output import counted, echo, print_json, progress_bar
+from sa_jobqueue.cli._output import counted, echo, print_json
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.operations import JobFilter, set_priority
 from sa_jobqueue.operations.pages import every_page
 from sa_jobqueue.types import INITIAL, MAX_PRIORITY, MIN_PRIORITY
@@ -75,11 +76,11 @@ def priority(
     matching = None if payload is None else model.input.contains(type_coerce(_document(payload), JSONB))
     changed = 0
     options: dict[str, Any] = {"where": where, "matching": matching, "by": by, "dry_run": dry_run, "model": model}
-    with database.session() as session, progress_bar("changing") as show:
+    with database.session() as session, ProgressLines("priority") as lines:
         for page in every_page(lambda after: set_priority(session, to, after=after, **options)):
             session.commit()
             changed += page.changed
-            show(counted(changed, "job"), changed, None)
+            lines.update(changed, step="jobs changed")
     if as_json:
         print_json({"priority": to, "dry_run": dry_run, "jobs": changed})
     else:

@@ -21,7 +21,8 @@ from sa_jobqueue.cli._options import (
     parse_url,
     url_option,
 )
-from sa_jobqueue.cli._output import counted, print_json, print_table, progress_bar
+from sa_jobqueue.cli._output import counted, print_json, print_table
+from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import PruneCursor, Pruned, prune_dead_letters
 from sa_jobqueue.operations import prune as prune_page
@@ -102,7 +103,7 @@ def prune(
     database = Database(parse_url(url), jobs.model if jobs is not None else Job)
     done = _Sum()
     options: dict[str, Any] = {"queue_rows": older_than is None, "dry_run": dry_run, "by": "prune", "model": database.model}
-    with database.session() as session, progress_bar("scanning") as show:
+    with database.session() as session, ProgressLines("prune") as lines:
         cursor: PruneCursor | None = PruneCursor(None)
         while cursor is not None:
             with session.begin():
@@ -110,7 +111,7 @@ def prune(
                 page = prune_page(session, rules, cursor=cursor, **options)
             done.add(page)
             cursor = page.next
-            show(f"{done.jobs:,} jobs deleted, {done.scanned:,} scanned", done.scanned, None)
+            lines.update(done.jobs, step="jobs deleted")
         if older_than is None:
             done.dead_letters = prune_all_dead_letters(session, rules, dry_run=dry_run, model=database.model)
     _print(done, as_json=as_json, dry_run=dry_run)

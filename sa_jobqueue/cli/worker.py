@@ -8,7 +8,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -275,7 +275,8 @@ def worker(
             worker_command(*context.meta[_GIVEN], *_of_process(number, engine, options.name, ports))
             for number in range(1, processes + 1)
         ]
-        context.exit(asyncio.run(_supervise(commands, environment, lambda died: _rescue(jobs, used, options, died))))
+        supervisor = Supervisor(commands, environment, on_death=lambda died: _rescue(jobs, used, options, died))
+        context.exit(asyncio.run(_supervise(supervisor, control_fd)))
     try:
         found, sessions = _engine_of(source, engine)
         made: Worker | WorkerGroup
@@ -369,9 +370,9 @@ def _check(jobs: JobQueue[Any], engine: Engine | AsyncEngine) -> None:
         pass
 
 
-async def _supervise(commands: list[list[str]], environment: dict[str, str], on_death: Callable[[str], None]) -> int:
+async def _supervise(supervisor: Supervisor, control: int | None) -> int:
     with notifying():
-        return await Supervisor(commands, environment, on_death=on_death).run()
+        return await supervisor.run(control)
 
 
 def _rescue(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOptions, worker_id: str) -> None:

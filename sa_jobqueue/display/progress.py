@@ -20,6 +20,8 @@ INTERVAL_SECONDS: Final = 10.0
 class ProgressLines(AbstractContextManager["ProgressLines"]):
     """Prints a line when a step begins, one every ten seconds while it lasts, and one when the block succeeds.
 
+    A step that begins by `update` is not announced: without another line, the block prints nothing.
+
         with ProgressLines("load") as lines:
             lines.begin("reading", total=200)
             lines.update(50)  # "load: reading, 50 of 200 (25 %), 12 s, about 36 s left"
@@ -43,6 +45,7 @@ class ProgressLines(AbstractContextManager["ProgressLines"]):
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._began = self._step_began = self._printed = clock()
+        self._has_printed = False
         self._step: str | None = None
         self._done, self._total = 0, 0
         self._measure: Callable[[], tuple[int, int]] | None = None
@@ -59,9 +62,11 @@ class ProgressLines(AbstractContextManager["ProgressLines"]):
             self._done, self._total, self._measure = 0, total, measure
             self._print(step)
 
-    def update(self, done: int, total: int | None = None) -> None:
-        """Record how much of the step is done; prints nothing."""
+    def update(self, done: int, total: int | None = None, *, step: str | None = None) -> None:
+        """Record how much of the step is done, and which step it is; prints nothing."""
         self._done, self._total = done, self._total if total is None else total
+        if step is not None and step != self._step:
+            self._step, self._step_began = step, self._clock()
 
     def tick(self) -> None:
         """Print a line if the last one is older than the interval. The thread of the block calls this."""
@@ -82,7 +87,7 @@ class ProgressLines(AbstractContextManager["ProgressLines"]):
     ) -> None:
         self._ended.set()
         self._thread.join()
-        if error is None:  # what reports the error says more
+        if error is None and self._has_printed:  # what reports the error says more
             self._print(f"done after {span(self._since(self._began))}")
 
     def _run(self) -> None:
@@ -90,11 +95,13 @@ class ProgressLines(AbstractContextManager["ProgressLines"]):
             self.tick()
 
     def _print(self, text: str) -> None:
-        self._printed = self._clock()
+        self._printed, self._has_printed = self._clock(), True
         self._write(printable(f"{self._name}: {text}"))
 
     def _share(self) -> str:
-        return f", {self._done:,} of {self._total:,} ({self._done / self._total:.0%})" if self._total else ""
+        if not self._total:
+            return f", {self._done:,}" if self._done else ""
+        return f", {self._done:,} of {self._total:,} ({self._done / self._total:.0%})"
 
     def _left(self) -> str:
         if not 0 < self._done < self._total:

@@ -40,6 +40,19 @@ def test_a_step_prints_immediately_and_then_every_interval_with_an_estimate() ->
     assert printed[4:] == [r"load: a\nb", r"load: a\nb, 10 s"]
 
 
+def test_a_step_that_is_only_updated_prints_after_the_interval_and_its_end_only_then() -> None:
+    clock, printed = Clock(), list[str]()
+    with ProgressLines("prune", write=printed.append, clock=clock) as lines:
+        lines.update(200, step="jobs deleted")
+    assert printed == []
+    with ProgressLines("prune", write=printed.append, clock=clock) as lines:
+        lines.update(200, step="jobs deleted")
+        clock.now += 10
+        lines.update(3_000, step="jobs deleted")
+        lines.tick()
+    assert printed == ["prune: jobs deleted, 3,000, 10 s", "prune: done after 10 s"]
+
+
 def test_a_failing_measurement_does_not_stop_progress_lines() -> None:
     clock, printed, shares = Clock(), list[str](), iter([(1, 4)])
     lines = ProgressLines("load", write=printed.append, clock=clock)

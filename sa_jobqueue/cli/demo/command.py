@@ -1,148 +1,270 @@
-"""`sa-jobqueue demo`: the command."""
+"""The command: prepare a database, enqueue, kill a worker, wait for the last job, and check the result."""
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
-from types import FrameType
-from typing import Any, NoReturn
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any, Final
 
 import click
-from sqlalchemy import Engine
+from sqlalchemy import Engine, NullPool, create_engine, func, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import URL_VARIABLE, Database, json_option, parse_url
 from sa_jobqueue.cli._output import echo, print_fields, print_json
-from sa_jobqueue.cli.demo import app, run
+from sa_jobqueue.cli._supervisor import worker_command
+from sa_jobqueue.cli.dashboard import make_app, require_extra, served
+from sa_jobqueue.cli.demo.app import LIBRARY, SCHEMA, Job, SourceFile, count, count_file
 from sa_jobqueue.db.connections import shown
 from sa_jobqueue.display.progress import ProgressLines
+from sa_jobqueue.errors import JobQueueError
+from sa_jobqueue.migrations import runner
+from sa_jobqueue.operations import list_dead_letters
+from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.testing.embedded import EmbeddedServer
-from sa_jobqueue.testing.servers import PostgresServer, ServerOptions, open_server
+from sa_jobqueue.testing.servers import ServerOptions, open_server
+from sa_jobqueue.types import ENDED, AttemptOutcome, JobStatus
 
-Say = Callable[[str], None]
+OWN_COMMENT: Final = "created by sa-jobqueue demo; dropped by its next run"
+_LOCK_KEY: Final = 7_305_804_402_565_243_237  # any number; the same for all demos of one database
+_PATIENCE: Final = 60.0  # seconds without the end of a job after which the demo gives up
+
+
+class DemoError(JobQueueError):
+    """The demo cannot go on: its schema is not its own, the workers exited, or no job ended for a minute."""
 
 
 @click.command()
 @click.option(
     "--url",
-    "database_url",
     envvar=URL_VARIABLE,
     show_envvar=True,
     metavar="URL",
-    help=f"Use this database, with a separate schema {app.SCHEMA}.  [default: start a PostgreSQL server]",
-)
-@click.option(
-    "--workers", type=click.IntRange(1, 64), metavar="N", default=2, show_default=True, help="Number of worker processes."
+    help=f"Use this database, with a separate schema {SCHEMA}.  [default: start a PostgreSQL server]",
 )
 @click.option("--dashboard", "with_dashboard", is_flag=True, help="Serve the dashboard, also after the run, until Ctrl-C.")
 @click.option("--files", "limit", type=click.IntRange(min=50), metavar="N", help="Maximum number of files.  [default: all]")
 @json_option
-def demo(*, database_url: str | None, workers: int, with_dashboard: bool, limit: int | None, as_json: bool) -> None:
+def demo(*, url: str | None, with_dashboard: bool, limit: int | None, as_json: bool) -> None:
     """Count functions, classes and imports in Python's standard library, one job per file.
 
-    Starts PostgreSQL and worker processes, kills one worker, and checks the result against a count without the queue.
+    Starts PostgreSQL and two worker processes, kills one of them, and checks the result against a count without the queue.
     Exits with status 1 if the check fails.
     """
     if with_dashboard:
-        # Before a server is started: the error would stop it again.
-        from sa_jobqueue.cli.dashboard import require_extra
-
-        require_extra()
+        require_extra()  # before a server is started: the error would stop it again
     # As Ctrl-C does: runs every `finally`, so that no process of the demo is left running.
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     say = partial(echo, err=as_json)  # standard output is for the JSON document only
-    with (
-        _server(database_url, say) as server,
-        run.prepared(server.url) as engine,
-        _dashboard(server.url, with_dashboard, say) as address,
-    ):
-        found = _run(server, engine, count=workers, limit=limit, say=say)
-        if as_json:
-            print_json(found)
-        else:
-            _print(found)
-        if address:
-            say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
-            with suppress(KeyboardInterrupt):
-                threading.Event().wait()
-    if not found["ok"]:
-        sys.exit(1)
-
-
-@contextmanager
-def _dashboard(url: str, is_wanted: bool, say: Say) -> Iterator[str | None]:
-    if not is_wanted:
-        yield None
-        return
-    from sa_jobqueue.cli.dashboard import make_app, served
-
-    made, token = make_app([make_url(url)], app.Job, read_only=False)
-    with served(made) as where:
-        address = f"{where}/?token={token}"
-        say(f"serving the dashboard on {address}")
-        yield address
-
-
-def _run(server: PostgresServer, engine: Engine, *, count: int, limit: int | None, say: Say) -> dict[str, Any]:
-    paths = run.find(app.LIBRARY, limit)
-    workers = run.Workers(server.url)
-    with ProgressLines("demo", write=say, interval=1) as lines:
-        try:
-            say(f"migrated the schema {app.SCHEMA}; enqueueing {len(paths)} files of {app.LIBRARY}")
-            run.enqueue(engine, paths, lines)
-            say(f"started workers {', '.join(str(workers.start()) for _ in range(count))}")
-            killed = run.work(engine, workers, len(paths), lines)
-        finally:
-            workers.stop()
-        lines.begin("all jobs have ended; counting without the queue to compare")
-        begun = time.perf_counter()
-        plain = run.count_plainly(paths)
-        plain_seconds = time.perf_counter() - begun
-    with Session(engine) as session:
-        found = run.report(session, plain, killed)
-    pids = [*workers.pids, *([server.pid] if isinstance(server, EmbeddedServer) else [])]
-    return found | {"plain_seconds": plain_seconds, "pids": pids}
-
-
-@contextmanager
-def _server(url: str | None, say: Say) -> Iterator[PostgresServer]:
-    """Start a server, or use that of the URL."""
     given = "auto"
     if url:
-        parsed = parse_url(url)
-        with Database(parsed, app.Job).connection():
-            pass  # reports an unreachable database as other commands do
-        given = parsed.render_as_string(hide_password=False)
-    options = ServerOptions(settings={"shared_buffers": "64MB", "max_connections": "50"})
-    with open_server(given, options) as server:
+        with Database(parse_url(url), Job).connection():
+            given = parse_url(url).render_as_string(hide_password=False)
+    with open_server(given, ServerOptions(settings={"shared_buffers": "64MB"})) as server, prepared(server.url) as engine:
         version = ".".join(map(str, server.version))
         say(f"PostgreSQL {version} {'found' if url else 'started'} at {shown(make_url(server.url))}")
-        yield server
+        with ExitStack() as stack:
+            if with_dashboard:
+                app, token = make_app([make_url(server.url)], Job, read_only=False)
+                address = f"{stack.enter_context(served(app))}/?token={token}"
+                say(f"serving the dashboard on {address}")
+            with ProgressLines("demo", write=say, interval=1) as lines:
+                found = _run(engine, server.url, find(LIBRARY, limit), lines)
+            found["pids"] += [server.pid] if isinstance(server, EmbeddedServer) else []
+            print_json(found) if as_json else print_fields("sa-jobqueue demo", found)
+            if with_dashboard:
+                say(f"the dashboard is still served on {address}; Ctrl-C ends the demo")
+                with suppress(KeyboardInterrupt):
+                    threading.Event().wait()
+    sys.exit(0 if found["ok"] else 1)
 
 
-def _print(found: dict[str, Any]) -> None:
-    rescued_from = ", ".join(map(str, found["killed_pids"])) or "-"
-    plain = f"{found['plain_seconds']:.1f} s"
-    errors = ", ".join(f"{count} {error}" for error, count in found["dead_by_error"].items())
-    fields = {
-        "files": found["files"],
-        "jobs completed": found["completed"],
-        "retries": found["retries"],
-        "rescued": f"{found['rescued']} (from killed worker {rescued_from})",
-        "dead letters": f"{found['dead_letters']} ({errors or 'the test data of the standard library is not installed'})",
-        "duration": f"{found['seconds']:.1f} s, with the kill; the same work without a queue, in one process: {plain}",
-        "check": "every file has one result or one dead letter, and all counts are equal" if found["ok"] else "FAILED",
+@contextmanager
+def prepared(url: str) -> Iterator[Engine]:
+    """Create and migrate the demo's schema, yield an engine, and drop the schema.
+
+    The schema of an earlier run is dropped first. Locks: a session-level advisory lock, against concurrent demos.
+    Raises: DemoError if another demo is running, or the schema was not created by the demo.
+    """
+    engine = create_engine(url, pool_pre_ping=True)
+    guard = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    drop = text(f"DROP SCHEMA IF EXISTS {SCHEMA} CASCADE")
+    with guard.connect() as connection:
+        if not connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK_KEY}).scalar_one():
+            raise DemoError("another sa-jobqueue demo is running in this database")
+        found = text("SELECT obj_description(oid, 'pg_namespace') AS comment FROM pg_namespace WHERE nspname = :name")
+        if (before := connection.execute(found, {"name": SCHEMA}).one_or_none()) and before.comment != OWN_COMMENT:
+            raise DemoError(f"schema {SCHEMA} exists and was not created by this version of the demo; drop or rename it")
+        connection.execute(drop)
+        try:
+            with engine.begin() as migrating:
+                runner.upgrade(migrating, Job.__jobqueue__)
+                migrating.execute(text(f"COMMENT ON SCHEMA {SCHEMA} IS '{OWN_COMMENT}'"))
+                SourceFile.metadata.tables[f"{SCHEMA}.source_file"].create(migrating)
+            yield engine
+        finally:
+            engine.dispose()
+            connection.execute(drop)
+
+
+def find(root: Path, limit: int | None = None) -> list[str]:
+    """Return the paths of the source files below `root`, relative to it, without installed packages.
+
+    Test data comes first, so that a run of only `limit` files has broken ones as well.
+    """
+    paths = (path.relative_to(root) for path in root.rglob("*.py") if path.is_file())
+    own = [path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts)]
+    own.sort(key=lambda path: (not ("data" in path.parent.name or "bad" in path.name), path))
+    return [path.as_posix() for path in own[:limit]]
+
+
+def _run(engine: Engine, url: str, paths: Sequence[str], lines: ProgressLines) -> dict[str, Any]:
+    """Enqueue a job for each file, run the jobs, and return the checked results."""
+    lines.begin(f"enqueueing {len(paths)} files of {LIBRARY}")
+    with Session(engine) as session, session.begin():
+        session.add_all(SourceFile(path=path, job=count_file.job(path)) for path in paths)
+    with _workers(url) as check:
+        lines.begin("running jobs in two worker processes", total=len(paths))
+        killed, pids = _work(engine, check, len(paths), lines)
+    lines.begin("all jobs have ended; counting without the queue to compare")
+    begun = time.perf_counter()
+    plain = count_plainly(paths)
+    found = {"plain_seconds": time.perf_counter() - begun, "pids": pids}
+    with Session(engine) as session:
+        return report(session, plain, killed) | found
+
+
+@contextmanager
+def _workers(url: str) -> Iterator[Any]:
+    """Run two worker processes, which end with this one; yield a function that checks that they run."""
+    # Through the environment, as other users can see arguments. Warnings about old syntax are ignored.
+    environment = dict(os.environ) | {URL_VARIABLE: url, "PYTHONWARNINGS": "ignore"}
+    reading, writing = os.pipe()
+    options = ("--processes", "2", "--concurrency", "4", "--shutdown-timeout", "5s", "--control-fd", str(reading))
+    with TemporaryFile() as log:
+        streams: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        command = worker_command("sa_jobqueue.cli.demo.app:jobs", *options)
+        process = subprocess.Popen(command, env=environment, pass_fds=[reading], **streams)  # noqa: S603
+        os.close(reading)
+
+        def check() -> int:
+            if (status := process.poll()) is None:
+                return process.pid
+            log.seek(0)
+            end = log.read().decode(errors="replace")[-2_000:]
+            raise DemoError(f"the workers exited with status {status}\n{end}".rstrip())
+
+        try:
+            yield check
+        finally:
+            os.close(writing)  # they drain, and end
+            process.wait()
+
+
+def _work(engine: Engine, check: Any, total: int, lines: ProgressLines) -> tuple[dict[int, str], list[int]]:
+    """Wait until every job has ended, and kill one worker meanwhile; return its worker id by its pid, and all pids."""
+    killed: dict[int, str] = {}
+    seen, changed = 0, time.monotonic()
+    while True:
+        with Session(engine) as session:
+            ended = session.scalar(select(func.count()).where(Job.status.in_(ENDED))) or 0
+            pids = [check(), *killed, *session.scalars(select(Job.Worker.pid))]
+        lines.update(ended)
+        if ended != seen:
+            seen, changed = ended, time.monotonic()
+        if ended >= total:
+            return killed, pids
+        if time.monotonic() - changed > _PATIENCE:
+            raise DemoError(f"no job ended for {_PATIENCE:.0f} s; {total - ended} have not ended")
+        if not killed and ended >= total // 10 and (victim := _kill_one(engine)):
+            killed = {victim[0]: victim[1]}
+            lines.begin(
+                f"killed worker {victim[0]} (SIGKILL) while it ran {victim[2]} jobs; running the others", total=total
+            )
+        # A short run takes only a few hundred milliseconds.
+        time.sleep(0.1 if killed else 0.005)
+
+
+def _kill_one(engine: Engine) -> tuple[int, str, int] | None:
+    """Kill the worker that runs the most jobs; return its ids and how many they are, or None if none certainly runs one.
+
+    The process is stopped (SIGSTOP) first, so that its jobs do not change before it dies.
+    """
+    running = (
+        select(Job.Worker.pid, Job.Worker.id, func.count().label("jobs"))
+        .join(Job, Job.leased_by == Job.Worker.id)
+        .where(Job.status == JobStatus.RUNNING)
+        .group_by(Job.Worker.pid, Job.Worker.id)
+        .order_by(func.count().desc())
+    )
+    with Session(engine) as session:
+        victim = session.execute(running.limit(1)).one_or_none()
+    if victim is None:
+        return None
+    held = None
+    os.kill(victim.pid, signal.SIGSTOP)
+    try:
+        time.sleep(0.05)  # the server finishes the statements it has received
+        with Session(engine) as session:
+            held = session.execute(running.where(Job.Worker.id == victim.id)).one_or_none()
+    finally:
+        os.kill(victim.pid, signal.SIGKILL if held else signal.SIGCONT)
+    return (held.pid, held.id, held.jobs) if held else None
+
+
+def count_plainly(paths: Sequence[str]) -> dict[str, Any]:
+    """Count in all files in this process: the expected results. None: the file is broken."""
+    found: dict[str, Any] = dict.fromkeys(paths)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about old syntax; the workers' environment ignores them, too
+        for path in paths:
+            with suppress(SyntaxError, ValueError, RecursionError):
+                found[path] = count(LIBRARY / path)
+    return found
+
+
+def report(session: Session, plain: Mapping[str, Any], killed: Mapping[int, str]) -> dict[str, Any]:
+    """Return the results in the database, checked against the expected counts; `seconds` end with the last job."""
+    attempt = Job.Attempt
+    outcomes = dict(session.execute(select(attempt.outcome, func.count()).group_by(attempt.outcome)).all())
+    lost_by = set(session.scalars(select(attempt.worker_id).where(attempt.outcome == AttemptOutcome.LOST.value)))
+    first, last = session.execute(select(func.min(Job.started_at), func.max(Job.completed_at))).one()
+    ends = {file.path: [file.counts] * file.counted for file in session.scalars(select(SourceFile))}
+    errors: Counter[str] = Counter()
+    for dead_letter in every_item(lambda after: list_dead_letters(session, after=after, model=Job)):
+        ends[dead_letter.input].append(None)
+        errors[(dead_letter.error or {}).get("type") or dead_letter.reason] += 1
+    complaints = compare(plain, ends)
+    complaints += [] if killed else ["no worker was killed, as none was found running a job; try more --files"]
+    complaints += [f"no job was rescued from the killed worker {pid}" for pid, name in killed.items() if name not in lost_by]
+    return {
+        "check": "every file has one result or one dead letter, and all counts are equal" if not complaints else "FAILED",
+        "complaints": complaints,
+        "files": len(plain),
+        "completed": session.scalar(select(func.count()).where(Job.status == JobStatus.COMPLETED)),
+        "retries": outcomes.get(AttemptOutcome.FAILED.value, 0) - errors.total(),
+        "rescued": outcomes.get(AttemptOutcome.LOST.value, 0),
+        "dead_letters": errors.total(),
+        "dead_by_error": dict(errors.most_common()),
+        "seconds": (last - first).total_seconds() if first and last else 0.0,
+        "killed_pids": list(killed),
+        "ok": not complaints,
     }
-    print_fields("sa-jobqueue demo", fields)
-    for complaint in found["complaints"]:
-        echo(f"check failed: {complaint}", err=True)
 
 
-def _end(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
+def compare(plain: Mapping[str, Any], ends: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the files that do not have exactly the expected result, or one dead letter (None) if they are broken. Pure."""
+    wrong = [path for path in sorted(plain.keys() | ends.keys()) if [plain.get(path, "unknown")] != [*ends.get(path, [])]]
+    return [f"{path}: expected {plain.get(path, 'none')}, found {[*ends.get(path, [])]}" for path in wrong]
