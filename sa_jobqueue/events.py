@@ -312,7 +312,7 @@ class ProviderFailed:
 class SelectorFailed:
     """A queue's selector failed; the queue's jobs start in the default order until the selector works again.
 
-    Emitted once until it works; the pause before it is called again grows each time.
+    Emitted once until it works.
     """
 
     worker_id: str
@@ -440,7 +440,7 @@ class EventBus:
     def on_attempt_start(self, hook: AttemptHook) -> Callable[[], None]:
         """Call `hook` with the context of each attempt that starts; return a function that removes the hook.
 
-        It is called in the attempt's task, before middleware, so context variables that it sets are visible to the handler.
+        It is called in the attempt's task, before middleware.
         """
         self._attempt_hooks.append(hook)
         is_ended = False

@@ -81,7 +81,7 @@ __all__ = [
 class InvalidJobError(JobQueueError, ValueError):
     """A job cannot be enqueued as described; nothing was written.
 
-    `field` is the invalid argument, with the path inside it if there is one; `reason` states the accepted values.
+    `field` is the invalid argument, `reason` states the accepted values.
     """
 
     def __init__(self, field: str, reason: str) -> None:
@@ -113,8 +113,8 @@ class InvalidPayloadError(InvalidJobError):
 class InvalidBlockersError(InvalidJobError):
     """A job's blockers do not match its handler's annotation; nothing was written.
 
-    `position` is the index of the blocker, from 0; None if the number of blockers is wrong. `expected` and `given` are the
-    annotated types of the outputs, or the numbers. `reason` states what does not match.
+    `position` is the index of the blocker; None if their number is wrong. `expected` and `given` are the types of the
+    outputs, or the numbers.
     """
 
     def __init__(self, position: int | None, expected: str, given: str, reason: str) -> None:
@@ -169,7 +169,7 @@ class InvalidSelectionError(JobQueueError, ValueError):
 class UnknownJobTypeError(JobQueueError, LookupError):
     """No handler of that name is registered; nothing was written.
 
-    `type_name` is the missing name, `known` has the registered ones, sorted.
+    `type_name` is the missing name, `known` has the registered ones.
     """
 
     def __init__(self, type_name: str, known: Sequence[str]) -> None:
@@ -181,7 +181,7 @@ class UnknownJobTypeError(JobQueueError, LookupError):
 class DuplicateJobTypeError(JobQueueError):
     """Two handlers have the same job type; the second was not registered.
 
-    `type_name` is the job type; `first` and `second`, which `places` holds, are where the two functions are declared.
+    `first` and `second` are where the two functions are declared.
     """
 
     def __init__(self, type_name: str, first: str, second: str) -> None:
@@ -197,7 +197,7 @@ def _because(reason: str) -> str:
 class JobNotFoundError(JobQueueError, LookupError):
     """No such job; an operation that writes has changed nothing.
 
-    `job_ids` has all that are missing. `reason` ends the message.
+    `job_ids` has all that are missing.
     """
 
     def __init__(self, job_ids: Sequence[JobId], *, reason: str = "nothing was changed") -> None:
@@ -208,7 +208,7 @@ class JobNotFoundError(JobQueueError, LookupError):
 class ChainNotFoundError(JobQueueError, LookupError):
     """No such chain; an operation that writes has changed nothing.
 
-    `chain_ids` names all that are missing; `field` is the argument they were given in. `reason` ends the message.
+    `chain_ids` names all that are missing.
     """
 
     def __init__(self, chain_ids: Sequence[JobId], *, field: str = "chain_ids", reason: str = "nothing was changed") -> None:
@@ -220,7 +220,7 @@ class ChainNotFoundError(JobQueueError, LookupError):
 class NotAChainError(JobQueueError, LookupError):
     """The id of a continuation was passed instead of its chain's id; nothing was changed.
 
-    A chain's id is the id of its first job. `chains` maps each id to the chain it belongs to; `field` is the argument.
+    `chains` maps each id to the chain it belongs to.
     """
 
     def __init__(self, chains: Mapping[JobId, JobId], *, field: str = "chain_ids") -> None:
@@ -233,7 +233,7 @@ class NotAChainError(JobQueueError, LookupError):
 class ScheduleNotFoundError(JobQueueError, LookupError):
     """No such schedule; an operation that writes has changed nothing.
 
-    `names` has all that are missing. `reason` ends the message.
+    `names` has all that are missing.
     """
 
     def __init__(self, names: Sequence[str], *, reason: str = "nothing was changed") -> None:
@@ -270,7 +270,7 @@ class JobTypeNotFoundError(JobQueueError, LookupError):
 class ChainReferencedError(JobQueueError):
     """A chain cannot be deleted because a job of another chain waits for it or has waited for it.
 
-    `references` lists `(chain_id, job_id)`: the chain, and the job that refers to it; the first 1,000. Nothing was changed.
+    `references` lists the first 1,000 pairs of the chain and the id of the job that refers to it. Nothing was changed.
     Delete that job's chain first, or in the same call.
     """
 
@@ -284,8 +284,7 @@ class ChainReferencedError(JobQueueError):
 class ChainFailedError(JobQueueError):
     """A chain that was waited for died or was cancelled.
 
-    `result` is its result, from which `chain_id`, `status` and `error` (of the last job, as JSON) are taken. A dead chain
-    may be redriven; wait for it again then.
+    `result` is its result, with `chain_id`, `status` and `error` of the last job, as JSON.
     """
 
     def __init__(self, result: ChainResult[Any]) -> None:
@@ -318,7 +317,7 @@ class NoOutputError(JobQueueError, LookupError):
 class WrongJobTypeError(JobQueueError, TypeError):
     """The job or chain is of another type than the handler; nothing was changed.
 
-    `id` is the id of the job or chain, `expected` the handler's type, `given` the actual type, `reason` the message.
+    `id` is that of the job or chain, `expected` the handler's type, `given` the actual type.
     """
 
     def __init__(self, id: JobId, expected: str, given: str, reason: str) -> None:
@@ -331,7 +330,7 @@ class WrongJobTypeError(JobQueueError, TypeError):
 class ChainTimeoutError(JobQueueError, TimeoutError):
     """A chain did not end within the timeout; it continues, and can be waited for again.
 
-    `chain_id` is the id of the chain, `timeout` the time waited, `others` how many more of the chains have not ended.
+    `timeout` is the time waited, `others` how many more of the chains have not ended.
     """
 
     def __init__(self, chain_id: JobId, timeout: timedelta, *, others: int = 0) -> None:
@@ -394,9 +393,8 @@ class ConflictError(JobQueueError):
 class StaleSnapshotError(ConflictError):
     """The transaction's snapshot is too old to show the chain that has the deduplication key; nothing was written.
 
-    The snapshot of a REPEATABLE READ or SERIALIZABLE transaction is as old as its first statement. `key` is the
-    deduplication key, None if it is one of several; `isolation_level` is the transaction's. Retry the whole transaction, or
-    use READ COMMITTED.
+    `key` is the deduplication key, None if it is one of several; `isolation_level` is the transaction's. Retry the
+    whole transaction, or use READ COMMITTED.
     """
 
     def __init__(self, key: str | None, isolation_level: str) -> None:
@@ -442,8 +440,7 @@ class SchemaTooNewError(SchemaError):
 class SchemaBusyError(SchemaError):
     """A migration could not lock the job tables in time; nothing was changed.
 
-    `table` is the `job` table of the queue, `patience` how long the migration tried. `holders` describes each blocking
-    session: process id, application name, and how long its transaction has been open.
+    `patience` is how long the migration tried. `holders` describes each session that holds the tables.
     """
 
     def __init__(self, table: str, patience: timedelta, holders: Sequence[str]) -> None:
@@ -496,10 +493,7 @@ class WorkerRunningError(JobQueueError):
 
 
 class LostAttemptError(JobQueueError):
-    """The attempt is no longer this worker's: its job was rescued, cancelled or completed elsewhere. Nothing was written.
-
-    `job_id` is the job, `attempt` the number of the attempt, from 1.
-    """
+    """The attempt is no longer this worker's: its job was rescued, cancelled or completed elsewhere. Nothing was written."""
 
     def __init__(self, job_id: JobId, attempt: int) -> None:
         self.job_id = job_id
@@ -526,8 +520,8 @@ class DuplicateStepError(JobQueueError, ValueError):
 class StepOutputError(JobQueueError):
     """The record of a step does not match the handler: its kind or the type of its result has changed.
 
-    `name` and `key` are those of the step, `reason` is the difference. Change the handler back, convert the record with
-    `handler.upcast_step`, or give the step a new name: it then runs again.
+    `name` and `key` are those of the step, `reason` is the difference. Convert the record with `handler.upcast_step`,
+    or give the step a new name: it then runs again.
     """
 
     def __init__(self, name: str, key: str, reason: str) -> None:
@@ -545,8 +539,7 @@ class StepOutputError(JobQueueError):
 class EventTimeoutError(JobQueueError, TimeoutError):
     """The event that a job waited for was not sent in time. Catch it in the handler, or the attempt fails.
 
-    `event` is the name of the event; `name` and `key` are those of the step. Later attempts raise it immediately, even if
-    the event is sent later.
+    `name` and `key` are those of the step. Later attempts raise it immediately, even if the event is sent later.
     """
 
     def __init__(self, event: str, name: str, key: str = "") -> None:
@@ -570,8 +563,7 @@ class HandlerCommitError(JobQueueError):
 class UncommittedWritesError(JobQueueError):
     """A handler without a session argument left writes in the framework's session that it did not commit.
 
-    The attempt fails, because those writes are rolled back. `place` is where the handler is declared, `name` the
-    name of the session.
+    The attempt fails, because those writes are rolled back.
     """
 
     def __init__(self, place: str, name: str) -> None:
@@ -594,8 +586,8 @@ class InvalidOutputError(JobQueueError, TypeError):
 class UndeclaredContinuationError(InvalidOutputError):
     """A handler returned a continuation that its annotation does not declare; the attempt failed.
 
-    `type_name` is its job type, `next_type_name` the type of the continuation; `expected` is the declared output of the
-    chain, `given` the output that the continuation leads to.
+    `next_type_name` is the type of the continuation; `expected` is the declared output of the chain, `given` the one
+    that it leads to.
     """
 
     def __init__(self, type_name: str, next_type_name: str, expected: str, given: str) -> None:
@@ -646,8 +638,8 @@ class IsolationError(JobQueueError):
 class ProcessDiedError(JobQueueError):
     """The child process that ran an attempt died; only that attempt failed.
 
-    `how` describes it, `signal` is the signal that killed it, `status` its exit status if it exited. `stack` is Python's
-    stack, if the crash left the time to write it.
+    `signal` is the signal that killed it, `status` its exit status if it exited, `stack` Python's stack, if there was
+    time to write it.
     """
 
     def __init__(self, how: str, *, signal: str | None = None, status: int | None = None, stack: str = "") -> None:

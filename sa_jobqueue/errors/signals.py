@@ -54,8 +54,8 @@ class Snooze(AttemptSignal):
 class Retry(AttemptSignal):
     """Raise to retry the job after `delay`, or at `at`, instead of by its retry policy; the attempt is counted.
 
-    `delay`, `at`: as for `Snooze`. `reason` is recorded as the attempt's error; by default, the exception being handled is.
-    After its last attempt the job dies, as after any other failure.
+    `delay`, `at`: as for `Snooze`. `reason` is recorded as the attempt's error; by default, the exception being handled
+    is.
     """
 
     __module__ = MODULE

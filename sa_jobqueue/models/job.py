@@ -153,10 +153,9 @@ def check_onupdate(model: type[JobMixin[Any]]) -> None:
 class JobMixin(Generic[IdT]):
     """Turns a mapped class into job tables: `class Job(JobMixin, Base)`.
 
-    Class keywords: `queue_schema` and `queue_prefix` place the tables (see `Layout`; by default in the schema of the base's
-    metadata, or on the search path); `queue_id_factory` makes ids. `JobMixin[str]` has text ids, `JobMixin` UUIDs; both are
-    UUIDv7 by default. Columns added in the class body are the application's own. `Job.Attempt`, `Job.Blocker`, `Job.Chain`,
-    `Job.DeadLetter`, `Job.Worker` and others are mapped on the same base.
+    Class keywords: `queue_schema` and `queue_prefix` place the tables (see `Layout`); `queue_id_factory` makes ids, by
+    default UUIDv7. `JobMixin[str]` has text ids. Columns added in the class body are the application's own.
+    `Job.Attempt`, `Job.Chain`, `Job.DeadLetter` and others are mapped on the same base.
     """
 
     __jobqueue__: ClassVar[Layout]
@@ -285,8 +284,8 @@ class JobMixin(Generic[IdT]):
         `max_attempts`: at least 1.
         `timeout`: of one attempt, up to 36,500 days; None: none.
         `id`: yours, or made by the factory.
-        `deduplication_key`: at most one open chain of a type has it; a second is an IntegrityError at the flush, unless you
-        use `enqueue`. 1 to 500 characters and at most 1,000 bytes, as `id` and `ordering_key`.
+        `deduplication_key`: at most one open chain of a type has it; a second is an IntegrityError at the flush, unless
+        you use `enqueue`. 1 to 500 characters, as `id` and `ordering_key`.
         `blockers`: chains that it waits for: jobs, chains, ids or `WaitFor`; new jobs are added to the session.
         `fairness_key`: at most 100 characters, or a whole number; jobs of different keys share the queue fairly.
         `rate_cost`: how much each attempt counts against rates, 1 to 1,000,000; 1 by default.
@@ -431,7 +430,7 @@ class JobMixin(Generic[IdT]):
 
     @declared_attr
     def status(cls) -> Mapped[JobStatus]:
-        """Current status. A trigger rejects transitions that `job_transition` does not list."""
+        """Current status."""
         return mapped_column(status_type(cls.__jobqueue__), nullable=False, server_default=text("'pending'"), sort_order=-39)
 
     open_blockers: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))

@@ -120,8 +120,7 @@ def redrive_dead_letters(
 
     `where`: by default all unresolved dead letters.
     `by`: recorded in the dead letters too; the database user by default.
-    `limit`: 1 to 1,000, in the order of the jobs' ids; commit, and call again with `after`, the result's `next`, until that
-    is None.
+    `limit`: 1 to 1,000, in the order of the jobs' ids.
     `from_step`: name of a step that runs again, with those that completed after it; by default all steps are kept, but a
     wait whose timeout was the last step begins again.
     Changes: dead -> pending; the dead letter's `resolution`, `resolved_at`, `resolved_by`; deletes these steps.

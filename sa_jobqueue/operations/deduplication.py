@@ -40,12 +40,10 @@ class Deduplicate:
     """A deduplication policy: which jobs count as the same, and what happens to a job whose key is taken.
 
     `key`: any text that is not empty; keys of different job types are independent.
-    `scope`: "open" considers chains that have not ended; "any" ended ones too; "waiting" only those whose first job has not
-    started, which then does not start until the transaction ends. With "waiting", a chain that has started gives its key to
-    the new job, so that no change is missed while it runs.
+    `scope`: "open" considers chains that have not ended; "any" ended ones too; "waiting" only those whose first job has
+    not started: a chain that has started gives its key to the new job.
     `window`: of ended chains, consider only those enqueued within this time, by the database's clock; above 0.
-    `exclude`: chains to ignore; an open one gives its key to the new job, so that a recurring job can enqueue its
-    successor.
+    `exclude`: chains to ignore; an open one gives its key to the new job.
     `replace`: values that the new job replaces in an existing one that waits: "input", "schedule" (a debounce) or
     "priority".
     `max_wait`: however often it is moved, the job is due this long after it was enqueued; above zero, at most 36,500 days.
@@ -104,8 +102,7 @@ def enqueue(session: Session, job: JobT, *, deduplicate: Deduplicate | str | Non
     `deduplicate`: a policy, or a text for `Deduplicate(key)`; None adds the job and flushes it.
     Changes: inserts or updates one row, or none; an excluded chain, or with scope "waiting" one that has started, may lose
     its key.
-    Locks: the key: other transactions that enqueue with it wait. Also a job that is updated, or found with scope "waiting":
-    a running claim is waited for, and later claims skip the job until then.
+    Locks: the key, and a job that is updated or found with scope "waiting".
     Obliges: enqueue several in the order of their types and keys, so that transactions do not wait for each other.
     Raises: InvalidJobError if the job is already in a session; TransactionRequiredError in AUTOCOMMIT; StaleSnapshotError
     in a REPEATABLE READ or SERIALIZABLE transaction that cannot see the chain with the key.
@@ -237,19 +234,15 @@ def enqueue_many(
 ) -> list[Any]:
     """Insert many jobs in one statement, in the caller's transaction; return their ids in the given order.
 
-    `new`: jobs of one class, not in a session. They stay transient, which makes this much cheaper than `session.add_all`.
-    Jobs that set different columns of the application need one statement for each set; arrays, SQL expressions and values of
-    types with a bind expression are inserted row by row. A `scheduled_at` that is set directly is ignored: use `delay` or
-    `at`.
+    `new`: jobs of one class, not in a session. They stay transient, which makes this much cheaper than
+    `session.add_all`. A `scheduled_at` that is set directly is ignored: use `delay` or `at`.
     `deduplicate_by`: returns a job's policy, or a text for `Deduplicate(key)`. A job whose key is taken is then not
-    inserted, as by `enqueue`, and the result is the id of the job with the key and what happened, for each. All have the
-    same policy except for the key, without `exclude` and blockers, and no array or expression. Of jobs with equal keys the
-    first is inserted, and the last one's values replace others. It works in a savepoint and retries after a deadlock.
+    inserted, as by `enqueue`, and the result is the id of the job with the key and what happened, for each. All have
+    the same policy except for the key, without `exclude` and blockers. Of jobs with equal keys the first is inserted,
+    and the last one's values replace others.
     Changes: inserts a row each; with `deduplicate_by` it may update one, and with scope "waiting" chains that have started
     lose their keys.
-    Locks: only the new rows; with `deduplicate_by` also changed ones, with scope "waiting" also found ones, in the order of
-    their keys, until the transaction ends; transactions with equal keys are waited for. With scope "any" also the keys, at
-    most 1,000 per call; with "waiting" too if there are no more than that.
+    Locks: the new rows; with `deduplicate_by` also the keys, and rows as `enqueue`, in the order of their keys.
     Raises: InvalidJobError for jobs of several classes, or a job in a session, or naming the job and the option of a policy
     that is not supported; TransactionRequiredError in AUTOCOMMIT; nothing is written then. ConflictError for an id or key
     that is taken; StaleSnapshotError as in `enqueue`.

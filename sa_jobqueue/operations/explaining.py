@@ -155,9 +155,8 @@ def explain_job(
 ) -> Explanation:
     """Return why a job is not running, or its state: a cause, a sentence, and evidence; for blocked jobs down to the root.
 
-    `heartbeat_timeout`: the workers' setting; workers without a heartbeat for longer count as dead. Expected times are
-    estimates from the last minute. At most 20 chains per job and 50 levels of blockers are followed. The facts belong to
-    one moment only in a REPEATABLE READ transaction.
+    `heartbeat_timeout`: the workers' setting. Expected times are estimates from the last minute. At most 20 chains per
+    job and 50 levels of blockers are followed.
     Raises: JobNotFoundError.
     """
     job = get_job(session, job_id, model=model)

@@ -121,8 +121,7 @@ def list_jobs(
     `columns`: names of columns to read; each item is then a mapping instead of an object of the session. `newest_first`:
     largest ids first. UUIDv7 ids are ordered by time; other ids are not. `scan_limit`: maximum number of jobs read per
     call, 1 to 1,000,000. A filter with few matches leads to short pages.
-    Shape: at most `limit` jobs; the last page is the one whose `next` is None. Concurrent writes make no page skip or
-    repeat a job.
+    Shape: at most `limit` jobs; the last page is the one whose `next` is None.
     """
     check_limit(limit, scan_limit)
     check_columns(model, columns)
@@ -205,12 +204,10 @@ def cancel_jobs(
 ) -> BulkResult[Any]:
     """Cancel jobs that have not ended; return those that were cancelled, in the given order.
 
-    The worker of a running job is notified and stops it; later writes of the handler's session are rolled back. Ended jobs
-    do not change.
+    The worker of a running job stops it; later writes of the handler's session are rolled back.
     `ids`: ids of the jobs.
     Changes: blocked, pending, running -> cancelled; inserts an attempt for each job that was running; unblocks or fails
-    jobs that wait for one of the chains and not for a redrive, except those that another transaction has locked, which a
-    worker handles later.
+    jobs that wait for one of the chains.
     Locks: the roots of their chains, then the jobs, each in the order of their ids.
     Raises: JobNotFoundError naming every unknown id.
     """
@@ -243,8 +240,8 @@ def reschedule_jobs(
 
     `ids`: ids of the jobs. `delay`, `at`: as for a new job; without them, the jobs are due now.
     Changes: `scheduled_at`. Locks: as `cancel_jobs`.
-    Raises: InvalidJobError for the time; JobNotFoundError; NotReschedulableError naming every job that is neither pending
-    nor blocked. Nothing is written then, and the transaction can continue.
+    Raises: InvalidJobError for the time; JobNotFoundError; NotReschedulableError naming every job that is neither
+    pending nor blocked.
     """
     arguments = {"delay": delay, "at": at}
     return _reschedule(session, "reschedule_jobs", ids, arguments, by=by, dry_run=dry_run, model=model)
@@ -353,11 +350,10 @@ def set_priority(
     """Set the priority of waiting jobs that match a filter, one page per call; return those that had another priority.
 
     `priority`: -9 to 9, larger first. `where`: only pending and blocked jobs are changed. Running jobs, and jobs enqueued
-    later, keep theirs. `matching`, `after`, `limit`, `scan_limit`: as in `list_jobs`, oldest first. Commit after each page;
-    workers apply it with their next claim.
+    later, keep theirs. `matching`, `after`, `limit`, `scan_limit`: as in `list_jobs`, oldest first. Commit after each
+    page.
     Changes: `priority`.
-    Locks: the jobs, roots first, each in the order of their ids. It waits for a running claim; later claims skip the jobs
-    until then.
+    Locks: the jobs, roots first, each in the order of their ids.
     """
     if not isinstance(priority, int) or isinstance(priority, bool) or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
         raise InvalidOptionError("priority", f"must be from {MIN_PRIORITY} to {MAX_PRIORITY}, got {priority!r}")

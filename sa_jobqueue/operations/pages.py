@@ -39,8 +39,7 @@ class Paged(Protocol):
 class Page(Generic[T]):
     """One page of a listing, and the position of the next page.
 
-    A page can be short or empty without being the last one, because a call reads a bounded number of rows. Iterating over a
-    page yields its items.
+    A page can be short or empty without being the last one. Iterating over it yields its items.
 
         page = list_jobs(session, where=where)
         while page.next is not None:

@@ -251,8 +251,7 @@ def delete_queues(
     """Delete the settings of queues, which then have the defaults and are not paused; return those that had settings.
 
     `names`: names of queues. `fairness_key`: delete only the settings of this key; without it, the settings of keys are
-    kept. Jobs are kept and continue to run. If code declares the queue, the next `sync_queues` and the next worker that
-    starts write its settings again.
+    kept. If code declares the queue, the next worker that starts writes its settings again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
     return _change(session, "delete", model.Queue, names, model, by=by, fairness_key=fairness_key, dry_run=dry_run)
@@ -268,7 +267,7 @@ def delete_job_types(
 ) -> BulkResult[str]:
     """Delete the settings of job types, which then have the defaults and are not paused; return those that had settings.
 
-    `names`: job types. Jobs are kept and continue to run. Workers that handle a type record its declaration again.
+    `names`: job types. Workers that handle a type record its declaration again.
     Changes: deletes the rows. Locks, Raises: as `pause_queues`.
     """
     return _change(session, "delete", model.JobType, names, model, by=by, dry_run=dry_run)
@@ -285,8 +284,7 @@ def pause_queues(
 ) -> BulkResult[str]:
     """Pause queues: none of their jobs is started until they are resumed. Return the queues that were not paused before.
 
-    `names`: names of queues. `fairness_key`: pause only the jobs of this key in them. Running jobs continue, and enqueued
-    jobs wait. Workers apply it within milliseconds after the commit; claims that have already started are completed.
+    `names`: names of queues. `fairness_key`: pause only the jobs of this key in them. Running jobs continue.
     Changes: sets `paused_at` and `paused_by` if the queue is not paused; inserts missing rows.
     Locks: the rows, in the order of their names.
     Raises: QueueNotFoundError for a name without settings, active workers and pending jobs.
@@ -348,8 +346,7 @@ def sync_queues(
 ) -> SyncedQueues:
     """Synchronise the rows of queues with the declarations in code; return the changes. For a dry run, roll back.
 
-    `new`: `jobs.declared_queues` of a `JobQueue`. Nothing is deleted, and paused queues stay paused. Of two concurrent
-    calls, the second waits for the first.
+    `new`: `jobs.declared_queues` of a `JobQueue`. Nothing is deleted, and paused queues stay paused.
     Changes: rows that differ. Locks: the rows of the given names, in their order.
     Raises: InvalidOptionError for a name that is declared twice.
     """
@@ -416,9 +413,8 @@ def add_declared_queues(session: Session, new: Iterable[QueueSettings], *, model
 def record_job_types(session: Session, declared: Iterable[JobType], *, model: type[JobMixin[Any]] = Job) -> list[str]:
     """Record what handlers declare, as workers do at start; return the types whose rows were written.
 
-    `declared`: `jobs.registry` of a `JobQueue`. Jobs that are written without a queue, priority, attempts or version, by a
-    process that does not have the handler or by SQL, then have these. Of several applications that declare a type, the last
-    to record it counts.
+    `declared`: `jobs.registry` of a `JobQueue`. Jobs that are written without a queue, priority, attempts or version,
+    by a process that does not have the handler or by SQL, then have these.
     Changes: inserts missing rows; these settings of rows that differ. Locks: these, in the order of their names.
     """
     rows = [

@@ -74,8 +74,7 @@ class ScheduleStatus:
     last_job_id: Any
     """Id of its last job, which may have been deleted; None before the first."""
     missed_from: datetime | None
-    """The first time that it left out because no worker fired it in time, until those times are run, or acknowledged by
-    `resume_schedules`; None for none."""
+    """The first time that it left out, until it is run or acknowledged by `resume_schedules`; None for none."""
     missed_until: datetime | None
     """The last such time."""
     error: str | None
@@ -125,8 +124,7 @@ class SyncedSchedules:
     unchanged: tuple[str, ...] = ()
     """Schedules whose row already had the declared definition."""
     undeclared: dict[str, str] = field(default_factory=dict)
-    """Schedules, with their job types, that code once declared and this code does not. They stay and fire, because other
-    code may declare them."""
+    """Schedules, with their job types, that code once declared and this code does not. They stay and fire."""
 
 
 def sync_schedules(
@@ -134,8 +132,7 @@ def sync_schedules(
 ) -> SyncedSchedules:
     """Synchronise the rows of schedules with the declarations in code, as a worker does when it starts; return the changes.
 
-    `new`: `jobs.schedules` of a `JobQueue`. Nothing is deleted, and paused schedules stay paused. A schedule with the same
-    name that was created at run time is replaced.
+    `new`: `jobs.schedules` of a `JobQueue`. Nothing is deleted, and paused schedules stay paused.
     Changes: rows that differ. If the times of a schedule changed, it fires next at its first new time after now.
     Locks: the rows written, in the order of their names.
     Raises: InvalidOptionError for a name that is declared twice.
@@ -265,8 +262,7 @@ def resume_schedules(
 ) -> BulkResult[str]:
     """Resume paused schedules, which fire at their next time from now on, and acknowledge what schedules have missed.
 
-    `names`: names of schedules. Return those that were paused or had missed times. Times during the pause do not count as
-    missed; those that were missed are not run, and no longer a finding.
+    `names`: names of schedules. Return those that were paused or had missed times.
     Changes: clears `paused_at`, `paused_by`, `missed_from` and `missed_until`, and sets `next_fire_at` of those that were
     paused, by the database's clock. Locks, Raises: as
     `pause_schedules`; InvalidOptionError for a schedule that cannot fire.
@@ -297,10 +293,9 @@ def run_schedule(
 ) -> list[Any]:
     """Enqueue jobs of a schedule now, outside its times, even if it is paused; return the ids of the jobs.
 
-    `name`: name of the schedule. Without times, each call enqueues one job for the current time. With `since` and `until`,
-    which are aware and inclusive, it enqueues a job for each scheduled time between them that has not fired yet, at most
-    10,000. A time whose job was deleted since has fired. With `dry_run`, the id of a job for the current time is None,
-    because it is random.
+    `name`: name of the schedule. Without times, each call enqueues one job for the current time. With `since` and
+    `until`, which are aware and inclusive, it enqueues a job for each scheduled time between them that has not fired
+    yet, at most 10,000. A time whose job was deleted since has fired.
     Changes: inserts the jobs; sets `last_job_id` for a job of the current time, and `fired` for those of a period; not the
     next time.
     Locks: the schedule's row.

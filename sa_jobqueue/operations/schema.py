@@ -35,7 +35,6 @@ _NO_COLUMN: Final = "42703"
 def check_schema(session: Session, *, model: type[JobMixin[Any]] = Job) -> int:
     """Check that this library works with the server and the job tables; return the version of the tables.
 
-    That is its own version or the next one, because migrations run before the new code is deployed.
     Raises: UnsupportedServerError, SchemaMissingError, SchemaOutdatedError or SchemaTooNewError, each naming the command to
     run.
     """

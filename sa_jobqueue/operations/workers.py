@@ -77,8 +77,8 @@ class WorkerStatus:
     drain_requested_at: datetime | None
     """When it was asked to drain; None if it was not."""
     silent_for: timedelta
-    """Time since its last heartbeat, less the longer pause of an idle worker. Above its heartbeat timeout (15 s), it is
-    lost, whatever its state."""
+    """Time since its last heartbeat, less the longer pause of an idle worker. Above its heartbeat timeout, it is
+    lost."""
     running: int
     """Number of jobs that it runs."""
     selectors: dict[str, Any] = field(default_factory=dict)
@@ -128,11 +128,9 @@ def drain_workers(
 ) -> BulkResult[str]:
     """Ask workers to drain, as SIGTERM does: claim no more, finish running jobs and stop. Return their ids, sorted.
 
-    `where`: which workers; an empty filter matches all. Each is notified at the commit, or reads the request at its next
-    heartbeat (every 5 s by default), and stops after its shutdown timeout at the latest. A supervisor may start it again.
+    `where`: which workers; an empty filter matches all. Each stops after its shutdown timeout at the latest.
     Changes: sets `drain_requested_at` if it is not set.
-    Locks: their rows in the order of their ids. **Commit immediately**: their heartbeats wait for these locks, and a worker
-    without heartbeats for its heartbeat timeout loses its jobs.
+    Locks: their rows in the order of their ids. **Commit immediately**: their heartbeats wait for these locks.
     """
     check_by(by)
     if dry_run:
@@ -154,9 +152,8 @@ def resize_workers(
 ) -> BulkResult[str]:
     """Ask workers to change their concurrency; None restores the one they were started with. Return their ids, sorted.
 
-    `where`: as in `drain_workers`. `concurrency`: 1 to 10,000. Each worker applies it shortly after the commit and records
-    it in its row. Running jobs still finish. A worker whose handlers take sessions is limited by the connection pool. A
-    restarted worker has its original concurrency.
+    `where`: as in `drain_workers`. `concurrency`: 1 to 10,000. Running jobs still finish. A worker whose handlers take
+    sessions is limited by the connection pool. A restarted worker has its original concurrency.
     Changes: `concurrency_requested`. Locks: as `drain_workers`. **Commit immediately.**
     """
     if concurrency is not None and (not isinstance(concurrency, int) or not 1 <= concurrency <= MOST_CONCURRENT):

@@ -36,9 +36,8 @@ class Cron:
     `expression`: minute, hour, day of month, month, day of week, as in crontab(5), with names (`MON`, `JAN`), steps, `L`,
     `LW` and `MON#1`; or one of `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`. `time_zone`: an IANA name.
 
-    When clocks change, an expression with fixed hours and minutes fires once a day: for a skipped time when the clocks
-    are set forward, a repeated time the first time. An expression whose minutes or hours begin with `*` follows elapsed
-    time.
+    When clocks change, an expression with fixed hours and minutes fires once a day; one whose minutes or hours begin
+    with `*` follows elapsed time.
     Raises: InvalidOptionError naming `cron` or `time_zone`, including for an expression that matches no date.
     Source: crontab(5) and cron(8) of Debian, as implemented by the package cronsim.
     """

@@ -190,8 +190,7 @@ class Handler(Generic[InT, OutT, JobT]):
         `delay`, `at`, `queue`, `priority`, `max_attempts`, `timeout`, `id`, `deduplication_key`, `blockers`,
         `fairness_key`, `rate_cost`, `columns`: as in `JobMixin.__init__`.
         Raises: InvalidPayloadError with the path of the invalid value; InvalidBlockersError if the number or the types of
-        `blockers` are not those of the handler's `Blockers[...]`; InvalidJobError naming any other field. The types of
-        chains that are given by id are checked when the job is written.
+        `blockers` are not those of the handler's `Blockers[...]`; InvalidJobError naming any other field.
         """
         kind = self.job_type
         if columns and kind.fields and columns.keys() & kind.fields:
@@ -276,7 +275,6 @@ class Handler(Generic[InT, OutT, JobT]):
     ) -> WaitFor[Any]:
         """Return a job that another job waits for, typed with its output, which type checkers compare with `Blockers[...]`.
 
-        `Blockers[...]` is checked statically if it is the waiting handler's first parameter, otherwise at run time.
         `on_failure`: as in `WaitFor`; with "continue" the output may be None. `options`: those of `job`.
         Raises: as `job`; InvalidJobError for `on_failure`.
         """
@@ -300,8 +298,7 @@ class Handler(Generic[InT, OutT, JobT]):
         """Insert a job of this type in the transaction of a session or connection; return its id.
 
         `session`: a `Session` or `Connection`, or an `AsyncSession` or `AsyncConnection`, and then await the result.
-        The cheapest way to enqueue one job: one statement, which also notifies workers, without an ORM object or mapper
-        events. `options`: those of `job`.
+        The cheapest way to enqueue one job, without an ORM object or mapper events. `options`: those of `job`.
         Changes: one row. Locks: only the new row.
         Raises: as `job`; ConflictError if the id or deduplication key is taken. Roll the transaction back then.
         """
@@ -338,20 +335,18 @@ class Handler(Generic[InT, OutT, JobT]):
     ) -> Any:
         """Enqueue one job a payload by COPY, in the transaction of a session or connection; return how many were made.
 
-        About twice as fast as the function `enqueue_many`, because no ORM objects are created. All jobs have the same
-        options, and no blockers; only their payloads differ.
+        About twice as fast as the function `enqueue_many`. All jobs have the same options, and no blockers.
         `session`: as in `enqueue`.
         `payloads`: read once; each is checked and sent before the next is read, so that millions need no memory. The
         iterator must not use this session, whose connection is busy.
-        `deduplicate_by`: returns the deduplication key of a payload. Payloads are skipped if an open chain has their key, or
-        an earlier payload. This uses a temporary table, which the database role must be allowed to create.
+        `deduplicate_by`: returns the deduplication key of a payload. Payloads are skipped if an open chain has their
+        key, or an earlier payload. This uses a temporary table.
         `options`: those of `job`, the same for all jobs.
         Changes: one row a job. Locks: the new rows; with keys, in the order of the keys, and it waits for open transactions
         that insert an equal key.
-        Raises: InvalidJobError naming the option, with nothing written. Once rows are on their way: InvalidPayloadError and
-        PayloadTooLargeError naming the payload by its place from 0 (`payloads[17].order_id`), InvalidJobError naming its key
-        so, ConflictError, and errors of the iterator or `deduplicate_by`; roll back then. Beside calls with scope "waiting"
-        for the same keys the server may end it for a deadlock: roll back and try again.
+        Raises: InvalidJobError naming the option, with nothing written. Once rows are on their way:
+        InvalidPayloadError, PayloadTooLargeError and InvalidJobError naming the payload (`payloads[17].order_id`),
+        ConflictError, and errors of the iterator or `deduplicate_by`; roll back then.
         """
         return Handler._copy(session, self, payloads, deduplicate_by, options)
 
@@ -389,8 +384,7 @@ class Handler(Generic[InT, OutT, JobT]):
     def payload(self: Handler[PayloadT, Any, Any], job: JobMixin[Any]) -> PayloadT:
         """Return the payload of a job of this handler, decoded as for an attempt: by its codec, upcasters and type.
 
-        `job`: of this type, such as one of `list_jobs`; compare its `type_name` with the handler's `name` first. A handler
-        without a payload has None, a `keyword_handler` a mapping of its fields.
+        `job`: of this type. A handler without a payload has None, a `keyword_handler` a mapping of its fields.
         Raises: WrongJobTypeError if the job is of another type; InvalidPayloadError if the input does not match the type.
         """
         if job.type_name != self.name:

@@ -49,7 +49,7 @@ class Schedulable(Protocol):
 
 
 class JobQueue(Generic[JobT]):
-    """A registry of handlers, without connections or global state. Create one at import time for each `Job` class.
+    """A registry of handlers. Create one at import time for each `Job` class.
 
     `model`: the mapped class whose table is the queue. `retention`: how long its workers keep ended chains; forever by
     default.
@@ -88,7 +88,7 @@ class JobQueue(Generic[JobT]):
     def keyword_handler(self, type_name: str, **options: Any) -> FieldsDecorator[JobT]:
         """Register a function whose parameters are the fields of the payload: `send.job(order_id=7)`.
 
-        Fields with a default are optional. Injected parameters, such as a session, are not fields. `options`: those of
+        Fields with a default are optional. `options`: those of
         `handler`.
         Raises: as `handler`; InvalidHandlerError for a field with the name of an option of `job`, or of a column.
         """
@@ -100,9 +100,8 @@ class JobQueue(Generic[JobT]):
 
         Its first parameter is annotated `list[Payload]` or `list[BatchItem[Payload]]`; a session and dependencies may
         follow. It returns None, or a list with the outcome of each job: its output, a continuation, or an exception. An
-        exception that it raises fails all jobs; `BatchFailed` fails some of them.
-        Each job is a separate attempt and uses a slot of its worker: set the worker's concurrency to at least one batch. The
-        function is called before `max_wait` is over if the batch is full, or if the worker has no free slot.
+        exception that it raises fails all jobs; `BatchFailed` fails some of them. Each job is a separate attempt and
+        uses a slot of its worker.
         `type_name`, `options`: those of `BatchOptions`.
         Raises: as `handler`; InvalidHandlerError for a function without a list, or with an AttemptContext or Blockers.
         """
@@ -113,9 +112,9 @@ class JobQueue(Generic[JobT]):
     ) -> Handler[str, T, JobT]:
         """Register a job type whose jobs wait for an event, and return its handler, for `blockers` of other jobs.
 
-        `approval.blocker("approved:7")` makes a job wait for the event `approved:7`; its `Blockers` have the payload. After
-        the timeout the waiting job dies by a `Discard`, and `on_failure` of the blocker decides about the other one;
-        redriven, it waits again. The payload of its jobs is the event's name, 1 to 200 printable characters.
+        `approval.blocker("approved:7")` makes a job wait for the event `approved:7`, 1 to 200 printable characters; its
+        `Blockers` have the payload. After the timeout the waiting job dies by `Discard`, and `on_failure` of the blocker
+        decides about the other one.
         `type_name`: name of the job type. `timeout`: as in `AttemptContext.wait_for`. `output`: type of the event's
         payload; any JSON by default. `queue`: of its jobs.
         Raises: as `handler`; InvalidOptionError for the timeout.
@@ -175,10 +174,9 @@ class JobQueue(Generic[JobT]):
     def middleware(self, func: MiddlewareT) -> MiddlewareT:
         """Register a coroutine function to run around every attempt of this registry's own handlers; return it unchanged.
 
-        `func`: called as `func(attempt, proceed)`; it awaits `proceed()` exactly once, which decodes the payload, calls the
-        handler and, if that takes a session, commits. The first one registered is outermost. It may raise to end the
-        attempt. `proceed()` raises the handler's exception; the attempt fails even if `func` swallows it. The handler sees
-        context variables that it sets, even in a thread.
+        `func`: called as `func(attempt, proceed)`; it awaits `proceed()` exactly once, which decodes the payload, calls
+        the handler and, if that takes a session, commits. The first one registered is outermost. It may raise to end
+        the attempt. The handler sees context variables that it sets.
         Raises: InvalidMiddlewareError.
         """
         check_middleware(func)
@@ -190,8 +188,8 @@ class JobQueue(Generic[JobT]):
     ) -> None:
         """Register a dependency: handlers declared after this call receive it by a parameter annotated with `kind`.
 
-        `provider`: a function of the attempt that returns a context manager, entered around the handler, or an object with
-        `open` and `close`; see `Provider`. Included handlers keep those of the registry that declares them.
+        `provider`: a function of the attempt that returns a context manager, entered around the handler, or an object
+        with `open` and `close`; see `Provider`.
         Raises: InvalidOptionError if the class has a provider already, or earlier handlers have its default.
         """
         if kind in INJECTED:
@@ -207,8 +205,8 @@ class JobQueue(Generic[JobT]):
     def queue(self, name: str, **settings: Any) -> QueueSettings:
         """Declare a queue's settings; a worker that starts writes them to the queue's row if there is none. Return them.
 
-        An existing row keeps its settings until `sa-jobqueue queues sync` or `sync_queues` writes these; the worker warns
-        of each difference. `name`, `settings`: those of `QueueSettings`.
+        An existing row keeps its settings until `sync_queues` writes these; the worker warns of each difference.
+        `name`, `settings`: those of `QueueSettings`.
         Raises: InvalidOptionError naming the field, or a name that is declared already.
         """
         declared = QueueSettings(name, **settings)
@@ -234,11 +232,10 @@ class JobQueue(Generic[JobT]):
     ) -> Callable[[ChooseT], ChooseT]:
         """Register a function that chooses which due jobs of a queue a worker starts next, instead of the usual order.
 
-        Called as `choose(candidates, free)` before each claim, with a list of `Candidate` in the usual order and the number
-        of free slots, it returns candidates, best first. A sync function runs in a thread; the worker does not claim until
-        it returns. Two workers may choose the same job, which is started once. Limits, pauses and ordering keys still
-        apply. If it raises, takes too long, or returns something else, `SelectorFailed` is emitted, and the usual order
-        applies until a call succeeds.
+        Called as `choose(candidates, free)` before each claim, with a list of `Candidate` in the usual order and the
+        number of free slots, it returns candidates, best first. The worker does not claim until it returns. Limits,
+        pauses and ordering keys still apply. If it fails, `SelectorFailed` is emitted, and the usual order applies
+        until a call succeeds.
 
         `queue`: name of the queue.
         `window`: maximum number of candidates, 1 to 1,000.
@@ -286,7 +283,7 @@ class JobQueue(Generic[JobT]):
     ) -> Schedule:
         """Declare a schedule that enqueues a job at the times of a cron expression, once for all workers. Return it.
 
-        `name`: name of its row, which stays until it is deleted, even if the declaration is removed.
+        `name`: name of its row, which stays until it is deleted.
         `cron`: when it fires, such as "0 3 * * *"; see `Cron`.
         `time_zone`: an IANA name.
         `handler`: the handler, or the name of its job type.
@@ -365,8 +362,7 @@ class JobQueue(Generic[JobT]):
     def output(self, chain: Chained | ChainMixin[Any]) -> Any:
         """Return a chain's output as the type that its last job's handler declares.
 
-        `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`. If you know the first handler,
-        `handler.output(chain)` has a static type.
+        `chain`: a `Job.Chain`, or a `ChainResult` of `wait_chain` without `output`.
         Raises: NoOutputError unless it has completed; UnknownJobTypeError if its last job's type has no handler here;
         InvalidPayloadError if the output does not fit the type.
         """

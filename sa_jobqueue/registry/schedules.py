@@ -32,9 +32,8 @@ class Schedule:
     """The definition of a schedule, as in its row. `JobQueue.schedule` creates one for a handler and checks its payload.
 
     `name`: 1 to 100 characters, unique in the job tables. `cron`, `time_zone`: as in `Cron`. `type_name`, `queue`,
-    `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: those of its jobs. For
-    queue, priority and attempts None means the values recorded for their type, and with one of them for the timeout as
-    well.
+    `fairness_key`, `priority`, `max_attempts`, `timeout`, `rate_cost`, `input`, `input_version`: those of its jobs.
+    None means the values recorded for their type.
     `fire_time_field`: field of `input`, which must be an object, that receives the scheduled time in ISO 8601.
     `misfire_policy`, `catch_up`, `grace`, `overlap`: as in `JobQueue.schedule`.
     """

@@ -28,21 +28,21 @@ class WorkerOptions:
     """Queues to serve, by default those of its handlers; a mapping also limits how many jobs of a queue this worker runs at
     a time."""
     fair: bool = True
-    """Whether the queues share the worker's slots by weight; priorities then apply within a queue. If off, priorities apply
-    across all queues, and jobs of equal priority start in the order in which the queues are listed."""
+    """Whether the queues share the worker's slots by weight; priorities then apply within a queue. If off, priorities
+    apply across all queues."""
     concurrency: int = 10
     """Maximum number of jobs to run at a time, 1 to 10,000. Each sync handler uses a thread, each session a connection."""
     poll_interval: timedelta = timedelta(seconds=5)
-    """How often to poll for due jobs if no notification arrives, 10 ms to 10 min. If it is not below `heartbeat_interval`,
-    heartbeats do that: less often while the worker is idle and listens, see there."""
+    """How often to poll for due jobs if no notification arrives, 10 ms to 10 min. If it is not below
+    `heartbeat_interval`, heartbeats do that."""
     listen: bool = True
     """Whether to listen for notifications, on a dedicated connection. If off, the worker only polls."""
     heartbeat_interval: timedelta = timedelta(seconds=5)
-    """How often to send a heartbeat, which also looks for jobs to rescue, 100 ms to 5 min. While a worker that listens is
-    idle, the next one comes after a fifteenth of the time for which it has been, if that is longer; after 45 s at most."""
+    """How often to send a heartbeat, which also looks for jobs to rescue, 100 ms to 5 min; while a worker that listens
+    is idle, up to 45 s."""
     heartbeat_timeout: timedelta = timedelta(seconds=15)
-    """How long after its last heartbeat a worker counts as dead; more than two heartbeat intervals. Use the same value for
-    all workers. Its jobs are due again after at most this plus `heartbeat_interval`: 20 s by default."""
+    """How long after its last heartbeat a worker counts as dead; more than two heartbeat intervals. Use the same value
+    for all workers."""
     prune_interval: timedelta = timedelta(minutes=1)
     """How often to delete chains whose retention period has ended; 100 ms to 1 day."""
     shutdown_timeout: timedelta = timedelta(seconds=30)

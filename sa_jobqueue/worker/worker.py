@@ -57,8 +57,7 @@ class Worker:
     engine. Their pool needs one connection for each of `concurrency` handlers.
     `options`: see `WorkerOptions`.
     `events`: receives the worker's events; by default a new `EventBus`.
-    `connect_args`: arguments for psycopg beyond the engine's URL, for the worker's own connections. Listeners of the
-    engine's `do_connect` event are called for these too.
+    `connect_args`: arguments for psycopg beyond the engine's URL, for the worker's own connections.
     `app`: where child processes of isolated handlers find `jobs`, such as "shop.jobs:jobs"; by default the module that
     declares each handler.
     `listen_url`: the server's own address, for notifications, if the engine's URL leads to a connection pooler.
@@ -215,10 +214,9 @@ class Worker:
     async def run_until_idle(self) -> None:
         """Work until there is nothing left to do, then return. For tests and one-off runs.
 
-        It returns when this worker runs no job, every result is written, every ended chain has unblocked its dependants,
-        and a claim would start no job of its queues and types. It does not wait for jobs that are scheduled or retried
-        later, run by other workers, paused, waiting for their ordering key, or not chosen by a selector. It does wait for
-        concurrency and rate limits.
+        It returns when this worker runs no job, every result is written, and a claim would start no job. It does not
+        wait for jobs that are scheduled or retried later, run by other workers, or paused. It does wait for concurrency
+        and rate limits.
 
         Raises: as `run`.
         """

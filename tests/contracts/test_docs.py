@@ -8,7 +8,6 @@ on an empty one if it has the line `<!-- empty database -->`. Engines that the p
 - a sql block is run;
 - a sh block is run after `<!-- run -->`, and otherwise only its `sa-jobqueue` commands are checked;
 - a text block after `<!-- prints -->`, or the line in `<!-- prints: a line -->`, is the last output of the code above it;
-- `<!-- run first:` up to `-->` holds Python that is not shown to readers;
 - `<!-- not run: why -->` before a block leaves it out.
 """
 
@@ -114,12 +113,6 @@ def program_of(page: str) -> str:
             program.append(line if inside else "" if language == "python" else "''')" if language else "")
             if not language and inside:
                 program[-1] = ""
-        elif language == "hidden":
-            language = "" if line == "-->" else "hidden"
-            program.append(line if language else "")
-        elif line.startswith("<!-- run first:"):
-            language = "hidden"
-            program.append("")
         elif one_line := re.fullmatch(r"<!-- prints: (.+) -->", line):
             program.append(f"prints({one_line[1]!r} + '\\n')")
         elif line.startswith("```"):

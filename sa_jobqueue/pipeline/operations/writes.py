@@ -93,8 +93,7 @@ def count_write_chains(
 ) -> WriteCounts | None:
     """Return the chains of a bulk write, counted by status; None if no such write has committed.
 
-    `write_id`: its name. `sequence`: a batch of a stream. A chain is open until its last continuation has ended, and again
-    if a dead one is redriven. Reads the pages of rows that changed since the write: call it once a minute, not more.
+    `write_id`: its name. `sequence`: a batch of a stream. Call it once a minute, not more.
     Index: `ix_job_history`.
     """
     row = session.execute(writes.counts(model), {"write_id": write_id, "sequence": sequence}).one()

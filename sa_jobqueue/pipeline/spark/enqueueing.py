@@ -68,20 +68,20 @@ def enqueue(
 
     `target`: a handler, whose payload type validates the inputs and whose module the executors import; or the name of a job
     type, with `app` one that is registered there.
-    `payload`: a column, names of columns to combine into an object, or None for all columns. Values become JSON: instants
-    in UTC with microseconds; decimals as text for a handler, as numbers of up to 15 digits for a name. Columns that JSON
-    would change, such as BINARY, are refused. A STRING column must contain JSON.
+    `payload`: a column, names of columns to combine into an object, or None for all columns. Values become JSON:
+    instants in UTC; decimals as text for a handler, as numbers of up to 15 digits for a name. BINARY is refused. A
+    STRING column must contain JSON.
     `queue`, `priority`, `at`, `delay`, `max_attempts`, `timeout`, `on_failure`, `rate_cost`, `expires_at`,
     `skip_while_retrying`: one value, or a column; the type's setting by default. `deduplication_key`, `ordering_key`,
     `fairness_key`, `id`, `blockers` (ARRAY<STRING>): columns. Jobs of one ordering key run in the order of the rows of
-    their partition: `df.repartition(key).sortWithinPartitions(key, at)`.
+    their partition.
     `write_id`: a name for this write; repeating a committed write changes nothing and returns its result. A write without
     rows is not recorded.
     `mode`, `on_duplicate`, `url`, `options`: options of the data source. With `mode="PERMISSIVE"` each row is checked
     separately.
     `progress`: "lines" prints it on standard error.
-    Raises: InvalidOptionError, InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with Spark's
-    message. Nothing is enqueued then, unless only the response was lost: with a `write_id` you can repeat the call.
+    Raises: InvalidColumnError and UnknownJobTypeError before anything runs; WriteError with Spark's message. Nothing is
+    enqueued then, unless only the response was lost.
     """
     given = {"mode": mode, "onDuplicate": on_duplicate, "type": target if isinstance(target, str) else target.name}
     if isinstance(target, Handler):

@@ -28,8 +28,7 @@ class JavaNotFoundError(JobQueueError, RuntimeError):
 class OtherClusterError(JobQueueError):
     """A stream's checkpoint belongs to another database cluster than the one it reads from; nothing was read.
 
-    Transaction ids are meaningless in another cluster: continuing would skip rows, or deliver them again. `reason` states
-    how it was detected. Start the query with a new checkpoint, and set `startingXid`.
+    Start the query with a new checkpoint, and set `startingXid`.
     """
 
     def __init__(self, reason: str) -> None:

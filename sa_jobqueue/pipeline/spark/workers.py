@@ -203,8 +203,6 @@ class WorkerSet:
     def stop(self) -> WorkersReport:
         """Drain the workers, let Spark kill those that do not end in time, and return the result.
 
-        Blocks for at most `heartbeat_interval`, `shutdown_timeout`, `cancel_timeout` and 10 s; then until Spark has ended
-        the tasks.
         Raises: as `wait`.
         """
         self.drain()

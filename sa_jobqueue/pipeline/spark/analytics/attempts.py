@@ -60,7 +60,6 @@ def throughput(history: History, *, every: timedelta = HOUR, by: Sequence[str] =
     """Count enqueued, completed and cancelled jobs, failed attempts and dead letters per time bucket.
 
     `by`: any of `type_name` and `queue`. `every`: width of a bucket; buckets are aligned to 1970-01-01 in UTC.
-    `history`: the rows to measure.
     Shape: `bucket_start`, the columns of `by`, and the numbers `enqueued` (jobs), `completed`, `cancelled` (jobs that
     ended with that status), `failed` (attempts that failed, timed out or were lost), `dead` (dead letters). Empty buckets
     have no row. A redriven job counts in `dead` for each of its deaths.
@@ -93,7 +92,6 @@ def retry_rate(history: History, by: Sequence[str] = ("type_name",)) -> DataFram
     """Return the share of jobs that needed a retry, and of attempts that failed.
 
     `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`. Only claimed jobs in the history are counted.
-    `history`: the rows to measure.
     Shape: the columns of `by`, `jobs`, `attempts` (that ended), `completed` and one number for each outcome of
     unsuccessful attempts (`failed`, `timed_out`, `lost`, `snoozed`, `released`, `cancelled`, `superseded`),
     `retried_jobs` (claimed again after one of the first three), `retry_rate` (their share of the jobs, 0 to 1),

@@ -68,7 +68,6 @@ def capacity(
 
     A worker is a slot that runs one job at a time. Each attempt counts, whatever its outcome.
 
-    `history`: the rows to measure.
     `by`: any of `type_name`, `queue`, `priority` and `chain_type_name`.
     `every`: width of a bucket.
     `target_wait`, `quantile`: as for `workers_needed`.

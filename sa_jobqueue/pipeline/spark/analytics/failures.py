@@ -35,7 +35,6 @@ def error_groups(history: History, *, every: timedelta = DAY) -> DataFrame:
     """Group unsuccessful attempts by the fingerprint of their error, as stored when they failed.
 
     `every`: width of a bucket of the trend; buckets are aligned to 1970-01-01 in UTC.
-    `history`: the rows to measure.
     Shape: `fingerprint`, `error_type`, `count` (attempts), `jobs`, `type_names` (sorted, of jobs in the history),
     `share` (of all attempts with a fingerprint, 0 to 1), `first_seen`, `last_seen`, `example_job_id`, `example_message`,
     `example_traceback` (of the last one; null if the archive was written without errors), `trend` (an array of
@@ -95,7 +94,6 @@ def dead_letter_ageing(
     """Count unresolved dead letters by age, and measure the time to resolution of the others.
 
     `by`: any of `type_name`, `queue` and `reason`. `as_of`: time at which ages are computed; default: Spark's clock.
-    `history`: the rows to measure.
     Shape: the columns of `by`, `dead_letters`, `unresolved`, `redriven`, `dismissed`, `unresolved_under_1h`,
     `unresolved_1h_to_1d`, `unresolved_1d_to_7d`, `unresolved_7d_to_30d`, `unresolved_over_30d`,
     `oldest_unresolved_seconds`, and, from death to resolution, `resolution_p50_seconds` and `resolution_p95_seconds`; these

@@ -51,8 +51,8 @@ class NoHistoryError(InvalidOptionError):
 class History:
     """Jobs, attempts, dead letters and blockers as DataFrames, with the columns of the published schema that measures use.
 
-    You can pass your own frames, with their columns in any order. A missing column is read as null, unless it identifies a
-    row. Frames of a live queue are lazy: a measure sees the rows at the time it is computed. `cached` reads them once.
+    You can pass your own frames. A missing column is read as null, unless it identifies a row. A measure sees the rows
+    at the time it is computed; `cached` reads them once.
     Raises: InvalidOptionError if a frame lacks a column that identifies its rows.
     """
 
@@ -99,8 +99,7 @@ class History:
     def union(self, other: History) -> History:
         """Return both histories as one, without duplicate rows: of a row in both, this one's version is used.
 
-        `other`: the history to add. Put the live queue first: `live.union(archive)`. Rows that an archive run has written
-        and not yet deleted are in both, and may have changed since.
+        `other`: the history to add. Put the live queue first: `live.union(archive)`.
         """
         both = self._with(other)
         if self._recent or other._recent:
@@ -125,9 +124,8 @@ class History:
     ) -> History:
         """Return the rows that ended at `since` or later and before `until`, of these `queues` and `types`; all by default.
 
-        Instants are aware. A job that has not ended is selected by its enqueueing, an attempt by its end, a dead letter by
-        the death, a blocker by the job that waits. With queues or types, attempts whose job is not in the history are left
-        out. With `since`, the folders of earlier days of an archive are not read.
+        Instants are aware. A job that has not ended is selected by its enqueueing, an attempt by its end, a dead letter
+        by the death, a blocker by the job that waits.
         Raises: InvalidOptionError if an instant has no time zone.
         """
         if since is not None:

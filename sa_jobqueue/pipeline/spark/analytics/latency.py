@@ -49,7 +49,6 @@ def latency_percentiles(history: History, by: Sequence[str] = ("type_name",)) ->
     """Summarise the times of `latencies`, in seconds, for each group and measure.
 
     `by`: any of `type_name`, `queue`, `priority`, `chain_type_name`, `hour` and `day`; empty: one group.
-    `history`: the rows to measure.
     Shape: the columns of `by`, `measure` (`wait`, `run` or `total`), `count`, `mean_seconds`, `p50_seconds`,
     `p90_seconds`, `p95_seconds`, `p99_seconds`, `max_seconds`; a row for each measure of which a group has values.
     Units: seconds. Percentiles are existing values, exact up to 10,000 jobs per group.

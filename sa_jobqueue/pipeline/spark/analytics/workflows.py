@@ -36,7 +36,6 @@ _ENDED: Final = sorted(status.value for status in ENDED)
 def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs: int = DRIVER_JOBS) -> DataFrame:
     """Measure each workflow of two jobs or more: chains joined by blockers, directly or through other chains.
 
-    `history`: the rows to measure.
     Shape: `workflow_id` (the smallest id of its chains), `type_name` (of the open job enqueued last, else of the job that
     ended last), `chains`, `jobs`, `is_ended`, `created_at` (first), `ended_at` (last; null while one is open), `length`
     (jobs in the longest sequence), `width` (most jobs at one depth), `max_parallel` (most jobs running at a time, by their
@@ -44,8 +43,8 @@ def workflows(history: History, *, driver_edges: int = DRIVER_EDGES, driver_jobs
     `critical_path` (job ids: the sequence of jobs, each waiting for the one before, with the longest run time),
     `critical_seconds`, `critical_share` (of the wall time), `stragglers` (jobs on the path slower than 95 % of their type),
     `is_cyclic` (jobs that wait for each other and never run).
-    Cost: up to `driver_jobs` jobs and `driver_edges` blockers are measured by the driver. For more, `chain_components`
-    finds the components, and a Python task measures each workflow, about 1 GB for a million jobs.
+    Cost: up to `driver_jobs` jobs and `driver_edges` blockers are measured by the driver. For more, a Python task
+    measures each workflow, about 1 GB for a million jobs.
     Source: as `graphs.shape_of`.
     """
     timed = _timed(history)
