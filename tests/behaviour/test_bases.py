@@ -12,13 +12,11 @@ from flask_sqlalchemy import SQLAlchemy
 from sqlalchemy import Column, ForeignKey, Integer, MetaData, Uuid, create_engine, select
 from sqlalchemy.orm import (
     DeclarativeBase,
-    DeclarativeBaseNoMeta,
     Mapped,
     MappedAsDataclass,
     Session,
     declarative_base,
     mapped_column,
-    registry,
     relationship,
 )
 from sqlmodel import Field, Relationship, SQLModel
@@ -72,14 +70,6 @@ def legacy() -> Stack:
     return Stack(base.metadata, Job, parcel_on(base, Job))
 
 
-def generated() -> Stack:
-    base: Any = registry().generate_base()
-
-    class Job(JobMixin, base): ...  # type: ignore[misc]
-
-    return Stack(base.metadata, Job, parcel_on(base, Job))
-
-
 def flask() -> Stack:
     db = SQLAlchemy()
     db.init_app(configured())
@@ -98,26 +88,6 @@ def configured() -> Flask:
     app = Flask("shop")
     app.config["SQLALCHEMY_DATABASE_URI"] = "postgresql+psycopg://"
     return app
-
-
-def flask_on(base: type[Any]) -> Stack:
-    db = SQLAlchemy(model_class=base)
-
-    class Job(JobMixin, db.Model): ...  # type: ignore[misc, name-defined]
-
-    return Stack(db.metadata, Job, parcel_on(db.Model, Job))
-
-
-def flask_with_a_base() -> Stack:
-    class Base(DeclarativeBase): ...
-
-    return flask_on(Base)
-
-
-def flask_without_a_metaclass() -> Stack:
-    class Base(DeclarativeBaseNoMeta): ...
-
-    return flask_on(Base)
 
 
 def dataclasses() -> Stack:
@@ -183,10 +153,7 @@ def advanced_alchemy() -> Stack:
 STACKS = [
     plain,
     legacy,
-    generated,
     flask,
-    flask_with_a_base,
-    flask_without_a_metaclass,
     dataclasses,
     sqlmodel,
     advanced_alchemy,
@@ -266,9 +233,3 @@ def test_an_unsupported_base_is_refused_with_a_working_declaration(declare: Call
     with pytest.raises(InvalidOptionError) as refused:
         declare()
     assert f"metadata = {base}.metadata\n\n    class Job(JobMixin, QueueBase)" in str(refused.value)
-
-
-def test_the_mixin_after_a_legacy_base_is_refused() -> None:
-    base: Any = declarative_base()
-    with pytest.raises(InvalidOptionError, match="list JobMixin before the declarative base"):
-        type("Job", (base, JobMixin), {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -131,40 +130,6 @@ def test_the_build_graph_example_builds_in_order_and_detects_violations(
     assert "were to be built once: 100 were, 101 times" in twice
     assert "the last job received" in other_sum
     engine.dispose()
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1500)  # it starts a Spark of its own, and takes all steps of a pipeline
-def test_the_flights_example_matches_totals_computed_by_pandas(empty_database_url: str, tmp_path: Path) -> None:
-    from sa_jobqueue.pipeline.spark import JavaNotFoundError, java_home
-
-    try:
-        java_home()
-    except JavaNotFoundError as error:
-        pytest.skip(str(error))
-    part = ("--month", "2", "--archive", str(tmp_path))
-    lines: list[str] = []
-    output = run(str(REPORTS[1]), *part, url=empty_database_url, cwd=EXAMPLES.parent, timeout_seconds=1480, errors=lines)
-    progress = [line.removeprefix("flights: ") for line in lines if line.startswith("flights: ")]
-    steps = [line for line in progress if "," not in line.removeprefix("starting a server, ")]
-    assert [step.partition(" after")[0] for step in steps] == [
-        "starting a server, and Spark",
-        "enqueueing",
-        "working",
-        "dismissing dead letters",
-        "archiving",
-        "counting the archive",
-        "done",
-    ]
-    assert any(
-        re.fullmatch(r"(enqueueing|working), [\d,]+ of 25,036 \(\d+%\), .+ s(, about .+ left)?", line) for line in progress
-    )
-    assert "enqueued   25,036 jobs" in output  # 24,951 flights, 84 days of airports, and one after all of them
-    assert "again      0 more" in output
-    assert "flights             24,872 by pandas       24,872 by jobs       24,872 in the archive\n" in output
-    assert "diverted                79 by pandas           79 by jobs           79 in the archive\n" in output
-    assert "verified   every flight was measured once, and every total is what pandas says" in output
-    assert len(list(tmp_path.glob("jobs/completed_date=*"))) >= 1  # kept for inspection afterwards
 
 
 @pytest.mark.long

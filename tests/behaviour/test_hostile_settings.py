@@ -192,12 +192,6 @@ async def test_workers_rely_on_no_setting_of_the_database(database_url: str, hos
     await run_everything(database_url)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("hostile", SETTINGS.values(), ids=SETTINGS, indirect=True)
-async def test_workers_rely_on_no_single_database_setting(database_url: str, hostile: Mapping[str, str]) -> None:
-    await run_everything(database_url)
-
-
 @pytest.fixture
 def latin1_url(jobqueue_server: PostgresServer) -> Iterator[str]:
     """Give an empty database whose encoding is LATIN1."""

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sqlalchemy import make_url
 
-from sa_jobqueue.testing.binaries import binary_dirs
 from tests.chaos.peers import judge
 from tests.chaos.peers.journals import Journals, Run
-from tests.chaos.peers.systems import named
 
 ROOT = Path(__file__).parents[2]
 FROZEN, AWAKE, BLOCKED = 1, 2, 3
@@ -67,29 +60,3 @@ def test_lost_stuck_and_repeated_jobs_are_counted_exactly(database_url: str, tmp
     # What ran already when the fault was over is no sign that anything works.
     assert judge.recovery(conninfo, over=2.5) == pytest.approx(1.5)
     assert judge.recovery(conninfo, over=8.5) is None
-
-
-@pytest.mark.long
-@pytest.mark.timeout(500)
-def test_this_queue_and_procrastinate_lose_no_job_when_a_worker_is_killed() -> None:
-    if not binary_dirs():
-        pytest.skip("no PostgreSQL programs at hand to start a server of their own from")
-    # As in the benchmarks, other queues are on few machines: what is missing is left out, there and here.
-    beside = [name for name in ("procrastinate",) if named(name).why_not() is None]
-    chosen = [word for name in ("sa_jobqueue", *beside) for word in ("--system", name)]
-    faults = [word for name in ("kill -9 of a worker", "kill -9 in the handler") for word in ("--fault", name)]
-    command = [sys.executable, "-m", "tests.chaos.peers", "--rounds", "1", "--json", *chosen, *faults]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False, timeout=490)
-    print(done.stderr, done.stdout)  # pytest shows it when the test failed
-    assert done.returncode == 0
-    found: dict[str, Any] = json.loads(done.stdout)
-    assert [one["name"] for one in found["systems"]] == ["sa_jobqueue", *beside]
-    for system in found["systems"]:
-        assert system["enqueued"] > 100
-        assert (system["lost"], system["stuck"], system["overlapped"]) == (0, 0, 0)
-        # The job that killed its worker ran again, so dead workers' jobs are rescued.
-        assert system["runs"] > system["ended"] == system["enqueued"]
-        assert [one["fault"] for one in system["faults"]] != []
-        assert system["never_recovered"] == 0
-    if not beside:
-        pytest.skip("only this queue was broken: no other is installed (python -m benchmarks peers install)")

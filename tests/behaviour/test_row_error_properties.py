@@ -9,8 +9,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sqlalchemy import Engine, Text, create_engine, event, exc, func, select, text
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, validates
 from sqlalchemy.types import TypeDecorator
@@ -106,16 +104,6 @@ def _before_insert(mapper: Any, connection: Any, job: Any) -> None:
 
 HOOKS = ["bind processor", "default", "validator", "event", "id factory"]
 Row = tuple[str, str]
-ROWS = st.lists(
-    st.one_of(
-        st.just(("completes", "")),
-        st.just(("continues", "")),
-        st.just(("fails", "")),
-        st.tuples(st.sampled_from(HOOKS), st.sampled_from(sorted(ERRORS))),
-    ),
-    min_size=3,
-    max_size=8,
-)
 
 
 @pytest.fixture
@@ -190,15 +178,6 @@ async def completes_all_but_the_bad(engine: Engine, rows: list[Row]) -> None:
         expected = JobStatus.COMPLETED if hook in {"completes", "continues"} else JobStatus.DEAD
         assert (hook, ended[root.id]) == (hook, expected)
     assert not log.of(ComponentFailed)
-
-
-def test_an_attempt_fails_by_what_its_continuation_raises_and_no_other(own_engine: Engine) -> None:
-    @settings(max_examples=12, derandomize=True, database=None, deadline=None)
-    @given(ROWS)
-    def holds(rows: list[Row]) -> None:
-        asyncio.run(completes_all_but_the_bad(own_engine, rows))
-
-    holds()
 
 
 @pytest.mark.parametrize("hook", HOOKS)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, Text, event, select
+from sqlalchemy import Engine, Text, select
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, Mapper, Session, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from sa_jobqueue import JobMixin, JobQueue, JobStatus
-from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.events import ComponentFailed, WriteQuarantined
 from sa_jobqueue.ids import uuid7
 from tests.fixtures.database import own_database
@@ -34,33 +32,18 @@ class Upper(TypeDecorator[str]):
         return None if value is None else value.upper()
 
 
-class Default:
-    """A default that fails while `error` is set."""
-
-    error: Exception | None = None
-
-    def __call__(self) -> str:
-        if self.error is not None:
-            raise self.error
-        return "a tenant"
-
-
-default = Default()
-
-
 class Job(JobMixin, Base):
-    tenant: Mapped[str | None] = mapped_column(Text, default=default)
+    tenant: Mapped[str | None] = mapped_column(Text)
     upper: Mapped[str | None] = mapped_column(Upper)
     document: Mapped[Any] = mapped_column(JSONB, nullable=True)
     labels: Mapped[list[str] | None] = mapped_column(ARRAY(Text))
 
 
 @pytest.fixture
-def tables(engine: Engine) -> Iterator[Engine]:
+def tables(engine: Engine) -> Engine:
     Job.metadata.drop_all(engine)
     Job.metadata.create_all(engine)
-    yield engine
-    default.error = None
+    return engine
 
 
 CONTINUATIONS: dict[str, tuple[dict[str, Any], str]] = {
@@ -104,54 +87,6 @@ async def test_a_continuation_with_a_bad_value_fails_only_its_attempt_and_names_
     assert not log.of(ComponentFailed)
     assert not log.of(WriteQuarantined)
     assert field in error_of(tables, bad_id)
-
-
-async def test_a_default_that_raises_fails_the_attempt_and_names_the_column(tables: Engine, start: Start) -> None:
-    queue = JobQueue(Job)
-
-    @queue.handler("second")
-    async def second() -> None: ...
-
-    @queue.handler("first", max_attempts=1)
-    async def first() -> Any:
-        default.error = LookupError("no tenant here")
-        return second.continuation()
-
-    with Session(tables, expire_on_commit=False) as session, session.begin():
-        session.add(job := first.job())
-    async with start(queue) as log:
-        await until(lambda: statuses(tables)[job.id] is JobStatus.DEAD, what="it has failed")
-    assert not log.of(ComponentFailed)
-    assert "tenant" in error_of(tables, job.id)
-    assert "no tenant here" in error_of(tables, job.id)
-
-
-@pytest.mark.parametrize("kind", [ValueError, ConnectionError, TimeoutError])
-async def test_a_mapper_event_that_raises_fails_the_attempt(kind: type[Exception], tables: Engine, start: Start) -> None:
-    """Such as an audit hook, which is called for a continuation with blockers."""
-    queue = JobQueue(Job)
-
-    @queue.handler("second")
-    async def second() -> None: ...
-
-    @queue.handler("first", max_attempts=1)
-    async def first(ctx: AttemptContext) -> Any:
-        return second.continuation(labels=["a"])  # arrays take the ORM's way
-
-    def refuse(mapper: Mapper[Any], connection: Any, job: Any) -> None:
-        if job.chain_index:
-            raise kind("the audit is down")
-
-    with Session(tables, expire_on_commit=False) as session, session.begin():
-        session.add(job := first.job())
-    event.listen(Job, "before_insert", refuse)
-    try:
-        async with start(queue) as log:
-            await until(lambda: statuses(tables)[job.id] is JobStatus.DEAD, what="it has failed")
-    finally:
-        event.remove(Job, "before_insert", refuse)
-    assert not log.of(ComponentFailed)
-    assert "the audit is down" in error_of(tables, job.id)
 
 
 async def test_an_id_factory_that_raises_keeps_no_attempt_from_ending(engine: Engine, start: Start) -> None:
