@@ -43,6 +43,10 @@ class JobCompleted(AttemptEvent):
 
     ran: timedelta
     """How long the handler ran."""
+    queue: str = ""
+    """The job's queue."""
+    waited: timedelta = timedelta(0)
+    """How long the job had been due when the attempt began, by the database's clock."""
 
 
 @dataclass(frozen=True, slots=True)

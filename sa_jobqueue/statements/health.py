@@ -209,17 +209,18 @@ def recent_attempts(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 @once_a_model
 def running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
-    """Count the running jobs of each queue, those without a live worker and those past their timeout.
+    """Count the running jobs by queue, fairness key and type, those without a live worker and those past their timeout.
 
-    Parameters: `ttl` of a worker's heartbeat. Shape: `(queue, running, orphaned, overdue, job_id, type_name, leased_by,
-    started_at)`, the last four of the longest running; that of all comes first. Clock: the database's. Locks: none.
+    Parameters: `ttl` of a worker's heartbeat. Shape: `(queue, fairness_key, type_name, running, orphaned, overdue, job_id,
+    leased_by, started_at)`, the last three of the longest running; that of all comes first.
+    Clock: the database's. Locks: none.
     Index: `ix_job_running`, every running job: as many as workers have slots.
     """
-    job, worker = table(model), table(model.Worker)
+    job, worker, group = table(model), table(model.Worker), ("queue", "fairness_key", "type_name")
     live = sa.exists(_ONE).where(worker.c.id == job.c.leased_by, alive_until(worker) > sa.func.now())
     held = (
         sa.select(
-            *(job.c[name] for name in ("id", "queue", "type_name", "leased_by", "leased_until", "started_at")),
+            *(job.c[name] for name in (*group, "id", "leased_by", "leased_until", "started_at")),
             live.label("is_held"),
         )
         # Each running job has a worker: a plan made while the table was empty takes the index by this condition.
@@ -235,16 +236,15 @@ def running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     started_at, job_id = sa.func.min(held.c.started_at).label("started_at"), of_longest("id").label("job_id")
     return (
         sa.select(
-            held.c.queue,
+            *(held.c[name] for name in group),
             sa.func.count().label("running"),
             sa.func.count().filter(~held.c.is_held).label("orphaned"),
             sa.func.count().filter(held.c.leased_until < sa.func.now()).label("overdue"),
             job_id,
-            of_longest("type_name").label("type_name"),
             of_longest("leased_by").label("leased_by"),
             started_at,
         )
-        .group_by(held.c.queue)
+        .group_by(*(held.c[name] for name in group))
         .order_by(started_at, job_id)
     )
 
@@ -350,7 +350,8 @@ def behind_cancelled(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count the jobs that wait for chains that were cancelled, and name at most a hundred of them.
 
     Reads the newest `limit` jobs that are blocked or dead. Parameters: `limit`, of the count too. Shape: one row `(waiting,
-    chains, job_ids)`. Locks: none. Index: `ix_job_blocked_or_dead`, the primary keys.
+    chains, job_ids, blocked)`, the last the number of blocked jobs. Locks: none.
+    Index: `ix_job_blocked_or_dead`, the primary keys.
     """
     edge, job = table(model.Blocker), table(model)
     key = id_parameter(model.__jobqueue__)
@@ -359,7 +360,7 @@ def behind_cancelled(model: type[JobMixin[Any]]) -> sa.Select[Any]:
         .where(job.c.status.in_([status(JobStatus.BLOCKED), status(JobStatus.DEAD)]))
         .order_by(job.c.id.desc())
         .limit(_LIMIT)
-        .subquery("newest")
+        .cte("newest")
     )
     blocked = sa.select(newest.c.id).where(newest.c.status == status(JobStatus.BLOCKED))
     waiting = (
@@ -377,6 +378,7 @@ def behind_cancelled(model: type[JobMixin[Any]]) -> sa.Select[Any]:
         sa.func.count(waiting.c.job_id.distinct()).label("waiting"),
         sa.func.count(waiting.c.blocked_by_chain_id.distinct()).label("chains"),
         sa.func.array_agg(waiting.c.job_id.distinct(), type_=ARRAY(key))[1:100].label("job_ids"),
+        sa.select(sa.func.count()).select_from(blocked.subquery("blocked")).scalar_subquery().label("blocked"),
     ).where(waiting.c.blocked_by_chain_id == sa.any_(_array_of(cancelled, key)))
 
 

@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import sys
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, func, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import Session
 
@@ -26,11 +27,13 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.observe.health import QueueDepth, health
 from sa_jobqueue.observe.metrics import MissingMetricsExtraError, serve_metrics
 from sa_jobqueue.observe.metrics.database import DatabaseCollector
-from sa_jobqueue.observe.metrics.samples import MOST_QUEUES
 from sa_jobqueue.observe.metrics.serving import new_registry
+from sa_jobqueue.observe.metrics.tally import MOST_QUEUES
 from sa_jobqueue.observe.metrics.workers import subscribe
-from sa_jobqueue.operations import pause_job_types, pause_queues
+from sa_jobqueue.operations import pause_job_types, pause_queues, upsert_job_type, upsert_queue
+from sa_jobqueue.settings import QueueSettings, TypeSettings
 from tests.fixtures.jobs import WORKER, Jobs
+from tests.fixtures.minutes import record
 from tests.fixtures.programs import Process, Programs
 from tests.fixtures.workers import PATIENCE, wait_until
 from tests.health.application import APPLICATION
@@ -89,7 +92,9 @@ def test_the_exporter_serves_the_values_of_the_health_report(
     assert value(found, "due_jobs", queue="mail") == 3 == report.due
     assert value(found, "scheduled_jobs", queue="default") == 1
     assert 3 <= value(found, "claim_age_seconds", queue="mail") <= report.claim_age.total_seconds()
-    assert (value(found, "running_jobs"), value(found, "slots"), value(found, "saturation_ratio")) == (1, 4, 0.25)
+    assert value(found, "running_jobs", queue="default") == 1
+    assert value(found, "longest_running_seconds", queue="default") >= 0
+    assert (value(found, "slots"), value(found, "saturation_ratio"), value(found, "silent_workers")) == (4, 0.25, 0)
     assert value(found, "unresolved_dead_letters") == 1
     assert value(found, "health_severity", code="dead_letters", queue="") == 1
     assert value(found, "health_severity", code="queue_unserved", queue="") == 2
@@ -123,6 +128,35 @@ def test_the_exporter_names_what_is_paused_and_what_due_jobs_wait_for(engine: En
     assert paused == {("queue", "pay"), ("queue", "imports stark"), ("type", "charge")}
 
 
+def test_the_exporter_shows_limits_in_use_and_blocked_and_due_jobs_by_type(
+    engine: Engine, session: Session, jobs: Jobs
+) -> None:
+    upsert_queue(session, QueueSettings(name="pay", global_concurrency=9, concurrency_per_key=2))
+    upsert_queue(session, QueueSettings(name="pay", fairness_key="stark", global_concurrency=3))
+    upsert_job_type(session, TypeSettings(type_name="charge", global_concurrency=4))
+    session.commit()
+    for key in ("stark", "stark", "wayne", ""):
+        jobs.add(JobStatus.RUNNING, queue="pay", fairness_key=key, type_name="charge")
+    jobs.add(JobStatus.RUNNING, queue="mail", type_name="charge")
+    jobs.add(JobStatus.BLOCKED)
+    earlier = func.now() - timedelta(minutes=2)
+    jobs.add_many(3, type_name="send", created_at=earlier, scheduled_at=earlier)
+    assert record(engine) > 0
+    registry = CollectorRegistry()
+    DatabaseCollector(lambda: health(engine)).register(registry)
+    with serve_metrics(registry, port=0) as port:
+        found = scrape(port)
+    limits = {"queue pay": (4, 9), "key pay": (2, 2), "queue pay stark": (2, 3), "type charge": (5, 4)}
+    for of, shown in limits.items():
+        kind, _, name = of.partition(" ")
+        names = ("concurrency_in_use", "concurrency_limit")
+        labels = frozenset({("kind", kind), ("name", name)})
+        assert tuple(found[f"sa_jobqueue_{one}", labels] for one in names) == shown, of
+    assert value(found, "blocked_jobs") == 1
+    assert value(found, "due_jobs_by_type", job_type="send") == 3
+    assert value(found, "running_jobs", queue="pay") == 4
+
+
 def test_a_worker_serves_metrics_of_its_attempts(start: Callable[..., Process], jobs: Jobs) -> None:
     ids = [jobs.add(type_name="good") for _ in range(3)] + [jobs.add(type_name="bad", max_attempts=1)]
     with socket.socket() as probe:
@@ -139,6 +173,10 @@ def test_a_worker_serves_metrics_of_its_attempts(start: Callable[..., Process], 
     found = scrape(port)
     assert value(found, "attempts_total", job_type="good", outcome="completed") == 3
     assert value(found, "attempt_duration_seconds_count", job_type="good") == 3
+    assert value(found, "attempt_wait_seconds_count", queue="default") == 3
+    assert value(found, "attempt_wait_seconds_bucket", queue="default", le="1800.0") == 3
+    assert 0 < value(found, "attempt_wait_seconds_sum", queue="default") < PATIENCE
+    assert 0 <= time.time() - value(found, "worker_start_time_seconds") < PATIENCE
     assert value(found, "attempts_total", job_type="bad", outcome="died") == 1
     assert value(found, "worker_slots") == 3
     process.send_signal(signal.SIGTERM)
@@ -165,7 +203,9 @@ def test_metric_labels_are_bounded_however_many_queues_and_types_exist(engine: E
     running = {"known": 2, "strange_1": 3, "strange_2": 4}
     subscribe(bus, registry, types=["known", "idle"], running=lambda: running, slots=1)
     for type_name in ("known", *(f"strange_{number}" for number in range(50))):
-        bus.emit(events.JobCompleted(uuid7(), type_name, 1, timedelta(seconds=2)))
+        bus.emit(events.JobCompleted(uuid7(), type_name, 1, timedelta(seconds=2), "mail", timedelta(seconds=7)))
+    for number in range(500):
+        bus.emit(events.JobCompleted(uuid7(), "known", 1, timedelta(0), f"tenant_{number}", timedelta(seconds=-1)))
     with serve_metrics(registry, port=0) as port:
         found = scrape(port)
         with pytest.raises(InvalidOptionError, match="cannot listen"), serve_metrics(registry, port=port):
@@ -175,7 +215,11 @@ def test_metric_labels_are_bounded_however_many_queues_and_types_exist(engine: E
     assert value(found, "due_jobs", queue="tenant_499") == 499
     assert value(found, "due_jobs", queue="other") == sum(range(400))
     assert value(found, "claim_age_seconds", queue="other") == 399
-    assert value(found, "attempts_total", job_type="known", outcome="completed") == 1
+    assert value(found, "attempts_total", job_type="known", outcome="completed") == 501
+    assert value(found, "attempt_wait_seconds_sum", queue="mail") == 7 * 51
+    waits = [of for name, of in found if name == "sa_jobqueue_attempt_wait_seconds_count"]
+    assert len(waits) == MOST_QUEUES + 1
+    assert value(found, "attempt_wait_seconds_sum", queue="other") == 0
     assert value(found, "attempts_total", job_type="other", outcome="completed") == 50
     running_jobs = {labels: count for (name, labels), count in found.items() if name == "sa_jobqueue_worker_running_jobs"}
     shown = {dict(labels)["job_type"]: count for labels, count in running_jobs.items()}

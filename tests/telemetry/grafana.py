@@ -13,6 +13,8 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 plugins.register_default_plugins()
 _MODELS = "grafana_foundation_sdk.models"
+_PLUGIN = {"titleFormat", "useValueForTime"}
+"""Fields of an annotation that its Prometheus plugin reads; the schema has only those of Grafana itself."""
 
 
 def faults(document: Any) -> list[str]:
@@ -26,6 +28,8 @@ def _unknown(given: Any, parsed: Any, place: str) -> Iterator[str]:
     """Yield fields that are lost when it is read and written again."""
     if isinstance(given, dict) and isinstance(parsed, dict):
         for name, value in given.items():
+            if name in _PLUGIN and place.startswith("$.annotations."):
+                continue
             if name in parsed:
                 yield from _unknown(value, parsed[name], f"{place}.{name}")
             else:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from sqlalchemy import Engine
 
 from sa_jobqueue import JobStatus
 from sa_jobqueue.cli import main
-from sa_jobqueue.events import EventBus
+from sa_jobqueue.events import EventBus, JobCompleted
+from sa_jobqueue.ids import uuid7
 from sa_jobqueue.observe import dashboards
 from sa_jobqueue.observe.health import Code, health
 from sa_jobqueue.observe.metrics.database import DatabaseCollector
@@ -43,10 +45,12 @@ def dashboard() -> Any:
 
 
 def targets(dashboard: Any) -> Iterator[tuple[str, str]]:
-    """Give every query of a dashboard, with its panel's title."""
+    """Give every query of a dashboard, with the title of its panel or the name of its annotation."""
     for panel in dashboard["panels"]:
         for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
+    for mark in dashboard["annotations"]["list"]:
+        yield mark["name"], mark["expr"]
 
 
 def test_alert_rules_are_valid_and_each_fires_only_when_it_should(tmp_path: Path) -> None:
@@ -63,7 +67,9 @@ def test_alert_rules_are_valid_and_each_fires_only_when_it_should(tmp_path: Path
 def test_the_dashboard_and_rules_query_only_metrics_that_are_served(engine: Engine, dashboard: Any) -> None:
     registry = CollectorRegistry()
     DatabaseCollector(lambda: health(engine)).register(registry)
-    subscribe(EventBus(), registry, types=["test"], running=dict, slots=1)
+    bus = EventBus()
+    subscribe(bus, registry, types=["test"], running=dict, slots=1)
+    bus.emit(JobCompleted(uuid7(), "test", 1, timedelta(0), queue="mail"))
     served = {
         name for family in registry.collect() for name in (family.name, *(sample.name for sample in family.samples))
     } | {f"{family.name}_total" for family in registry.collect() if family.type == "counter"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -244,13 +245,30 @@ class Workers:
 class Running:
     """The running jobs."""
 
-    running: int = 0
+    groups: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    """How many, by queue, fairness key and job type."""
     orphaned: int = 0
     """Jobs of dead workers; live workers rescue them."""
     overdue: int = 0
     """Running jobs past their timeout that are not yet rescued."""
     longest: Sequence[Longest] = ()
     """The longest running job of each queue; that of all comes first."""
+
+    @property
+    def running(self) -> int:
+        """Return the number of running jobs."""
+        return sum(self.groups.values())
+
+    def under(self, setting: Setting) -> int:
+        """Return how many count against a limit; for the keys of a queue, those of the key with the most."""
+        if setting.what == "type":
+            return sum(count for (_, _, type_name), count in self.groups.items() if type_name == setting.name)
+        keys = Counter[str]()
+        for (queue, key, _), count in self.groups.items():
+            keys[key] += count if queue == setting.name else 0
+        if setting.what == "key":
+            return max((count for key, count in keys.items() if key), default=0)
+        return keys[setting.fairness_key] if setting.fairness_key else keys.total()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,6 +327,8 @@ class Failures:
     """Cancelled chains that jobs wait for."""
     behind_cancelled_ids: Sequence[Any] = ()
     """At most 100 of these jobs."""
+    blocked: int = 0
+    """Blocked jobs."""
     chains_to_unblock: int = 0
     """Ended chains whose blocked jobs are not unblocked yet."""
     to_unblock_for: timedelta | None = None
@@ -444,16 +464,18 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paused:
-    """A paused queue or job type."""
+class Setting:
+    """A queue, a fairness key of one, or a job type, that is paused or has a limit of running jobs."""
 
     what: str
-    """`queue` or `type`."""
+    """`queue` or `type`; `key` for the limit of each fairness key of a queue."""
     name: str
     fairness_key: str
-    """Empty unless only this key of the queue is paused."""
-    paused_for: timedelta
+    """Empty unless it is of this key of the queue."""
+    paused_for: timedelta | None
+    """None if it is not paused."""
     by: str | None
+    limit: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -527,8 +549,10 @@ class Health:
     awaited: Awaited = Awaited()
     locks: Sequence[LockHolder] = ()
     """Locks that the statements of workers wait for, the longest wait first."""
-    paused: Sequence[Paused] = ()
-    """Queues, then job types, by name."""
+    settings: Sequence[Setting] = ()
+    """Queues and job types that are paused or have a limit, by name."""
+    due_by_type: Mapping[str, int] = field(default_factory=dict)
+    """Due jobs of each type at the end of the last minute that workers recorded; empty if that is over an hour ago."""
     schedules: Sequence[LateSchedule] = ()
     """Schedules that are overdue, cannot fire or have left out times, by name."""
     quarantined: Sequence[Quarantined] = ()

@@ -186,7 +186,9 @@ def _threads(of: Health, _: Thresholds) -> Iterator[Finding]:
 
 def _paused(of: Health, _: Thresholds) -> Iterator[Finding]:
     due = {QueueKey(queue.queue, queue.fairness_key): queue.due for queue in of.queues}
-    for one in of.paused:
+    for one in of.settings:
+        if one.paused_for is None:
+            continue
         queue_key = QueueKey(one.name, one.fairness_key)
         who = f" by {one.by}" if one.by else ""
         waiting = due.get(queue_key, 0)
@@ -579,7 +581,8 @@ MEASURED: Final = {
     "horizon": "xmin horizon",
     "waiting": "causes of waiting",
     "awaited": "jobs that wait for events",
-    "paused": "pauses",
+    "settings": "pauses and limits",
+    "due_by_type": "due jobs by type",
     "quarantined": "quarantine",
     "bulk_writes": "bulk writes",
     "locks": "locks that workers wait for",
@@ -592,7 +595,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_served, {"queues", "workers", "unserved"}),
     (_workers, {"workers"}),
     (_threads, {"workers"}),
-    (_paused, {"paused", "queues", "waiting"}),
+    (_paused, {"settings", "queues", "waiting"}),
     (_schedules, {"schedules"}),
     (_quarantined, {"quarantined"}),
     (_bulk_writes, {"bulk_writes"}),

@@ -36,20 +36,30 @@ from sa_jobqueue.observe.health.figures import (
     LateSchedule,
     LockHolder,
     Longest,
-    Paused,
     Quarantined,
     QueueDepth,
     QueueRates,
     Rates,
     Running,
     Server,
+    Setting,
     TableHealth,
     Waiting,
     Workers,
 )
 from sa_jobqueue.observe.health.findings import judge
 from sa_jobqueue.observe.health.thresholds import Thresholds, get_thresholds
-from sa_jobqueue.operations import WorkerStatus, get_job, list_job_types, list_queues, list_schedules, list_workers
+from sa_jobqueue.observe.minutes import totals
+from sa_jobqueue.operations import (
+    QueueStatus,
+    TypeStatus,
+    WorkerStatus,
+    get_job,
+    list_job_types,
+    list_queues,
+    list_schedules,
+    list_workers,
+)
 from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, holder_of
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, recent, steps, storage
@@ -225,7 +235,8 @@ def measured(
         waiting=parts.read("waiting", lambda session: _waiting(session, model, heartbeat_timeout, late), []),
         awaited=parts.read("awaited", lambda session: _awaited(session, model, now, heartbeat_timeout), Awaited()),
         locks=parts.read("locks", lambda session: _locks(session, model), []),
-        paused=parts.read("paused", lambda session: list(_paused(session, model, now)), []),
+        settings=parts.read("settings", lambda session: list(_settings(session, model, now)), []),
+        due_by_type=parts.read("due_by_type", lambda session: _due_by_type(session, model, now), {}),
         schedules=parts.read("schedules", lambda session: list(_late(session, model)), []),
         quarantined=parts.read("quarantined", lambda session: list(_quarantined(session, model, now)), []),
         bulk_writes=parts.read("bulk_writes", lambda session: _bulk_writes(session, model, now), BulkWrites()),
@@ -268,21 +279,23 @@ def _awaited(session: Session, model: type[JobMixin[Any]], now: datetime, heartb
     return found
 
 
-def _paused(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Paused]:
+def _settings(session: Session, model: type[JobMixin[Any]], now: datetime) -> Iterator[Setting]:
+    def setting(what: str, name: str, key: str, of: QueueStatus | TypeStatus) -> Setting:
+        paused_for = None if of.paused_at is None else now - of.paused_at
+        limit = of.global_concurrency
+        return Setting(what=what, name=name, fairness_key=key, paused_for=paused_for, by=of.paused_by, limit=limit)
+
     for queue in list_queues(session, model=model):
-        if queue.paused_at is not None:
-            yield Paused(
-                what="queue",
-                name=queue.name,
-                fairness_key=queue.fairness_key,
-                paused_for=now - queue.paused_at,
-                by=queue.paused_by,
-            )
+        yield setting("queue", queue.name, queue.fairness_key, queue)
+        if (most := queue.concurrency_per_key) is not None:
+            yield Setting(what="key", name=queue.name, fairness_key="", paused_for=None, by=None, limit=most)
     for kind in list_job_types(session, model=model):
-        if kind.paused_at is not None:
-            yield Paused(
-                what="type", name=kind.type_name, fairness_key="", paused_for=now - kind.paused_at, by=kind.paused_by
-            )
+        yield setting("type", kind.type_name, "", kind)
+
+
+def _due_by_type(session: Session, model: type[JobMixin[Any]], now: datetime) -> dict[str, int]:
+    found = totals(session, since=now - timedelta(hours=1), by="type_name", model=model)
+    return {type_name: int(figures.due) for type_name, figures in found.items()}
 
 
 def _late(session: Session, model: type[JobMixin[Any]]) -> Iterator[LateSchedule]:
@@ -423,8 +436,11 @@ def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> R
 
 def _running(session: Session, model: type[JobMixin[Any]], now: datetime, heartbeat_timeout: timedelta) -> Running:
     rows = session.execute(statements.running(model), {"ttl": heartbeat_timeout}).all()
+    longest: dict[str, Any] = {}
+    for row in rows:
+        longest.setdefault(row.queue, row)
     return Running(
-        running=sum(row.running for row in rows),
+        groups={(row.queue, row.fairness_key, row.type_name): row.running for row in rows},
         orphaned=sum(row.orphaned for row in rows),
         overdue=sum(row.overdue for row in rows),
         longest=[
@@ -435,7 +451,7 @@ def _running(session: Session, model: type[JobMixin[Any]], now: datetime, heartb
                 worker_id=row.leased_by,
                 running_for=_since(row.started_at, now) or timedelta(0),
             )
-            for row in rows
+            for row in longest.values()
         ],
     )
 
@@ -478,6 +494,7 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
         behind_cancelled=cancelled.waiting,
         cancelled_chains=cancelled.chains,
         behind_cancelled_ids=cancelled.job_ids or (),
+        blocked=cancelled.blocked,
         chains_to_unblock=chains_to_unblock["chains_to_unblock"],
         to_unblock_for=_since(chains_to_unblock["oldest_at"], now),
     )

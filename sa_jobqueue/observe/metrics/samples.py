@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from itertools import islice
+from operator import add
 
 from sa_jobqueue.display.printable import printable
 from sa_jobqueue.observe.health import Code, Health, HolderKind
+from sa_jobqueue.observe.health.figures import Setting
+from sa_jobqueue.observe.metrics.tally import MOST_QUEUES, OTHER
 from sa_jobqueue.types import RefusedWrite
-
-OTHER: Final = "other"
-MOST_QUEUES: Final = 100
-"""Maximum number of queues with their own label: those with the most due jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ def up(answered: bool) -> Sample:
 def of_report(report: Health) -> Iterator[Sample]:
     """Yield the samples of a report. The number of labels is bounded."""
     yield from _queues(report)
+    yield from _settings(report)
     yield from _jobs(report)
     yield from _bulk_writes(report)
     yield from _storage(report)
@@ -51,45 +52,74 @@ def of_report(report: Health) -> Iterator[Sample]:
 
 
 def _queues(report: Health) -> Iterator[Sample]:
+    rates, running = report.rates, report.running
     ranked = sorted(report.queues, key=lambda queue: queue.due, reverse=True)
-    own = {queue.queue for queue in ranked[:MOST_QUEUES]}
-    due: dict[str, float] = {}
-    later: dict[str, float] = {}
-    age: dict[str, float] = {}
-    for queue in ranked:
-        label = printable(queue.queue) if queue.queue in own else OTHER
-        due[label] = due.get(label, 0) + queue.due
-        later[label] = later.get(label, 0) + queue.later
-        # A paused fairness key waits intentionally.
-        waits = 0.0 if queue.fairness_key else queue.claim_age.total_seconds()
-        age[label] = max(age.get(label, 0.0), waits)
-    waiting: dict[tuple[str, ...], float] = {}
+    busiest = sorted(rates.queues, key=lambda queue: queue.arrived + queue.completed, reverse=True)
+    names = [*(one.queue for one in ranked), *(one.queue for one in running.longest), *(one.queue for one in busiest)]
+    own = set(list(dict.fromkeys(names))[:MOST_QUEUES])
+
+    def of_queue(
+        name: str, words: str, pairs: Iterable[tuple[str, float]], joined: Callable[[float, float], float] = add
+    ) -> Sample:
+        values: dict[str, float] = {}
+        for queue, value in pairs:
+            label = printable(queue) if queue in own else OTHER
+            values[label] = joined(values.get(label, 0.0), value)
+        return _labelled(name, words, "queue", values)
+
+    yield of_queue("due_jobs", "Due jobs, counted up to 10,000 per priority.", ((one.queue, one.due) for one in ranked))
+    words = "Jobs scheduled for later, counted up to 10,000 per priority."
+    yield of_queue("scheduled_jobs", words, ((one.queue, one.later) for one in ranked))
+    # A paused fairness key waits intentionally.
+    ages = ((one.queue, 0.0 if one.fairness_key else one.claim_age.total_seconds()) for one in ranked)
+    yield of_queue("claim_age_seconds", "Time since the oldest claimable job became due.", ages, max)
+    arrivals = ((one.queue, rates.per_second(one.arrived)) for one in rates.queues)
+    yield of_queue("arrivals_per_second", "Jobs enqueued per second, over the window.", arrivals)
+    completions = ((one.queue, rates.per_second(one.completed)) for one in rates.queues)
+    yield of_queue("completions_per_second", "Jobs completed per second, over the window.", completions)
+    yield of_queue("running_jobs", "Running jobs.", ((queue, count) for (queue, _, _), count in running.groups.items()))
+    longest = ((one.queue, one.running_for.total_seconds()) for one in running.longest)
+    yield of_queue("longest_running_seconds", "Time since the start of the longest running job.", longest, max)
+    waiting = Counter[tuple[str, ...]]()
     for one in report.waiting:
-        key = (printable(one.queue) if one.queue in own else OTHER, one.cause)
-        waiting[key] = waiting.get(key, 0) + one.due
-    paused: dict[tuple[str, ...], float] = {
-        (one.what, printable(f"{one.name} {one.fairness_key}".rstrip())): 1.0 for one in report.paused[:MOST_QUEUES]
-    }
+        waiting[printable(one.queue) if one.queue in own else OTHER, one.cause] += one.due
     words = "Due jobs that wait longer than they should, by what they wait for."
     yield Sample("waiting_jobs", words, waiting, labels=("queue", "cause"))
-    yield Sample("paused", "1 for each paused queue, fairness key and job type.", paused, labels=("kind", "name"))
-    yield _labelled("due_jobs", "Due jobs, counted up to 10,000 per priority.", "queue", due)
-    yield _labelled("scheduled_jobs", "Jobs scheduled for later, counted up to 10,000 per priority.", "queue", later)
-    yield _labelled("claim_age_seconds", "Time since the oldest claimable job became due.", "queue", age)
+
+
+def _settings(report: Health) -> Iterator[Sample]:
+    def of(name: str, words: str, values: Iterable[tuple[Setting, float]]) -> Sample:
+        some = islice(values, MOST_QUEUES)
+        named: dict[tuple[str, ...], float] = {
+            (one.what, printable(f"{one.name} {one.fairness_key}".rstrip())): value for one, value in some
+        }
+        return Sample(name, words, named, labels=("kind", "name"))
+
+    paused = ((one, 1.0) for one in report.settings if one.paused_for is not None)
+    yield of("paused", "1 for each paused queue, fairness key and job type.", paused)
+    limited = [(one, one.limit) for one in report.settings if one.limit is not None]
+    yield of("concurrency_limit", "Most jobs that may run at once in all workers together; key: of each key.", limited)
+    in_use = ((one, report.running.under(one)) for one, _ in limited)
+    yield of("concurrency_in_use", "Jobs that run under the limit; key: of the key with the most.", in_use)
 
 
 def _jobs(report: Health) -> Iterator[Sample]:
-    rates, running, dead = report.rates, report.running, report.failures
-    yield _one("arrivals_per_second", "Jobs enqueued per second, over the window.", rates.per_second(rates.arrived))
-    yield _one("completions_per_second", "Jobs completed per second, over the window.", rates.per_second(rates.completed))
-    yield _one("retry_ratio", "Share of failed attempts among those that ended in the window.", rates.retry_rate)
-    yield _one("running_jobs", "Running jobs.", running.running)
-    yield _one("orphaned_jobs", "Running jobs of dead workers.", running.orphaned)
+    dead = report.failures
+    ranked = sorted(report.due_by_type.items(), key=lambda item: -item[1])
+    of_types = Counter[str]()
+    for number, (type_name, due) in enumerate(ranked):
+        of_types[printable(type_name) if number < MOST_QUEUES else OTHER] += due
+    words = "Due jobs at the end of the last minute that workers recorded."
+    yield _labelled("due_jobs_by_type", words, "job_type", of_types)
+    yield _one("retry_ratio", "Share of failed attempts among those that ended in the window.", report.rates.retry_rate)
+    yield _one("orphaned_jobs", "Running jobs of dead workers.", report.running.orphaned)
     yield _one("live_workers", "Workers with a recent heartbeat.", len(report.workers.live))
+    yield _one("silent_workers", "Workers without a recent heartbeat.", len(report.workers.silent))
     yield _one("slots", "Total concurrency of live workers.", report.workers.slots)
     yield _one("saturation_ratio", "Share of slots in use.", report.workers.saturation)
     yield _one("unresolved_dead_letters", "Unresolved dead letters, counted up to 10,000.", dead.unresolved)
     yield _labelled("unresolved_dead_letters_by_age", "Unresolved dead letters by age.", "age", dead.by_age)
+    yield _one("blocked_jobs", "Blocked jobs among the newest 10,000 that are blocked or dead.", dead.blocked)
     yield _one("jobs_blocked_by_dead", "Jobs blocked by a dead chain.", dead.waiting)
     refused = dict.fromkeys((write.value for write in RefusedWrite), 0.0)
     for one in report.quarantined:

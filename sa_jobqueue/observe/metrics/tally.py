@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from sa_jobqueue import events as worker_events
@@ -13,7 +14,9 @@ from sa_jobqueue.models.minute import BOUNDS
 from sa_jobqueue.types import AttemptOutcome
 
 OTHER: Final = "other"
-"""The label of a job type that the worker has no handler for."""
+"""The label of a job type that the worker has no handler for, and of queues beyond `MOST_QUEUES`."""
+MOST_QUEUES: Final = 100
+"""Maximum number of queues with their own label."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # hashed by identity: hashing its texts for each event was slow
@@ -91,6 +94,12 @@ class Durations:
         """The count of each bucket; the last is above all bounds."""
         self.seconds = 0.0
 
+    def add(self, duration: timedelta) -> None:
+        """Count a duration; a negative one, of a job that was started early, as none."""
+        seconds = max(duration.total_seconds(), 0.0)
+        self.buckets[bisect_left(BOUNDS, seconds)] += 1
+        self.seconds += seconds
+
 
 class Tally:
     """Counts a worker's events in plain integers, which is about ten times faster than the metrics libraries.
@@ -103,6 +112,8 @@ class Tally:
         self.totals: Counter[Count] = Counter()
         self.completed = {kind: Durations() for kind in (*sorted(self.known), OTHER)}
         """Durations of completed attempts, by job type."""
+        self.waits: defaultdict[str, Durations] = defaultdict(Durations)
+        """How long their jobs had been due when they began, by queue."""
 
     def running(self, by_type: Mapping[str, int]) -> dict[str, int]:
         """Return the number of running jobs of each known type, and of all others together."""
@@ -128,9 +139,9 @@ class Tally:
         """Count completions."""
         of_types, others = self.completed, self.completed[OTHER]
         for event in events:
-            durations, seconds = of_types.get(event.type_name, others), event.ran.total_seconds()
-            durations.buckets[bisect_left(BOUNDS, seconds)] += 1
-            durations.seconds += seconds
+            of_types.get(event.type_name, others).add(event.ran)
+            queue = event.queue
+            self.waits[queue if queue in self.waits or len(self.waits) < MOST_QUEUES else OTHER].add(event.waited)
 
     def of(self, counted: Counted) -> list[tuple[tuple[str, ...], int]]:
         """Return a counter's totals by label values; a counter without labels starts at 0."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from sa_jobqueue.context import ClaimedJob
 from sa_jobqueue.db.compiled import compiled
 from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobDied, JobRescheduled
 from sa_jobqueue.layout import Layout
@@ -222,10 +223,7 @@ class Completer(Component):
         for end in ends:
             self._signals.ended(end.job.id)
         if ends and self._events.has_subscribers(JobCompleted):
-            events = [
-                JobCompleted(end.job.id, end.job.type_name, end.job.attempt, timedelta(seconds=end.seconds)) for end in ends
-            ]
-            self._events.emit_many(events)
+            self._events.emit_many([completed(end.job, timedelta(seconds=end.seconds)) for end in ends])
 
     def report(self, end: Finished) -> None:
         """Report an end without success that is written."""
@@ -252,6 +250,11 @@ def parameters_of(ends: Sequence[Finished], *, worker_id: str, layout: Layout) -
         "locks": with_roots(ends),
         "worker_id": worker_id,
     }
+
+
+def completed(job: ClaimedJob, ran: timedelta) -> JobCompleted:
+    """Return the event that reports a completion."""
+    return JobCompleted(job.id, job.type_name, job.attempt, ran, job.queue, job.started_at - job.scheduled_at)
 
 
 def event_of(end: Finished) -> JobDied | JobCancelled | JobRescheduled:

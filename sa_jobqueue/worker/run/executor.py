@@ -25,13 +25,13 @@ from sa_jobqueue.context import AttemptContext, ClaimedJob, attempt_in, enter_at
 from sa_jobqueue.db.timeouts import cancelled
 from sa_jobqueue.display.printable import printable
 from sa_jobqueue.errors import AttemptTimeoutError
-from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobCompleted, JobStarted, MiddlewareFailed
+from sa_jobqueue.events import AttemptLost, EventBus, JobCancelled, JobStarted, MiddlewareFailed
 from sa_jobqueue.models import JobMixin
 from sa_jobqueue.registry.job_types import JobType, Registry
 from sa_jobqueue.statements import blockers, leases
 from sa_jobqueue.types import LOST, CancelReason, JobId, JobStatus
 from sa_jobqueue.worker.escapes import contained, original
-from sa_jobqueue.worker.finish.completer import Completer
+from sa_jobqueue.worker.finish.completer import Completer, completed
 from sa_jobqueue.worker.finish.outcomes import Completed, RetryOf, broken, failed, released
 from sa_jobqueue.worker.finish.unblocker import Unblocker
 from sa_jobqueue.worker.options import WorkerOptions
@@ -334,9 +334,10 @@ class Executor:
     def _report_ended(self, running: Running) -> None:
         """Report an end that the handler's own commit has written."""
         job = running.job
-        kind = JobCompleted if running.ended in {None, JobStatus.COMPLETED} else JobCancelled
         self._on_ended(job.id)
-        self._events.emit(kind(job.id, job.type_name, job.attempt, self._ran(running)))
+        ran = self._ran(running)
+        is_completed = running.ended in {None, JobStatus.COMPLETED}
+        self._events.emit(completed(job, ran) if is_completed else JobCancelled(job.id, job.type_name, job.attempt, ran))
 
     def _ran(self, running: Running) -> timedelta:
         # Not the loop's clock: uvloop's counts milliseconds.
