@@ -80,9 +80,8 @@ class BlockerOutcome:
 class Blockers(Generic[OutT]):
     """Outcomes of the chains that a job waited for; an argument of its handler, such as `Blockers[list[Page]]`.
 
-    The type in brackets is that of all outputs, in the order of the job's `blockers`: `list[Page]` for any number of one
-    type, `tuple[Image, Text]` for two. A failed blocker with `on_failure="continue"` has the output None: `list[Page |
-    None]`.
+    The type in brackets is that of all outputs: `list[Page]` for any number of one type, `tuple[Image, Text]` for two.
+    A failed blocker with `on_failure="continue"` has the output None.
     """
 
     outputs: OutT
@@ -244,7 +243,7 @@ class AttemptContext:
     def on_stop(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` once when the attempt should stop, or now if it should already; return a function that removes it.
 
-        It is called on the worker's event loop and must not block. An exception is logged.
+        It is called on the worker's event loop and must not block.
         """
         with self._callbacks_lock:
             if not self._stopped:
@@ -261,7 +260,6 @@ class AttemptContext:
     def extend(self, timeout: timedelta) -> None:
         """Replace the remaining time of the attempt by `timeout`, from now.
 
-        Returns immediately; the lease in the database follows within a moment, fenced like every write of an attempt.
         Raises: InvalidOptionError unless above zero and at most 36,500 days.
         """
         if not timedelta(0) < timeout <= LONGEST:
@@ -271,7 +269,7 @@ class AttemptContext:
     def progress(self, done: float, total: float | None = None, *, message: str | None = None) -> None:
         """Report the progress of the attempt; call it as often as you like: the next heartbeat writes the last report.
 
-        `done`, `total`: in any unit, from 0 to 2^63 - 1, with `done` at most `total`; None if the total is unknown.
+        `done`, `total`: in any unit, with `done` at most `total`; None if the total is unknown.
         `message`: at most 200 characters.
         """
         for name, value in (("done", done), ("total", done if total is None else total)):
@@ -387,18 +385,16 @@ class AttemptContext:
     ) -> Any:
         """Call `fn(*args)` once for the job and record its result; later attempts return the recorded result.
 
-        In an asynchronous handler, await it: `draft = await ctx.step("draft", call_model, text)`. If the worker dies before
-        the result is recorded, `fn` is called again: pass the job's id to other systems as the idempotency key. If `fn`
-        raises, the attempt fails.
+        In an asynchronous handler, await it: `draft = await ctx.step("draft", call_model, text)`. If the worker dies
+        before the result is recorded, `fn` is called again. If `fn` raises, the attempt fails.
 
         `name`: 1 to 100 characters, unique in the job.
         `fn`: an asynchronous function in an asynchronous handler.
         `args`: its arguments.
         `key`: distinguishes the rounds of a loop.
-        `output`: type of the result, by default `fn`'s annotation; the result is its JSON decoded to that type, on the
-        first attempt too. It is stored like the job's output, by the codec of the job's type.
-        `retry`: calls `fn` again within the attempt, which keeps its slot and its timeout: a function of (call, error) that
-        returns a delay or None, or a `Backoff` for at most 5 calls.
+        `output`: type of the result, by default `fn`'s annotation. It is stored like the job's output.
+        `retry`: calls `fn` again within the attempt: a function of (call, error) that returns a delay or None, or a
+        `Backoff` for at most 5 calls.
         Raises: the exceptions of `fn`; DuplicateStepError; InvalidOutputError; StepOutputError if a recorded result does
         not match the type; LostAttemptError; InvalidOptionError, including in a child process.
         """
@@ -409,9 +405,8 @@ class AttemptContext:
 
         Use it in `async with ctx.transaction("charge") as session:`, or with `with` in a synchronous handler. The session
         is of the application's factory. It is None if an earlier attempt committed the step: begin the block with `if
-        session is not None:`. The transaction commits only if the attempt still holds the job, so the effects happen
-        exactly once; if the block raises, it is rolled back. Do not commit in the block, and do not change the same rows
-        through the handler's own session: they would wait for each other.
+        session is not None:`. The transaction commits only if the attempt still holds the job. Do not commit in the
+        block, and do not change the same rows through the handler's own session.
 
         `name`, `key`: as in `step`.
         Raises: DuplicateStepError, LostAttemptError, HandlerCommitError; InvalidOptionError, including in a child process.
@@ -467,9 +462,7 @@ class AttemptContext:
     def sleep(self, name: str, duration: timedelta, *, key: str | int | None = None) -> Any:
         """End the attempt and continue after `duration`; an attempt that starts then passes the call.
 
-        In an asynchronous handler, await it. It raises `Snooze`: the attempt is not counted, writes of the handler's
-        session are rolled back, and the job takes no slot while it sleeps. Code before it runs again, unless it is in
-        steps.
+        In an asynchronous handler, await it. It raises `Snooze`. Code before it runs again, unless it is in steps.
 
         `name`, `key`: as in `step`.
         `duration`: from zero to 36,500 days, by the database's clock.
@@ -483,8 +476,8 @@ class AttemptContext:
     ) -> Any:
         """Return the payload of an event, sent by `send_event`; until then the job waits without a slot.
 
-        In an asynchronous handler, await it. If the event was not sent before, the attempt ends as in `sleep`; the next one
-        begins after the sender's commit, or after `timeout`. Later attempts get the same payload.
+        In an asynchronous handler, await it. If the event was not sent before, the attempt ends as in `sleep`; the next
+        one begins after the sender's commit, or after `timeout`.
 
         `name`, `key`: as in `step`.
         `event`: 1 to 200 characters; several jobs may wait for the same.
@@ -503,7 +496,6 @@ class AttemptContext:
     ) -> Continuation[NextOutT]:
         """Return a continuation with another job, to be returned from the handler.
 
-        The next job, the completion of this one, and the writes of the handler's session are one commit.
 
         `handler`: of the next job.
         `payload`: its payload; None if it takes none.

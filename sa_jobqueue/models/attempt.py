@@ -21,7 +21,7 @@ class AttemptMixin(Companion, Generic[IdT]):
 
     @declared_attr
     def job_id(cls) -> Mapped[IdT]:
-        """Id of the job; not a foreign key, which would make each failure and each deletion slower."""
+        """Id of the job; not a foreign key."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-20)
 
     attempt: Mapped[int] = mapped_column(Integer, nullable=False)
@@ -35,7 +35,7 @@ class AttemptMixin(Companion, Generic[IdT]):
     outcome: Mapped[str] = mapped_column(Text, nullable=False)
     """One of `AttemptOutcome`."""
     error: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
-    """`{"type", "message", "traceback"}` of the exception; null if there was none."""
+    """`{"type", "message", "traceback"}` of the exception."""
     error_fingerprint: Mapped[str | None] = mapped_column(Text)
     """Equal for errors of the same type raised at the same place, whatever their message."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)

@@ -35,7 +35,7 @@ class BlockerMixin(Companion, Generic[IdT]):
     on_failure: Mapped[str] = mapped_column(Text, nullable=False, server_default=text("'wait'"))
     """Effect of the chain's death on the job, one of `OnFailure`."""
     trace_context: Mapped[str | None] = mapped_column(Text)
-    """W3C traceparent of the operation that declared the blocker; null without tracing."""
+    """W3C traceparent of the operation that declared it."""
 
     @declared_attr
     def chain(cls) -> Mapped[ChainMixin[IdT]]:

@@ -44,13 +44,13 @@ class ChainMixin(AsyncAttrs, Companion, Generic[IdT]):
     status: Mapped[JobStatus]
     """Status of its last job."""
     output: Mapped[Any]
-    """Output of its last job; null until it has completed."""
+    """Output of its last job."""
     error: Mapped[Any | None]
-    """The last error of a chain that is dead or cancelled; null otherwise, or when there was none."""
+    """The last error of a chain that is dead or cancelled."""
     created_at: Mapped[datetime]
     """When the root job was enqueued."""
     completed_at: Mapped[datetime | None]
-    """When its last job ended (completed, dead or cancelled); null while the chain is open."""
+    """When its last job ended; null while it is open."""
     length: Mapped[int]
     """Number of its jobs so far."""
     last_job_id: Mapped[IdT]

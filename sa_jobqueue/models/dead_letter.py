@@ -26,7 +26,7 @@ class DeadLetterMixin(Companion, Generic[IdT]):
 
     @declared_attr
     def job_id(cls) -> Mapped[IdT]:
-        """Id of the job; not a foreign key, because a dead letter may outlive its job."""
+        """Id of the job, which may be deleted."""
         return mapped_column(id_type(cls.__jobqueue__), nullable=False, sort_order=-19)
 
     @declared_attr

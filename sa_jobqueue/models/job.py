@@ -438,32 +438,32 @@ class JobMixin(Generic[IdT]):
     has_waiters: Mapped[bool] = mapped_column(Boolean, nullable=False, server_default=text("false"))
     """On a root: whether a job or a caller is waiting for the end of the chain and has not been notified yet."""
     created_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
-    """When it was enqueued: the start of the enqueueing transaction, by the database's clock."""
+    """When the enqueueing transaction began."""
     scheduled_at: Mapped[datetime] = mapped_column(TIMESTAMP(timezone=True), nullable=False, server_default=func.now())
     """When it is due or was due; each retry sets a new time."""
     started_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """When the last attempt was claimed; null before the first."""
+    """When the last attempt was claimed."""
     completed_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """When it ended (completed, dead or cancelled); null before."""
+    """When it ended (completed, dead or cancelled)."""
     completed_by: Mapped[str | None] = mapped_column(Text)
-    """Worker that completed it; null if none did."""
+    """Worker that completed it."""
     attempt: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
     """Number of times it was claimed. It never decreases; with `leased_by` it fences every write of an attempt."""
     max_attempts: Mapped[int] = mapped_column(Integer, nullable=False, server_default=FetchedValue())
-    """Maximum number of attempts; raised by one for each attempt that is released without counting. Inserted without it: as
+    """Maximum number of attempts; raised by one for each that does not count. Inserted without it: as
     recorded, else 20."""
     timeout: Mapped[timedelta | None] = mapped_column(INTERVAL, server_default=FetchedValue())
     """Timeout of one attempt; null for none. Inserted without it, and without queue, priority or attempts: as recorded."""
     last_error: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
-    """Error of the last unsuccessful attempt; `job_attempt` has the errors of all."""
+    """Error of the last unsuccessful attempt."""
     leased_by: Mapped[str | None] = mapped_column(Text)
     """Worker that runs it; set only while it is running."""
     leased_until: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """When the job is rescued even if its worker is alive; null: not while its worker sends heartbeats."""
+    """When the job is rescued even if its worker is alive."""
     deduplication_key: Mapped[str | None] = mapped_column(Text)
-    """Deduplication key, unique among the open chains of a type; null for none."""
+    """Deduplication key, unique among the open chains of a type."""
     chain_completed_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True))
-    """On the root: when the whole chain ended; null while it is open. Null on continuations."""
+    """On the root: when the whole chain ended. Null on continuations."""
 
     @declared_attr
     def chain_status(cls) -> Mapped[JobStatus | None]:
@@ -471,7 +471,7 @@ class JobMixin(Generic[IdT]):
         return mapped_column(status_type(cls.__jobqueue__, owner=False))
 
     trace_context: Mapped[str | None] = mapped_column(Text)
-    """W3C traceparent of the span that enqueued it; null without OpenTelemetry or without a current span."""
+    """W3C traceparent of the span that enqueued it."""
     chain_trace_context: Mapped[str | None] = mapped_column(Text)
     """The same for the root job."""
     changed_xid: Mapped[int] = mapped_column(Xid8(), nullable=False, server_default=CURRENT_XID)
@@ -479,9 +479,9 @@ class JobMixin(Generic[IdT]):
     the statement did not."""
 
     expires_at: Mapped[datetime | None] = mapped_column(TIMESTAMP(timezone=True), sort_order=1)
-    """If it has not started by this time, it is cancelled; null for no limit."""
+    """If it has not started by this time, it is cancelled."""
     ordering_key: Mapped[str | None] = mapped_column(Text, sort_order=2)
-    """Jobs with the same key run one at a time, in the order of `created_at`; null for no order."""
+    """Jobs with the same key run one at a time, in the order of `created_at`."""
     skip_while_retrying: Mapped[bool | None] = mapped_column(Boolean, sort_order=3)
     """Whether other jobs with its ordering key run while it waits for a retry; null: they wait."""
     rate_cost: Mapped[int | None] = mapped_column(Integer, server_default=FetchedValue(), sort_order=4)

@@ -73,16 +73,16 @@ class QueueMixin(_Controlled):
     weight: Mapped[int] = mapped_column(SmallInteger, nullable=False, server_default=text("1"), sort_order=-15)
     """Its share among the queues of a worker, relative to their weights; 1 to 100."""
     concurrency_per_key: Mapped[int | None] = mapped_column(Integer, sort_order=-14)
-    """Maximum number of jobs per fairness key that run at a time, across all workers, unless the key has its own setting;
-    null for no limit."""
+    """Maximum number of jobs per fairness key that run at a time, unless the key has its own setting; null for no
+    limit."""
     retry_base: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-6)
-    """Initial backoff of job types without a retry policy; null, like the next two, means the library's default."""
+    """Initial backoff of job types without a retry policy."""
     retry_factor: Mapped[float | None] = mapped_column(Double, sort_order=-6)
     """Factor of that backoff."""
     retry_cap: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-6)
     """Maximum of that backoff."""
     retain_completed: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-4)
-    """Minimum time for which its completed chains are kept; null: the rule of the workers applies."""
+    """Minimum time for which its completed chains are kept."""
     retain_cancelled: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-3)
     """The same for cancelled chains."""
     retain_dead: Mapped[timedelta | None] = mapped_column(INTERVAL, sort_order=-2)

@@ -14,8 +14,7 @@ from sa_jobqueue.types import Json
 class PayloadCodec(Protocol):
     """Encodes the inputs and outputs of a job type: an object with a name and two functions, each other's inverse.
 
-    It must be quick and thread-safe: it is called in the process that enqueues or reads the job, in its thread or on its
-    event loop.
+    It must be quick and thread-safe.
     """
 
     @property

@@ -26,8 +26,7 @@ def advance(session: AsyncSession, by: timedelta, *, model: type[JobMixin[Any]] 
 def advance(session: Any, by: timedelta, *, model: type[JobMixin[Any]] = Job) -> Any:
     """Advance the queue's clock: move every time stored in its tables back by `by`, in the session's transaction.
 
-    Within one transaction PostgreSQL's `now()` does not move, so the clock is frozen between two calls. Returns None; with
-    an `AsyncSession`, await it. `by`: above zero.
+    With an `AsyncSession`, await it. Returns None. `by`: above zero.
     Changes: all rows of the queue but those of workers.
     """
     if not isinstance(by, timedelta) or by <= timedelta(0):

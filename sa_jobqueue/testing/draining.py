@@ -91,9 +91,9 @@ def drain(
 ) -> Any:
     """Run the jobs that are due, and those that they lead to, until none is left; return how they ended.
 
-    `on`: an engine runs a `Worker`, for committed jobs. A session runs the jobs in its own transaction, each attempt in a
-    savepoint, one after the other, and handlers receive this session; pauses, limits, ordering keys, timeouts, processes
-    and retry settings of queues need a worker. With an `AsyncEngine` or `AsyncSession`, await it.
+    `on`: an engine runs a `Worker`, for committed jobs. A session runs the jobs in its own transaction, each attempt in
+    a savepoint, and handlers receive it; pauses, limits, ordering keys, timeouts and processes need an engine. With an
+    `AsyncEngine` or `AsyncSession`, await it.
     `raise_errors`: raise the first error of a handler once its attempt is recorded; not signals such as `Snooze`.
     `scheduled`: also run jobs that are due later, and retries, in the order of their times, each after an `advance`.
     `until`: only those due by then, a time or a duration from now; implies `scheduled`.

@@ -38,8 +38,8 @@ def perform(
 ) -> Any:
     """Call a handler as an attempt of a worker does, without a job in the database; for an async handler, await it.
 
-    The payload passes through JSON and back, and the output is checked against its annotation; dependencies are opened,
-    middleware is not run. Exceptions of the handler are raised, including signals such as `Snooze`.
+    The payload passes through JSON and back, and the output is checked; dependencies are opened, middleware is not run.
+    Exceptions of the handler are raised, including signals.
     `handler`: the handler. `payload`: as in `Handler.job`. `session`: for a handler that takes one. `attempt`,
     `last_error`: for its `AttemptContext`. `blockers`: the outputs of the chains that its job waited for. `options`: of the
     job, as in `Handler.job`.
@@ -166,7 +166,7 @@ def clear(session: AsyncSession, *, model: type[JobMixin[Any]] = Job) -> Corouti
 def clear(session: Any, *, model: type[JobMixin[Any]] = Job) -> Any:
     """Delete all jobs, their history and their dead letters, in the session's transaction: for a suite's teardown.
 
-    `delete(Job)` alone fails where jobs wait for chains. Returns None; with an `AsyncSession`, a coroutine to be awaited.
+    Returns None; with an `AsyncSession`, await it.
     """
 
     def work(given: Session) -> None:

@@ -39,9 +39,8 @@ def archive(
 ) -> ArchiveReport:
     """Move chains that ended before a time from the tables to Parquet files; return the result.
 
-    A chain stays if a job of a chain that stays waits or waited for it, if it has waiters, and, unless
-    `options.include_dead`, if it has an unresolved dead letter. If the archiver is killed, the next call with the same path
-    continues: no row is lost, or left in both places.
+    A chain stays if a job of a chain that stays waits or waited for it, and, unless `options.include_dead`, if it has
+    an unresolved dead letter. If the archiver is killed, the next call with the same path continues.
 
     `database`: an Engine, or the URL of the database; it uses one connection.
     `path`: a folder, or a URI of a file system that pyarrow has. One set of tables archives to one path.
@@ -51,9 +50,9 @@ def archive(
     `on_progress`: called after each step; an exception stops the archiver.
     Changes: deletes rows of `job`, `job_attempt`, `job_blocker` and `dead_letter`.
     Locks: an advisory lock; rows for as long as a batch of `options.delete_batch_size` takes.
-    Raises: InvalidOptionError, DatabaseUnavailableError, SchemaError and UnarchivedColumnsError before anything is done;
-    ArchiveBusyError; ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was
-    or in the archive.
+    Raises: DatabaseUnavailableError, SchemaError and UnarchivedColumnsError before anything is done; ArchiveBusyError;
+    ArchiveElsewhereError; ArchivePathError and ArchiveCorruptError, after which every row is where it was or in the
+    archive.
     """
     check_before(before)
     location = Location.of(path)

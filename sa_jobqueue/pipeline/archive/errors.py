@@ -35,7 +35,7 @@ class ArchivePathError(ArchiveError, OSError):
 class UnarchivedColumnsError(ArchiveError):
     """A table has columns that the archive would not keep; nothing was archived or deleted.
 
-    `table` is the table's name, `columns` are the names of the columns, `cure` is the advice.
+    `columns` are their names, `cure` is the advice.
     """
 
     def __init__(self, table: str, columns: Sequence[str], cure: str) -> None:
@@ -47,8 +47,7 @@ class UnarchivedColumnsError(ArchiveError):
 class ArchiveElsewhereError(ArchiveError):
     """An unfinished run writes to another location; nothing was changed.
 
-    `run_id` identifies the run, `path` is its location: archive there first to finish it. `given` is the path that was
-    passed.
+    `path` is the location of the run `run_id`: archive there first to finish it. `given` is the path that was passed.
     """
 
     def __init__(self, run_id: UUID, path: str, given: str) -> None:
@@ -63,8 +62,8 @@ class ArchiveElsewhereError(ArchiveError):
 class ArchiveCorruptError(ArchiveError):
     """The archive read back differs from the rows read from the tables; nothing was deleted because of it.
 
-    `path` is the file, or the run's location; `reason` states the difference. If readers never saw the run's files, the
-    next archiver restarts the run. A run that is already deleting waits until the file is restored.
+    `path` is the file, or the run's location. The next archiver restarts the run, unless it is already deleting:
+    restore the file then.
     """
 
     def __init__(self, path: str, reason: str) -> None:

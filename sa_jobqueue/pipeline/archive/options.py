@@ -21,8 +21,7 @@ class ArchiveOptions:
     include_dead: bool = False
     """Whether to archive chains with unresolved dead letters, which may still be redriven."""
     max_jobs: int = 200_000
-    """Maximum number of jobs per run; a run is written, verified and deleted before the next begins. Needs about 300 bytes
-    of memory per chain."""
+    """Maximum number of jobs per run; a run is written, verified and deleted before the next begins."""
     max_runs: int | None = None
     """Maximum number of runs; None: no limit."""
     read_batch_size: int = 20_000

@@ -44,9 +44,8 @@ def read(
 ) -> pa.Table:
     """Read one dataset of an archive into memory; return a `pyarrow.Table`, whose `to_pandas()` is a DataFrame.
 
-    `columns`: all for None. `where`: a filter such as `pyarrow.compute.field("completed_date") >= date(2026, 1, 1)`. While
-    an archiver works, a row may be in the archive and in the tables: read the tables first, and drop their rows from the
-    archive's. Otherwise as `open_archive`.
+    `columns`: all for None. `where`: a filter such as `pyarrow.compute.field("completed_date") >= date(2026, 1, 1)`.
+    Otherwise as `open_archive`.
     """
     table: pa.Table = open_archive(path, dataset).to_table(columns=None if columns is None else list(columns), filter=where)
     return table
