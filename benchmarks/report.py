@@ -15,6 +15,7 @@ from rich.table import Table
 
 from benchmarks.harness import Result, Scenario
 from benchmarks.place import cpu_count
+from benchmarks.targets import all_targets
 
 FORMAT: Final = 1
 """Of the document; raised when a field changes its meaning."""
@@ -75,6 +76,12 @@ def show(console: Console, results: Sequence[Result], scenarios: Sequence[Scenar
         mine = [result for result in results if result.scenario == scenario.name]
         console.print(f"\n[bold]{scenario.name}[/]: {scenario.says}", highlight=False)
         console.print(_table(mine))
+    targets = [one for one in all_targets(found) if one.is_met is not None]
+    if targets:
+        table = Table("target", "wanted", "measured", "met", title="\ntargets")
+        for one in targets:
+            table.add_row(one.what, one.wanted, one.measured, "yes" if one.is_met else "no")
+        console.print(table)
 
 
 def _table(results: Sequence[Result]) -> Table:

@@ -89,6 +89,7 @@ def _all(found: Found) -> Iterator[Target]:
     yield _most("idle worker, percent of a core", 0.5, found.figure("idle worker", OURS.name, "client_core_percent"))
     growth = found.figure("memory", "one worker process", "growth_percent")
     yield _most("memory of a worker after all jobs against a tenth of them, growth in percent", 5, growth)
+    yield from (one for one in _pipeline(found) if one.is_met is not None)  # of a separate run
 
 
 def _latency(found: Found) -> Iterator[Target]:
@@ -106,6 +107,24 @@ def _latency(found: Found) -> Iterator[Target]:
         best = min(others, key=lambda one: others[one])
         wanted = f"below every peer: {others[best]:.2f} ({best})"
         yield Target(label, wanted, f"{ours:.2f}", ours < others[best])
+
+
+def _pipeline(found: Found) -> Iterator[Target]:
+    def ratio(scenario: str, case: str, other: str) -> float | None:
+        ours, others = found.rate(scenario, case), found.rate(scenario, other)
+        return ours / others if ours and others else None
+
+    limits = (("JDBC, into job", 0.7, 0.5), ("JDBC, into a plain table", 0.7, 0.5), ("COPY", 0.75, None))
+    for other, by_name, by_handler in limits:
+        label = f"Spark's sink against {other}"
+        yield _least(f"{label}: rows by name", by_name, ratio("pipeline write", "Spark", other))
+        if by_handler is not None:
+            checked = ratio("pipeline write", "Spark, checked by a handler", other)
+            yield _least(f"{label}: rows checked by a handler", by_handler, checked)
+    slower = ratio("pipeline write", "Spark, 4 partitions", "Spark, 200 partitions")
+    yield _most("Spark's sink, seconds with 200 partitions against 4", 1.5, slower)
+    for ours, jdbc in (("Spark, one part", "JDBC, 1 parts"), ("Spark", "JDBC, 2 parts")):
+        yield _least(f"Spark's source against {jdbc}, all columns", 1, ratio("pipeline read", ours, jdbc))
 
 
 def _claims(found: Found) -> Iterator[Target]:
