@@ -45,7 +45,7 @@ def print_page(
     `where`: makes the filter from `filters`, the other options of the command. `key`: name of the rows in the JSON document,
     by default the noun's plural. `read_id`: reads `after`, by default as the id of a job.
     """
-    filters |= {name: [*map(database.job_id, ids)] for name, ids in filters.items() if name.endswith("_ids")}
+    filters |= {name: database.job_ids(ids) for name, ids in filters.items() if name.endswith("_ids")}
     with database.session() as session:
         page = collected(
             lambda **more: list_page(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import getpass
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -17,7 +19,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 import click
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import URL, Connection, Engine, Text, cast, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
@@ -107,14 +109,14 @@ def urls_option(how: str) -> Callable[[F], F]:
     )
 
 
-app_option: Final[Callable[[F], F]] = click.option(
-    "--app",
-    envvar=APP_VARIABLE,
-    show_envvar=True,
-    metavar="MODULE:ATTRIBUTE",
-    help="The application's JobQueue or Job model.  [default: sa_jobqueue's Job]",
-)
+def application_option(words: str, *, required: bool = False) -> Callable[[F], F]:
+    """Return `--app`. `words`: about the application's JobQueue or Job model."""
+    return click.option(
+        "--app", envvar=APP_VARIABLE, show_envvar=True, metavar="MODULE:ATTRIBUTE", required=required, help=words
+    )
 
+
+app_option: Final = application_option("The application's JobQueue or Job model.  [default: sa_jobqueue's Job]")
 
 APPLICATION_IS_FIXED: Final = "sa_jobqueue.application_is_fixed"
 """In a context's `meta`: its commands take no MODULE:ATTRIBUTE, but use the application that APP_VARIABLE names."""
@@ -165,7 +167,37 @@ def duration_option(flag: str, words: str, *, default: timedelta | None = None, 
     return click.option(flag, type=duration, metavar="DURATION", help=words, **more)
 
 
-def stacked(*options: Callable[[F], F]) -> Callable[[F], F]:
+def instant_option(flag: str, name: str, words: str) -> Callable[[F], F]:
+    """Return an option whose value is a time."""
+    return click.option(flag, name, type=instant, metavar="TIME", help=f"{words} (ISO 8601, UTC by default).")
+
+
+def port_option(flag: str, words: str, *, default: int | None = None) -> Callable[[F], F]:
+    """Return an option whose value is a port; with a default it may be 0, for a free one."""
+    ports = click.IntRange(1 if default is None else 0, 65535)
+    return click.option(flag, type=ports, metavar="PORT", default=default, show_default=default is not None, help=words)
+
+
+def address_option(flag: str, words: str) -> Callable[[F], F]:
+    """Return an option whose value is an address to listen on."""
+    return click.option(flag, metavar="ADDRESS", default="127.0.0.1", show_default=True, help=words)
+
+
+def json_argument(name: str, *, required: bool = False) -> Callable[[F], F]:
+    """Return an argument that is a JSON document, or - to read it from standard input."""
+    default: dict[str, Any] = {} if required else {"default": "null"}
+    return click.argument(name, metavar="JSON" if required else "[JSON]", type=json_document, **default)
+
+
+def json_document(given: Any) -> Any:
+    """Parse JSON; - is standard input. Raises: click.BadParameter."""
+    try:
+        return json.loads(sys.stdin.read() if given == "-" else given)
+    except ValueError as error:
+        raise click.BadParameter(f"must be JSON, such as '{{\"id\": 7}}': {error}") from None
+
+
+def stacked(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return one decorator for several options, in the order of the help."""
     return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
@@ -245,14 +277,43 @@ class Database:
         with connection:
             yield connection
 
-    def job_id(self, given: str) -> Any:
-        """Parse a job id of this queue. Raises: click.BadParameter."""
+    def job_id(self, given: str, of: type[Any] | None = None) -> Any:
+        """Parse an id, by default of a job; look up a shortened one. Raises: click.BadParameter."""
         if self.model.__jobqueue__.id_type == "text":
             return given
-        try:
+        with suppress(ValueError):
             return UUID(given)
-        except ValueError:
-            raise click.BadParameter(f"{given!r} is not a UUID") from None
+        short = _SHORT_ID.fullmatch(given.lower().replace("-", ""))
+        if short is None:
+            example = "its last ones after .., such as 0199c3f2..8d21e6"
+            raise _bad(given, f"is not a UUID, nor one shortened to its first 8 characters or more, and {example}")
+        column = (of or self.model).id
+        first, last = (UUID(short[1].ljust(32, digit)) for digit in "0f")  # a range of the primary key
+        matching = func.replace(cast(column, Text), "-", "").endswith(short[2] or "", autoescape=True)
+        with self.session() as session:
+            query = select(column).where(column.between(first, last), matching).order_by(column).limit(6)
+            found = session.scalars(query).all()
+        if len(found) == 1:
+            return found[0]
+        several = f"fits several ids: {', '.join(map(str, found[:5]))}{', ...' if found[5:] else ''}"
+        raise _bad(given, several if found else "fits no id")
+
+    def job_ids(self, given: Iterable[str]) -> list[Any]:
+        """Parse ids of jobs, each once."""
+        return [*dict.fromkeys(map(self.job_id, given))]
+
+
+def _bad(given: str, why: str) -> click.BadParameter:
+    """Return a usage error that names the option or argument with this value."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if value == given or (isinstance(value, tuple) and given in value):
+            return click.BadParameter(f"{given!r} {why}", context, option)
+    return click.BadParameter(f"{given!r} {why}", context)
+
+
+_SHORT_ID: Final = re.compile(r"([0-9a-f]{8,32})(?:(?:…|\.\.\.?)([0-9a-f]*))?")
 
 
 def with_database(command: Callable[Concatenate[Database, P], None]) -> Callable[..., None]:
@@ -274,6 +335,12 @@ def with_database(command: Callable[Concatenate[Database, P], None]) -> Callable
             raise
 
     return call
+
+
+reading: Final = stacked(json_option, with_database)
+"""The options of every command that reads."""
+changing: Final = stacked(dry_run_option, by_option, json_option, with_database)
+"""The options of most commands that change something."""
 
 
 def parse_url(url: str | None) -> URL:

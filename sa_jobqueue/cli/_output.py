@@ -86,15 +86,21 @@ def row_of(entity: Any, *, without: Iterable[str] = (), type_name: str | None = 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Print a table, one line a row on a terminal: the most important columns come first, and are the last to be cut."""
     _print_title(title)
-    output = console()
-    cells = [[Text(_cell(value) if output.is_terminal else shown(value)) for value in row] for row in rows]
+    output, found = console(), [*rows]
+    cells = [[Text(_cell(value) if output.is_terminal else shown(value)) for value in row] for row in found]
     table = Table(header_style="bold")
     if not output.is_terminal:  # for another program, or a file: nothing is cut
         for number, heading in enumerate(headings):
             table.add_column(heading, no_wrap=number == 0, overflow="fold")
         widths = [0] * len(headings)
     else:
-        widths = _fitted([max(map(_cell_len, column)) for column in zip(headings, *cells, strict=True)], output.width)
+        widths = _widths(headings, cells)
+        if _excess(widths, output.width) > 0:
+            cells = [
+                [Text(short_id(value)) if isinstance(value, UUID) else cell for value, cell in zip(*pair, strict=True)]
+                for pair in zip(found, cells, strict=True)
+            ]
+        widths = _fitted(_widths(headings, cells), output.width)
         for heading, width in zip(headings, widths, strict=False):
             table.add_column(heading, no_wrap=True, overflow="ellipsis", width=width)
     for row in cells:
@@ -104,6 +110,19 @@ def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any
         output.print(f"Not shown: {', '.join(hidden)}. A wider terminal or --json has them.")
 
 
+def short_id(value: UUID) -> str:
+    """Return the ends of an id, which commands accept: the start, for an index, and the end, which is random."""
+    return f"{str(value)[:8]}..{str(value)[-6:]}"
+
+
+def _widths(headings: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int]:
+    return [max(map(_cell_len, column)) for column in zip(headings, *cells, strict=True)]
+
+
+def _excess(widths: Sequence[int], available: int) -> int:
+    return sum(widths) + 3 * len(widths) + 1 - available
+
+
 def _cell(value: Any) -> str:
     return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if isinstance(value, datetime) else shown(value)
 
@@ -111,7 +130,7 @@ def _cell(value: Any) -> str:
 def _fitted(widths: Sequence[int], available: int) -> list[int]:
     """Return the widths of columns that fit: the widest are cut first, then the last is left out; the first stays whole."""
     fitted = list(widths)
-    while len(fitted) > 1 and (excess := sum(fitted) + 3 * len(fitted) + 1 - available) > 0:
+    while len(fitted) > 1 and (excess := _excess(fitted, available)) > 0:
         widest = max(range(1, len(fitted)), key=fitted.__getitem__)
         if fitted[widest] > _LEAST_WIDTH:
             fitted[widest] -= min(excess, fitted[widest] - _LEAST_WIDTH)
@@ -166,13 +185,23 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def print_result(document: Any, text: str, *, as_json: bool) -> None:
+    """Print the result of a command: a JSON document, or one line for people."""
+    print_json(document) if as_json else echo(text)
+
+
+def print_record(title: str, row: dict[str, Any]) -> None:
+    """Print a row, and the traceback of its error below it."""
+    tracebacks = [row[name].pop("traceback", None) for name in ERRORS & row.keys() if isinstance(row[name], dict)]
+    print_fields(title, row)
+    for traceback in filter(None, tracebacks):
+        echo_traceback(traceback)
+
+
 def print_changed(noun: str, names: Sequence[Any], done: str, *, dry_run: bool, as_json: bool) -> None:
     """Print the changes, made or with `dry_run` planned."""
     done = f"would be {done}" if dry_run else done
-    if as_json:
-        print_json({done.replace(" ", "_"): names})
-    else:
-        echo(f"{counted(len(names), noun)} {done}")
+    print_result({done.replace(" ", "_"): names}, f"{counted(len(names), noun)} {done}", as_json=as_json)
 
 
 def first_line(error: Any, type_name: str | None = None) -> str:

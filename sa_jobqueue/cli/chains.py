@@ -11,25 +11,22 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli._listing import Columns, page_options, print_page, print_rows
 from sa_jobqueue.cli._options import (
     Database,
-    by_option,
-    dry_run_option,
+    changing,
     fairness_key_option,
-    instant,
-    json_option,
+    instant_option,
     one_of,
     only,
-    with_database,
+    reading,
     yes_option,
 )
 from sa_jobqueue.cli._output import (
     counted,
     echo,
-    echo_traceback,
     first_line,
     print_changed,
     print_fields,
     print_json,
-    print_table,
+    print_record,
     row_of,
 )
 from sa_jobqueue.operations import (
@@ -79,6 +76,13 @@ _BLOCKERS: Final[Columns] = {
     "resolved": lambda blocker: "yes" if blocker.is_resolved else "no",
     "on failure": "on_failure",
 }
+_BLOCKED: Final[Columns] = {
+    "job": "id",
+    "chain": "chain_id",
+    "type": "type_name",
+    "status": "status",
+    "waits for": "open_blockers",
+}
 
 
 @click.group()
@@ -93,17 +97,10 @@ def chains() -> None:
 @fairness_key_option
 @only("--job", "job_ids", "ID", "the chain of this job")
 @click.option("--top-level", is_flag=True, help="Only chains that no job waits for.")
-@click.option(
-    "--since",
-    "created_after",
-    type=instant,
-    metavar="TIME",
-    help="Only chains enqueued at or after this time (ISO 8601, UTC by default).",
-)
-@click.option("--before", "created_before", type=instant, metavar="TIME", help="Only chains enqueued before this time.")
+@instant_option("--since", "created_after", "Only chains enqueued at or after this time")
+@instant_option("--before", "created_before", "Only chains enqueued before this time")
 @page_options
-@json_option
-@with_database
+@reading
 def list_(database: Database, /, **given: Any) -> None:
     """List chains, one page at a time. Payloads are omitted; see `show`."""
     print_page(database, list_chains, ChainFilter, noun="chain", columns=_COLUMNS, without=_PAYLOADS, **given)
@@ -111,8 +108,7 @@ def list_(database: Database, /, **given: Any) -> None:
 
 @chains.command()
 @click.argument("chain_id", metavar="ID")
-@json_option
-@with_database
+@reading
 def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
     """Show one chain: its jobs in order, their blockers, and the jobs that wait for it. ID is the id of its first job."""
     found = database.job_id(chain_id)
@@ -132,23 +128,17 @@ def show(database: Database, /, *, chain_id: str, as_json: bool) -> None:
         }
         print_json(document)
         return
-    fields = row_of(chain)
-    traceback = fields["error"].pop("traceback", None) if isinstance(fields["error"], dict) else None
-    print_fields(f"chain {chain.id}", fields)
-    if traceback:
-        echo_traceback(traceback)
+    print_record(f"chain {chain.id}", row_of(chain))
     print_rows(_some("job", jobs), _JOBS, jobs.items)
     if blockers:
         print_blockers(blockers)
     if blocked.items:
-        waiting = [(job.id, job.chain_id, job.type_name, job.status, job.open_blockers) for job in blocked]
-        print_table("blocks", ["job", "chain", "type", "status", "waits for"], waiting)
+        print_rows("blocks", _BLOCKED, blocked.items)
 
 
 @chains.command()
 @click.argument("job_id", metavar="JOB_ID")
-@json_option
-@with_database
+@reading
 def progress(database: Database, /, *, job_id: str, as_json: bool) -> None:
     """Count the chains that a job waits or waited for, by status: the progress of a fan-in."""
     with database.session() as session:
@@ -163,15 +153,11 @@ def progress(database: Database, /, *, job_id: str, as_json: bool) -> None:
 
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@dry_run_option
-@by_option
-@json_option
-@with_database
+@changing
 def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
     """Cancel the current job of chains that have not ended, all or none. A running job is stopped."""
-    given = [database.job_id(one) for one in ids]
     with database.session() as session:
-        cancelled = cancel_chains(session, given, by=by, dry_run=dry_run, model=database.model).ids
+        cancelled = cancel_chains(session, database.job_ids(ids), by=by, dry_run=dry_run, model=database.model).ids
         session.commit()
     print_changed("chain", cancelled, "cancelled", dry_run=dry_run, as_json=as_json)
 
@@ -179,11 +165,8 @@ def cancel(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: st
 @chains.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @click.option("--cascade", is_flag=True, help="Also delete every chain that their jobs wait or waited for.")
-@by_option
-@dry_run_option
 @yes_option
-@json_option
-@with_database
+@changing
 def delete(
     database: Database, /, *, ids: tuple[str, ...], cascade: bool, by: str, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
@@ -191,7 +174,7 @@ def delete(
 
     Fails if a job of another chain waits or waited for one of them.
     """
-    given = [database.job_id(one) for one in dict.fromkeys(ids)]
+    given = database.job_ids(ids)
     options: dict[str, Any] = {"cascade": cascade, "by": by, "model": database.model}
     with database.session() as session:
         if not (dry_run or yes):

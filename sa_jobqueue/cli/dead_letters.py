@@ -14,27 +14,24 @@ from sqlalchemy.orm import Session
 from sa_jobqueue.cli._listing import Columns, page_options, print_page, print_rows
 from sa_jobqueue.cli._options import (
     Database,
-    by_option,
+    changing,
     dry_run_option,
     duration_option,
     fairness_key_option,
-    instant,
-    json_option,
+    instant_option,
     one_of,
     only,
     queue_option,
+    reading,
     stacked,
     type_option,
-    with_database,
 )
 from sa_jobqueue.cli._output import (
     counted,
-    echo,
-    echo_traceback,
     first_line,
-    print_changed,
-    print_fields,
     print_json,
+    print_record,
+    print_result,
     row_of,
     shown,
 )
@@ -49,39 +46,22 @@ from sa_jobqueue.operations import (
     list_dead_letters,
     redrive_dead_letters,
 )
-from sa_jobqueue.operations.pages import every_item
+from sa_jobqueue.operations.pages import MAX_PAGE, every_item
 from sa_jobqueue.policies.retention import Retention, RetentionRules
 from sa_jobqueue.types import DeadReason
-
-CHUNK: Final = 1000
-"""Dead letters resolved in one transaction: transactions are short, and little is lost if the run is interrupted."""
 
 _filters: Final = stacked(
     type_option,
     fairness_key_option,
     queue_option,
-    only(
-        "--reason",
-        "reasons",
-        None,
-        "if the job died for this reason",
-        type=one_of(DeadReason),
-    ),
+    only("--reason", "reasons", None, "if the job died for this reason", type=one_of(DeadReason)),
     only("--fingerprint", "fingerprints", "HEX", "with this error fingerprint (see `groups`)"),
-    click.option(
-        "--before",
-        "died_before",
-        type=instant,
-        metavar="TIME",
-        help="Only if the job died before this time (ISO 8601, UTC by default).",
-    ),
+    instant_option("--before", "died_before", "Only if the job died before this time"),
 )
 _chosen: Final = stacked(
     _filters,
     click.argument("ids", metavar="[ID...]", nargs=-1),
     click.option("--all", "everything", is_flag=True, help="Select every unresolved dead letter."),
-    dry_run_option,
-    by_option,
 )
 _COLUMNS: Final[Columns] = {
     "id": "id",
@@ -117,22 +97,21 @@ def dead_letters() -> None:
 @_filters
 @click.option("--resolved/--all-states", default=None, help="List resolved dead letters, or all.  [default: unresolved]")
 @page_options
-@json_option
-@with_database
+@reading
 def list_(database: Database, /, *, resolved: bool | None, **given: Any) -> None:
     """List dead letters, newest first, one page at a time."""
     where = partial(DeadLetterFilter, resolved={None: False, True: True, False: None}[resolved])
     names: dict[str, Any] = {"noun": "dead letter", "key": "dead_letters", "columns": _COLUMNS, "without": ["input"]}
+    names["read_id"] = partial(database.job_id, of=database.model.DeadLetter)
     print_page(database, list_dead_letters, where, **names, **given)
 
 
 @dead_letters.command()
 @click.argument("dead_letter_id", metavar="ID")
-@json_option
-@with_database
+@reading
 def show(database: Database, /, *, dead_letter_id: str, as_json: bool) -> None:
     """Show one dead letter: input, error with traceback, and resolution."""
-    where = DeadLetterFilter(ids=[database.job_id(dead_letter_id)], resolved=None)
+    where = DeadLetterFilter(ids=[database.job_id(dead_letter_id, database.model.DeadLetter)], resolved=None)
     with database.session() as session:
         found = list_dead_letters(session, where=where, limit=1, model=database.model).items
     if not found:
@@ -141,16 +120,12 @@ def show(database: Database, /, *, dead_letter_id: str, as_json: bool) -> None:
     if as_json:
         print_json({"dead_letter": fields})
         return
-    traceback = (fields["error"] or {}).pop("traceback", None)
-    print_fields(f"dead letter {dead_letter_id}", fields)
-    if traceback:
-        echo_traceback(traceback)
+    print_record(f"dead letter {found[0].id}", fields)
 
 
 @dead_letters.command()
 @_filters
-@json_option
-@with_database
+@reading
 def groups(database: Database, /, *, as_json: bool, **filters: Any) -> None:
     """Count unresolved dead letters by type, reason and error, most frequent first."""
     with database.session() as session:
@@ -164,8 +139,7 @@ def groups(database: Database, /, *, as_json: bool, **filters: Any) -> None:
 @dead_letters.command()
 @_chosen
 @click.option("--from-step", metavar="NAME", help="Run this step and later ones again.  [default: keep all steps]")
-@json_option
-@with_database
+@changing
 def redrive(database: Database, /, *, from_step: str | None, **chosen: Any) -> None:
     """Redrive dead letters: make their jobs pending with fresh attempts. Select by id, by filters, or --all.
 
@@ -180,8 +154,7 @@ def redrive(database: Database, /, *, from_step: str | None, **chosen: Any) -> N
 
 @dead_letters.command()
 @_chosen
-@json_option
-@with_database
+@changing
 def dismiss(database: Database, /, **chosen: Any) -> None:
     """Dismiss dead letters: mark them as resolved; their jobs stay dead. Select by id, by filters, or --all."""
     _resolve(database, dismiss_dead_letters, "dead letter", "dismissed", **chosen)
@@ -191,18 +164,15 @@ def dismiss(database: Database, /, **chosen: Any) -> None:
 @duration_option("--older-than", "Only those resolved longer ago than this, such as 90d.", required=True)
 @type_option
 @dry_run_option
-@json_option
-@with_database
+@reading
 def prune(database: Database, /, *, older_than: timedelta, types: tuple[str, ...], dry_run: bool, as_json: bool) -> None:
     """Delete dead letters that were resolved before a given age. Those whose job is still dead are kept."""
     retention = Retention(dead_letters=older_than)
     rules = RetentionRules(types=dict.fromkeys(types, retention)) if types else RetentionRules(default=retention)
     with database.session() as session:
         deleted = prune_all_dead_letters(session, rules, dry_run=dry_run, model=database.model)
-    if as_json:
-        print_json({"dry_run": dry_run, "dead_letters": deleted})
-    else:
-        echo(f"{counted(deleted, 'dead letter')} {'would be deleted' if dry_run else 'deleted'}")
+    text = f"{counted(deleted, 'dead letter')} {'would be deleted' if dry_run else 'deleted'}"
+    print_result({"dry_run": dry_run, "dead_letters": deleted}, text, as_json=as_json)
 
 
 def _resolve(
@@ -222,11 +192,11 @@ def _resolve(
     where = DeadLetterFilter(**filters)
     if (bool(ids), everything, where != DeadLetterFilter()).count(True) != 1:
         raise click.UsageError("pass ids, filters or --all, and only one of these")
-    where = replace(where, ids=[database.job_id(one) for one in dict.fromkeys(ids)])
+    where = replace(where, ids=[database.job_id(one, database.model.DeadLetter) for one in dict.fromkeys(ids)])
     options: dict[str, Any] = {"where": where, "by": by, "model": database.model}
     done: list[Any] = []
     conflicts: dict[Any, str] = {}
-    limit, after, is_last = CHUNK, None, False
+    limit, after, is_last = MAX_PAGE, None, False
     with database.session() as session, ProgressLines("dead-letters") as lines:
         unfit = _unfit(session, database, where.ids)
         while not is_last:
@@ -241,14 +211,11 @@ def _resolve(
                     continue
                 page = operation(session, after=after, limit=1, dry_run=True, **options)
                 conflicts |= dict.fromkeys(page, str(error))
-            limit, after, is_last = min(2 * limit, CHUNK), page.next, page.next is None
+            limit, after, is_last = min(2 * limit, MAX_PAGE), page.next, page.next is None
             lines.update(len(done), step=verb)
-    if as_json:
-        skipped = [{"job_id": one, "reason": reason} for one, reason in conflicts.items()]
-        document = {f"would_be_{verb}": done} if dry_run else {verb: done, "conflicts": skipped}
-        print_json(document)
-    else:
-        print_changed(noun, done, verb, dry_run=dry_run, as_json=False)
+    skipped = [{"job_id": one, "reason": reason} for one, reason in conflicts.items()]
+    document = {f"would_be_{verb}": done} if dry_run else {verb: done, "conflicts": skipped}
+    print_result(document, f"{counted(len(done), noun)} {'would be ' if dry_run else ''}{verb}", as_json=as_json)
     if unfit:
         raise DeadLetterNotFoundError("; ".join(unfit))
     for job_id, reason in conflicts.items():
@@ -257,17 +224,17 @@ def _resolve(
 
 def _unfit(session: Session, database: Database, ids: Sequence[Any]) -> list[str]:
     """Return why ids are not those of unresolved dead letters: one line for each, and one for all unknown ids."""
-    unknown, lines = list(ids), []
-    options: dict[str, Any] = {"where": DeadLetterFilter(ids=ids, resolved=None), "limit": CHUNK, "model": database.model}
-    for dead_letter in every_item(lambda after: list_dead_letters(session, after=after, **options)) if ids else ():
-        unknown.remove(dead_letter.id)
-        if dead_letter.resolution is not None:
-            by = f" by {dead_letter.resolved_by}" if dead_letter.resolved_by else ""
-            how = f"{shown(dead_letter.resolution)}{by} at {shown(dead_letter.resolved_at)}"
-            lines.append(f"dead letter {dead_letter.id} is already resolved: {how}")
+    options: dict[str, Any] = {"where": DeadLetterFilter(ids=ids, resolved=None), "limit": MAX_PAGE}
+    every = every_item(lambda after: list_dead_letters(session, after=after, model=database.model, **options)) if ids else ()
+    found = {one.id: one for one in every}
     session.rollback()
-    if unknown:
-        lines.append(
-            f"{counted(len(unknown), 'dead letter')} not found, such as {unknown[0]} (for ids of jobs use `jobs retry`)"
-        )
+    lines = [
+        f"dead letter {one.id} is already resolved: {shown(one.resolution)}"
+        f"{f' by {one.resolved_by}' if one.resolved_by else ''} at {shown(one.resolved_at)}"
+        for one in found.values()
+        if one.resolution is not None
+    ]
+    if unknown := [one for one in ids if one not in found]:
+        count = counted(len(unknown), "dead letter")
+        lines.append(f"{count} not found, such as {unknown[0]} (for ids of jobs use `jobs retry`)")
     return lines

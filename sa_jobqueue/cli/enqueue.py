@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from datetime import datetime, timedelta
 from typing import Any
 
 import click
 
 from sa_jobqueue.cli._options import (
-    APP_VARIABLE,
     Database,
+    application_option,
     duration_option,
-    instant,
+    instant_option,
+    json_argument,
     json_option,
     load_object,
     parse_url,
     url_option,
 )
-from sa_jobqueue.cli._output import echo, print_json
+from sa_jobqueue.cli._output import print_result
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, UnknownJobTypeError
 from sa_jobqueue.models import Job, JobMixin
 from sa_jobqueue.operations import get_job
@@ -29,20 +28,14 @@ from sa_jobqueue.registry.job_queue import JobQueue
 
 @click.command()
 @click.argument("type_name", metavar="TYPE")
-@click.argument("payload", metavar="[JSON]", default="null")
-@click.option(
-    "--app",
-    envvar=APP_VARIABLE,
-    show_envvar=True,
-    metavar="MODULE:ATTRIBUTE",
-    help="The application's JobQueue: its tables, and its handler of TYPE, which checks the payload.",
-)
+@json_argument("payload")
+@application_option("The application's JobQueue: its tables, and its handler of TYPE, which checks the payload.")
 @click.option("--queue", metavar="QUEUE", help="Queue.  [default: that of the handler, or 'default']")
 @click.option(
     "--priority", type=int, metavar="N", help="Priority, -9 to 9; larger runs first.  [default: that of the handler, or 0]"
 )
 @duration_option("--delay", "Run no earlier than this long from now, such as 10m.")
-@click.option("--at", type=instant, metavar="TIME", help="Run no earlier than this time (ISO 8601, UTC by default).")
+@instant_option("--at", "at", "Run no earlier than this time")
 @click.option(
     "--max-attempts", type=int, metavar="N", help="Maximum number of attempts.  [default: that of the handler, or 20]"
 )
@@ -52,7 +45,7 @@ from sa_jobqueue.registry.job_queue import JobQueue
 @url_option
 @json_option
 def enqueue(
-    *, type_name: str, payload: str, app: str | None, url: str | None, delay: timedelta | None, at: datetime | None,
+    *, type_name: str, payload: Any, app: str | None, url: str | None, delay: timedelta | None, at: datetime | None,
     as_json: bool, **options: Any,
 ) -> None:  # fmt: skip
     """Enqueue one job of TYPE with a JSON payload, and print its id. With - the payload is read from standard input.
@@ -63,20 +56,15 @@ def enqueue(
     Example:
       sa-jobqueue enqueue send_receipt '{"order_id": 7}' --app shop.jobs:jobs --delay 10m
     """
-    text = sys.stdin.read() if payload == "-" else payload
-    try:
-        document = json.loads(text)
-    except ValueError as error:
-        raise click.BadParameter(f"must be JSON, such as '{{\"id\": 7}}': {error}", param_hint="JSON") from None
     given = {name: value for name, value in options.items() if value is not None}
     found = load_object(app) if app is not None else Job
     try:
         if isinstance(found, JobQueue):
             handler = found[type_name]
-            decoded = handler.job_type.input.decode(f"payload of {type_name!r}", document)
+            decoded = handler.job_type.input.decode(f"payload of {type_name!r}", payload)
             job: JobMixin[Any] = handler.job(decoded, delay=delay, at=at, **given)
         elif isinstance(found, type) and issubclass(found, JobMixin):
-            job = found(type_name, document, delay=delay, at=at, **given)
+            job = found(type_name, payload, delay=delay, at=at, **given)
         else:
             raise click.UsageError(f"{app!r} is neither a JobQueue nor a Job model")
     except (InvalidJobError, InvalidPayloadError, UnknownJobTypeError) as error:
@@ -85,7 +73,4 @@ def enqueue(
         job_id = write_one(session, job)
         queue = job.queue or get_job(session, job_id, model=type(job)).queue
         session.commit()
-    if as_json:
-        print_json({"id": job_id, "type_name": type_name, "queue": queue})
-    else:
-        echo(str(job_id))
+    print_result({"id": job_id, "type_name": type_name, "queue": queue}, str(job_id), as_json=as_json)

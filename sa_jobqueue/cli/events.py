@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
 from datetime import timedelta
+from typing import Any
 
 import click
 
-from sa_jobqueue.cli._options import Database, by_option, duration_option, json_option, with_database
-from sa_jobqueue.cli._output import counted, echo, print_json, print_table
+from sa_jobqueue.cli._options import Database, by_option, duration_option, json_argument, reading
+from sa_jobqueue.cli._output import counted, print_json, print_result, print_table
 from sa_jobqueue.errors import InvalidOptionError, InvalidPayloadError
 from sa_jobqueue.operations import list_awaited_events, send_event
 from sa_jobqueue.operations.pages import every_item
@@ -22,8 +21,7 @@ def events() -> None:
 
 
 @events.command("list")
-@json_option
-@with_database
+@reading
 def list_(database: Database, /, *, as_json: bool) -> None:
     """List the events that jobs wait for."""
     with database.session() as session:
@@ -37,12 +35,11 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 
 @events.command()
 @click.argument("name", metavar="NAME")
-@click.argument("payload", metavar="[JSON]", default="null")
+@json_argument("payload")
 @duration_option("--keep", "How long to keep it for jobs that begin to wait later.", default=timedelta(days=30))
 @by_option
-@json_option
-@with_database
-def send(database: Database, /, *, name: str, payload: str, keep: timedelta, by: str, as_json: bool) -> None:
+@reading
+def send(database: Database, /, *, name: str, payload: Any, keep: timedelta, by: str, as_json: bool) -> None:
     """Send the event NAME with a JSON payload. With - the payload is read from standard input.
 
     Jobs that wait for it continue immediately. The first event of a name counts, until it expires.
@@ -51,17 +48,11 @@ def send(database: Database, /, *, name: str, payload: str, keep: timedelta, by:
     Example:
       sa-jobqueue events send approved:7 '{"by": "ann"}'
     """
-    try:
-        document = json.loads(sys.stdin.read() if payload == "-" else payload)
-    except ValueError as error:
-        raise click.BadParameter(f"must be JSON, such as '{{\"id\": 7}}': {error}", param_hint="JSON") from None
     with database.session() as session:
         try:
-            is_first = send_event(session, name, document, keep=keep, by=by, model=database.model)
+            is_first = send_event(session, name, payload, keep=keep, by=by, model=database.model)
         except (InvalidOptionError, InvalidPayloadError) as error:
             raise click.UsageError(str(error)) from None
         session.commit()
-    if as_json:
-        print_json({"event": name, "is_first": is_first})
-    else:
-        echo(f"event {name} sent" if is_first else f"event {name} was sent before and counts; nothing was changed")
+    text = f"event {name} sent" if is_first else f"event {name} was sent before and counts; nothing was changed"
+    print_result({"event": name, "is_first": is_first}, text, as_json=as_json)

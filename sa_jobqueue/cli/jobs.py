@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
 import click
-from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._listing import Columns, page_options, print_page
 from sa_jobqueue.cli._options import (
     Database,
-    by_option,
     chain_option,
-    dry_run_option,
+    changing,
     fairness_key_option,
-    json_option,
     one_of,
     only,
     queue_option,
+    reading,
     status_option,
     type_option,
-    with_database,
     yes_option,
 )
 from sa_jobqueue.cli._output import (
     counted,
     echo,
-    echo_traceback,
     first_line,
     print_changed,
-    print_fields,
     print_json,
+    print_record,
+    print_result,
     print_table,
     row_of,
     shown,
@@ -45,7 +41,6 @@ from sa_jobqueue.errors import IllegalTransitionError, JobNotFoundError
 from sa_jobqueue.operations import (
     DeadLetterFilter,
     JobFilter,
-    Page,
     cancel_jobs,
     get_chain,
     get_job,
@@ -57,11 +52,8 @@ from sa_jobqueue.operations import (
     redrive_dead_letters,
     trigger_jobs,
 )
-from sa_jobqueue.operations.pages import collected, every_item, every_page
+from sa_jobqueue.operations.pages import MAX_PAGE, every_item
 from sa_jobqueue.types import ENDED, JobStatus
-
-CHUNK: Final = 1000
-"""Jobs changed in one transaction."""
 
 _OPEN: Final = tuple(status for status in JobStatus if status not in ENDED)
 _PAYLOADS: Final = ("input", "output", "last_error")
@@ -91,8 +83,7 @@ jobs.add_command(priority)
 @fairness_key_option
 @chain_option
 @page_options
-@json_option
-@with_database
+@reading
 def list_(database: Database, /, **given: Any) -> None:
     """List jobs, one page at a time. Payloads are omitted; see `show`."""
     print_page(database, list_jobs, JobFilter, noun="job", columns=_COLUMNS, without=_PAYLOADS, **given)
@@ -100,8 +91,7 @@ def list_(database: Database, /, **given: Any) -> None:
 
 @jobs.command()
 @click.argument("job_id", metavar="ID")
-@json_option
-@with_database
+@reading
 def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
     """Show one job with its payload, progress, chain, blockers, steps, unsuccessful attempts and dead letters."""
     found = database.job_id(job_id)
@@ -114,7 +104,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
             ) from error
         attempts = list(every_item(lambda after: list_attempts(session, found, after=after, model=database.model)))
         where = DeadLetterFilter(job_ids=[found], resolved=None)
-        dead_letters = list_dead_letters(session, where=where, limit=CHUNK, model=database.model).items
+        dead_letters = list_dead_letters(session, where=where, limit=MAX_PAGE, model=database.model).items
         chain = get_chain(session, job.chain_id, model=database.model)
         blockers = blockers_of(session, database, job)
         progress = get_progress(session, found, model=database.model)
@@ -131,11 +121,7 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
         }
         print_json(document)
         return
-    fields = row_of(job)
-    traceback = (fields["last_error"] or {}).pop("traceback", None)
-    print_fields(f"job {job.id}", fields)
-    if traceback:
-        echo_traceback(traceback)
+    print_record(f"job {job.id}", row_of(job))
     if progress is not None:
         echo(f"progress: {progress}, as of {shown(progress.as_of)}")
     echo(f"chain {chain.id} ({chain.type_name}, {chain.status}): job {job.chain_index + 1} of {chain.length}")
@@ -167,14 +153,10 @@ def show(database: Database, /, *, job_id: str, as_json: bool) -> None:
 
 @jobs.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@dry_run_option
-@by_option
-@json_option
-@with_database
+@changing
 def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str, as_json: bool) -> None:
     """Run jobs now: make pending jobs due, and redrive dead ones. All of them, or none."""
-    given = list(dict.fromkeys(database.job_id(one) for one in ids))
-    model = database.model
+    given, model = database.job_ids(ids), database.model
     with database.session() as session, session.begin():
         found = {one: get_job(session, one, model=model) for one in given}
         for one, job in found.items():
@@ -191,13 +173,9 @@ def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str
         redriven = list(every_item(lambda after: redrive_dead_letters(session, after=after, **options))) if dead else []
         if changed := [one for one in dead if one not in redriven]:
             raise IllegalTransitionError(f"job {changed[0]} is no longer dead. No job was changed.")
-    if as_json:
-        would = "would_be_" if dry_run else ""
-        print_json({f"{would}triggered": pending, f"{would}redriven": redriven})
-    else:
-        due, again = counted(len(pending), "pending job"), counted(len(redriven), "dead job")
-        would = "would be " if dry_run else ""
-        echo(f"{due} {would}triggered, {again} {would}redriven")
+    due, again, would = counted(len(pending), "pending job"), counted(len(redriven), "dead job"), "would be " * dry_run
+    document = {f"{would}triggered".replace(" ", "_"): pending, f"{would}redriven".replace(" ", "_"): redriven}
+    print_result(document, f"{due} {would}triggered, {again} {would}redriven", as_json=as_json)
 
 
 @jobs.command()
@@ -205,23 +183,10 @@ def retry(database: Database, /, *, ids: tuple[str, ...], dry_run: bool, by: str
 @only("--status", "statuses", None, "jobs with this status", type=one_of(_OPEN))
 @type_option
 @queue_option
-@dry_run_option
 @yes_option
-@by_option
-@json_option
-@with_database
+@changing
 def cancel(
-    database: Database,
-    /,
-    *,
-    ids: tuple[str, ...],
-    statuses: tuple[str, ...],
-    types: tuple[str, ...],
-    queues: tuple[str, ...],
-    dry_run: bool,
-    yes: bool,
-    by: str,
-    as_json: bool,
+    database: Database, /, *, ids: tuple[str, ...], dry_run: bool, yes: bool, by: str, as_json: bool, **filters: Any
 ) -> None:
     """Cancel jobs that have not ended, by id or by filters. Running jobs are stopped.
 
@@ -229,37 +194,21 @@ def cancel(
     Example:
       sa-jobqueue jobs cancel --status pending --queue mail --dry-run
     """
-    filtered = bool(statuses or types or queues)
+    filtered = any(filters.values())
     if bool(ids) == filtered:
         raise click.UsageError("pass ids, or at least one of --status, --type and --queue, and not both")
-    where = JobFilter(statuses=[JobStatus(status) for status in statuses] or _OPEN, types=types, queues=queues)
-    options: dict[str, Any] = {"by": by, "dry_run": dry_run, "model": database.model}
+    given = database.job_ids(ids)
     with database.session() as session:
-        pages = _pages(session, database, where) if filtered else iter([[database.job_id(one) for one in ids]])
-        if filtered and not (yes or dry_run):
-            count = len(_listed(session, database, where, limit=CHUNK).items)
-            more = " or more" if count == CHUNK else ""
+        if filtered:
+            options: dict[str, Any] = {"columns": ["id"], "newest_first": False, "limit": MAX_PAGE, "model": database.model}
+            where = JobFilter(**filters | {"statuses": filters["statuses"] or _OPEN})
+            given = [job["id"] for job in every_item(lambda after: list_jobs(session, where=where, after=after, **options))]
             session.rollback()
-            click.confirm(f"Cancel {counted(count, 'job')}{more}?", abort=True, err=True)
+            if not (yes or dry_run):
+                click.confirm(f"Cancel {counted(len(given), 'job')}?", abort=True, err=True)
         cancelled: list[Any] = []
-        for page in pages:
-            cancelled += cancel_jobs(session, page, **options).ids
+        for start in range(0, len(given), MAX_PAGE):
+            page = given[start : start + MAX_PAGE]
+            cancelled += cancel_jobs(session, page, by=by, dry_run=dry_run, model=database.model).ids
             session.commit()
     print_changed("job", cancelled, "cancelled", dry_run=dry_run, as_json=as_json)
-
-
-def _pages(session: Session, database: Database, where: JobFilter) -> Iterator[list[Any]]:
-    """Yield the ids of matching jobs, in pages; jobs added meanwhile are ignored."""
-    newest = _listed(session, database, where, limit=1).items
-    following: dict[str, Any] = {"where": where, "columns": ["id"], "limit": CHUNK, "newest_first": False}
-    for page in every_page(lambda after: list_jobs(session, after=after, **following, model=database.model)):
-        if found := [job["id"] for job in page if newest and job["id"] <= newest[0]["id"]]:
-            yield found
-        elif page.items or not newest:
-            return
-
-
-def _listed(session: Session, database: Database, where: JobFilter, *, limit: int) -> Page[Any]:
-    return collected(
-        lambda **more: list_jobs(session, where=where, columns=["id"], model=database.model, **more), limit=limit
-    )

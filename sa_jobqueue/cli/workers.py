@@ -10,32 +10,30 @@ from typing import Any, Final
 import click
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._listing import Columns, print_rows
+from sa_jobqueue.cli._listing import print_rows
 from sa_jobqueue.cli._options import (
     Database,
     by_option,
-    dry_run_option,
+    changing,
     duration_option,
-    json_option,
+    heartbeat_timeout_option,
     only,
-    with_database,
+    reading,
 )
-from sa_jobqueue.cli._output import counted, echo, print_json
+from sa_jobqueue.cli._output import counted, echo, print_json, print_result
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.operations import WorkerFilter, WorkerStatus, drain_workers, list_workers, resize_workers
 from sa_jobqueue.operations.pages import every_item
 
 DEAD_AFTER: Final = timedelta(minutes=1)
 """A worker without a heartbeat for this long counts as stopped: it was killed, and its row is removed later."""
-HEARTBEAT_TIMEOUT: Final = timedelta(seconds=15)
-"""The workers' default."""
 _POLL_SECONDS: Final = 0.25
 
 _name_option: Final = only("--name", "names", "NAME", "workers of this name; * matches any characters")
 _queue_option: Final = only("--queue", "queues", "QUEUE", "workers that serve this queue")
-_COLUMNS: Final[Columns] = {
+_COLUMNS: Final[dict[str, Any]] = {
     "id": "id",
-    "state": lambda one: "silent" if one.silent_for > HEARTBEAT_TIMEOUT else one.state,
+    "state": "state",
     "heartbeat": lambda one: f"{span(one.silent_for)} ago",
     "running": lambda one: f"{one.used}/{one.concurrency}" + (f" ({one.stuck_threads} stuck)" if one.stuck_threads else ""),
     "queues": lambda one: ", ".join(one.queues),
@@ -54,17 +52,21 @@ def workers() -> None:
 @workers.command("list")
 @_name_option
 @_queue_option
-@json_option
-@with_database
-def list_(database: Database, /, *, names: tuple[str, ...], queues: tuple[str, ...], as_json: bool) -> None:
-    """List workers with their last reported state, those first that had no heartbeat for 15 s: they are dead or frozen."""
+@heartbeat_timeout_option
+@reading
+def list_(database: Database, /, *, heartbeat_timeout: timedelta, as_json: bool, **filters: tuple[str, ...]) -> None:
+    """List workers with their last reported state, silent ones first: dead or frozen, their heartbeat is overdue."""
     with database.session() as session:
-        found = _every_worker(session, database, WorkerFilter(names=names, queues=queues))
+        found = _every_worker(session, database, WorkerFilter(**filters))
     if as_json:
         print_json({"workers": [asdict(worker) for worker in found]})
-    else:
-        worst_first = sorted(found, key=lambda one: (-max(one.silent_for, HEARTBEAT_TIMEOUT), -one.stuck_threads, one.id))
-        print_rows(counted(len(found), "worker"), _COLUMNS, worst_first)
+        return
+
+    def state(one: WorkerStatus) -> str:
+        return "silent" if one.silent_for > heartbeat_timeout else one.state
+
+    worst_first = sorted(found, key=lambda one: (-max(one.silent_for, heartbeat_timeout), -one.stuck_threads, one.id))
+    print_rows(counted(len(found), "worker"), _COLUMNS | {"state": state}, worst_first)
 
 
 def _every_worker(session: Session, database: Database, where: WorkerFilter) -> list[WorkerStatus]:
@@ -79,44 +81,29 @@ def _every_worker(session: Session, database: Database, where: WorkerFilter) -> 
 @duration_option(
     "--wait", "Wait at most this long, such as 2m, until they have stopped; exit with status 1 if they have not."
 )
-@dry_run_option
-@by_option
-@json_option
-@with_database
+@changing
 def drain(
-    database: Database,
-    /,
-    *,
-    ids: tuple[str, ...],
-    names: tuple[str, ...],
-    queues: tuple[str, ...],
-    everybody: bool,
-    wait: timedelta | None,
-    dry_run: bool,
-    by: str,
-    as_json: bool,
-) -> None:
+    database: Database, /, *, everybody: bool, wait: timedelta | None, dry_run: bool, by: str, as_json: bool,
+    **filters: tuple[str, ...],
+) -> None:  # fmt: skip
     """Drain workers: they stop claiming, finish running jobs and exit. A service manager may restart them.
 
     \b
     Example:
       sa-jobqueue workers drain --name 'web-*' --wait 2m
     """
-    chosen = bool(ids or names or queues)
-    if chosen == everybody:
+    if any(filters.values()) == everybody:
         raise click.UsageError("pass IDs, --name or --queue, or only --all")
-    where = WorkerFilter(ids=ids, names=names, queues=queues)
+    where = WorkerFilter(**filters)
     with database.session() as session:
         asked = drain_workers(session, where=where, by=by, dry_run=dry_run, model=database.model).ids
         session.commit()
         left = _wait(session, database, asked, wait) if wait is not None and asked and not dry_run else None
-    if as_json:
-        document: dict[str, Any] = {"would_drain" if dry_run else "asked_to_drain": asked}
-        print_json(document if left is None else document | {"still_there": left})
-    else:
-        echo(f"{counted(len(asked), 'worker')} {'would be ' if dry_run else ''}asked to drain")
-        for worker_id in left or ():
-            echo(f"worker {worker_id} has not stopped", err=True)
+    document = {"would_drain" if dry_run else "asked_to_drain": asked} | ({} if left is None else {"still_there": left})
+    text = f"{counted(len(asked), 'worker')} {'would be ' if dry_run else ''}asked to drain"
+    print_result(document, text, as_json=as_json)
+    for worker_id in left or ():
+        echo(f"worker {worker_id} has not stopped", err=True)
     if left:
         raise click.exceptions.Exit(1)
 
@@ -125,8 +112,7 @@ def drain(
 @click.argument("worker_id", metavar="ID")
 @click.argument("number", metavar="[N]", type=int, required=False)
 @by_option
-@json_option
-@with_database
+@reading
 def concurrency(database: Database, /, *, worker_id: str, number: int | None, by: str, as_json: bool) -> None:
     """Set the concurrency of a worker to N until it restarts; without N, reset it to the value it was started with."""
     with database.session() as session:
@@ -134,11 +120,8 @@ def concurrency(database: Database, /, *, worker_id: str, number: int | None, by
         session.commit()
     if not asked.changed:
         raise click.ClickException(f"worker {worker_id!r} not found; see sa-jobqueue workers list")
-    if as_json:
-        print_json({"worker": worker_id, "concurrency_requested": number})
-    else:
-        value = "its initial value" if number is None else number
-        echo(f"requested concurrency of worker {worker_id}: {value}")
+    text = f"requested concurrency of worker {worker_id}: {'its initial value' if number is None else number}"
+    print_result({"worker": worker_id, "concurrency_requested": number}, text, as_json=as_json)
 
 
 def _wait(session: Session, database: Database, asked: list[str], limit: timedelta) -> list[str]:

@@ -192,11 +192,11 @@ def test_jobs_cancel_names_every_unknown_id(run: Run, jobs: Jobs) -> None:
 
 
 def test_jobs_cancel_by_filter_asks_for_confirmation(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs_command, "CHUNK", 2)  # several transactions
+    monkeypatch.setattr(jobs_command, "MAX_PAGE", 2)  # several transactions
     mail, other = jobs.add_many(5, type_name="mail"), jobs.add()
     meant = document(run("jobs", "cancel", "--type", "mail", "--dry-run", "--json"))
     assert meant == {"would_be_cancelled": [str(one) for one in mail]}
-    assert "Cancel 2 jobs or more?" in run("jobs", "cancel", "--type", "mail", input="n\n", status=1).stderr
+    assert "Cancel 5 jobs?" in run("jobs", "cancel", "--type", "mail", input="n\n", status=1).stderr
     assert set(jobs.statuses().values()) == {JobStatus.PENDING}
     run("jobs", "cancel", "--type", "mail", input="y\n")
     assert {jobs.status(one) for one in mail} == {JobStatus.CANCELLED}
@@ -240,7 +240,7 @@ def test_dead_letters_redrive_by_filter_leaves_the_others(run: Run, jobs: Jobs, 
 
 
 def test_dead_letters_redrive_all_works_in_chunks(run: Run, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_letters_command, "CHUNK", 2)
+    monkeypatch.setattr(dead_letters_command, "MAX_PAGE", 2)
     dead = [jobs.add(JobStatus.DEAD) for _ in range(5)]
     entries = [str(one) for one in dead]
     meant = document(run("dead-letters", "redrive", "--all", "--dry-run", "--json"))
@@ -306,6 +306,33 @@ def test_jobs_show_of_an_unknown_id_says_not_found(run: Run, jobs: Jobs) -> None
     missing = uuid4()
     error = run("jobs", "show", missing, status=1).stderr
     assert error == f"Error: job {missing} not found (for the id of a dead letter use `dead-letters show`)\n"
+
+
+def test_an_id_may_be_shortened_to_its_ends(run: Run, jobs: Jobs) -> None:
+    one, dead = jobs.add(), jobs.add(JobStatus.DEAD)
+    (dead_letter,) = jobs.dead_letters(dead)
+    for job_id in (one, dead):
+        text = str(job_id)
+        for start, dots, end in ((8, "..", 6), (12, "...", 12), (8, "…", 6), (30, "", 0)):
+            short = f"{text[:start]}{dots}{text[36 - end :]}".upper()
+            assert document(run("jobs", "show", short, "--json"))["job"]["id"] == text
+    letter = str(dead_letter["id"])
+    short = f"{letter[:8]}..{letter[-6:]}"
+    assert document(run("dead-letters", "show", short, "--json"))["dead_letter"]["id"] == letter
+    assert document(run("dead-letters", "redrive", short, "--json"))["redriven"] == [str(dead)]
+    (listed,) = document(run("jobs", "list", "--chain", f"{str(one)[:8]}..{str(one)[-6:]}", "--json"))["jobs"]
+    assert listed["id"] == str(one)
+
+
+def test_a_shortened_id_that_fits_several_or_none_is_refused(run: Run, jobs: Jobs) -> None:
+    ids = [jobs.add(id=UUID(f"0199c3f2-0000-7000-8000-00000000000{n}")) for n in range(2)]
+    error = run("jobs", "cancel", "0199c3f2", status=2).stderr
+    assert f"'0199c3f2' fits several ids: {ids[0]}, {ids[1]}" in " ".join(error.split())
+    assert {jobs.status(one) for one in ids} == {JobStatus.PENDING}
+    assert run("jobs", "cancel", "0199c3f2..1", "--json").stdout.count(str(ids[1])) == 1
+    assert "Invalid value for 'ID': '0199c3f2..abc' fits no id" in run("jobs", "show", "0199c3f2..abc", status=2).stderr
+    assert "Invalid value for '--chain': 'x' is not a UUID" in run("jobs", "list", "--chain", "x", status=2).stderr
+    assert "shortened to its first 8 characters or more" in " ".join(run("jobs", "show", "0199c3", status=2).stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,13 @@ def test_a_table_that_is_too_wide_cuts_its_widest_columns_and_leaves_out_the_las
     assert lines[-1] == "Not shown: due, queue, error. A wider terminal or --json has them."
 
 
+def test_ids_are_shortened_where_the_table_is_too_wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, text = uuid7(), "x" * 50
+    short = f"{str(one)[:8]}..{str(one)[-6:]}"
+    assert any(short in line and text in line for line in printed(monkeypatch, ["id", "error"], [[one, text]]))
+    assert any(str(one) in line for line in printed(monkeypatch, ["id", "queue"], [[one, "mail"]]))
+
+
 def test_a_table_that_fits_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = printed(monkeypatch, ["queue", "by"], [["mail", "ann"], ["exports-of-reports", None]])
     assert any("exports-of-reports" in line and "-" in line for line in lines)

@@ -119,4 +119,4 @@ def test_the_priority_command_reports_its_count_and_requires_a_filter(run: Run, 
     assert "1 job changed to priority -1" in run("jobs", "priority", str(mine[0]), "--to", "-1").stdout
     assert sorted(priorities(jobs).values()) == [-1, 0, 5, 5]
     assert "pass ids" in run("jobs", "priority", "--to", "5", status=2).stderr
-    assert "not valid JSON" in run("jobs", "priority", "--to", "5", "--payload", "{", status=2).stderr
+    assert "must be JSON" in run("jobs", "priority", "--to", "5", "--payload", "{", status=2).stderr

@@ -76,3 +76,4 @@ def test_workers_without_a_heartbeat_are_listed_first_as_silent(run: Run, jobs: 
     assert [row[:2] for row in rows] == [["gone:1", "silent"], ["alive:1", "running"]]
     assert rows[0][2].startswith("1 min 4")
     assert rows[1][3] == "0/4"
+    assert "silent" not in run("workers", "list", "--heartbeat-timeout", "5m").stdout
