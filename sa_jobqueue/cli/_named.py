@@ -10,7 +10,7 @@ import click
 
 from sa_jobqueue.cli._limits import read_settings, setting_options
 from sa_jobqueue.cli._listing import Columns, print_rows
-from sa_jobqueue.cli._options import Database, by_option, dry_run_option, json_option, stacked, with_database
+from sa_jobqueue.cli._options import Database, by_option, changing, reading, stacked
 from sa_jobqueue.cli._output import counted, print_changed, print_fields, print_json
 from sa_jobqueue.operations.pages import every_item
 from sa_jobqueue.policies.fairness import QueueKey
@@ -41,7 +41,7 @@ class NamedRows:
             else:
                 print_rows(counted(len(found), self.noun), columns, found)
 
-        self._add("list", words, list_, json_option)
+        self._add("list", words, list_, reading)
 
     def add_show(self, operation: Operation, words: str) -> None:
         """Add `show`."""
@@ -51,7 +51,7 @@ class NamedRows:
                 found = operation(session, name, model=database.model, **identity)
             self._print(name, found, as_json=as_json, **identity)
 
-        self._add("show", words, show, self._name(), *self.options, json_option)
+        self._add("show", words, show, self._name(), *self.options, reading)
 
     def add_set(self, of: type[Limits], get: Operation, upsert: Operation, words: str) -> None:
         """Add `set`, with an option for each setting of a class."""
@@ -67,7 +67,7 @@ class NamedRows:
                 found = get(session, name, model=database.model, **identity)
             self._print(name, found, as_json=as_json, **identity)
 
-        self._add("set", words, set_, self._name(), *self.options, setting_options(of), by_option, json_option)
+        self._add("set", words, set_, self._name(), *self.options, setting_options(of), by_option, reading)
 
     def add_change(self, verb: str, operation: Operation, words: str) -> None:
         """Add a command that changes one or more rows, such as `pause`."""
@@ -81,7 +81,7 @@ class NamedRows:
             print_changed(self.noun, done.ids, f"{verb.rstrip('e')}ed", dry_run=dry_run, as_json=as_json)
 
         names = click.argument("names", metavar=f"{self.metavar}...", nargs=-1, required=True)
-        self._add(verb, words, change, names, *self.options, dry_run_option, by_option, json_option)
+        self._add(verb, words, change, names, *self.options, changing)
 
     def _name(self) -> Option:
         return click.argument("name", metavar=self.metavar)
@@ -93,4 +93,4 @@ class NamedRows:
             print_fields(f"{self.noun} {QueueKey(name, fairness_key).label}", asdict(row))
 
     def _add(self, name: str, words: str, command: Any, *options: Option) -> None:
-        self.group.command(name, help=words)(stacked(*options)(with_database(command)))
+        self.group.command(name, help=words)(stacked(*options)(command))

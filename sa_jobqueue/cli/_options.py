@@ -343,6 +343,14 @@ changing: Final = stacked(dry_run_option, by_option, json_option, with_database)
 """The options of most commands that change something."""
 
 
+@contextmanager
+def application_session(path: str, url: str | None) -> Iterator[tuple[JobQueue[Any], Session]]:
+    """Import a JobQueue, and open a session on the database with its tables."""
+    jobs = load_jobs(path)
+    with Database(parse_url(url), jobs.model).session() as session:
+        yield jobs, session
+
+
 def parse_url(url: str | None) -> URL:
     """Parse a database URL; plain `postgresql://` uses psycopg.
 

@@ -186,8 +186,12 @@ def counted(count: int, noun: str) -> str:
 
 
 def print_result(document: Any, text: str, *, as_json: bool) -> None:
-    """Print the result of a command: a JSON document, or one line for people."""
-    print_json(document) if as_json else echo(text)
+    """Print the result of a command: a JSON document, or lines for people."""
+    if as_json:
+        print_json(document)
+    else:
+        for line in text.split("\n"):
+            echo(line)
 
 
 def print_record(title: str, row: dict[str, Any]) -> None:

@@ -123,6 +123,15 @@ def on_signals(stop: Callable[[], None]) -> None:
     atexit.register(_ignore_signals)
 
 
+def ending(*numbers: signal.Signals) -> threading.Event:
+    """Return an event that these signals set, unless they are ignored, as SIGHUP is under nohup."""
+    ended = threading.Event()
+    for number in numbers:
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: ended.set())
+    return ended
+
+
 def _ignore_signals() -> None:
     """Ignore what would stop the process, which exits: the interpreter restores the default of other handlers."""
     for number in (signal.SIGTERM, signal.SIGINT):

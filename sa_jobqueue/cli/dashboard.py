@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from sqlalchemy import URL, Engine, create_engine
 
-from sa_jobqueue.cli._options import Database, app_option, load_model, load_object, parse_url, urls_option, user_name
+from sa_jobqueue.cli._options import (
+    Database,
+    address_option,
+    app_option,
+    load_model,
+    load_object,
+    parse_url,
+    port_option,
+    urls_option,
+    user_name,
+)
 from sa_jobqueue.cli._output import echo
 from sa_jobqueue.errors import JobQueueError
 
@@ -37,21 +47,8 @@ class MissingDashboardExtraError(JobQueueError, ImportError):
 
 
 @click.command()
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    default=PORT,
-    show_default=True,
-    help="Port to listen on; 0 for a free one.",
-)
-@click.option(
-    "--address",
-    metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; others than loopback need --authorize.",
-)
+@port_option("--port", "Port to listen on; 0 for a free one.", default=PORT)
+@address_option("--address", "Address to listen on; others than loopback need --authorize.")
 @click.option("--read-only", is_flag=True, help="Refuse all changes, and open no connection that could write.")
 @click.option(
     "--authorize",
@@ -75,17 +72,9 @@ class MissingDashboardExtraError(JobQueueError, ImportError):
 @urls_option("side by side")
 @app_option
 def dashboard(
-    *,
-    urls: tuple[str, ...],
-    app: str | None,
-    port: int,
-    address: str,
-    read_only: bool,
-    authorize_path: str | None,
-    hosts: tuple[str, ...],
-    root_path: str,
-    trace_url: str | None,
-) -> None:
+    *, urls: tuple[str, ...], app: str | None, port: int, address: str, authorize_path: str | None, root_path: str,
+    **options: Any,
+) -> None:  # fmt: skip
     """Serve the dashboard to a browser: see the queue, find out why a job does not run, and act.
 
     Prints a link with a token that works once, for one browser, until the command ends. Ctrl-C or SIGTERM stops it.
@@ -103,7 +92,7 @@ def dashboard(
             if len(databases) == 1:
                 raise
             echo(f"warning: database {url.database} is not served until this ends: {error}", err=True)
-    made, token = make_app(databases, model, read_only=read_only, authorize=authorize, hosts=hosts, trace_url=trace_url)
+    made, token = make_app(databases, model, authorize=authorize, **options)
     with listening(made, address=address, port=port, root_path=root_path) as (server, listener):
         where = f"http://{_in_url(address)}:{listener.getsockname()[1]}{root_path.rstrip('/')}/"
         echo(f"serving the dashboard on {where}{f'?token={token}' if token else ''}")

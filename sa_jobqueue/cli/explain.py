@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 from rich.tree import Tree
 
-from sa_jobqueue.cli._options import Database, heartbeat_timeout_option, json_option, with_database
+from sa_jobqueue.cli._options import Database, heartbeat_timeout_option, reading
 from sa_jobqueue.cli._output import console, echo, print_fields, print_json, shown
 from sa_jobqueue.operations import Explanation, explain_job
 from sa_jobqueue.policies.fairness import QueueKey
@@ -22,8 +22,7 @@ _DEEP: Final = 4
 @click.command()
 @click.argument("job_id", metavar="JOB_ID")
 @heartbeat_timeout_option
-@json_option
-@with_database
+@reading
 def explain(database: Database, /, *, job_id: str, heartbeat_timeout: timedelta, as_json: bool) -> None:
     """Explain why JOB_ID is not running, or its state: one cause, the evidence, and what to do."""
     with database.session() as session:

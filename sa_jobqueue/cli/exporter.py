@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import signal
-import threading
-from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._options import Database, heartbeat_timeout_option, window_option, with_database
+from sa_jobqueue.cli._options import (
+    Database,
+    address_option,
+    heartbeat_timeout_option,
+    port_option,
+    window_option,
+    with_database,
+)
 from sa_jobqueue.cli._output import echo
+from sa_jobqueue.cli._serving import ending
 from sa_jobqueue.observe import telemetry
 from sa_jobqueue.observe.health import Health, health
 from sa_jobqueue.observe.metrics.serving import new_registry, serve_metrics
@@ -20,21 +26,8 @@ PORT: Final = 9464
 
 
 @click.command()
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    default=PORT,
-    show_default=True,
-    help="Port to listen on; 0 for a free one.",
-)
-@click.option(
-    "--address",
-    metavar="ADDRESS",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; 0.0.0.0 to accept other machines.",
-)
+@port_option("--port", "Port to listen on; 0 for a free one.", default=PORT)
+@address_option("--address", "Address to listen on; 0.0.0.0 to accept other machines.")
 @window_option
 @heartbeat_timeout_option
 @click.option(
@@ -43,16 +36,7 @@ PORT: Final = 9464
     help="Export through the OpenTelemetry SDK that --app's module or `opentelemetry-instrument` configures; serve nothing.",
 )
 @with_database
-def exporter(
-    database: Database,
-    /,
-    *,
-    port: int,
-    address: str,
-    window: timedelta,
-    heartbeat_timeout: timedelta,
-    opentelemetry: bool,
-) -> None:
+def exporter(database: Database, /, *, port: int, address: str, opentelemetry: bool, **options: Any) -> None:
     """Serve the figures of a health report as metrics, measured at every scrape. Run one per database.
 
     SIGTERM or Ctrl-C stops it. Requires "sa-jobqueue[metrics]"; with --opentelemetry "sa-jobqueue[otel]" and an SDK.
@@ -63,9 +47,9 @@ def exporter(
     engine = database.engine()
 
     def read() -> Health:
-        return health(engine, window=window, heartbeat_timeout=heartbeat_timeout, model=database.model)
+        return health(engine, model=database.model, **options)
 
-    ended = _ending()
+    ended = ending(signal.SIGTERM, signal.SIGINT)
     if registry is None:
         telemetry.observe_database(read)
         echo("exporting metrics through OpenTelemetry")
@@ -77,11 +61,3 @@ def exporter(
     with serve_metrics(registry, port=port, address=address) as serving:
         echo(f"serving metrics on http://{address}:{serving}/metrics")
         ended.wait()
-
-
-def _ending() -> threading.Event:
-    """Return an event that SIGTERM or SIGINT sets."""
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
-    return ended

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import click
 
-from sa_jobqueue.cli._options import Database, dry_run_option, duration_option, json_option, with_database
-from sa_jobqueue.cli._output import console, print_json, print_table, shown
+from sa_jobqueue.cli._options import Database, dry_run_option, duration_option, reading
+from sa_jobqueue.cli._output import console, print_json, print_result, print_table, shown
 from sa_jobqueue.display.printable import span
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.observe import maintenance
@@ -23,20 +23,11 @@ _lock_timeout: Final = duration_option("--lock-timeout", "Maximum time to wait f
 
 @click.command()
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
-@click.option("--no-analyze", is_flag=True, help="Do not update the planner's statistics.")
 @click.option("--settings", is_flag=True, help="Do not vacuum; show current and recommended storage parameters.")
 @_lock_timeout
-@json_option
-@with_database
+@reading
 def vacuum(
-    database: Database,
-    /,
-    *,
-    tables: tuple[str, ...],
-    no_analyze: bool,
-    settings: bool,
-    lock_timeout: timedelta,
-    as_json: bool,
+    database: Database, /, *, tables: tuple[str, ...], settings: bool, lock_timeout: timedelta, as_json: bool
 ) -> None:
     """Vacuum the job tables, by default all, and report dead rows that could not be removed and why.
 
@@ -47,7 +38,7 @@ def vacuum(
         _print_settings(maintenance.storage_settings(engine, model=database.model), as_json=as_json)
         return
     with ProgressLines("maintenance") as lines:
-        options: dict[str, Any] = {"analyze": not no_analyze, "lock_timeout": lock_timeout, "on_progress": _shown(lines)}
+        options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": _shown(lines)}
         done = maintenance.vacuum(engine, tables=tables, model=database.model, **options)
     _print(done, [], as_json=as_json)
 
@@ -56,8 +47,7 @@ def vacuum(
 @click.argument("indexes", metavar="[INDEX]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Rebuild all indexes of the queue.")
 @_lock_timeout
-@json_option
-@with_database
+@reading
 def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, lock_timeout: timedelta, as_json: bool) -> None:
     """Rebuild indexes concurrently, one after the other.
 
@@ -73,8 +63,7 @@ def reindex(database: Database, /, *, indexes: tuple[str, ...], every: bool, loc
 @click.command()
 @dry_run_option
 @_lock_timeout
-@json_option
-@with_database
+@reading
 def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, as_json: bool) -> None:
     """Vacuum tables with many dead rows, and rebuild indexes that are mostly bloat."""
     engine = database.engine()
@@ -82,14 +71,8 @@ def optimize(database: Database, /, *, dry_run: bool, lock_timeout: timedelta, a
     tables = [table.name for table in seen.tables if maintenance.worth_vacuuming(table)]
     indexes = [index.name for index in seen.indexes if maintenance.worth_rebuilding(index)]
     if dry_run:
-        if as_json:
-            print_json({"vacuum": tables, "reindex": indexes})
-        else:
-            rows = [("vacuum", name) for name in tables] + [("reindex", name) for name in indexes]
-            if rows:
-                print_table("would do", ["action", "name"], rows)
-            else:
-                console().print("nothing to do")
+        rows = [f"vacuum {name}" for name in tables] + [f"reindex {name}" for name in indexes]
+        print_result({"vacuum": tables, "reindex": indexes}, "\n".join(rows) or "nothing to do", as_json=as_json)
         return
     with ProgressLines("maintenance") as lines:
         options: dict[str, Any] = {"lock_timeout": lock_timeout, "on_progress": _shown(lines), "model": database.model}

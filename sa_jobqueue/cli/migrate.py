@@ -9,21 +9,16 @@ from datetime import timedelta
 import click
 from sqlalchemy import Connection
 
-from sa_jobqueue.cli._options import (
-    Database,
-    app_option,
-    duration_option,
-    json_option,
-    load_model,
-    with_database,
-    yes_option,
-)
-from sa_jobqueue.cli._output import echo, echo_lines, print_json
+from sa_jobqueue.cli._options import Database, app_option, duration_option, load_model, reading, yes_option
+from sa_jobqueue.cli._output import echo, echo_lines, print_result
 from sa_jobqueue.ddl import LATEST
 from sa_jobqueue.migrations import runner
 from sa_jobqueue.migrations.locking import PATIENCE
 
 _VERSION = click.IntRange(0)
+_to = click.option(
+    "--to", "to_version", type=_VERSION, metavar="VERSION", help=f"Target version.  [default: {LATEST}, the latest]"
+)
 _patience = duration_option("--patience", "How long to retry for locks, one second per try.", default=PATIENCE)
 
 
@@ -36,12 +31,9 @@ def migrate() -> None:
 
 
 @migrate.command()
-@click.option(
-    "--to", "to_version", type=_VERSION, metavar="VERSION", help=f"Target version.  [default: {LATEST}, the latest]"
-)
+@_to
 @_patience
-@json_option
-@with_database
+@reading
 def upgrade(database: Database, /, *, to_version: int | None, patience: timedelta, as_json: bool) -> None:
     """Upgrade the tables to a version. Does nothing if they have it, so it is safe at every start of a program.
 
@@ -55,22 +47,16 @@ def upgrade(database: Database, /, *, to_version: int | None, patience: timedelt
 
 
 @migrate.command()
-@click.option(
-    "--to", "to_version", type=_VERSION, metavar="VERSION", help=f"Target version.  [default: {LATEST}, the latest]"
-)
+@_to
 @_patience
-@json_option
-@with_database
+@reading
 def prepare(database: Database, /, *, to_version: int | None, patience: timedelta, as_json: bool) -> None:
     """Create the new columns and indexes of a version in advance, without blocking the queue.
 
     For large tables, before `alembic upgrade head`: it keeps the migration's own locks short.
     """
     made = _prepare(database, to_version, patience)
-    if as_json:
-        print_json({"made": made})
-    else:
-        echo(f"created {', '.join(made)}" if made else "nothing to prepare")
+    print_result({"made": made}, f"created {', '.join(made)}" if made else "nothing to prepare", as_json=as_json)
 
 
 @migrate.command()
@@ -79,8 +65,7 @@ def prepare(database: Database, /, *, to_version: int | None, patience: timedelt
 )
 @yes_option
 @_patience
-@json_option
-@with_database
+@reading
 def downgrade(database: Database, /, *, to_version: int, yes: bool, patience: timedelta, as_json: bool) -> None:
     """Downgrade the tables to a version. Downgrading to 0 deletes every job."""
     if not yes:
@@ -94,16 +79,13 @@ def downgrade(database: Database, /, *, to_version: int, yes: bool, patience: ti
 
 
 @migrate.command()
-@json_option
-@with_database
+@reading
 def version(database: Database, /, *, as_json: bool) -> None:
     """Show the version of the tables and the latest one; 0 means that there are no tables."""
     with _transaction(database) as connection:
         found = runner.current_version(connection, database.model.__jobqueue__)
-    if as_json:
-        print_json({"version": found, "latest": LATEST})
-    else:
-        echo(f"{database.model.__jobqueue__.qualified('job')} is at version {found}; the latest is {LATEST}")
+    text = f"{database.model.__jobqueue__.qualified('job')} is at version {found}; the latest is {LATEST}"
+    print_result({"version": found, "latest": LATEST}, text, as_json=as_json)
 
 
 @migrate.command()
@@ -114,23 +96,16 @@ def version(database: Database, /, *, as_json: bool) -> None:
     type=_VERSION,
     metavar="VERSION",
     default=0,
-    show_default=True,
-    help="Version to start from; 0 without tables.",
+    help="Version to start from.  [default: 0, no tables]",
 )
-@click.option(
-    "--to",
-    "to_version",
-    type=_VERSION,
-    metavar="VERSION",
-    default=LATEST,
-    show_default=True,
-    help="Target version; 0 drops the tables.",
-)
-def sql(app: str | None, from_version: int, to_version: int) -> None:
+@_to
+def sql(app: str | None, from_version: int, to_version: int | None) -> None:
     """Print the SQL of the migration between two versions, as one transaction. Needs no database."""
     layout = load_model(app).__jobqueue__
     echo_lines("BEGIN;\n")
-    for statement in runner.statements(layout, from_version=from_version, to_version=to_version):
+    for statement in runner.statements(
+        layout, from_version=from_version, to_version=LATEST if to_version is None else to_version
+    ):
         echo_lines(f"{statement};\n")
     echo("COMMIT;")
 
@@ -148,11 +123,6 @@ def _transaction(database: Database) -> Iterator[Connection]:
 
 
 def _print_change(database: Database, before: int, after: int, as_json: bool) -> None:
-    if as_json:
-        print_json({"from": before, "to": after})
-        return
     table = database.model.__jobqueue__.qualified("job")
-    echo(
-        f"{table} is {'now' if before != after else 'already'} at version {after}"
-        + (f", was {before}" if before != after else "")
-    )
+    text = f"now at version {after}, was {before}" if before != after else f"already at version {after}"
+    print_result({"from": before, "to": after}, f"{table} is {text}", as_json=as_json)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-import threading
 from pathlib import Path
 
 import click
 
 from sa_jobqueue.cli._output import echo
+from sa_jobqueue.cli._serving import ending
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from sa_jobqueue.testing.servers import ServerOptions, open_server
 
@@ -31,10 +31,7 @@ def postgres(*, data_dir: Path | None, tcp: bool) -> None:
     Uses the newest PostgreSQL that is installed, or that of "sa-jobqueue[demo]". SIGTERM or Ctrl-C stops it; it needs no
     terminal. Without --data-dir, its data is deleted then.
     """
-    ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # under nohup
-            signal.signal(number, lambda *_: ended.set())
+    ended = ending(signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     with open_server("newest", ServerOptions(data_dir=data_dir, tcp=tcp)) as server:
         echo(server.url)
         kept = f"its data is in {data_dir}" if data_dir else "its data is deleted at the end"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import Counter
 from datetime import timedelta
 from typing import Any, Final
 
@@ -10,8 +10,8 @@ import click
 from sqlalchemy.orm import Session
 
 from sa_jobqueue.cli._options import (
-    APP_VARIABLE,
     Database,
+    application_option,
     dry_run_option,
     duration_option,
     json_option,
@@ -24,7 +24,7 @@ from sa_jobqueue.cli._options import (
 from sa_jobqueue.cli._output import counted, print_json, print_table
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.models import Job, JobMixin
-from sa_jobqueue.operations import PruneCursor, Pruned, prune_dead_letters
+from sa_jobqueue.operations import PruneCursor, prune_dead_letters
 from sa_jobqueue.operations import prune as prune_page
 from sa_jobqueue.operations.pages import every_page
 from sa_jobqueue.operations.pruning import MAX_SCAN
@@ -36,53 +36,18 @@ _PATIENCE: Final = 2
 """Seconds to wait for a lock on an application's row that refers to a job."""
 
 
-@dataclass(slots=True)
-class _Sum:
-    """The totals of all pages."""
-
-    chains: dict[tuple[str, JobStatus], int] = field(default_factory=dict)
-    jobs: int = 0
-    kept: int = 0
-    scanned: int = 0
-    dead_letters: int = 0
-
-    def add(self, page: Pruned) -> None:
-        """Add the counts of one page."""
-        for kind, count in page.chains.items():
-            self.chains[kind] = self.chains.get(kind, 0) + count
-        self.jobs, self.kept, self.scanned = self.jobs + page.jobs, self.kept + page.kept, self.scanned + page.scanned
-
-
 @click.command()
 @url_option
-@click.option(
-    "--app",
-    envvar=APP_VARIABLE,
-    show_envvar=True,
-    metavar="MODULE:ATTRIBUTE",
-    help="The application's JobQueue: its tables and, without --older-than, its retention.",
-)
+@application_option("The application's JobQueue: its tables and, without --older-than, its retention.")
 @duration_option("--older-than", "Delete chains that ended longer ago than this, such as 30d or 12h.")
-@only(
-    "--status",
-    "statuses",
-    None,
-    "chains with this status (default: completed, cancelled)",
-    type=one_of(OUTCOMES),
-)
+@only("--status", "statuses", None, "chains with this status (default: completed, cancelled)", type=one_of(OUTCOMES))
 @only("--type", "types", "TYPE", "chains whose first job has this type")
 @dry_run_option
 @json_option
 def prune(
-    *,
-    url: str | None,
-    app: str | None,
-    older_than: timedelta | None,
-    statuses: tuple[str, ...],
-    types: tuple[str, ...],
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+    *, url: str | None, app: str | None, older_than: timedelta | None, statuses: tuple[str, ...], types: tuple[str, ...],
+    dry_run: bool, as_json: bool,
+) -> None:  # fmt: skip
     """Delete chains that ended before a given age, one page per transaction. Locked chains are skipped.
 
     A chain is kept while a job of a chain that is kept waits or waited for it. Dead chains are deleted only with --status
@@ -101,7 +66,7 @@ def prune(
     else:
         rules = _rules(older_than, statuses, types)
     database = Database(parse_url(url), jobs.model if jobs is not None else Job)
-    done = _Sum()
+    chains, totals = Counter[tuple[str, JobStatus]](), Counter[str]()
     options: dict[str, Any] = {"queue_rows": older_than is None, "dry_run": dry_run, "by": "prune", "model": database.model}
     with database.session() as session, ProgressLines("prune") as lines:
         cursor: PruneCursor | None = PruneCursor(None)
@@ -109,12 +74,25 @@ def prune(
             with session.begin():
                 session.execute(retention.bounded(), {"seconds": _PATIENCE})
                 page = prune_page(session, rules, cursor=cursor, **options)
-            done.add(page)
+            chains.update(page.chains)
+            totals.update(jobs=page.jobs, kept=page.kept, scanned=page.scanned)
             cursor = page.next
-            lines.update(done.jobs, step="jobs deleted")
-        if older_than is None:
-            done.dead_letters = prune_all_dead_letters(session, rules, dry_run=dry_run, model=database.model)
-    _print(done, as_json=as_json, dry_run=dry_run)
+            lines.update(totals["jobs"], step="jobs deleted")
+        is_whole = older_than is None
+        letters = prune_all_dead_letters(session, rules, dry_run=dry_run, model=database.model) if is_whole else 0
+    totals.update(chains=chains.total(), dead_letters=letters)
+    kinds = [(name, outcome, count) for (name, outcome), count in sorted(chains.items())]
+    if as_json:
+        by_kind = [dict(zip(("type_name", "status", "chains"), kind, strict=True)) for kind in kinds]
+        print_json({"dry_run": dry_run} | totals | {"by": by_kind})
+        return
+    title = f"{counted(totals['chains'], 'chain')} of {counted(totals['jobs'], 'job')} "
+    title += "would be deleted" if dry_run else "deleted"
+    if letters:
+        title += f", and {counted(letters, 'dead letter')}"
+    if totals["kept"]:
+        title += f"; {counted(totals['kept'], 'chain')} kept for now: other chains refer to them, or their rows are locked"
+    print_table(title, ["type", "status", "chains"], kinds)
 
 
 def prune_all_dead_letters(session: Session, rules: RetentionRules, *, dry_run: bool, model: type[JobMixin[Any]]) -> int:
@@ -130,20 +108,3 @@ def prune_all_dead_letters(session: Session, rules: RetentionRules, *, dry_run: 
 def _rules(older_than: timedelta, statuses: tuple[str, ...], types: tuple[str, ...]) -> RetentionRules:
     retained = Retention(**dict.fromkeys(statuses or ("completed", "cancelled"), older_than))
     return RetentionRules(types=dict.fromkeys(types, retained)) if types else RetentionRules(default=retained)
-
-
-def _print(done: _Sum, *, as_json: bool, dry_run: bool) -> None:
-    kinds = sorted(done.chains.items(), key=lambda one: (one[0][0], one[0][1].value))
-    if as_json:
-        by_kind = [{"type_name": name, "status": outcome.value, "chains": n} for (name, outcome), n in kinds]
-        totals = {"chains": sum(done.chains.values()), "jobs": done.jobs, "kept": done.kept, "scanned": done.scanned}
-        totals["dead_letters"] = done.dead_letters
-        print_json({"dry_run": dry_run} | totals | {"by": by_kind})
-        return
-    chains, jobs = counted(sum(done.chains.values()), "chain"), counted(done.jobs, "job")
-    title = f"{chains} of {jobs} {'would be deleted' if dry_run else 'deleted'}"
-    if done.dead_letters:
-        title += f", and {counted(done.dead_letters, 'dead letter')}"
-    if done.kept:
-        title += f"; {counted(done.kept, 'chain')} kept for now: other chains refer to them, or their rows are locked"
-    print_table(title, ["type", "status", "chains"], [(name, outcome, count) for (name, outcome), count in kinds])

@@ -13,14 +13,13 @@ from sa_jobqueue.cli._named import NamedRows
 from sa_jobqueue.cli._options import (
     Database,
     application_argument,
+    application_session,
     by_option,
     dry_run_option,
     duration_option,
     json_option,
-    load_jobs,
-    parse_url,
+    reading,
     url_option,
-    with_database,
 )
 from sa_jobqueue.cli._output import counted, echo, print_json, print_table, shown
 from sa_jobqueue.display.printable import span
@@ -82,8 +81,7 @@ _rows.add_change("resume", resume_queues, "Resume paused queues.")
 
 @queues.command("shares")
 @duration_option("--window", "Period whose started jobs are counted.", default=timedelta(minutes=1))
-@json_option
-@with_database
+@reading
 def shares_(database: Database, /, *, window: timedelta, as_json: bool) -> None:
     """Compare the share of started jobs of each queue and fairness key with its weight, most underserved first."""
     with database.session() as session:
@@ -120,8 +118,7 @@ def sync(application: str, url: str | None, *, dry_run: bool, by: str, as_json: 
 
     Records the queue, priority, attempts and timeout that handlers declare, too, as a worker does at start.
     """
-    jobs = load_jobs(application)
-    with Database(parse_url(url), jobs.model).session() as session:
+    with application_session(application, url) as (jobs, session):
         synced = sync_queues(session, jobs.declared_queues, by=by, model=jobs.model)
         record_job_types(session, jobs.registry, model=jobs.model)
         session.rollback() if dry_run else session.commit()

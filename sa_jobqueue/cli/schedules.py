@@ -14,16 +14,16 @@ from sa_jobqueue.cli._named import NamedRows
 from sa_jobqueue.cli._options import (
     Database,
     application_argument,
+    application_session,
     by_option,
+    changing,
     dry_run_option,
     instant,
     json_option,
-    load_jobs,
-    parse_url,
+    reading,
     url_option,
-    with_database,
 )
-from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_table, shown
+from sa_jobqueue.cli._output import counted, echo, print_fields, print_json, print_result, print_table, shown
 from sa_jobqueue.operations import (
     ScheduleStatus,
     delete_schedules,
@@ -78,8 +78,7 @@ _rows.add_change(
 
 @schedules.command()
 @click.argument("name")
-@json_option
-@with_database
+@reading
 def explain(database: Database, /, *, name: str, as_json: bool) -> None:
     """Explain why a schedule does not fire or when it fires next, with its last runs."""
     with database.session() as session:
@@ -97,8 +96,7 @@ def explain(database: Database, /, *, name: str, as_json: bool) -> None:
     "--count", type=click.IntRange(1, 1000), metavar="N", default=10, show_default=True, help="Number of times to list."
 )
 @click.option("--after", type=instant, metavar="TIME", help="Start of the list.  [default: now, by the database's clock]")
-@json_option
-@with_database
+@reading
 def next_(database: Database, /, *, name: str, count: int, after: datetime | None, as_json: bool) -> None:
     """List the next times of a schedule, in its time zone and in UTC. A pause is ignored."""
     with database.session() as session:
@@ -118,21 +116,8 @@ def next_(database: Database, /, *, name: str, count: int, after: datetime | Non
     "--since", type=instant, metavar="TIME", help="Start of a period: run its times that have not fired yet. Needs --until."
 )
 @click.option("--until", type=instant, metavar="TIME", help="End of the period; both ends are included.")
-@dry_run_option
-@by_option
-@json_option
-@with_database
-def run(
-    database: Database,
-    /,
-    *,
-    name: str,
-    since: datetime | None,
-    until: datetime | None,
-    dry_run: bool,
-    by: str,
-    as_json: bool,
-) -> None:
+@changing
+def run(database: Database, /, *, name: str, dry_run: bool, by: str, as_json: bool, **period: datetime | None) -> None:
     """Enqueue a schedule's job now, or the jobs of a past period. The next regular time does not change.
 
     \b
@@ -140,19 +125,13 @@ def run(
       sa-jobqueue schedules run sales-nightly --since 2026-03-01 --until 2026-03-31
     """
     with database.session() as session:
-        made = run_schedule(session, name, since=since, until=until, by=by, dry_run=dry_run, model=database.model)
+        made = run_schedule(session, name, **period, by=by, dry_run=dry_run, model=database.model)
         session.commit()
+    count = counted(len(made), "job")
     if dry_run:
-        print_json({"jobs": len(made), "dry_run": True}) if as_json else echo(
-            f"{counted(len(made), 'job')} would be enqueued"
-        )
+        print_result({"jobs": len(made), "dry_run": True}, f"{count} would be enqueued", as_json=as_json)
         return
-    if as_json:
-        print_json({"jobs": made})
-        return
-    echo(f"{counted(len(made), 'job')} enqueued")
-    for job_id in made:
-        echo(str(job_id))
+    print_result({"jobs": made}, "\n".join([f"{count} enqueued", *map(str, made)]), as_json=as_json)
 
 
 @schedules.command()
@@ -166,8 +145,7 @@ def sync(application: str, url: str | None, *, dry_run: bool, by: str, as_json: 
 
     Pauses are kept. Schedules that the JobQueue does not declare are listed and not changed.
     """
-    jobs = load_jobs(application)
-    with Database(parse_url(url), jobs.model).session() as session:
+    with application_session(application, url) as (jobs, session):
         synced = sync_schedules(session, jobs.schedules, by=by, model=jobs.model)
         session.rollback() if dry_run else session.commit()
     document: dict[str, Any] = asdict(synced)

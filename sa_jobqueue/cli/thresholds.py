@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sa_jobqueue.cli._options import Database, by_option, json_option, with_database
+from sa_jobqueue.cli._options import Database, by_option, reading
 from sa_jobqueue.cli._output import print_json, print_table
 from sa_jobqueue.cli.health import threshold
 from sa_jobqueue.observe.health import Thresholds, get_thresholds, set_thresholds
@@ -20,8 +20,7 @@ def thresholds() -> None:
 
 
 @thresholds.command("list")
-@json_option
-@with_database
+@reading
 def list_(database: Database, /, *, as_json: bool) -> None:
     """List the thresholds: those of all queues, and those of single queues that differ."""
     with database.session() as session:
@@ -32,8 +31,7 @@ def list_(database: Database, /, *, as_json: bool) -> None:
 @click.argument("given", metavar="NAME=VALUE...", nargs=-1, required=True)
 @click.option("--queue", default="", metavar="QUEUE", help="Only for this queue.  [default: all others]")
 @by_option
-@json_option
-@with_database
+@reading
 def set_(database: Database, /, *, given: tuple[str, ...], queue: str, by: str, as_json: bool) -> None:
     """Set thresholds. NAME= without a value returns to the default; a queue returns to the value of the others.
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from rich.tree import Tree
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import Database, json_option, with_database
+from sa_jobqueue.cli._options import Database, reading
 from sa_jobqueue.cli._output import console, first_line, print_json, shown
 from sa_jobqueue.operations import get_chain, list_attempts, list_blockers, list_chain_jobs
 from sa_jobqueue.operations.pages import every_item
@@ -27,8 +27,7 @@ _COLORS: Final = {"completed": "green", "dead": "red", "failed": "red", "timed_o
 @click.option(
     "--depth", type=click.IntRange(0, 20), metavar="N", default=3, show_default=True, help="Levels of blockers to follow."
 )
-@json_option
-@with_database
+@reading
 def trace(database: Database, /, *, chain_id: str, depth: int, as_json: bool) -> None:
     """Show a chain as a tree: its jobs in order, their attempts, and the chains that they waited for.
 
