@@ -5,38 +5,16 @@ Their tables are read with plain SQL: neither package has to be installed.
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 import click
-from sqlalchemy import (
-    ARRAY,
-    BigInteger,
-    ColumnElement,
-    Connection,
-    Executable,
-    MetaData,
-    Row,
-    Select,
-    Table,
-    any_,
-    bindparam,
-    delete,
-    func,
-    inspect,
-    literal_column,
-    null,
-    select,
-    true,
-)
-from sqlalchemy import Text as TextType
-from sqlalchemy import cast as sql_cast
+from sqlalchemy import Connection, Row, inspect, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue.cli._options import APP_VARIABLE, Database, by_option, json_option, load_jobs, parse_url, url_option
+from sa_jobqueue.cli._options import application_option, application_session, by_option, json_option, stacked, url_option
 from sa_jobqueue.cli._output import console, counted, echo, print_json, print_table
 from sa_jobqueue.display.redaction import is_redacted
 from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError
@@ -56,108 +34,52 @@ _REASONS: Final = 20
 """Reasons that are shown for each task; a reason can quote a payload, so there may be one for each job."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The table of another queue, and what its columns are called."""
+    """The table of another queue, and what its columns are called there."""
 
     name: str
     table: str
-    task: str
-    payload: str
-    due: str
-    queue: str | None
-    deduplication_key: str
+    columns: Mapping[str, str]
     deduplication_scope: Literal["open", "waiting"]
     """Which of our jobs have a key taken: the statuses in which the other queue has it."""
-    ordering_key: str | None
     waiting: str
     """Status of the jobs that wait."""
     running: str
 
-    def _is(self, table: Table, status: str) -> ColumnElement[bool]:
-        return table.c.status == literal_column(f"'{status}'")  # a parameter would be text, and the column is an enumeration
-
-    def reflect(self, connection: Connection, schema: str | None, prefix: str) -> Table:
-        """Return the table. Raises: click.UsageError if it does not exist."""
-        name = f"{prefix}{self.table}"
-        if not inspect(connection).has_table(name, schema):
+    def find(self, connection: Connection, schema: str | None, prefix: str) -> str:
+        """Return the quoted name of the table. Raises: click.UsageError if it does not exist, or a column of it."""
+        name, inspector = f"{prefix}{self.table}", inspect(connection)
+        if not inspector.has_table(name, schema):
             where = f"schema {schema!r}" if schema else "the search path"
             raise click.UsageError(f"table {name!r} of {self.name} not found in {where} of this database; pass --schema")
-        found = Table(name, MetaData(), schema=schema, autoload_with=connection, resolve_fks=False)
-        wanted = {self.task, self.payload, self.due, self.queue, self.deduplication_key, self.ordering_key, "id", "priority"}
-        if missing := sorted(name for name in wanted if name and name not in found.c):
+        found = {column["name"] for column in inspector.get_columns(name, schema)}
+        if missing := sorted({"id", "priority", *self.columns.values()} - found):
             raise click.UsageError(f"table {name!r} has no column {missing[0]!r}; upgrade {self.name} first")
-        return found
-
-    def rows(self, table: Table) -> Select[Any]:
-        """Return the query of the waiting jobs, in the order in which they would run."""
-        columns = table.c
-        ordering_key = columns[self.ordering_key] if self.ordering_key else null()
-        return (
-            select(
-                columns.id,
-                columns[self.task].label("task"),
-                columns.priority,
-                columns[self.payload].label("payload"),
-                columns[self.due].label("due"),
-                (columns[self.queue] if self.queue else null()).label("queue"),
-                columns[self.deduplication_key].label("deduplication_key"),
-                ordering_key.label("ordering_key"),
-            )
-            .where(self._is(table, self.waiting))
-            .order_by(columns.priority.desc(), columns.id)
-            .with_for_update()
-        )
-
-    def lock(self, table: Table) -> Select[Any]:
-        """Return the query that locks all waiting jobs, so that the other queue's workers start none of them."""
-        locked = select(table.c.id).where(self._is(table, self.waiting)).order_by(table.c.id).with_for_update().subquery()
-        return select(func.count()).select_from(locked)
-
-    def held_keys(self, table: Table) -> Select[Any]:
-        """Return the query of the ordering keys of running jobs."""
-        if self.ordering_key is None:
-            return select(literal_column("NULL")).where(~true())
-        key = table.c[self.ordering_key]
-        return select(key).where(self._is(table, self.running), key.is_not(None)).distinct()
-
-    def other_jobs(self, table: Table) -> Executable:
-        """Return the query of how many jobs have each of the other statuses."""
-        status = sql_cast(table.c.status, TextType).label("status")
-        return (
-            select(status, func.count().label("jobs"))
-            .where(~self._is(table, self.waiting))
-            .group_by(status)
-            .order_by(status)
-        )
+        quote = connection.dialect.identifier_preparer.quote
+        return ".".join(quote(part) for part in (schema, name) if part)
 
 
 PROCRASTINATE: Final = Source(
     name="procrastinate",
     table="procrastinate_jobs",
-    task="task_name",
-    payload="args",
-    due="scheduled_at",
-    queue="queue_name",
-    deduplication_key="queueing_lock",
+    columns={
+        **{"task": "task_name", "payload": "args", "due": "scheduled_at", "queue": "queue_name"},
+        **{"deduplication_key": "queueing_lock", "ordering_key": "lock"},
+    },
     deduplication_scope="waiting",
-    ordering_key="lock",
     waiting="todo",
     running="doing",
 )
 PGQUEUER: Final = Source(
     name="pgqueuer",
     table="pgqueuer",
-    task="entrypoint",
-    payload="payload",
-    due="execute_after",
-    queue=None,
-    deduplication_key="dedupe_key",
+    columns={"task": "entrypoint", "payload": "payload", "due": "execute_after", "deduplication_key": "dedupe_key"},
     deduplication_scope="open",
-    ordering_key=None,
     waiting="queued",
     running="picked",
 )
+_COLUMNS: Final = ("task", "payload", "due", "queue", "deduplication_key", "ordering_key")
 
 
 @dataclass(slots=True)
@@ -194,7 +116,7 @@ class _Move:
     session: Session
     jobs: JobQueue[Any]
     source: Source
-    table: Table
+    table: str
     types: Mapping[str, str]
     tasks: dict[str, TaskCounts] = field(default_factory=dict)
     held: dict[str, str] = field(default_factory=dict)
@@ -202,14 +124,25 @@ class _Move:
     ids: list[Any] = field(default_factory=list)
 
     def run(self) -> None:
-        connection = self.session.connection()
+        connection, of = self.session.connection(), self.source.columns
+        waiting = f"FROM {self.table} WHERE status = '{self.source.waiting}'"
         # Before the keys are read: a job that starts later could not be known to hold its key.
-        connection.execute(self.source.lock(self.table))
-        for (key,) in connection.execute(self.source.held_keys(self.table)):
-            self.held[key] = f"a running job of {self.source.name} holds its lock"
+        connection.execute(text(f"SELECT count(*) FROM (SELECT id {waiting} ORDER BY id FOR UPDATE) locked"))
+        if key := of.get("ordering_key"):
+            held = f"SELECT DISTINCT {key} FROM {self.table} WHERE status = '{self.source.running}' AND {key} IS NOT NULL"
+            for found in connection.execute(text(held)).scalars():
+                self.held[found] = f"a running job of {self.source.name} holds its lock"
+        columns = ", ".join(f"{of.get(name, 'NULL')} AS {name}" for name in _COLUMNS)
+        jobs = text(f"SELECT id, priority, {columns} {waiting} ORDER BY priority DESC, id FOR UPDATE")
         options = {"stream_results": True, "yield_per": _PAGE}
-        for page in connection.execute(self.source.rows(self.table), execution_options=options).partitions():
+        for page in connection.execute(jobs, execution_options=options).partitions():
             self._move(page)
+
+    def others(self) -> dict[str, int]:
+        """Return how many jobs have each of the other statuses."""
+        others = f"FROM {self.table} WHERE status <> '{self.source.waiting}' GROUP BY 1 ORDER BY 1"
+        rows = self.session.execute(text(f"SELECT status::text AS status, count(*) AS jobs {others}"))
+        return {row.status: row.jobs for row in rows}
 
     def _move(self, page: Sequence[Row[Any]]) -> None:
         moved: list[int] = []
@@ -242,8 +175,7 @@ class _Move:
                 self.ids.append(job_id)
             else:
                 counts.duplicates += 1
-        given = bindparam("ids", type_=ARRAY(BigInteger))
-        self.session.execute(delete(self.table).where(self.table.c.id == any_(given)), {"ids": moved})
+        self.session.execute(text(f"DELETE FROM {self.table} WHERE id = ANY (:ids)"), {"ids": moved})
 
     def _policy(self, job: JobMixin[Any]) -> Deduplicate:
         return Deduplicate(job.deduplication_key or "", scope=self.source.deduplication_scope)
@@ -302,32 +234,22 @@ def import_() -> None:
     """Move the waiting jobs of another queue in the same database to this one."""
 
 
-def _options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of both commands."""
-    options = (
-        click.option(
-            "--app",
-            envvar=APP_VARIABLE,
-            show_envvar=True,
-            metavar="MODULE:ATTRIBUTE",
-            required=True,
-            help="The application's JobQueue: its tables, and the handlers that check the payloads.",
-        ),
-        click.option(
-            "--map",
-            "pairs",
-            multiple=True,
-            metavar="TASK=TYPE",
-            help="Job type for a task's jobs; may be repeated.  [default: the type with the name of the task]",
-        ),
-        click.option("--schema", metavar="NAME", help="Schema of the old tables.  [default: the search path]"),
-        click.option("--partial", is_flag=True, help="Move the rest if some jobs cannot be moved."),
-        click.option("--dry-run", is_flag=True, help="Do everything, show what was done, and roll it back."),
-        by_option,
-        url_option,
-        json_option,
-    )
-    return functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
+_options: Final = stacked(
+    application_option("The application's JobQueue: its tables, and the handlers that check the payloads.", required=True),
+    click.option(
+        "--map",
+        "pairs",
+        multiple=True,
+        metavar="TASK=TYPE",
+        help="Job type for a task's jobs; may be repeated.  [default: the type with the name of the task]",
+    ),
+    click.option("--schema", metavar="NAME", help="Schema of the old tables.  [default: the search path]"),
+    click.option("--partial", is_flag=True, help="Move the rest if some jobs cannot be moved."),
+    click.option("--dry-run", is_flag=True, help="Do everything, show what was done, and roll it back."),
+    by_option,
+    url_option,
+    json_option,
+)
 
 
 @import_.command()
@@ -357,13 +279,11 @@ def _run(
     source: Source, *, app: str, pairs: Sequence[str], url: str | None, schema: str | None, prefix: str = "",
     partial: bool, dry_run: bool, by: str, as_json: bool,
 ) -> None:  # fmt: skip
-    jobs = load_jobs(app)
-    types = _types(jobs, pairs)
-    with Database(parse_url(url), jobs.model).session() as session, session.begin() as transaction:
-        table = source.reflect(session.connection(), schema, prefix)
-        move = _Move(session, jobs, source, table, types)
+    with application_session(app, url) as (jobs, session), session.begin() as transaction:
+        types = _types(jobs, pairs)
+        move = _Move(session, jobs, source, source.find(session.connection(), schema, prefix), types)
         move.run()
-        others = {row.status: row.jobs for row in session.execute(source.other_jobs(table))}
+        others = move.others()
         tasks = sorted(move.tasks.values(), key=lambda counts: counts.task)
         is_refused = not partial and any(counts.left for counts in tasks)
         if dry_run or is_refused:
@@ -405,9 +325,7 @@ def _print(
         title += f", {left} cannot be"
     headings = ["task", "type", "waiting", "movable" if dry_run or is_refused else "moved", "duplicates", "left"]
     print_table(
-        title,
-        headings,
-        [(one.task, one.type_name, one.waiting, one.moved, one.duplicates, one.left) for one in tasks],
+        title, headings, [(one.task, one.type_name, one.waiting, one.moved, one.duplicates, one.left) for one in tasks]
     )
     for one in tasks:
         for reason, ids in one.reasons.items():
@@ -425,5 +343,4 @@ def _print(
 
 def _row(counts: TaskCounts) -> dict[str, Any]:
     reasons = [{"reason": reason, "jobs": len(ids), "ids": ids[:_NAMED]} for reason, ids in counts.reasons.items()]
-    row = {name: getattr(counts, name) for name in ("task", "type_name", "waiting", "moved", "duplicates")}
-    return row | {"priority_changed": counts.priority_changed, "left": counts.left, "reasons": reasons}
+    return asdict(counts) | {"reasons": reasons}

@@ -8,8 +8,7 @@ import os
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +23,7 @@ from sa_jobqueue.cli._options import (
     LISTEN_VARIABLE,
     URL_VARIABLE,
     Database,
+    address_option,
     application_argument,
     byte_count,
     duration_option,
@@ -32,6 +32,7 @@ from sa_jobqueue.cli._options import (
     load_module,
     load_object,
     parse_url,
+    port_option,
     urls_option,
 )
 from sa_jobqueue.cli._output import echo
@@ -121,24 +122,10 @@ class _Worker(click.Command):
 @duration_option("--poll-interval", "Time between polls when no notification arrives.", default=_DEFAULTS.poll_interval)
 @click.option("--no-listen", is_flag=True, help="Only poll; do not use LISTEN/NOTIFY.")
 @listen_url_option
-@click.option(
-    "--metrics-port",
-    type=click.IntRange(1, 65535),
-    metavar="PORT",
-    help="Serve Prometheus metrics on this port; with --processes, each process uses the next port.",
-)
-@click.option(
-    "--metrics-address", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Address of --metrics-port."
-)
-@click.option(
-    "--health-port",
-    type=click.IntRange(1, 65535),
-    metavar="PORT",
-    help="Serve /livez and /readyz on this port; with --processes, each process uses the next port.",
-)
-@click.option(
-    "--health-address", metavar="ADDRESS", default="127.0.0.1", show_default=True, help="Address of --health-port."
-)
+@port_option("--metrics-port", "Serve Prometheus metrics on this port; with --processes, each process uses the next port.")
+@address_option("--metrics-address", "Address of --metrics-port.")
+@port_option("--health-port", "Serve /livez and /readyz on this port; with --processes, each process uses the next port.")
+@address_option("--health-address", "Address of --health-port.")
 @duration_option(
     "--watchdog",
     "Exit with status 70 if the event loop or another component is stuck for this long; 0 disables it.  "
@@ -210,30 +197,12 @@ class _Worker(click.Command):
 @click.option("--report-fd", type=int, hidden=True, help="Writing end of a pipe to a parent process.")
 @click.pass_context
 def worker(
-    context: click.Context,
-    /,
-    *,
-    registry: str,
-    urls: tuple[str, ...],
-    engine: str | None,
-    listen_url: str | None,
-    processes: int,
-    metrics_port: int | None,
-    metrics_address: str,
-    health_port: int | None,
-    health_address: str,
-    watchdog: timedelta | None,
-    log_level: str,
-    log_format: str,
-    capture_logs: int | None,
-    opentelemetry: bool,
-    modules: tuple[str, ...],
-    reload: bool,
-    until_idle: bool,
-    control_fd: int | None,
-    report_fd: int | None,
-    **settings: Any,
-) -> None:
+    context: click.Context, /, *, registry: str, modules: tuple[str, ...], urls: tuple[str, ...], engine: str | None,
+    listen_url: str | None, no_listen: bool, queues: dict[str, int | None] | None, processes: int, reload: bool,
+    until_idle: bool, metrics_port: int | None, metrics_address: str, health_port: int | None, health_address: str,
+    watchdog: timedelta | None, log_level: str, log_format: str, capture_logs: int | None, opentelemetry: bool,
+    control_fd: int | None, report_fd: int | None, **settings: Any,
+) -> None:  # fmt: skip
     """Run jobs with the handlers of MODULE:ATTRIBUTE, the application's JobQueue.
 
     SIGTERM or Ctrl-C drains: running jobs may finish within the shutdown timeout; the rest are released without counting the
@@ -244,7 +213,7 @@ def worker(
       sa-jobqueue worker shop.jobs:jobs --queues default,reports=2 --concurrency 20
     """
     try:
-        options = _options(**settings)
+        options = WorkerOptions(queues=queues or (), listen=not no_listen, **settings)
     except InvalidOptionError as error:
         raise click.UsageError(str(error)) from error
     for flag, is_given in (("--reload", reload), ("--until-idle", until_idle)):
@@ -262,7 +231,8 @@ def worker(
     if processes > 1:
         # Check once before any process starts; otherwise each of them would fail repeatedly.
         used = _engine_of(source, engine)[0]
-        _check(jobs, used)
+        with Database(for_psycopg(used.url, option="engine"), jobs.model).session():
+            pass
         environment = dict(os.environ)
         if not engine:  # through the environment, as other users can see arguments
             environment[URL_VARIABLE] = parse_url(next(iter(urls), None)).render_as_string(hide_password=False)
@@ -296,13 +266,14 @@ def worker(
     if report_fd is not None:
         os.write(report_fd, made.id.encode())
         os.close(report_fd)
-    with (
-        _measured(made, jobs, options, metrics_port, metrics_address),
-        watching(lambda: made.vitals, limit=watchdog, end=os._exit) as limit,
-        _probed(made, limit, health_port, health_address),
-    ):
-        ends = Counter[type[Event]]()
-        made.events.subscribe(lambda event: ends.update([type(event)]))
+    ends = Counter[type[Event]]()
+    made.events.subscribe(lambda event: ends.update([type(event)]))
+    with ExitStack() as stack:
+        if metrics_port is not None:
+            stack.enter_context(_measured(made, jobs, options.concurrency, metrics_port, metrics_address))
+        limit = stack.enter_context(watching(lambda: made.vitals, limit=watchdog, end=os._exit)) or DEFAULT_LIMIT
+        if health_port is not None:
+            stack.enter_context(serve_probes(lambda: made.vitals, limit=limit, port=health_port, address=health_address))
         status = serve(made, control=control_fd, until_idle=until_idle)
     if until_idle:
         words = {JobCompleted: "completed", JobRescheduled: "due again later", JobCancelled: "cancelled", JobDied: "died"}
@@ -337,37 +308,13 @@ def _of_process(number: int, engine: str | None, name: str | None, ports: dict[s
     return [part for option, value in given.items() if value is not None for part in (f"--{option}", str(value))]
 
 
-@contextmanager
-def _probed(made: Worker | WorkerGroup, limit: timedelta, port: int | None, address: str) -> Iterator[None]:
-    """Serve probes while the block runs, if there is a port."""
-    if port is None:
-        yield
-        return
-    with serve_probes(lambda: made.vitals, limit=limit or DEFAULT_LIMIT, port=port, address=address):
-        yield
-
-
-@contextmanager
-def _measured(
-    made: Worker | WorkerGroup, jobs: JobQueue[Any], options: WorkerOptions, port: int | None, address: str
-) -> Iterator[None]:
-    """Serve a worker's metrics while the block runs, if there is a port."""
-    if port is None:
-        yield
-        return
+def _measured(made: Worker | WorkerGroup, jobs: JobQueue[Any], slots: int, port: int, address: str) -> Any:
+    """Serve a worker's metrics while the returned context manager is open."""
     registry = new_registry()
     from sa_jobqueue.observe.metrics.workers import subscribe
 
-    types = jobs.registry.names
-    subscribe(made.events, registry, types=types, running=lambda: made.running_by_type, slots=options.concurrency)
-    with serve_metrics(registry, port=port, address=address):
-        yield
-
-
-def _check(jobs: JobQueue[Any], engine: Engine | AsyncEngine) -> None:
-    """Check that workers can start. Raises: DatabaseUnavailableError, UnsupportedServerError, SchemaError."""
-    with Database(for_psycopg(engine.url, option="engine"), jobs.model).session():
-        pass
+    subscribe(made.events, registry, types=jobs.registry.names, running=lambda: made.running_by_type, slots=slots)
+    return serve_metrics(registry, port=port, address=address)
 
 
 async def _supervise(supervisor: Supervisor, control: int | None) -> int:
@@ -392,10 +339,6 @@ def _rescue(jobs: JobQueue[Any], used: Engine | AsyncEngine, options: WorkerOpti
         )
     else:
         _log.info("worker %s died, %d jobs rescued", worker_id, rescued)
-
-
-def _options(*, queues: dict[str, int | None] | None, no_listen: bool, **settings: Any) -> WorkerOptions:
-    return WorkerOptions(queues=queues or (), listen=not no_listen, **settings)
 
 
 def _engine(url: str | None, options: WorkerOptions) -> Engine:
