@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from tests.chaos.peers import judge
-from tests.chaos.peers.journals import Journals, Run
+from benchmarks.chaos import judge
+from benchmarks.chaos.journals import Journals, Run
 
 ROOT = Path(__file__).parents[2]
 FROZEN, AWAKE, BLOCKED = 1, 2, 3

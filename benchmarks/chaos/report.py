@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tests.chaos.peers.faults import FAULTS
-from tests.chaos.peers.run import SETTLING_SECONDS, Options, Result
+from benchmarks.chaos.faults import FAULTS
+from benchmarks.chaos.run import SETTLING_SECONDS, Options, Result
 
 _COLUMNS = (
     "Queue",

@@ -8,7 +8,7 @@ from typing import Any
 
 from procrastinate import App, PsycopgConnector, RetryStrategy
 
-from tests.chaos.peers import application as app
+from benchmarks.chaos import application as app
 
 
 class Procrastinate(app.System):

@@ -12,13 +12,13 @@ from typing import IO, Final
 
 from sqlalchemy import make_url
 
+from benchmarks.chaos.application import CONCURRENCY, FIRST_FAULT, Work
+from benchmarks.chaos.systems import System
 from benchmarks.peers import environments
 from sa_jobqueue.cli._supervisor import worker_command
 from tests.chaos.fleet import Fleet, Timing
-from tests.chaos.peers.application import CONCURRENCY, FIRST_FAULT, Work
-from tests.chaos.peers.systems import System
 
-ROOT: Final = Path(__file__).parents[3]
+ROOT: Final = Path(__file__).parents[2]
 
 
 def environment(system: System, url: str, journals: Path, **more: str) -> dict[str, str]:

@@ -16,17 +16,17 @@ from typing import Final
 
 from sqlalchemy import create_engine, make_url
 
+from benchmarks.chaos import judge
+from benchmarks.chaos.application import BEAT, DRAIN, PATIENCE
+from benchmarks.chaos.faults import FAULTS, PeerScene
+from benchmarks.chaos.fleet import PeerFleet, Producer, setup
+from benchmarks.chaos.journals import Journals
+from benchmarks.chaos.systems import System
 from sa_jobqueue.testing.binaries import binary_dirs
 from sa_jobqueue.testing.databases import create_database
 from sa_jobqueue.testing.embedded import EmbeddedServer
 from tests.chaos.faults import Injection, in_order, inject
 from tests.chaos.fleet import Timing
-from tests.chaos.peers import judge
-from tests.chaos.peers.application import BEAT, DRAIN, PATIENCE
-from tests.chaos.peers.faults import FAULTS, PeerScene
-from tests.chaos.peers.fleet import PeerFleet, Producer, setup
-from tests.chaos.peers.journals import Journals
-from tests.chaos.peers.systems import System
 from tests.chaos.proxy import Proxy
 from tests.chaos.run import heal
 from tests.chaos.world import SETTINGS, World

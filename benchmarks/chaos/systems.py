@@ -33,7 +33,7 @@ class System:
     @property
     def module(self) -> str:
         """The module that is run with `python -m`."""
-        return f"tests.chaos.peers.workers.{self.script}"
+        return f"benchmarks.chaos.workers.{self.script}"
 
     @property
     def version(self) -> str:

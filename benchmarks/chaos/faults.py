@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
+from benchmarks.chaos.fleet import Producer
+from benchmarks.chaos.journals import Journals
 from tests.chaos import faults as any_fleets
 from tests.chaos.faults import Fault, Stage
-from tests.chaos.peers.fleet import Producer
-from tests.chaos.peers.journals import Journals
 
 
 @dataclass(kw_only=True)

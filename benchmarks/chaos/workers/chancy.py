@@ -11,7 +11,7 @@ from chancy import Chancy, Job, Queue, Worker
 from chancy.plugins.leadership import Leadership
 from chancy.plugins.recovery import Recovery
 
-from tests.chaos.peers import application as app
+from benchmarks.chaos import application as app
 
 
 async def handle(*, number: int, kind: str, seconds: float) -> None:
@@ -19,7 +19,7 @@ async def handle(*, number: int, kind: str, seconds: float) -> None:
     await app.handle({"number": number, "kind": kind, "seconds": seconds})
 
 
-_JOB: Any = Job(func="tests.chaos.peers.workers.chancy.handle", max_attempts=app.ATTEMPTS)
+_JOB: Any = Job(func="benchmarks.chaos.workers.chancy.handle", max_attempts=app.ATTEMPTS)
 
 
 class ChancySystem(app.System):

@@ -14,7 +14,7 @@ import pgqueuer
 from pgqueuer import PgQueuer, Queries
 from pgqueuer.executors import DatabaseRetryEntrypointExecutor
 
-from tests.chaos.peers import application as app
+from benchmarks.chaos import application as app
 
 _RETRY = partial(
     DatabaseRetryEntrypointExecutor,

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos.peers`: break this queue and others in the same way, and put what became of them side by side."""
+"""`python -m benchmarks.chaos`: break this queue and others in the same way, and put what became of them side by side."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from tests.chaos.peers import report
-from tests.chaos.peers.faults import FAULTS
-from tests.chaos.peers.run import NotStarted, Options, run
-from tests.chaos.peers.systems import SYSTEMS, named
+from benchmarks.chaos import report
+from benchmarks.chaos.faults import FAULTS
+from benchmarks.chaos.run import NotStarted, Options, run
+from benchmarks.chaos.systems import SYSTEMS, named
 
 
 @click.command()
@@ -23,6 +23,7 @@ from tests.chaos.peers.systems import SYSTEMS, named
 @click.option("--logs", type=click.Path(path_type=Path, file_okay=False), help="Keep the workers' logs in this directory.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 def main(
+    *,
     names: tuple[str, ...],
     seed: int,
     rounds: int,

@@ -10,8 +10,8 @@ from typing import cast
 from sqlalchemy import create_engine, make_url
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
+from benchmarks.chaos import application as app
 from sa_jobqueue import Backoff, JobQueue
-from tests.chaos.peers import application as app
 
 jobs = JobQueue()
 
