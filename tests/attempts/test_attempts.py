@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     AttemptContext,
-    Backoff,
     Cancel,
     Discard,
     JobQueue,
@@ -33,7 +31,6 @@ from sa_jobqueue.events import (
     JobRescheduled,
     JobStarted,
     UnknownTypesPending,
-    UnservedQueues,
 )
 from sa_jobqueue.models import Job
 from sa_jobqueue.operations import list_workers
@@ -390,19 +387,6 @@ async def test_due_jobs_of_types_without_a_handler_are_reported(engine: Engine, 
     assert event.type_names == ("a_stranger",)
 
 
-async def test_due_jobs_in_unserved_queues_are_reported(engine: Engine, start: Start) -> None:
-    queue = JobQueue()
-
-    @queue.handler("known")
-    async def known(payload: dict[str, Any]) -> None: ...
-
-    enqueue(engine, *(known.job({}, queue=name) for name in ("b", "a", "default", "b")))
-    enqueue(engine, known.job({}, queue="later", delay=timedelta(hours=1)))
-    async with start(queue) as log:
-        (event, *_) = await log.until(UnservedQueues)
-    assert event.queue_names == ("a", "b")
-
-
 async def test_payloads_of_older_versions_are_upcast(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
 
@@ -425,16 +409,3 @@ async def test_payloads_of_older_versions_are_upcast(engine: Engine, jobs: Jobs)
     await drain(queue, engine)
     assert jobs.get(old)["output"] == "Ada Lovelace 1"
     assert jobs.dead_letters(broken)[0]["reason"] == "invalid_input"
-
-
-async def test_a_rescheduled_job_emits_an_event_with_its_delay(engine: Engine) -> None:
-    queue = JobQueue()
-
-    @queue.handler("fails", retry=Backoff(base=timedelta(minutes=1), jitter=False))
-    async def fails(payload: dict[str, Any], session: AsyncSession) -> None:
-        raise ValueError
-
-    enqueue(engine, fails.job({}))
-    log = await drain(queue, engine)
-    (event,) = log.of(JobRescheduled)
-    assert (event.attempt, event.delay) == (1, timedelta(minutes=1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,16 +10,6 @@ from sa_jobqueue import Job
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.types import CancelReason
 from tests.fixtures.attempts import attempt_context
-
-
-def test_stop_calls_its_callback_once_and_keeps_the_first_reason() -> None:
-    context = attempt_context()
-    calls: list[str | None] = []
-    context.on_stop(lambda: calls.append(context.cancel_reason))
-    assert not context.cancelled
-    context.stop(CancelReason.TIMED_OUT)
-    context.stop(CancelReason.SHUTDOWN)
-    assert (calls, context.cancel_reason) == ([CancelReason.TIMED_OUT], CancelReason.TIMED_OUT)
 
 
 def test_a_stop_callback_registered_after_the_stop_runs_at_once() -> None:
@@ -40,13 +29,6 @@ def test_a_removed_stop_callback_does_not_run() -> None:
     forget()
     context.stop(CancelReason.SHUTDOWN)
     assert calls == ["b"]
-
-
-def test_wait_cancelled_returns_true_after_the_stop() -> None:
-    context = attempt_context()
-    assert not context.wait_cancelled(timedelta(0))
-    context.stop(CancelReason.SHUTDOWN)
-    assert context.wait_cancelled(timedelta(0))
 
 
 @pytest.mark.parametrize("given", [Job("of_no_handler"), "send", lambda: None])

@@ -7,8 +7,6 @@ import sys
 from contextvars import ContextVar
 from typing import Any
 
-import pytest
-
 from sa_jobqueue.worker.run.executor import _begun
 
 seen: ContextVar[str] = ContextVar("seen", default="nothing")
@@ -25,15 +23,6 @@ async def test_a_task_starts_eagerly_in_its_own_context() -> None:
     await task
     assert begun == [task]
     assert (task.get_name(), seen.get()) == ("test", "nothing")
-
-
-async def test_an_exception_raised_by_the_eager_start_belongs_to_the_task() -> None:
-    async def attempt() -> None:
-        raise ValueError
-
-    task = _begun(asyncio.get_running_loop(), attempt(), "test")
-    with pytest.raises(ValueError):
-        await task
 
 
 async def test_the_applications_task_factory_creates_the_task() -> None:

@@ -18,14 +18,13 @@ from sa_jobqueue.errors import (
     InvalidPayloadError,
     Retry,
     Snooze,
-    UnknownJobTypeError,
     UnreadableInputError,
 )
 from sa_jobqueue.registry.job_types import JobType, describe
 from sa_jobqueue.registry.options import HandlerOptions
-from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
+from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
 from sa_jobqueue.worker.finish import outcomes
-from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, fingerprint_of, of_error, released
+from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, fingerprint_of, of_error
 from tests.fixtures.attempts import NOW, job
 
 SECOND = timedelta(seconds=1)
@@ -75,22 +74,6 @@ def test_each_error_maps_to_a_status_outcome_and_death_reason(
     assert (end.error is None) is (end.fingerprint is None)
 
 
-def test_a_retry_waits_for_the_delay_of_its_policy() -> None:
-    assert of_error(job(2), ValueError("x"), job_type()).delay == 2 * SECOND
-    assert of_error(job(1), Snooze(7 * SECOND), job_type()).delay == 7 * SECOND
-    assert of_error(job(1), ValueError("x"), job_type(lambda attempt, error: -SECOND)).delay == timedelta(0)
-    assert of_error(job(1), ValueError("x"), job_type(lambda attempt, error: timedelta.max)).delay == LONGEST
-
-
-def test_retry_and_snooze_override_the_retry_policy() -> None:
-    gives_up = job_type(lambda attempt, error: None)
-    for signal in (Snooze, Retry):
-        end = of_error(job(1), signal(7 * SECOND), gives_up)
-        assert (end.status, end.delay, end.at) == (PENDING, 7 * SECOND, None)
-        end = of_error(job(1), signal(at=NOW), gives_up)
-        assert (end.status, end.delay, end.at) == (PENDING, timedelta(0), NOW)
-
-
 def test_a_retry_stores_its_reason_or_the_error_it_was_raised_from() -> None:
     def retried(error: Retry, *, suppress: bool = False) -> dict[str, Any]:
         try:
@@ -117,11 +100,6 @@ def test_a_retry_stores_its_reason_or_the_error_it_was_raised_from() -> None:
     assert end.error["message"] == "still closed"
 
 
-def test_a_policy_may_give_up_on_an_error() -> None:
-    end = of_error(job(1), ValueError("x"), job_type(lambda attempt, error: None))
-    assert (end.status, end.reason) == (DEAD, DeadReason.DISCARDED)
-
-
 def test_a_failing_retry_policy_falls_back_to_the_default_and_is_reported() -> None:
     def broken(attempt: int, error: BaseException) -> timedelta:
         raise KeyError("policy")
@@ -132,18 +110,6 @@ def test_a_failing_retry_policy_falls_back_to_the_default_and_is_reported() -> N
         assert timedelta(0) <= end.delay <= SECOND
         assert end.error is not None
         assert "its retry policy failed" in end.error["traceback"]
-
-
-def test_a_job_without_a_handler_is_retried_with_the_default_backoff() -> None:
-    end = of_error(job(1), UnknownJobTypeError("test", []), None)
-    assert end.status is PENDING
-    assert timedelta(0) <= end.delay <= SECOND
-
-
-def test_a_released_job_is_due_at_once_and_its_attempt_not_counted() -> None:
-    end = released(job(3))
-    assert (end.status, end.outcome, end.delay) == (PENDING, AttemptOutcome.RELEASED, timedelta(0))
-    assert (end.uncounted, end.error, end.reason) == (True, None, None)
 
 
 class UnprintableError(Exception):
@@ -207,10 +173,6 @@ def test_a_long_traceback_keeps_its_end() -> None:
     assert stored["traceback"].endswith("ValueError: at the bottom\n")
 
 
-def test_an_error_without_a_printable_message_is_described_as_such() -> None:
-    assert outcomes.describe(UnprintableError())["message"] == "<its message could not be made: RuntimeError>"
-
-
 def test_a_timeout_error_has_no_traceback() -> None:
     assert outcomes.describe(raised(TIMEOUT)) == {
         "type": "sa_jobqueue.errors.AttemptTimeoutError",
@@ -243,7 +205,3 @@ def test_a_fingerprint_depends_on_type_and_function() -> None:
         ValueError("never raised"),
     ]
     assert len({fingerprint_of(error) for error in errors}) == len(errors)
-
-
-def test_timeouts_share_a_fingerprint_wherever_they_were_raised() -> None:
-    assert fingerprint_of(raised(TIMEOUT)) == fingerprint_of(elsewhere(AttemptTimeoutError(5 * SECOND)))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -40,24 +38,6 @@ def within(calls: list[str], error: BaseException | None = None) -> Proceed:
             raise error
 
     return attempt
-
-
-async def test_middleware_can_replace_an_error_but_not_suppress_it(calls: list[str]) -> None:
-    async def replaces(attempt: AttemptContext, proceed: Proceed) -> None:
-        try:
-            await proceed()
-        except ValueError as error:
-            raise KeyError("instead") from error
-
-    async def keeps(attempt: AttemptContext, proceed: Proceed) -> None:
-        with suppress(BaseException):
-            await proceed()
-
-    with pytest.raises(KeyError, match="instead"):
-        await surround([replaces], ATTEMPT, within(calls, ValueError("failed")))
-    for error in (ValueError("failed"), asyncio.CancelledError()):
-        with pytest.raises(type(error)):
-            await surround([keeps], ATTEMPT, within(calls, error))
 
 
 async def _never(attempt: AttemptContext, proceed: Proceed) -> None: ...
@@ -125,11 +105,6 @@ async def test_an_attempt_left_running_by_middleware_is_cancelled_first(calls: l
 # Registration.
 
 
-class _Callable:
-    async def __call__(self, attempt: AttemptContext, proceed: Proceed) -> None:
-        await proceed()
-
-
 def _synchronous(attempt: AttemptContext, proceed: Proceed) -> None: ...
 
 
@@ -150,16 +125,6 @@ def test_an_invalid_middleware_function_is_refused(func: Any, reason: str) -> No
         jobs.middleware(func)
     jobs.handler("a")(lambda: None)
     assert jobs["a"].job_type.middleware == []
-
-
-def test_middleware_applies_to_handlers_registered_before_and_after_it() -> None:
-    jobs = JobQueue()
-    accepted: list[Any] = [_never, _Callable(), partial(_twice)]
-    jobs.handler("before")(lambda: None)
-    for one in accepted:
-        assert jobs.middleware(one) is one
-    jobs.handler("after")(lambda: None)
-    assert [list(handler.job_type.middleware) for handler in jobs] == [accepted, accepted]
 
 
 def test_a_registry_cannot_be_included_twice_or_in_itself() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import partial
 
 import pytest
 
@@ -12,33 +11,6 @@ from sa_jobqueue.worker.escapes import EscapedError
 from sa_jobqueue.worker.run.threads import Threads
 
 PATIENCE = 60.0
-
-
-async def test_as_many_calls_as_threads_run_at_once() -> None:
-    threads = Threads(8, "test")
-    for _ in range(3):  # threads that are there already, as well
-        together = threading.Barrier(8, timeout=PATIENCE)
-        await asyncio.gather(*(threads.run(together.wait) for _ in range(8)))
-    threads.close()
-
-
-async def test_thousands_of_results_each_reach_their_own_future() -> None:
-    threads = Threads(4, "test")
-    results = await asyncio.wait_for(asyncio.gather(*(threads.run(partial(int, n)) for n in range(5_000))), PATIENCE)
-    assert results == list(range(5_000))
-    threads.close()
-
-
-@pytest.mark.parametrize(("raised", "expected"), [(ValueError("no"), ValueError), (SystemExit(3), EscapedError)])
-async def test_an_error_in_a_thread_is_raised_to_the_caller(raised: BaseException, expected: type[BaseException]) -> None:
-    threads = Threads(1, "test")
-
-    def call() -> None:
-        raise raised
-
-    with pytest.raises(expected):
-        await threads.run(call)
-    threads.close()
 
 
 async def test_stop_iteration_in_a_thread_is_raised_as_escaped_error() -> None:

@@ -243,21 +243,6 @@ async def test_a_savepoint_rollback_undoes_a_blocked_job_and_its_new_blockers(
     assert (jobs.count(), row["has_waiters"], row["status"]) == (1, False, PENDING)
 
 
-async def test_jobs_rolled_back_may_be_added_again(engine: Engine, jobs: Jobs, types: Types) -> None:
-    page = types.page.job(1)
-    merge = types.merge.job(blockers=[page])
-    with Session(engine) as session:
-        session.add(merge)
-        session.flush()
-        session.rollback()
-        session.add_all([page, merge])
-        session.commit()
-        job_id = merge.id
-    assert jobs.get(job_id)["open_blockers"] == 1
-    await drain(types.queue, engine)
-    assert jobs.get(job_id)["output"] == [1]
-
-
 async def test_a_rolled_back_job_added_again_is_pending_if_its_blocker_has_completed(
     engine: Engine, jobs: Jobs, types: Types
 ) -> None:

@@ -33,7 +33,6 @@ from sa_jobqueue.errors import (
 from sa_jobqueue.events import AttemptLost, JobCompleted, JobStarted
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import cancel_chains, complete_job, lock_chain, redrive_dead_letters
-from sa_jobqueue.policies.retry import immediately
 from tests.fixtures.chains import chain_of
 from tests.fixtures.database import both_servers
 from tests.fixtures.handlers import FLAVOURS, HOUR, handle
@@ -185,24 +184,6 @@ async def test_a_continuation_can_be_used_only_once(engine: Engine, jobs: Jobs) 
 
 
 @any_flavour
-async def test_a_retry_within_a_chain_keeps_its_chain_index(engine: Engine, jobs: Jobs, flavour: str) -> None:
-    queue = JobQueue()
-
-    def fail_once(n: int, ctx: AttemptContext) -> Any:
-        if ctx.attempt == 1:
-            raise ValueError
-        return ctx.continue_with(third, n)
-
-    third = handle(queue, flavour, "third", lambda n, ctx: n)
-    second = handle(queue, flavour, "second", fail_once, retry=immediately)
-    first = handle(queue, flavour, "first", lambda n, ctx: ctx.continue_with(second, n))
-    (chain_id,) = enqueue(engine, first.job(1))
-    await drain(queue, engine)
-    assert [(index, name) for index, name, *_ in line(engine, chain_id)] == [(0, "first"), (1, "second"), (2, "third")]
-    assert chain_of(engine, chain_id).output == 1
-
-
-@any_flavour
 async def test_a_death_ends_the_chain_and_a_redrive_resumes_it(engine: Engine, flavour: str) -> None:
     queue = JobQueue()
     works: list[bool] = []
@@ -264,20 +245,6 @@ async def test_completing_a_pending_job_without_a_worker_continues_or_ends_its_c
     log = await drain(queue, engine)
     assert chain_of(engine, continuing).output == "approved"
     assert [event.type_name for event in log.of(JobStarted)] == ["second"]
-
-
-async def test_a_continuation_is_completed_without_a_worker(engine: Engine) -> None:
-    queue = JobQueue()
-    approval = handle(queue, "sync", "approval", lambda n, ctx: "timed out")
-    first = handle(queue, "sync", "first", lambda n, ctx: ctx.continue_with(approval, n, delay=HOUR))
-    (chain_id,) = enqueue(engine, first.job(1))
-    await drain(queue, engine)
-    with Session(engine) as session, session.begin():
-        job = lock_chain(session, chain_id)
-        assert (job.type_name, job.chain_index) == ("approval", 1)
-        complete_job(session, job.id, "approved")
-    chain = chain_of(engine, chain_id)
-    assert (chain.status, chain.output, chain.completed_at is not None) == (DONE, "approved", True)
 
 
 @any_flavour

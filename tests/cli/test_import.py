@@ -227,19 +227,6 @@ def test_imported_jobs_with_one_lock_keep_procrastinates_order(
     assert imports_app.done == [2, 4, 1, 3]
 
 
-def test_jobs_of_one_lock_keep_their_order_with_and_without_a_queueing_lock(
-    database_url: str, engine: Engine, procrastinate: Any, jobs: JobQueue[Any]
-) -> None:
-    for order_id, queueing_lock in ((1, "z"), (2, None), (3, "a"), (4, None)):
-        task = procrastinate.configure_task("receipt", allow_unknown=True, lock="one", queueing_lock=queueing_lock)
-        task.defer(order_id=order_id)
-    document(database_url, "procrastinate")
-    drain(jobs, engine)
-    import imports_app
-
-    assert imports_app.done == [1, 2, 3, 4]
-
-
 def test_a_job_behind_one_that_a_worker_starts_meanwhile_is_left(
     database_url: str, engine: Engine, procrastinate: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,17 +258,6 @@ def test_a_waiting_job_is_no_duplicate_of_a_running_one_with_its_queueing_lock(
     assert (task["moved"], task["duplicates"]) == (1, 0)
     assert {job.deduplication_key for job in our_jobs(engine) if job.id != running_id} == {"receipt-7"}
     assert count(engine, "job") == 2
-
-
-def test_import_drops_a_job_whose_deduplication_key_is_taken_as_a_duplicate(
-    database_url: str, engine: Engine, procrastinate: Any, jobs: JobQueue[Any]
-) -> None:
-    with Session(engine) as session, session.begin():
-        enqueue(session, jobs["receipt"].job({"order_id": 7}), deduplicate=Deduplicate("receipt-7"))
-    procrastinate.configure_task("receipt", allow_unknown=True, queueing_lock="receipt-7").defer(order_id=7)
-    (task,) = document(database_url, "procrastinate")["tasks"]
-    assert (task["moved"], task["duplicates"]) == (1, 1)
-    assert (count(engine, "job"), count(engine, "procrastinate_jobs")) == (1, 0)
 
 
 def test_more_jobs_than_a_page_are_moved_and_a_lock_is_kept_across_pages(
@@ -345,14 +321,6 @@ def test_imported_pgqueuer_jobs_keep_payload_time_priority_and_key(
     drain(jobs, engine)
     assert document(database_url, "pgqueuer")["moved"] == 0
     assert count(engine, "job") == 3
-
-
-def test_a_pgqueuer_payload_that_is_not_json_is_not_imported(database_url: str, engine: Engine, pgqueuer: Any) -> None:
-    (pickled,) = pgqueuer.enqueue("receipt", b"\x80\x04K\x07.")
-    refused = document(database_url, "pgqueuer", exit_code=1)
-    (task,) = refused["tasks"]
-    assert task["reasons"] == [{"reason": "its payload is not JSON", "jobs": 1, "ids": [pickled]}]
-    assert count(engine, "pgqueuer") == 1
 
 
 def test_reasons_of_redacted_types_do_not_quote_payloads(

@@ -26,7 +26,7 @@ import pytest
 from click.testing import CliRunner
 from packaging.requirements import Requirement
 from ruamel.yaml import YAML
-from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy import Engine, make_url, text
 from sqlalchemy.orm import Session
 
 import sa_jobqueue
@@ -152,25 +152,6 @@ def test_compose_matches_its_schema() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_services_are_pinned_limited_checked_and_wait_for_what_they_need() -> None:
-    found = services()
-    once = {"migrate", "dashboards"}
-    for name, service in found.items():
-        assert service["image"] == "shop" or re.search(r":v?\d+\.\d+", service["image"]), name
-        assert "mem_limit" in service, name
-        assert service["restart"] == ("no" if name in once else "unless-stopped"), name
-        assert ("healthcheck" in service) == (name not in once), name
-        for other, how in service.get("depends_on", {}).items():
-            expected = "service_completed_successfully" if other in once else "service_healthy"
-            assert how["condition"] == expected, (name, other)
-        for port in service.get("ports", []):
-            assert port.startswith("127.0.0.1:"), name
-    for name in ("web", "worker", "exporter"):
-        assert set(found[name]["depends_on"]) == {"migrate", "pgbouncer"}
-        assert (found[name]["read_only"], found[name]["cap_drop"]) == (True, ["ALL"])
-    assert found["pgbouncer"]["environment"]["POOL_MODE"] == "transaction"
-
-
 def test_no_file_has_a_password() -> None:
     example = (DEPLOY / ".env.example").read_text(encoding="utf-8")
     named = re.findall(r"^(\w+)=$", example, re.MULTILINE)
@@ -184,19 +165,6 @@ def test_no_file_has_a_password() -> None:
             assert value.startswith("${"), (path, value)
     assert ".env" in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     assert ".env*" in (DEPLOY / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
-
-
-def test_pods_have_limits_and_no_more_rights_than_they_need() -> None:
-    for pod in pods():
-        assert pod["automountServiceAccountToken"] is False
-        assert pod["securityContext"]["runAsNonRoot"] is True
-        for container in pod["containers"]:
-            assert container["resources"]["limits"]["memory"]
-            rights = container["securityContext"]
-            assert (rights["allowPrivilegeEscalation"], rights["readOnlyRootFilesystem"]) == (False, True)
-            for variable in container["env"]:
-                if variable["name"].endswith("_URL"):
-                    assert "secretKeyRef" in variable["valueFrom"], variable
 
 
 def test_the_requirements_of_the_image_accept_this_release() -> None:
@@ -398,39 +366,6 @@ def test_the_services_of_compose_work_together(empty_database_url: str, pooler: 
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(PATIENCE) == 0
         assert time.monotonic() - started < duration(services()["worker"]["stop_grace_period"]).total_seconds()
-
-
-@pytest.mark.long
-def test_the_processes_of_the_procfile_run(empty_database_url: str) -> None:
-    # A platform's URL names no driver.
-    url = re.sub(r"^\w+(\+\w+)?:", "postgres:", empty_database_url)
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "DATABASE_URL": url}
-    environment |= {"PORT": str(_free_port())}
-
-    def start(name: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(["bash", "-c", procfile()[name]], cwd=APPLICATION, env=environment)
-
-    assert start("release").wait(PATIENCE) == 0
-    engine = create_engine(empty_database_url)
-    with engine.begin() as connection:
-        connection.execute(text("INSERT INTO orders (id, item) VALUES (7, 'lamp')"))
-        connection.execute(text("""INSERT INTO job_queue (type_name, input) VALUES ('ship_order', '{"order_id"\\: 7}')"""))
-
-    def is_shipped() -> bool:
-        with engine.connect() as connection:
-            return connection.execute(text("SELECT tracking FROM orders")).scalars().all() == ["TRACK-7"]
-
-    with start("worker") as worker, start("web") as web:
-        try:
-            wait_until(is_shipped, what="the order")
-            for process in (worker, web):
-                process.terminate()
-                assert process.wait(30) in (0, -signal.SIGTERM)
-            assert worker.returncode == 0
-        finally:
-            worker.kill()
-            web.kill()
-    engine.dispose()
 
 
 def _free_port() -> int:

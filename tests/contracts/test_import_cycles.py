@@ -42,17 +42,6 @@ def test_folders_have_no_import_cycle(graph: grimp.ImportGraph) -> None:
     assert folder_cycle(graph) == []
 
 
-def test_an_import_cycle_of_modules_is_detected(graph: grimp.ImportGraph) -> None:
-    graph.add_import(importer="sa_jobqueue.types", imported="sa_jobqueue.worker.worker")
-    assert {"sa_jobqueue.types", "sa_jobqueue.worker.worker"} <= set(module_cycle(graph))
-
-
-def test_an_import_cycle_of_folders_is_detected(graph: grimp.ImportGraph) -> None:
-    graph.add_import(importer="sa_jobqueue.db.timeouts", imported="sa_jobqueue.statements.jobs")
-    assert module_cycle(graph) == []
-    assert {"sa_jobqueue.db", "sa_jobqueue.statements"} <= set(folder_cycle(graph))
-
-
 def test_no_test_imports_what_another_test_file_defines() -> None:
     """What several files need is in a module of its own, which stays when one of them is split or renamed."""
     imports = re.compile(r"^\s*(from tests\.[\w.]*\btest_\w+ import|import tests\.[\w.]*\btest_\w+).*", re.MULTILINE)

@@ -62,29 +62,6 @@ def test_constructions_are_reported_in_pages_and_docstrings_for_users(
     assert found == [("page.md", 1), ("module.py", 3)]  # comments and tests are for developers
 
 
-def test_code_is_not_checked_as_prose(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("Call `told()`.\n\n```python\nnobody = 1\n```\n")
-    assert check(str(page)).returncode == 0
-
-
-def test_words_with_an_ordinary_meaning_are_allowed(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "At most 9 letters, digits or _. A dead letter is kept. `next` is None. As Celery beat does. A pinned version.\n"
-    )
-    assert check(str(page)).returncode == 0
-
-
-def test_a_directory_is_checked_recursively(tmp_path: Path) -> None:
-    planted = tmp_path / "deep" / "module.py"
-    planted.parent.mkdir()
-    planted.write_text("x = 1  # come what may\n")
-    found = check(str(tmp_path))
-    assert found.returncode == 1
-    assert f"{planted}:1: " in found.stdout
-
-
 @pytest.mark.long  # a step of `scripts/check`
 def test_the_repository_has_no_banned_phrases() -> None:
     found = check()

@@ -108,30 +108,3 @@ def test_every_parameter_return_and_error_is_documented(package: griffe.Module) 
     reference = Reference(documented)
     missing = {one.path: names for one in documented if (names := reference.missing(one))}
     assert missing == {}
-
-
-SOURCE = '''
-def f(session, a, b=1, **options) -> int:
-    """Add `a` to {b}. {rest}"""
-    raise ValueError("b")
-
-def g(a, b=1) -> int:
-    """Do it like `f`. Raises ValueError."""
-    raise ValueError("b")
-'''
-
-
-@pytest.mark.parametrize(
-    ("b", "rest", "missing"),
-    [
-        ("`b`", "`options`: others. Returns the sum. Raises: ValueError.", [[], []]),
-        ("b", "`options`: others. Returns the sum. Raises: ValueError.", [["b"], ["b"]]),
-        ("`b`", "Returns the sum. Raises: ValueError.", [["options"], []]),
-        ("`b`", "`options`: others. Raises: ValueError.", [["return"], ["return"]]),
-        ("`b`", "`options`: others. Returns the sum.", [["ValueError"], []]),
-    ],
-)
-def test_what_a_docstring_leaves_out_is_found(b: str, rest: str, missing: list[list[str]]) -> None:
-    with griffe.temporary_visited_module(SOURCE.replace("{b}", b).replace("{rest}", rest)) as module:
-        documented: list[Documented] = list(module.functions.values())
-        assert [Reference(documented).missing(one) for one in documented] == missing

@@ -93,32 +93,9 @@ def test_links_are_rewritten_outside_code_only(script: Any) -> None:
     assert found.endswith(code)
 
 
-def test_the_home_page_has_a_button_and_one_picture_before_the_program(script: Any) -> None:
-    places = script.pages()
-    page = script.home(script.staged("README.md", (ROOT / "README.md").read_text(encoding="utf-8"), places))
-    before = page.partition("```python")[0]
-    assert before.startswith(f"# {script.HOME}\n")
-    assert "[Get started](guides/quickstart.md){ .md-button" in before
-    assert "images/dashboard.png" in before
-    assert page.count("images/dashboard.png") == 1
-
-
 def test_a_link_to_a_file_that_the_repository_lacks_fails(script: Any) -> None:
     with pytest.raises(SystemExit, match=r"docs/a\.md: \.\./examples/none\.py leads nowhere"):
         script.staged("docs/a.md", "[x](../examples/none.py)", {"docs/a.md": "a.md"})
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("# T\n\n<!-- x -->\n\nOne `a` [b](c.md), e.g. *d*.\nTwo.\n\nThree.", "One a b, e.g. d. Two."),
-        ("# T\n\n```sh\nx\n```\n\n| a |\n|---|\n\nRun it:\n", "Run it."),
-        (f"# T\n\nOne. {'w' * 140}.", "One."),
-        ("# T", "A job queue for Python applications that already use PostgreSQL and SQLAlchemy."),
-    ],
-)
-def test_a_page_is_described_by_how_it_begins(script: Any, text: str, shown: str) -> None:
-    assert script.description(text) == shown
 
 
 @pytest.mark.parametrize(

@@ -66,18 +66,3 @@ def test_a_breaking_api_change_is_detected(tmp_path: Path) -> None:
         "**Retries**: `Backoff.__call__` and `RetryPolicy.__call__` take a number.\n", encoding="utf-8"
     )
     assert "0 breaking changes since v0.0.1" in api(checkout, 0)
-
-
-@pytest.mark.long
-def test_a_comparison_with_nothing_is_not_a_success_of_a_shallow_clone(tmp_path: Path) -> None:
-    if not (ROOT / ".git").exists():
-        pytest.skip("compares revisions of a repository")
-    origin, shallow = tmp_path / "origin", tmp_path / "shallow"
-    subprocess.run(["git", "clone", "-q", "--no-tags", "--no-hardlinks", str(ROOT), str(origin)], check=True)
-    (origin / "scripts/api").write_text(SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
-    if not (origin / ".git/shallow").exists():
-        assert "no tag v* in this repository: nothing to compare" in api(origin, 0)
-    git = ["git", "-C", str(origin), "-c", "user.name=test", "-c", "user.email=test@example.org"]
-    subprocess.run([*git, "commit", "-q", "--allow-empty", "-am", "After the release"], check=True)
-    subprocess.run(["git", "clone", "-q", "--depth", "1", f"file://{origin}", str(shallow)], check=True)
-    assert "git fetch --unshallow --tags" in api(shallow, 1)

@@ -108,23 +108,6 @@ def test_a_dead_letter_filter_selects_by_each_field(session: Session, jobs: Jobs
     assert found(resolved=None) == set(dead_letters)
 
 
-@pytest.mark.parametrize("newest_first", [True, False])
-@pytest.mark.parametrize("limit", [1, 2, 5, 6])
-def test_pages_list_each_dead_letter_once(
-    session: Session, jobs: Jobs, dead_letters: dict[str, UUID], limit: int, newest_first: bool
-) -> None:
-    found: list[Any] = []
-    after, ended = None, False
-    while not ended:
-        page = list_dead_letters(session, after=after, limit=limit, newest_first=newest_first)
-        assert 0 < len(page.items) <= limit
-        found += page
-        after, ended = page.next, page.next is None
-    ids = [dead_letter.id for dead_letter in found]
-    assert ids == sorted(ids, reverse=newest_first)
-    assert len(set(ids)) == len(dead_letters)
-
-
 def test_dead_letters_are_grouped_by_type_reason_and_error(
     session: Session, jobs: Jobs, dead_letters: dict[str, UUID]
 ) -> None:

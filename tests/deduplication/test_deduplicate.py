@@ -14,7 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from sa_jobqueue import AttemptContext, Deduplicate, Enqueued, Job, JobQueue, JobStatus, Worker, enqueue, enqueue_many
-from sa_jobqueue.errors import ConflictError, InvalidJobError, StaleSnapshotError
+from sa_jobqueue.errors import ConflictError, StaleSnapshotError
 from sa_jobqueue.operations import DeadLetterFilter, redrive_dead_letters
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
@@ -172,15 +172,6 @@ async def test_a_recurring_job_enqueues_its_successor_from_its_own_completion(en
     with Session(engine) as session:
         held = select(func.count()).where(Job.deduplication_key == "nightly", Job.chain_completed_at.is_(None))
         assert session.scalar(held) == 1
-
-
-def test_a_job_already_in_a_session_is_refused(sessions: Sessions, jobs: Jobs) -> None:
-    with sessions() as session:
-        job = Job("test")
-        session.add(job)
-        with pytest.raises(InvalidJobError, match="already in a session"):
-            enqueue(session, job, deduplicate=KEY)
-    assert jobs.count() == 0
 
 
 def test_a_deduplication_key_is_handed_over_only_to_a_created_successor(sessions: Sessions, jobs: Jobs) -> None:

@@ -61,17 +61,6 @@ def test_a_rollback_drops_callbacks(sessions: sessionmaker[Session], ran: list[s
     assert ran == ["kept"]
 
 
-def test_closing_a_session_without_a_commit_drops_callbacks(sessions: sessionmaker[Session], ran: list[str]) -> None:
-    session = sessions()
-    for end in (session.close, session.reset):
-        after_commit(session, ran.append, "closed")
-        end()
-        session.add(Job("test"))
-        session.commit()
-    session.close()
-    assert ran == []
-
-
 def test_a_failed_commit_drops_callbacks(sessions: sessionmaker[Session], jobs: Jobs, ran: list[str]) -> None:
     taken = jobs.add()
     with sessions() as session:
@@ -106,16 +95,6 @@ def test_a_savepoint_keeps_or_drops_callbacks_registered_within_it(sessions: ses
         after_commit(session, ran.append, "4")
         assert ran == []
     assert ran == ["1", "2, released", "3, released twice", "4"]
-
-
-def test_committing_the_session_runs_callbacks_of_open_savepoints(sessions: sessionmaker[Session], ran: list[str]) -> None:
-    with sessions() as session:
-        session.begin_nested()
-        after_commit(session, ran.append, "1")
-        session.begin_nested()
-        after_commit(session, ran.append, "2")
-        session.commit()
-        assert ran == ["1", "2"]
 
 
 def test_callbacks_registered_during_flush_or_commit_run_too(sessions: sessionmaker[Session], ran: list[str]) -> None:

@@ -254,12 +254,6 @@ def test_enqueue_many_is_part_of_the_transaction(session: Session, jobs: Jobs, n
     assert notifications.seen() == []
 
 
-def test_enqueue_many_of_no_jobs_does_nothing(session: Session, jobs: Jobs) -> None:
-    assert enqueue_many(session, []) == []
-    assert enqueue_many(session, [], deduplicate_by=str) == []
-    assert not session.in_transaction()
-
-
 def test_enqueue_many_refuses_jobs_it_cannot_write_together(session: Session, jobs: Jobs) -> None:
     added = Job("test")
     session.add(added)
@@ -274,14 +268,6 @@ def test_enqueue_many_refuses_jobs_it_cannot_write_together(session: Session, jo
     with pytest.raises(InvalidJobError, match="is or was in a session"):
         enqueue_many(session, [added])
     assert jobs.count() == 1
-
-
-@pytest.mark.long
-def test_enqueue_many_accepts_thousands_of_jobs(session: Session, jobs: Jobs) -> None:
-    enqueue_many(session, (Job("test", {"n": n}) for n in range(5000)))
-    session.commit()
-    assert jobs.count() == 5000
-    assert jobs.get(session.scalar(select(Job.id).where(Job.input["n"].as_integer() == 4999)))["input"] == {"n": 4999}
 
 
 def test_an_id_that_is_taken_is_a_conflict(session: Session, jobs: Jobs) -> None:

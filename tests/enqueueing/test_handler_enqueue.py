@@ -215,13 +215,6 @@ def test_a_connection_commits_and_rolls_the_job_back(engine: Engine, jobs: Jobs)
         assert connection.scalars(select(Job.__table__.c.id)).all() == [kept]
 
 
-def test_a_connection_takes_blockers_along(engine: Engine, jobs: Jobs) -> None:
-    with engine.connect() as connection:
-        waiting = tidy.enqueue(connection, blockers=[send.job(Order(id=7))])
-        connection.commit()
-    assert jobs.get(waiting)["status"] is JobStatus.BLOCKED
-
-
 async def test_an_async_connection_is_awaited(database_url: str, jobs: Jobs) -> None:
     engine = create_async_engine(database_url)
     async with engine.begin() as connection:

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from sa_jobqueue import Job, JobMixin, JobQueue
-from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidPayloadError, JobQueueError
+from sa_jobqueue.errors import InvalidJobError, InvalidPayloadError, JobQueueError
 from sa_jobqueue.operations import copying
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
@@ -184,13 +184,6 @@ def test_an_invalid_payload_is_named_by_its_index_and_nothing_is_written(session
     send.enqueue_many(session, [Order(1)])
     session.commit()
     assert jobs.count() == 1
-
-
-def test_an_id_that_is_taken_is_a_conflict(session: Session, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Job, "__id_factory__", staticmethod(lambda made=uuid4(): made))
-    with pytest.raises(ConflictError) as caught:
-        take.enqueue_many(session, [1, 2])
-    assert caught.value.constraint == "pk_job"
 
 
 def test_payloads_are_streamed_without_being_kept_in_memory(session: Session, jobs: Jobs) -> None:

@@ -11,19 +11,9 @@ import pytest
 from sqlalchemy import Engine
 
 from sa_jobqueue import JobQueue, Worker
-from sa_jobqueue.errors import InvalidOptionError
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.lanes import fill, recorder
 from tests.fixtures.workers import PATIENCE, drain, quick
-
-
-async def test_a_small_queue_starts_its_jobs_beside_an_older_flood(engine: Engine) -> None:
-    queue, seen = recorder()
-    fill(engine, 1500, queue="flood", seconds_ago=3600, priority=9)
-    fill(engine, 10, queue="few")
-    await drain(queue, engine, queues=["flood", "few"], concurrency=20)
-    assert [name for name, _ in seen[:20]].count("few") == 10
-    assert len(seen) == 1510
 
 
 async def test_without_fair_scheduling_a_flood_of_higher_priority_starts_first(engine: Engine) -> None:
@@ -63,17 +53,6 @@ async def test_backlogged_queues_share_slots_evenly_as_workers_come_and_go(engin
     assert len(counts) == 3
 
 
-async def test_low_priority_jobs_start_during_a_flood_of_high_priority(
-    engine: Engine,
-) -> None:
-    queue, seen = recorder()
-    fill(engine, 1000, queue="default", priority=9)
-    fill(engine, 5, queue="default", priority=-9, seconds_ago=120)
-    await drain(queue, engine, concurrency=10)
-    # A sixteenth of what starts: the five that waited longest are through when a tenth of the flood is.
-    assert max(place for place, (_, priority) in enumerate(seen) if priority == -9) < 200
-
-
 async def test_a_job_types_concurrency_leaves_slots_for_other_types(engine: Engine, jobs: Jobs) -> None:
     queue = JobQueue()
     running, most, others = 0, 0, []
@@ -101,8 +80,3 @@ async def test_a_job_types_concurrency_leaves_slots_for_other_types(engine: Engi
     assert most == 2
     # All of them ran while two slots were held by the type that was there first.
     assert len(others) == 20
-
-
-def test_a_job_type_concurrency_of_zero_is_refused() -> None:
-    with pytest.raises(InvalidOptionError, match="concurrency"):
-        JobQueue().handler("test", concurrency=0)(lambda: None)

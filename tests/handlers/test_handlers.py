@@ -108,18 +108,6 @@ def test_each_default_can_be_overridden_for_one_job() -> None:
     assert (job.id, job.deduplication_key) == (fixed, "7")
 
 
-def test_defaults_are_those_of_a_plain_job() -> None:
-    jobs = JobQueue()
-
-    @jobs.handler("send")
-    def send(order: dict[str, Any]) -> None: ...
-
-    made, plain = send.job({}), Job("send", {})
-    for name in ("queue", "priority", "max_attempts", "timeout", "input_version", "status"):
-        assert getattr(made, name) == getattr(plain, name)
-    assert send.job_type.retry is None  # its queue may set it
-
-
 def test_an_invalid_payload_or_field_is_refused_when_the_job_is_created() -> None:
     jobs = JobQueue()
 
@@ -145,16 +133,6 @@ def test_calling_a_handler_calls_its_function() -> None:
 
     assert double(4) == 8
     assert double(number=4) == 8
-
-
-async def test_calling_an_async_handler_gives_its_coroutine() -> None:
-    jobs = JobQueue()
-
-    @jobs.handler("double")
-    async def double(number: int) -> int:
-        return 2 * number
-
-    assert await double(4) == 8
 
 
 def test_a_registry_makes_jobs_of_its_own_class() -> None:

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue
-from sa_jobqueue.context import AttemptContext, Blockers, Continuation
+from sa_jobqueue.context import Blockers, Continuation
 from sa_jobqueue.errors import (
     DuplicateJobTypeError,
     InvalidHandlerError,
@@ -28,10 +28,6 @@ from sa_jobqueue.registry.options import HandlerOptions
 
 class Order(BaseModel):
     order_id: int
-
-
-class OwnSession(Session):
-    """An application's own session class."""
 
 
 class Unserialisable:
@@ -54,42 +50,6 @@ def test_payload_output_and_location_are_read_from_the_function() -> None:
     assert kind.place.startswith("tests.handlers.test_registry:")
     assert kind.place.endswith("send")
     assert (kind.takes_input, kind.is_async, kind.session_argument, kind.context_argument) == (True, False, None, None)
-
-
-def test_injected_arguments_are_found_by_annotation() -> None:
-    def send(order: Order, ctx: AttemptContext, db: OwnSession) -> None: ...
-
-    async def send_async(order: Order, *, db: AsyncSession) -> None: ...
-
-    kind = described(send)
-    assert (kind.session_argument, kind.context_argument, kind.wants_async_session) == ("db", "ctx", False)
-    kind = described(send_async)
-    assert (kind.session_argument, kind.wants_async_session, kind.is_async) == ("db", True, True)
-
-
-def test_a_handler_may_take_no_payload() -> None:
-    def tick() -> None: ...
-    def sweep(session: Session) -> None: ...
-
-    assert not described(tick).takes_input
-    assert not described(sweep).takes_input
-    assert described(sweep).session_argument == "session"
-
-
-def test_an_unannotated_payload_is_any_json() -> None:
-    def send(order, retries=3): ...  # type: ignore[no-untyped-def]
-
-    assert described(send).input.declared is Any
-    assert described(send).output.declared is Any
-
-
-def test_a_method_can_be_a_handler() -> None:
-    class Mailer:
-        def send(self, order: Order) -> None: ...
-
-    kind = described(Mailer().send)
-    assert kind.takes_input
-    assert kind.input.declared is Order
 
 
 def test_blocker_outputs_are_found_by_annotation() -> None:

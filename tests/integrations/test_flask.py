@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,9 +28,8 @@ from sa_jobqueue.errors import HandlerCommitError, IsolatedHandlerError, Uncommi
 from sa_jobqueue.integrations.flask import FlaskJobs
 from sa_jobqueue.testing import Drained, drain, perform
 from tests.dashboard.conftest import Client
-from tests.fixtures.jobs import Jobs
 from tests.fixtures.variants import variants
-from tests.fixtures.workers import PATIENCE, quick, wait_until
+from tests.fixtures.workers import quick
 
 
 @pytest.fixture(autouse=True)
@@ -263,63 +260,6 @@ def test_commands_that_take_the_registry_have_the_applications(app: Flask) -> No
         assert "Usage" not in done.output
     refused = runner.invoke(args=["jobs", "worker", "--concurrency", "x"])
     assert (refused.exit_code, "worker [OPTIONS]\n" in refused.output) == (2, True)
-
-
-RELOADED = """
-import os
-from flask import Flask
-from flask_sqlalchemy import SQLAlchemy
-from sa_jobqueue import JobQueue
-from sa_jobqueue.integrations.flask import FlaskJobs
-
-db = SQLAlchemy()
-jobs = JobQueue()
-queue = FlaskJobs(jobs, db)
-
-
-@jobs.handler("version")
-def version(payload: None) -> str:
-    return "VERSION"
-
-
-app = Flask(__name__)
-app.config["SQLALCHEMY_DATABASE_URI"] = os.environ["BLOG_URL"]
-db.init_app(app)
-queue.init_app(app)
-"""
-
-
-@pytest.mark.parametrize(
-    "options", variants([["--app", "blog_app:app"], []], default=[[]], id=lambda one: "app" if one else "FLASK_APP")
-)
-def test_flask_jobs_worker_reloads(
-    options: list[str], engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = Jobs(engine)
-    file = tmp_path / "blog_app.py"
-    file.write_text(RELOADED)
-    monkeypatch.setenv("BLOG_URL", engine.url.render_as_string(hide_password=False))
-    monkeypatch.setenv("FLASK_APP", "blog_app:app")
-
-    def output() -> Any:
-        job_id = rows.add(type_name="version")
-        wait_until(lambda: rows.status(job_id) is JobStatus.COMPLETED, what="the job")
-        return rows.get(job_id)["output"]
-
-    command = [sys.executable, "-m", "flask", *options, "jobs", "worker", "--reload", "--poll-interval", "100ms"]
-    # Not ignored, as it is in what a shell runs in the background; processes inherit that.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
-        signal.signal(signal.SIGINT, before)
-        try:
-            assert output() == "VERSION"
-            file.write_text(RELOADED.replace("VERSION", "another"))
-            wait_until(lambda: output() == "another", what="the new code")
-            process.send_signal(signal.SIGINT)
-            assert "reloading: " in process.communicate(timeout=PATIENCE)[1]
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_the_dashboard_reads_the_applications_login(app: Flask, engine: Engine) -> None:

@@ -57,16 +57,6 @@ def flat(found: list[list[Any]]) -> list[Any]:
 # Pages.
 
 
-@pytest.mark.parametrize("newest_first", [True, False])
-@pytest.mark.parametrize("limit", [1, 3, 7, 100])
-def test_pages_list_each_job_once(session: Session, jobs: Jobs, limit: int, newest_first: bool) -> None:
-    """All in one transaction, so that every timestamp is the same."""
-    ids = jobs.add_many(7, created_at=FUTURE, scheduled_at=FUTURE)
-    found = pages(list_jobs, session, limit=limit, newest_first=newest_first)
-    assert flat(found) == sorted(ids, reverse=newest_first)
-    assert len(found) == -(-7 // limit)
-
-
 def test_pages_list_each_job_once_during_concurrent_writes(session: Session, jobs: Jobs) -> None:
     ids = jobs.add_many(4)
     first = list_jobs(session, limit=2)
@@ -209,14 +199,6 @@ def test_chains_are_filtered_by_attributes_of_their_root_and_by_any_job_id(sessi
     assert found(top_level=True) == {b, waiting}
     assert found(created_after=FUTURE) == {a}
     assert found(created_before=FUTURE) == {b, waiting}
-
-
-@pytest.mark.parametrize("newest_first", [True, False])
-def test_pages_list_each_chain_once_whatever_the_limits(session: Session, chains: Chains, newest_first: bool) -> None:
-    made = sorted(every_kind(chains).values(), reverse=newest_first)
-    for limit, scan_limit in ((1, 1), (2, 3), (5, 7), (100, 100)):
-        asked: dict[str, Any] = {"limit": limit, "scan_limit": scan_limit, "newest_first": newest_first}
-        assert flat(pages(list_chains, session, **asked)) == made
 
 
 def test_get_chain_reads_the_current_state(session: Session, engine: Engine, chains: Chains) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import text
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue import JobMixin
@@ -42,20 +42,6 @@ def test_the_tables_of_this_version_and_the_next_pass_the_check(session: Session
 def test_missing_tables_raise_an_error_with_the_command_to_run(session: Session) -> None:
     with pytest.raises(SchemaMissingError, match=r'table "app"\.other_job does not exist: run .*alembic upgrade head'):
         check_schema(session, model=OtherJob)
-
-
-def test_tables_in_another_schema_are_found(session: Session, engine: Engine) -> None:
-    Base.metadata.create_all(engine)
-    check_schema(session, model=OtherJob)
-
-
-@pytest.mark.parametrize(
-    "comment", [None, "", "jobs of the sales department", "sa_jobqueue version=", "sa_jobqueue version=1 "]
-)
-def test_a_foreign_table_named_job_raises_an_error(session: Session, comment: str | None) -> None:
-    stamp(session, comment)
-    with pytest.raises(SchemaMissingError, match="table job is not a job queue's table"):
-        check_schema(session)
 
 
 def test_older_tables_raise_an_error_with_the_command_to_run(session: Session) -> None:

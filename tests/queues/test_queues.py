@@ -107,15 +107,6 @@ def test_pages_of_queues_may_end_between_fairness_keys(session: Session, jobs: J
         list_queues(session, after="mail")  # type: ignore[arg-type]
 
 
-def test_deleting_the_settings_of_a_fairness_key_keeps_those_of_its_queue(session: Session) -> None:
-    for fairness_key in ("", "a", "b"):
-        upsert_queue(session, QueueSettings(name="mail", fairness_key=fairness_key))
-    assert delete_queues(session, ["mail"], fairness_key="a").ids == ["mail"]
-    assert [one.fairness_key for one in list_queues(session)] == ["", "b"]
-    assert delete_queues(session, ["mail"]).ids == ["mail"]
-    assert [one.fairness_key for one in list_queues(session)] == ["b"]
-
-
 def test_job_types_have_settings_like_queues(session: Session, jobs: Jobs) -> None:
     jobs.add_worker(WORKER, job_types=["send"])
     assert upsert_job_type(session, TypeSettings(type_name="send", global_concurrency=2))

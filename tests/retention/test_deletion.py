@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from sqlalchemy import Engine, insert, inspect, select, text, update
 from sqlalchemy.orm import Session
@@ -22,7 +20,6 @@ from tests.fixtures.chains import continuation, edges, wait_for
 from tests.fixtures.database import both_servers
 from tests.fixtures.jobs import Jobs
 from tests.fixtures.notifications import Notifications
-from tests.fixtures.workers import ManualWorker
 
 pytestmark = both_servers
 
@@ -85,10 +82,6 @@ def test_pending_jobs_of_the_same_session_are_flushed_and_deleted(session: Sessi
     assert delete_chains(session, [job.id]).ids == [job.id]
     session.commit()
     assert jobs.count() == 0
-
-
-def test_deleting_no_chains_does_nothing(session: Session) -> None:
-    assert delete_chains(session, []).ids == []
 
 
 # What is refused.
@@ -163,20 +156,6 @@ def test_deletion_notifies_workers_and_waiters_at_its_commit(
     assert notifications.seen() == []
     session.commit()
     assert sorted(notifications.seen()) == sorted([("ended", str(awaited)), ("lost", str(running)), ("lost", str(at_work))])
-
-
-def test_the_worker_of_a_deleted_job_is_fenced_off(
-    session: Session, jobs: Jobs, manual_worker: Callable[..., ManualWorker]
-) -> None:
-    chain_id, other = jobs.add(), jobs.add()
-    worker = manual_worker()
-    claimed = {row.id: row for row in worker.claim()}
-    delete_chains(session, [chain_id])
-    session.commit()
-    assert worker.complete(*claimed.values()) == {other}
-    assert worker.finish(claimed[chain_id]) == set()
-    assert set(jobs.statuses()) == {other}
-    assert (jobs.attempts(chain_id), jobs.dead_letters()) == ([], [])
 
 
 # What goes with it.

@@ -266,15 +266,6 @@ def test_missed_times_are_recorded_until_they_are_run_or_acknowledged(
     assert status(sessions).next_fire_at == upcoming  # it was not paused
 
 
-def test_a_time_within_the_grace_period_is_fired_under_every_misfire_policy(sessions: Sessions) -> None:
-    at = datetime(2026, 5, 1, 12, tzinfo=UTC)
-    for name in ("skip", "one", "all"):
-        scheduled(sessions, name, misfire_policy=name)
-        change(sessions, name, next_fire_at=at)
-    runs = fire(sessions, at=at + timedelta(seconds=3))
-    assert [(one.fire_times, one.missed_since) for one in runs] == [((at,), None)] * 3
-
-
 def test_the_enqueued_job_has_the_options_of_its_schedule(sessions: Sessions) -> None:
     schedule = scheduled(
         sessions,
@@ -344,19 +335,6 @@ def test_a_schedule_locked_for_update_is_not_fired_until_the_transaction_ends(se
     assert [run.schedule for run in fire(sessions, at + MINUTE)] == ["nightly"]
     with sessions() as session, pytest.raises(ScheduleNotFoundError):
         get_schedule(session, "other", for_update=True)
-
-
-def test_running_a_schedule_now_does_not_change_its_next_time(sessions: Sessions) -> None:
-    scheduled(sessions, fire_time_field="at")
-    before = status(sessions)
-    for _ in range(2):
-        with sessions.begin() as session:
-            pause_schedules(session, ["nightly"])
-            run_schedule(session, "nightly")
-    after = status(sessions)
-    assert after.next_fire_at == before.next_fire_at
-    assert after.last_job_id == jobs_of(sessions)[-1].id
-    assert len({job.input["at"] for job in jobs_of(sessions)}) == 2
 
 
 def test_a_time_whose_job_was_deleted_is_not_fired_again(sessions: Sessions) -> None:

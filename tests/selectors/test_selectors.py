@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from sa_jobqueue import Job, JobQueue, JobStatus, Worker
+from sa_jobqueue import Job, JobQueue, JobStatus
 from sa_jobqueue.errors import InvalidOptionError, InvalidSelectionError
 from sa_jobqueue.events import SelectorFailed
 from sa_jobqueue.operations import pause_queues, resume_queues
@@ -81,16 +81,6 @@ def test_a_selector_sees_at_most_its_window_and_eventually_every_job(engine: Eng
     assert {one.id for offer in offers for one in offer} == set(ids)
     assert other not in ids
     assert all(one.input is None and one.queue == "default" for offer in offers for one in offer)
-
-
-async def test_workers_whose_selectors_pick_the_same_jobs_start_each_once(engine: Engine, jobs: Jobs) -> None:
-    queue, seen = recorder()
-    queue.selector("default", inputs=True, window=50)(largest_first)
-    for number in range(200):
-        jobs.add(input=number)
-    tasks = [asyncio.create_task(Worker(queue, engine, options=quick(concurrency=5)).run_until_idle()) for _ in range(3)]
-    await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
-    assert Counter(seen) == Counter(range(200))
 
 
 @pytest.mark.parametrize("fault", ["raises", "nothing", "strange", "exits"])

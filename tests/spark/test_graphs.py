@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.pipeline.spark.analytics.capacity import workers_needed
 from sa_jobqueue.pipeline.spark.analytics.graphs import Node, components, shape_of
 from tests.fixtures.histories import at
@@ -90,28 +87,3 @@ def test_a_component_is_named_by_its_smallest_member(edges: list[tuple[str, str]
 def test_workers_needed_matches_a_published_erlang_table() -> None:
     """A call centre's textbook case: 200 calls an hour of 3 minutes, 80 % answered within 20 s, are 14 agents."""
     assert workers_needed(10, 180, target_wait=timedelta(seconds=20), quantile=0.8) == 14
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.floats(0.01, 60), st.floats(0.1, 600), st.floats(0, 100), st.floats(0.5, 0.99))
-def test_workers_needed_is_the_minimum_by_erlangs_formula(load: float, run: float, wait: float, quantile: float) -> None:
-    def late(workers: int) -> float:
-        """Return the share of jobs that wait longer, by Erlang's formula as it is written."""
-        if workers <= load:
-            return 1.0
-        terms = [load**n / math.factorial(n) for n in range(workers)]
-        last = load**workers / math.factorial(workers) * workers / (workers - load)
-        return last / (sum(terms) + last) * math.exp(-(workers - load) * wait / run)
-
-    found = workers_needed(load, run, target_wait=timedelta(seconds=wait), quantile=quantile)
-    wait = timedelta(seconds=wait).total_seconds()  # in whole microseconds
-    assert late(found) <= 1 - quantile + 1e-9
-    assert found == 1 or late(found - 1) > 1 - quantile - 1e-9
-
-
-def test_no_load_needs_no_workers() -> None:
-    second = timedelta(seconds=1)
-    assert workers_needed(0, 10, target_wait=second) == 0
-    assert workers_needed(0.5, 0, target_wait=second) == 1
-    with pytest.raises(InvalidOptionError, match="load: and run_seconds must be numbers"):
-        workers_needed(math.nan, 1, target_wait=second)

@@ -108,23 +108,6 @@ def test_columns_that_can_fit_no_row_are_refused_with_a_hint(
         check_payload(kind_of(declared), schema, column)
 
 
-@pytest.mark.parametrize(
-    ("declared", "schema", "column"),
-    [
-        (Bill, columns(("customer", TEXT), ("amount", TEXT)), None),  # '12' is a number to Pydantic
-        (Bill, columns(("customer", TEXT), ("amount", INT), ("note", INT)), None),  # which may be null in every row
-        (Bill, columns(("customer", TEXT), ("amount", INT), ("more", INT)), None),
-        (Odd, columns(("amount", INT)), None),
-        (Any, columns(("amount", INT)), "amount"),
-        (dict[str, int], columns(("amount", TEXT)), None),
-        (list[int], columns(("amount", ArrayType(INT))), "amount"),
-        (Literal[7], columns(("amount", INT)), "amount"),
-    ],
-)
-def test_columns_that_may_fit_are_validated_row_by_row(declared: Any, schema: StructType, column: str | None) -> None:
-    check_payload(kind_of(declared), schema, column)
-
-
 VALUES: list[tuple[DataType, list[Any]]] = [
     (TEXT, ["", "7", "true", "red", "2026-01-31", "2026-01-31T12:00:00Z", "P1D", "[1]", "{}"]),
     (INT, [0, 1, 7, -1, 2**31 - 1]),

@@ -30,7 +30,6 @@ from sa_jobqueue.ids import uuid7
 from sa_jobqueue.pipeline.spark import connections, written
 from sa_jobqueue.pipeline.spark.columns import InvalidColumnError
 from sa_jobqueue.pipeline.spark.errors import UnknownOptionError
-from sa_jobqueue.pipeline.spark.ids import Ids
 from sa_jobqueue.pipeline.spark.source import JobQueueSource
 from sa_jobqueue.pipeline.spark.staging import BadRowError
 from sa_jobqueue.registry.codecs import opened
@@ -152,25 +151,6 @@ def test_a_bad_row_is_refused_with_the_error_of_a_job(database_url: str, session
         assert found[place] == (refused.value.field, refused.value.reason[:300]), row
     record = session.scalars(select(Job.Reject.record).where(Job.Reject.row == 9)).one()
     assert json.loads(record or "") == {"type_name": "t", "deduplication_key": "a\x00b"}
-
-
-@both_servers
-def test_timestamps_out_of_range_are_refused(database_url: str, session: Session) -> None:
-    nan, inf = float("nan"), float("inf")
-    micro = timedelta(microseconds=1)
-    rows: list[Row] = [{"delay": seconds} for seconds in (-0.001, nan, inf, -inf, 1e300, 36_500 * 86_400 + 0.001)]
-    rows += [{"timeout": limit} for limit in (timedelta(0), -micro, timedelta(days=36_500) + micro)]
-    rows += [{"scheduled_at": datetime(9000, 1, 1, tzinfo=UTC)}, {"scheduled_at": datetime.now(UTC), "delay": 1.0}]
-    rows += [{"expires_at": datetime(9000, 1, 1, tzinfo=UTC)}]
-    result = write(database_url, rows, type="t", mode="PERMISSIVE")
-    assert (result.enqueued, result.rejected) == (0, len(rows))
-    assert [rejects(session)[place][0] for place in range(len(rows))] == [
-        *["delay"] * 6,
-        *["timeout"] * 3,
-        "scheduled_at",
-        "delay",
-        "expires_at",
-    ]
 
 
 def test_an_invalid_trace_context_is_refused_by_name(database_url: str, session: Session) -> None:
@@ -392,15 +372,6 @@ def test_rows_of_a_type_have_what_is_recorded_for_it(database_url: str, session:
         ("own", 0, 9, None, None, 1),
         ("default", 0, 20, None, None, 1),
     ]
-
-
-def test_generated_ids_are_ordered_version_7_uuids() -> None:
-    ids = Ids()
-    made = [UUID(text) for count in (0, 1, 70_000, 3) for text in ids.make(count).to_pylist()]
-    assert len(made) == len(set(made)) == 70_004
-    assert made == sorted(made)
-    assert {(one.version, one.variant) for one in made} == {(7, "specified in RFC 4122")}
-    assert abs((made[0].int >> 80) - (uuid7().int >> 80)) < 60_000
 
 
 def test_a_queue_with_text_ids_accepts_any_text_as_id_and_blocker(make_database: MakeDatabase, jobqueue_server: Any) -> None:

@@ -66,18 +66,6 @@ def test_extreme_timestamps_do_not_break_a_claim(jobs: Jobs, run: Run) -> None:
     assert set(claimed_ids(run(CLAIM, claim_parameters()))) == made
 
 
-def test_a_job_without_a_timeout_has_no_lease_expiry(jobs: Jobs, run: Run) -> None:
-    job_id = jobs.add()
-    run(CLAIM, claim_parameters())
-    assert jobs.get(job_id)["leased_until"] is None
-
-
-def test_an_empty_claim_still_returns_its_timestamp(run: Run, jobs: Jobs) -> None:
-    (row,) = run(CLAIM, claim_parameters())
-    assert row.id is None
-    assert abs(row.now - datetime.now(UTC)) < timedelta(hours=1)
-
-
 def test_jobs_are_claimed_by_priority_then_by_due_time(jobs: Jobs, run: Run) -> None:
     late_low = jobs.add(priority=-9, due_in=-1)
     early_low = jobs.add(priority=-9, due_in=-2)
@@ -85,12 +73,6 @@ def test_jobs_are_claimed_by_priority_then_by_due_time(jobs: Jobs, run: Run) -> 
     middle = jobs.add(due_in=-50)
     order = [claimed_ids(run(CLAIM, claim_parameters(limit=1)))[0] for _ in range(4)]
     assert order == [high, middle, early_low, late_low]
-
-
-def test_jobs_with_equal_due_times_are_claimed_by_id(jobs: Jobs, run: Run) -> None:
-    due = datetime(2026, 1, 1, tzinfo=UTC)
-    ids = [jobs.add(scheduled_at=due) for _ in range(4)]
-    assert [claimed_ids(run(CLAIM, claim_parameters(limit=1)))[0] for _ in ids] == sorted(ids)
 
 
 def test_a_claim_takes_and_locks_at_most_its_limit(jobs: Jobs, run: Run, engine: Engine) -> None:
@@ -117,12 +99,6 @@ def test_a_claim_leaves_jobs_not_due_not_handled_or_not_served(jobs: Jobs, run: 
     jobs.add(queue="elsewhere")
     due = jobs.add()
     assert claimed_ids(run(CLAIM, claim_parameters())) == [due]
-
-
-def test_jobs_of_unhandled_types_do_not_hide_later_jobs(jobs: Jobs, run: Run) -> None:
-    jobs.add_many(50, type_name="unknown")
-    due = jobs.add()
-    assert claimed_ids(run(CLAIM, claim_parameters(limit=1))) == [due]
 
 
 def test_a_claim_skips_locked_rows(jobs: Jobs, run: Run, session: Session) -> None:

@@ -102,17 +102,6 @@ def test_a_row_locked_only_by_a_foreign_key_is_written(
     assert ids(run(statement, parameters([job_id]))) == [job_id]
 
 
-def test_a_batch_of_maximum_size_is_completed(jobs: Jobs, run: Run, engine: Engine) -> None:
-    from sa_jobqueue.statements._parts import BATCH
-
-    made = sorted(jobs.add_many(BATCH))
-    with engine.begin() as connection:
-        connection.execute(update(Job.__table__).values(status=RUNNING, attempt=1, leased_by=WORKER))  # type: ignore[arg-type]
-    outputs = [str(number) for number in range(BATCH)]
-    assert ids(run(COMPLETE, complete_parameters(made) | {"outputs": outputs})) == made
-    assert [jobs.get(job_id)["output"] for job_id in made[:3]] == [0, 1, 2]
-
-
 def test_only_completing_a_root_completes_a_chain_in_the_same_statement(jobs: Jobs, run: Run, engine: Engine) -> None:
     (root,) = running(jobs)
     continuation = uuid7()
@@ -185,16 +174,6 @@ def test_a_job_that_dies_leaves_a_dead_letter(jobs: Jobs, run: Run) -> None:
     )
     assert dead_letter["resolution"] is dead_letter["resolved_at"] is None
     assert jobs.attempts(job_id)[0]["outcome"] == "failed"
-
-
-def test_a_job_cancelled_by_its_handler_leaves_no_dead_letter(jobs: Jobs, run: Run) -> None:
-    (job_id,) = running(jobs)
-    run(FINISH, finish_parameters([job_id], statuses=["cancelled"], outcomes=["cancelled"]))
-    job = jobs.get(job_id)
-    assert (job["status"], job["leased_by"]) == (JobStatus.CANCELLED, None)
-    assert job["completed_at"] == job["chain_completed_at"] is not None
-    assert jobs.dead_letters() == []
-    assert jobs.attempts(job_id)[0]["outcome"] == "cancelled"
 
 
 def test_one_statement_ends_attempts_with_different_outcomes(jobs: Jobs, run: Run) -> None:

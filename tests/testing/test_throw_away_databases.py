@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine, inspect, text
+from sqlalchemy import Column, Integer, MetaData, NullPool, Table, create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from sa_jobqueue.testing.databases import DatabaseTemplate, ThrowAwayDatabase, create_database, drop_database
@@ -27,15 +27,6 @@ def test_each_test_finds_the_tables_empty(jobqueue_database_url: str, round_numb
     with create_engine(jobqueue_database_url, poolclass=NullPool).begin() as connection:
         assert connection.scalars(NUMBERS.select()).all() == []
         connection.execute(NUMBERS.insert().values(number=round_number))
-
-
-def test_a_database_is_created_on_the_oldest_and_the_newest_server(
-    oldest_server: PostgresServer, newest_server: PostgresServer, make_database: Callable[[PostgresServer], str]
-) -> None:
-    assert oldest_server.version <= newest_server.version
-    for server in (oldest_server, newest_server):
-        with create_engine(make_database(server), poolclass=NullPool).connect() as connection:
-            assert inspect(connection).get_table_names("work") == ["numbers"]
 
 
 def test_a_test_may_stop_its_own_server_with_its_databases(make_database: Callable[[PostgresServer], str]) -> None:

@@ -108,11 +108,6 @@ def test_errors_with_a_builtin_base_can_be_caught_by_it() -> None:
     assert issubclass(errors.ChainTimeoutError, TimeoutError)
 
 
-def test_signals_are_not_errors_of_the_library() -> None:
-    for signal in (errors.Snooze, errors.Retry, errors.Discard, errors.Cancel):
-        assert not issubclass(signal, JobQueueError)
-
-
 @pytest.mark.parametrize("signal", [Snooze, Retry])
 def test_retry_and_snooze_take_either_a_delay_or_an_instant(signal: Any) -> None:
     assert (signal(timedelta(0)).delay, signal(timedelta(0)).at) == (timedelta(0), None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from uuid import RFC_4122
 
 import pytest
 
@@ -12,28 +11,11 @@ from sa_jobqueue import ids
 from sa_jobqueue.ids import uuid7
 
 
-def test_version_and_variant_are_those_of_uuid7() -> None:
-    made = [uuid7() for _ in range(1000)]
-    assert {(one.version, one.variant) for one in made} == {(7, RFC_4122)}
-
-
-def test_each_id_is_larger_than_the_one_before() -> None:
-    made = [uuid7() for _ in range(20_000)]
-    assert made == sorted(set(made))
-
-
 def test_threads_create_no_duplicate_ids_and_keep_order() -> None:
     with ThreadPoolExecutor(8) as pool:
         lists = list(pool.map(lambda _: [uuid7() for _ in range(2000)], range(8)))
     assert all(made == sorted(made) for made in lists)
     assert len({one for made in lists for one in made}) == 16_000
-
-
-def test_the_time_is_in_the_first_48_bits() -> None:
-    before = time.time_ns() // 1_000_000
-    stamp = uuid7().int >> 80
-    # Many ids in one millisecond borrow from the next ones.
-    assert before - 1 <= stamp <= time.time_ns() // 1_000_000 + 100
 
 
 @pytest.mark.parametrize("now", [0, 999_999, 1_000_000, 1_700_000_000_123_999_999])

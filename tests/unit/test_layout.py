@@ -11,21 +11,11 @@ from sa_jobqueue.layout import Layout
 from sa_jobqueue.models import Job
 
 
-def test_the_default_layout_adds_no_schema_or_prefix() -> None:
-    assert (Layout().name("job"), Layout().qualified("job")) == ("job", "job")
-    assert Layout().channel("due") == ".job:due"
-
-
 def test_schema_and_prefix_are_part_of_every_name() -> None:
     layout = Layout("app", "mail_")
     assert layout.name("job") == "mail_job"
     assert layout.qualified("dead_letter") == '"app".mail_dead_letter'
     assert layout.channel("lost") == "app.mail_job:lost"
-
-
-def test_channels_of_different_queues_differ() -> None:
-    layouts = [Layout(), Layout("a"), Layout("a", "b_"), Layout(None, "a_"), Layout("b", "a_")]
-    assert len({layout.channel("due") for layout in layouts}) == len(layouts)
 
 
 @pytest.mark.parametrize(

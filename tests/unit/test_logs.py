@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime, timedelta
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -53,31 +52,6 @@ def test_records_of_attempts_name_job_type_attempt_and_outcome(
         "job_outcome": "failed",
         "delay_seconds": 1.0,
     }
-
-
-@pytest.mark.parametrize("outcome", [AttemptOutcome.SNOOZED, AttemptOutcome.RELEASED])
-def test_requested_reschedules_are_logged_at_info_level(outcome: AttemptOutcome) -> None:
-    assert logs.describe(events.JobRescheduled(*JOB, outcome, SECOND, None)).level == logging.INFO
-
-
-@pytest.mark.parametrize("error", [None, ERROR])
-def test_a_job_rescheduled_to_an_instant_logs_the_instant(error: Any) -> None:
-    at = datetime(2099, 1, 1, tzinfo=UTC)
-    record = logs.describe(events.JobRescheduled(*JOB, AttemptOutcome.SNOOZED, timedelta(0), error, at))
-    assert "snoozed, due again at 2099-01-01T00:00:00+00:00" in record.message % record.arguments
-    assert record.fields["due_at"] == "2099-01-01T00:00:00+00:00"
-
-
-@pytest.mark.parametrize(("released", "words"), [(0, "0 jobs"), (1, "1 job"), (2, "2 jobs")])
-def test_a_stopped_worker_logs_how_many_jobs_it_released(
-    released: int, words: str, bus: events.EventBus, caplog: pytest.LogCaptureFixture
-) -> None:
-    bus.emit(events.WorkerStopped("w:1", released))
-    assert caplog.messages == [f"worker w:1 stopped, {words} released"]
-
-
-def test_a_death_by_rescue_is_an_error() -> None:
-    assert logs.describe(events.JobRescued(*JOB, "w:1", died=True)).level == logging.ERROR
 
 
 def test_a_driver_error_is_logged_without_its_statement(bus: events.EventBus, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
-import pytest
-
 from sa_jobqueue.display.progress import ProgressLines
 
 
@@ -63,32 +59,4 @@ def test_a_failing_measurement_does_not_stop_progress_lines() -> None:
     assert printed[1:] == [
         "load: staging, 1 of 4 (25%), 10 s, about 30 s left",
         "load: staging, 1 of 4 (25%), 20 s, about 1 min left",
-    ]
-
-
-def test_progress_is_printed_during_a_step_without_ticks_and_at_its_end(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    printed, again = list[str](), threading.Event()
-
-    def write(line: str) -> None:
-        printed.append(line)
-        if "computing," in line:
-            again.set()
-
-    def compute() -> None:
-        with ProgressLines("report", write=write, interval=0.01) as lines:
-            lines.begin("computing")
-            assert again.wait(20)
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        compute()
-    assert printed[0] == "report: computing"
-    assert not any("done" in line for line in printed)
-    with ProgressLines("report") as lines:
-        lines.begin("reading")
-    assert [line.partition(" after")[0] for line in capsys.readouterr().err.splitlines()] == [
-        "report: reading",
-        "report: done",
     ]

@@ -50,12 +50,6 @@ async def test_an_error_not_caused_by_a_row_is_raised_without_splitting() -> Non
     assert (table.statements, table.rows) == (1, [])
 
 
-async def test_an_empty_batch_runs_no_statement() -> None:
-    table = Table()
-    assert await in_parts([], table.write) == ([], [])
-    assert table.statements == 0
-
-
 @pytest.mark.parametrize(
     ("state", "kind", "of_a_row"),
     [

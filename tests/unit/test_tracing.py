@@ -10,11 +10,9 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import Tracer
 
 from sa_jobqueue import Job
-from sa_jobqueue.tracing import current_traceparent
 
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -41,23 +39,6 @@ def written(span: ReadableSpan) -> str:
     return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags):02x}"
 
 
-def test_the_current_span_becomes_the_trace_context_of_job_and_chain(tracer: Tracer, spans: InMemorySpanExporter) -> None:
-    with tracer.start_as_current_span("outer"):
-        with tracer.start_as_current_span("inner"):
-            job = Job("test")
-        other = Job("test")
-    inner, outer = spans.get_finished_spans()
-    assert job.trace_context == job.chain_trace_context == written(inner)
-    assert other.trace_context == other.chain_trace_context == written(outer)
-
-
-def test_without_a_current_span_no_trace_context_is_set() -> None:
-    assert current_traceparent() is None
-    job = Job("test")
-    assert "trace_context" not in job.__dict__
-    assert "chain_trace_context" not in job.__dict__
-
-
 def test_an_explicit_trace_context_is_kept(tracer: Tracer) -> None:
     with tracer.start_as_current_span("current"):
         given, none = Job("test", trace_context=GIVEN), Job("test", trace_context=None)
@@ -65,14 +46,6 @@ def test_an_explicit_trace_context_is_kept(tracer: Tracer) -> None:
     assert given.trace_context == given.chain_trace_context == GIVEN
     assert none.trace_context is none.chain_trace_context is None
     assert (both.trace_context, both.chain_trace_context) == (GIVEN, None)
-
-
-def test_an_unsampled_span_clears_the_sampled_flag() -> None:
-    tracer = TracerProvider(sampler=ALWAYS_OFF).get_tracer("test")
-    with tracer.start_as_current_span("dropped"):
-        traceparent = current_traceparent()
-    assert traceparent is not None
-    assert int(traceparent.rpartition("-")[2], 16) & 1 == 0
 
 
 @pytest.mark.parametrize("before", ["", "sys.modules['opentelemetry.trace'] = None", "import opentelemetry.trace"])

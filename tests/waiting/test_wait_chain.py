@@ -94,12 +94,6 @@ async def test_wait_chain_returns_on_notification_before_its_next_poll(wait: Wai
     await until(lambda: not listening(engine), what="the end of the connection")
 
 
-async def test_wait_chain_returns_at_once_for_an_ended_chain(wait: Waiting, jobs: Jobs) -> None:
-    chain_id = jobs.add(JobStatus.COMPLETED)
-    assert (await wait(chain_id)).id == chain_id
-    assert not jobs.get(chain_id)["has_waiters"]
-
-
 def play(wait: Wait, engine: Engine, before: Callable[[int], None]) -> tuple[int, ChainResult[Any]]:
     """Do the steps of a wait, and something before each of them; return how many there were, and the result."""
     steps, answer, done = wait.steps(), None, 0
@@ -194,23 +188,6 @@ async def test_wait_chain_decodes_the_output_to_the_requested_type(wait: Waiting
         await wait(chain_id, output=Engine)
 
 
-async def test_wait_chain_raises_death_and_cancellation_with_details(wait: Waiting, engine: Engine, jobs: Jobs) -> None:
-    dying, cancelled = jobs.add(), jobs.add()
-    results = [asyncio.create_task(wait(chain_id, output=Receipt)) for chain_id in (dying, cancelled)]
-    await rests(jobs, dying)
-    await rests(jobs, cancelled)
-    error = {"type": "Boom", "message": "no paper\nat all", "traceback": ""}
-    end(engine, dying, JobStatus.DEAD, last_error=error)
-    end(engine, cancelled, JobStatus.CANCELLED)
-    with pytest.raises(ChainFailedError, match=r"is dead: Boom: no paper; after a redrive") as died:
-        await results[0]
-    assert (died.value.chain_id, died.value.status, died.value.error) == (dying, JobStatus.DEAD, error)
-    assert died.value.result.completed_at == jobs.get(dying)["completed_at"]
-    with pytest.raises(ChainFailedError, match="was cancelled") as failed:
-        await results[1]
-    assert (failed.value.status, failed.value.error, failed.value.result.output) == (JobStatus.CANCELLED, None, None)
-
-
 async def test_wait_chain_refuses_an_uncommitted_chain(wait: Waiting, session: Session) -> None:
     job = Job("test")
     session.add(job)
@@ -238,22 +215,6 @@ async def test_a_timeout_of_wait_chain_does_not_affect_the_chain(wait: Waiting, 
     assert (late.value.chain_id, late.value.timeout) == (chain_id, SOON)
     assert jobs.status(chain_id) is JobStatus.PENDING
     await until(lambda: not listening(engine), what="the end of the connection")
-
-
-async def test_wait_chain_checks_once_more_at_its_timeout(jobs: Jobs, engine: Engine) -> None:
-    chain_id = jobs.add()
-    given: Any = {"timeout": timedelta(microseconds=1), "poll_interval": NEVER, "listen": False, "output": None}
-    steps = Wait([chain_id], **given, model=None).steps()
-    first_poll = next(steps)
-    assert isinstance(first_poll, Ask)
-    mark = steps.send(_ask(engine, first_poll))
-    assert isinstance(mark, Ask)
-    last_poll = steps.send(_ask(engine, mark))
-    assert isinstance(last_poll, Ask)
-    end(engine, chain_id)
-    reading = steps.send(_ask(engine, last_poll))  # although the time is over long since
-    assert isinstance(reading, Ask)
-    assert isinstance(steps.send(_ask(engine, reading)), ChainResult)
 
 
 @pytest.mark.parametrize("listen", [True, False], ids=["lost", "not listened for"])

@@ -10,7 +10,6 @@ import sys
 import threading
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -41,18 +40,6 @@ def test_worker_imports_its_registry_from_the_working_directory_and_runs_jobs(
     process.terminate()
     assert ended(process) == 0
     assert workers(engine) == {}
-
-
-def test_sigterm_lets_running_jobs_finish(start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path) -> None:
-    running = jobs.add(type_name="waits", input={"for": str(tmp_path / "go")})
-    process = start_worker("--concurrency", "1")
-    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
-    process.send_signal(signal.SIGTERM)
-    wait_until(lambda: workers(engine) == {process.pid: "draining"}, what="the drain")
-    left = jobs.add(type_name="pid", input={})
-    (tmp_path / "go").touch()
-    assert ended(process) == 0
-    assert (jobs.status(running), jobs.status(left)) == (JobStatus.COMPLETED, JobStatus.PENDING)
 
 
 def test_a_worker_until_idle_ends_with_the_counts_and_with_status_1_if_a_job_died(
@@ -163,22 +150,6 @@ def test_worker_uses_the_applications_engine_or_session_factory(
     assert ended(process) == 0
 
 
-def test_worker_enforces_a_queue_limit_option(start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path) -> None:
-    waiting: dict[str, Any] = {"type_name": "waits", "input": {"for": str(tmp_path / "go")}}
-    limited = [jobs.add(queue="slow", **waiting) for _ in range(3)]
-    free = [jobs.add(queue="fast", **waiting) for _ in range(3)]
-    process = start_worker("--queues", "fast,slow=2")
-
-    def running(ids: list[Any]) -> int:
-        return sum(jobs.status(one) is JobStatus.RUNNING for one in ids)
-
-    wait_until(lambda: running(free) == 3 and running(limited) == 2, what="five running jobs")
-    (tmp_path / "go").touch()
-    wait_until(lambda: set(jobs.statuses().values()) == {JobStatus.COMPLETED}, what="all jobs")
-    process.terminate()
-    assert ended(process) == 0
-
-
 def test_an_unreachable_database_is_reported_without_passwords(start_worker: StartWorker, tmp_path: Path) -> None:
     url = "postgresql+psycopg://ann:s3cret@127.0.0.1:1/x?sslpassword=s3cret&connect_timeout=2"
     assert ended(start_worker("--engine", "app:engine", APPLICATION_URL=url)) == 1
@@ -273,20 +244,6 @@ def test_a_parent_rescues_jobs_of_its_dead_child_process_at_once(
     wait_until(lambda: jobs.status(running) is JobStatus.COMPLETED, what="its end")
     parent.terminate()
     assert ended(parent) == 0
-
-
-@pytest.mark.long
-def test_a_second_signal_to_the_parent_releases_running_jobs(
-    start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
-) -> None:
-    parent = start_worker("--processes", "2")
-    running = jobs.add(type_name="waits", input={"for": str(tmp_path / "never")})
-    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
-    parent.send_signal(signal.SIGINT)
-    wait_until(lambda: "draining" in workers(engine).values(), what="the drain")
-    parent.send_signal(signal.SIGTERM)
-    assert ended(parent) == 0
-    assert jobs.status(running) is JobStatus.PENDING
 
 
 @pytest.mark.long

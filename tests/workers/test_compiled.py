@@ -8,9 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import ARRAY, Engine, Integer, Interval, Text, bindparam, event, func, select, text
+from sqlalchemy import Engine, Integer, bindparam, event, func, select, text
 from sqlalchemy.exc import DataError, OperationalError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from sa_jobqueue import Job
 from sa_jobqueue.db.compiled import Compiled, compiled
@@ -51,35 +51,6 @@ def _end(engine: Engine, pids: list[int]) -> None:
 async def _pid(statement: Compiled, connection: AsyncConnection) -> int:
     ((pid, _),) = await statement.execute(connection, {"one": 1})
     return int(pid)
-
-
-async def test_compiled_and_sqlalchemy_execution_return_the_same_rows(own: AsyncEngine) -> None:
-    statement = Compiled(
-        select(
-            func.unnest(bindparam("many", type_=ARRAY(Text))),
-            bindparam("later", type_=Interval),
-            func.to_jsonb("100%").label("the 50% of it"),
-            bindparam("fixed", 7, type_=Integer),
-            bindparam("later", type_=Interval) + bindparam("later", type_=Interval),
-        )
-    )
-    given = {"many": ["a", "$1 %s"], "later": timedelta(seconds=90)}
-    async with own.connect() as connection:
-        plainly = await statement.execute(connection, given)
-    seen = _listen(own)
-    async with own.connect() as connection:
-        through_sqlalchemy = await statement.execute(connection, given)
-    assert len(seen) == 1, "event listeners see the statement, and only with listeners is SQLAlchemy's own path used"
-    assert [tuple(row) for row in plainly] == [tuple(row) for row in through_sqlalchemy]
-    assert plainly[1] == ("$1 %s", timedelta(seconds=90), "100%", 7, timedelta(seconds=180))
-
-
-async def test_a_compiled_statement_joins_sqlalchemys_autobegin_transaction(engine: Engine) -> None:
-    own = create_async_engine(engine.url)
-    async with own.connect() as connection:
-        await Compiled(PID).execute(connection, {"one": 1})
-        assert connection.in_transaction()
-    await own.dispose()
 
 
 @pytest.mark.parametrize("observed", [False, True])

@@ -59,16 +59,3 @@ async def test_a_drain_request_is_noticed_at_the_next_heartbeat(engine: Engine) 
     assert not runs[1].done()  # it was not asked to drain
     other.stop()
     await asyncio.wait_for(runs[1], PATIENCE)
-
-
-async def test_jobs_that_outlast_the_shutdown_timeout_of_a_drain_are_released(engine: Engine, jobs: Jobs) -> None:
-    queue, _ = waiting_queue()
-    (job_id,) = enqueue(engine, queue.job("waits", {}))
-    worker = Worker(queue, engine, options=quick(shutdown_timeout=timedelta(milliseconds=100)))
-    log = EventLog(worker)
-    run = asyncio.create_task(worker.run())
-    await log.until(JobStarted)
-    await asyncio.to_thread(ask, engine, names=["tester"])
-    await asyncio.wait_for(run, PATIENCE)
-    assert jobs.status(job_id) is JobStatus.PENDING
-    assert log.of(WorkerStopped)[0].released == 1

@@ -41,22 +41,6 @@ def asked() -> Iterator[list[str]]:
     event.remove(Engine, "before_cursor_execute", note)
 
 
-async def test_an_idle_poll_is_one_statement_and_learns_the_next_due_time(engine: Engine, asked: list[str]) -> None:
-    queue = JobQueue()
-
-    @queue.handler("nothing")
-    async def nothing(payload: dict[str, Any]) -> None: ...
-
-    polls = ["catch-up"] * 5
-    async with working(Worker(queue, engine, options=quick(poll_interval=timedelta(milliseconds=20)))) as log:
-        await until(lambda: asked[-5:] == polls, what="five polls on end that only catch up")
-        asked.clear()
-        enqueue(engine, nothing.job({}, delay=timedelta(seconds=1)))  # longer than it stays awake
-        await log.until(JobStarted)
-        assert "claim" not in asked[:-3], "nothing is claimed before it is due"
-        await until(lambda: asked[-5:] == polls, what="the same again")
-
-
 async def test_a_late_arrival_is_found_by_the_first_poll_after_its_notification(engine: Engine, asked: list[str]) -> None:
     """It lies behind the cursor: stamped before the worker's last catch-up, which did not see it."""
     queue, claims_seen = JobQueue(), []

@@ -12,14 +12,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
-from sqlalchemy.orm import Session
 
 from sa_jobqueue import JobQueue, JobStatus, Worker
 from sa_jobqueue.context import AttemptContext
 from sa_jobqueue.events import Event, EventBus
-from sa_jobqueue.operations import WorkerFilter, drain_workers
 from tests.fixtures.jobs import Jobs, enqueue
-from tests.fixtures.workers import PATIENCE, quick, until, waiting_queue
+from tests.fixtures.workers import PATIENCE, quick, until
 
 NEVER = timedelta(minutes=10)
 """A poll interval that no test waits for."""
@@ -90,20 +88,6 @@ async def complete_all(engine: Engine, jobs: Jobs, workers: Iterable[Worker]) ->
         await asyncio.wait_for(asyncio.gather(*runs), PATIENCE)
 
 
-async def test_the_next_job_of_an_ordering_key_starts_when_the_one_before_it_ends(
-    engine: Engine, jobs: Jobs, events: EventBus
-) -> None:
-    queue, order = JobQueue(), list[int]()
-
-    @queue.handler("one")
-    async def one(payload: int) -> None:
-        order.append(payload)
-
-    enqueue(engine, *(queue.job("one", number, ordering_key="key") for number in range(20)))
-    await complete_all(engine, jobs, [Worker(queue, engine, options=quick(poll_interval=NEVER), events=events)])
-    assert order == list(range(20))
-
-
 async def test_a_queue_limit_has_capacity_again_when_a_job_ends(engine: Engine, jobs: Jobs, events: EventBus) -> None:
     queue, running, most = JobQueue(), 0, 0
 
@@ -137,42 +121,6 @@ async def test_run_until_idle_ends_when_the_worker_is_idle(engine: Engine, jobs:
     enqueue(engine, first, queue.job("one", blockers=[first]), queue.job("broken"))
     await asyncio.wait_for(Worker(queue, engine, options=quick(), events=events).run_until_idle(), PATIENCE)
     assert sorted(jobs.statuses().values()) == [JobStatus.COMPLETED, JobStatus.COMPLETED, JobStatus.DEAD]
-
-
-async def test_a_worker_drains_when_it_is_asked_to(engine: Engine, jobs: Jobs, events: EventBus) -> None:
-    queue, finish = waiting_queue()
-    first, second = enqueue(engine, queue.job("waits", {}, priority=1), queue.job("waits", {}))
-    options = quick(concurrency=1, shutdown_timeout=timedelta(hours=1))
-    worker = Worker(queue, engine, options=options, events=events)
-    run = asyncio.create_task(worker.run())
-    await until(lambda: jobs.status(first) is JobStatus.RUNNING, what="the first job runs")
-
-    def drain() -> None:
-        with Session(engine) as session, session.begin():
-            assert drain_workers(session, where=WorkerFilter(ids=[worker.id])).ids == [worker.id]
-
-    await asyncio.to_thread(drain)
-    await until(lambda: worker.vitals.phase == "draining", what="it drains")
-    finish.set()
-    await asyncio.wait_for(run, PATIENCE)
-    assert (jobs.status(first), jobs.status(second)) == (JobStatus.COMPLETED, JobStatus.PENDING)
-
-
-async def test_capacity_freed_by_one_worker_is_used_by_another(engine: Engine, jobs: Jobs, events: EventBus) -> None:
-    queue, finish = waiting_queue()
-    execute(engine, "INSERT INTO queue (name, global_concurrency) VALUES ('default', 1)")
-    first, second = enqueue(engine, queue.job("waits", {}, priority=1), queue.job("waits", {}))
-    options = quick(poll_interval=NEVER, shutdown_timeout=timedelta(hours=1))
-    worker, other = (Worker(queue, engine, options=options, events=each) for each in (events, EventBus()))
-    run = asyncio.create_task(worker.run())
-    await until(lambda: jobs.status(first) is JobStatus.RUNNING, what="the first job runs")
-    worker.stop()  # it finishes its job, and claims no other
-    run_of_other = asyncio.create_task(other.run())
-    await until(lambda: other.vitals.phase == "running", what="the other one works")
-    finish.set()
-    await until(lambda: jobs.status(second) is JobStatus.COMPLETED, what="the second job completes")
-    other.stop()
-    await asyncio.wait_for(asyncio.gather(run, run_of_other), PATIENCE)
 
 
 async def test_objects_of_an_attempt_are_freed_without_the_garbage_collector(engine: Engine, jobs: Jobs) -> None:
