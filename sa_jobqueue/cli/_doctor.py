@@ -77,52 +77,40 @@ def _error(name: str, found: str, advice: str) -> Check:
     return Check(name, Status.ERROR, found, advice)
 
 
+def _judged(name: str, is_right: bool, found: str, advice: str, *, status: Status = Status.ERROR, right: str = "") -> Check:
+    """Return a check; `right` is what was found if nothing is to be changed, by default the same."""
+    return _ok(name, right or found) if is_right else Check(name, status, found, advice)
+
+
 _FATAL: Final = {
     *("fsync", "full_page_writes", "autovacuum", "track_counts", "default_transaction_read_only", "session_replication_role")
 }
 """Settings of the server with which the queue does not work or loses jobs; the others put something at risk."""
-_SERVER: Final[dict[str, tuple[set[str], str]]] = {
-    "fsync": ({"on"}, "a crash of the server can lose and corrupt data: set fsync = on"),
-    "full_page_writes": ({"on"}, "a crash of the server can corrupt data: set full_page_writes = on"),
-    "autovacuum": ({"on"}, "dead rows pile up and claims become slow: set autovacuum = on"),
-    "track_counts": ({"on"}, "autovacuum needs the statistics: set track_counts = on"),
+_FOR_WORKERS: Final = "set it to 0 for the worker's role"
+_SERVER: Final[dict[str, tuple[str, str]]] = {
+    "fsync": ("on", "a crash of the server can lose and corrupt data: set fsync = on"),
+    "full_page_writes": ("on", "a crash of the server can corrupt data: set full_page_writes = on"),
+    "autovacuum": ("on", "dead rows pile up and claims become slow: set autovacuum = on"),
+    "track_counts": ("on", "autovacuum needs the statistics: set track_counts = on"),
     "synchronous_commit": (
-        {"on", "local", "remote_write", "remote_apply"},
+        "on|local|remote_write|remote_apply",
         "a crash of the server loses the jobs and completions of the last moments: set it to on for the roles that enqueue",
     ),
-    "default_transaction_read_only": (
-        {"off"},
-        "neither producers nor workers can write: turn it off for this database and role",
-    ),
-    "transaction_timeout": (
-        {"0"},
-        "it ends the transactions of handlers that take longer: set it to 0 for the worker's role",
-    ),
-    "idle_in_transaction_session_timeout": (
-        {"0"},
-        "it ends handlers that use their session and then compute for longer: set it to 0 for the worker's role",
-    ),
-    "statement_timeout": (
-        {"0"},
-        "it ends statements of handlers and of commands that take longer: set it to 0 for the worker's role",
-    ),
-    "lock_timeout": (
-        {"0"},
-        "it ends statements of handlers that wait for a lock for longer: set it to 0 for the worker's role",
-    ),
+    "default_transaction_read_only": ("off", "neither producers nor workers can write: turn it off for this role"),
+    "transaction_timeout": ("0", f"it ends the transactions of handlers that take longer: {_FOR_WORKERS}"),
+    "idle_in_transaction_session_timeout": ("0", f"it ends handlers that compute for longer in a session: {_FOR_WORKERS}"),
+    "statement_timeout": ("0", f"it ends statements of handlers and of commands that take longer: {_FOR_WORKERS}"),
+    "lock_timeout": ("0", f"it ends statements of handlers that wait for a lock for longer: {_FOR_WORKERS}"),
     "idle_session_timeout": (
-        {"0"},
-        "it closes idle connections in the application's pool: set it to 0, or create the engine with pool_pre_ping=True",
+        "0",
+        "it closes idle pooled connections: set it to 0, or create the engine with pool_pre_ping=True",
     ),
     "default_transaction_isolation": (
-        {"read committed"},
+        "read committed",
         "transactions of handlers can fail with serialization errors, and enqueueing with a deduplication key with "
         "StaleSnapshotError: set it to 'read committed', or retry these transactions",
     ),
-    "session_replication_role": (
-        {"origin"},
-        "the triggers that check the job tables do not run: set it to origin",
-    ),
+    "session_replication_role": ("origin", "the triggers that check the job tables do not run: set it to origin"),
 }
 """The values that each setting of the server may have, and what happens with others and is to be done about it."""
 
@@ -179,7 +167,7 @@ def examine(
         return
     has_tables = False
     with connection:
-        yield from _server(connection)
+        yield from server(_settings(connection))
         yield clock(connection, now)
         connection.rollback()
         if model is not None:
@@ -239,40 +227,28 @@ def versions() -> Check:
     return _ok("versions", ", ".join(found))
 
 
-def _server(connection: Connection) -> Iterator[Check]:
-    values = _settings(connection)
-    yield _version(values)
-    yield _primary(values)
-    yield _encoding(values)
-    wrong = {name: values[name] for name, (good, _) in _SERVER.items() if values.get(name) not in {*good, None, ""}}
-    if wrong:
-        status = Status.ERROR if _FATAL & wrong.keys() else Status.WARNING
-        found = ", ".join(f"{name} = {value}" for name, value in wrong.items())
-        yield Check("settings", status, found, "; ".join(f"{name}: {_SERVER[name][1]}" for name in wrong))
-    else:
-        yield _ok("settings", "durability, autovacuum and timeouts as the queue needs them")
-
-
-def _version(values: Mapping[str, str]) -> Check:
-    found = f"PostgreSQL {values['server_version']}"
-    if int(values["server_version_num"]) < MIN_SERVER_VERSION:
-        return _error("server", found, f"upgrade to PostgreSQL {MIN_SERVER_VERSION // 10_000} or newer")
-    return _ok("server", found)
-
-
-def _primary(values: Mapping[str, str]) -> Check:
-    if values.get("in_hot_standby") == "on":
-        advice = "name all servers in the URL and add target_session_attrs=read-write"
-        return _error("primary", "this server is a standby and refuses writes", advice)
-    return _ok("primary", "this server accepts writes")
-
-
-def _encoding(values: Mapping[str, str]) -> Check:
-    found = f"the database's encoding is {values['server_encoding']}"
-    if values["server_encoding"] != "UTF8":
-        advice = "workers and migrations refuse it: create the database with ENCODING 'UTF8'"
-        return _error("encoding", found, advice)
-    return _ok("encoding", found)
+def server(values: Mapping[str, str]) -> Iterator[Check]:
+    """Yield the checks of the server's settings."""
+    oldest, version, encoding = (
+        MIN_SERVER_VERSION // 10_000,
+        f"PostgreSQL {values['server_version']}",
+        values["server_encoding"],
+    )
+    is_new = int(values["server_version_num"]) >= MIN_SERVER_VERSION
+    yield _judged("server", is_new, version, f"upgrade to PostgreSQL {oldest} or newer")
+    is_primary, found = values.get("in_hot_standby") != "on", "this server is a standby and refuses writes"
+    advice = "name all servers in the URL and add target_session_attrs=read-write"
+    yield _judged("primary", is_primary, found, advice, right="this server accepts writes")
+    advice = "workers and migrations refuse it: create the database with ENCODING 'UTF8'"
+    yield _judged("encoding", encoding == "UTF8", f"the database's encoding is {encoding}", advice)
+    wrong = {
+        name: values[name] for name, (good, _) in _SERVER.items() if values.get(name) not in {*good.split("|"), None, ""}
+    }
+    found = ", ".join(f"{name} = {value}" for name, value in wrong.items())
+    advice = "; ".join(f"{name}: {_SERVER[name][1]}" for name in wrong)
+    right = "durability, autovacuum and timeouts as the queue needs them"
+    status = Status.ERROR if _FATAL & wrong.keys() else Status.WARNING
+    yield _judged("settings", not wrong, found, advice, status=status, right=right)
 
 
 def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
@@ -283,11 +259,10 @@ def clock(connection: Connection, now: Callable[[], datetime]) -> Check:
     ahead = before + (after - before) / 2 - server
     skew = max(timedelta(0), abs(ahead) - (after - before) / 2)
     side = "ahead of" if ahead > timedelta(0) else "behind"
-    if skew <= MAX_SKEW:
-        return _ok("clock", "this machine's clock agrees with the server's")
     found = f"this machine's clock is {skew.total_seconds():,.0f} s {side} the server's"
     advice = "times that the application computes (scheduled_at, expires_at) are off by as much: use NTP on both"
-    return _warning("clock", found, advice)
+    right = "this machine's clock agrees with the server's"
+    return _judged("clock", skew <= MAX_SKEW, found, advice, status=Status.WARNING, right=right)
 
 
 def schema(connection: Connection, model: type[JobMixin[Any]], role: str) -> Check:
@@ -322,6 +297,8 @@ def _elsewhere(connection: Connection, model: type[JobMixin[Any]], role: str) ->
     ).one_or_none()
     if found is None:
         return None
+    where = f"table {layout.name('job')} is in schema {found.nspname}"
+    advice_of_schema = f"set queue_schema = {found.nspname!r} on the model and pass --app"
     if found.relname != layout.name("job"):
         reason = f"table job does not exist; {found.nspname}.{found.relname} is the table of another model"
         advice = "pass the JobQueue with that model as --app; if that is another queue, run the application's migrations"
@@ -329,16 +306,10 @@ def _elsewhere(connection: Connection, model: type[JobMixin[Any]], role: str) ->
         reason = f"role {found.role} has no USAGE on schema {found.nspname}, which has the tables"
         advice = _grant_advice(role_names()[role], found.role)
     elif layout.schema:
-        reason = (
-            f"table {layout.name('job')} is in schema {found.nspname}, and not in {layout.schema}, the model's queue_schema"
-        )
-        advice = f"set queue_schema = {found.nspname!r} on the model and pass --app"
+        reason, advice = f"{where}, and not in {layout.schema}, the model's queue_schema", advice_of_schema
     else:
-        reason = f"table {layout.name('job')} is in schema {found.nspname}, and not in search_path = {found.path}"
-        advice = (
-            f"set queue_schema = {found.nspname!r} on the model and pass --app, or "
-            f'ALTER ROLE "{found.role}" SET search_path = {found.nspname}'
-        )
+        reason = f"{where}, and not in search_path = {found.path}"
+        advice = f'{advice_of_schema}, or ALTER ROLE "{found.role}" SET search_path = {found.nspname}'
     return _error("schema", reason, advice)
 
 
@@ -485,23 +456,19 @@ def _application(url: URL) -> Check:
     values = _settings_of(create_engine(url, poolclass=NullPool))
     wanted = {name: SETTINGS[name] for name in _READ_BY_PSYCOPG} | dict.fromkeys(_PLANS, "on")
     wrong = {name: values[name] for name, value in wanted.items() if not values[name].upper().startswith(value.upper())}
-    if not wrong:
-        return _ok("sessions", "the application's sessions can be read")
     found = ", ".join(f"{name} = {value}" for name, value in wrong.items())
-    return _warning(
-        "sessions", found, "; ".join(f"set {name} to {wanted[name]} for the application's role" for name in wrong)
-    )
+    advice = "; ".join(f"set {name} to {wanted[name]} for the application's role" for name in wrong)
+    right = "the application's sessions can be read"
+    return _judged("sessions", not wrong, found, advice, status=Status.WARNING, right=right)
 
 
 def _worker(connections: Connections) -> Check:
     """Check a session as a worker opens it: the planner's settings must hold in its statements."""
     values = _settings_of(connections.thread_engine())
     wrong = {name: values[name] for name, value in GUARDS.items() if values[name] != value}
-    if not wrong:
-        return _ok("planner", "a worker's sessions have its planner settings")
     found = ", ".join(f"{name} = {value} in a worker's session" for name, value in wrong.items())
     advice = "find what changes settings after the login (an event trigger, a pooler's connect_query), and remove it"
-    return _error("planner", found, advice)
+    return _judged("planner", not wrong, found, advice, right="a worker's sessions have its planner settings")
 
 
 def storage(engine: Engine, model: type[JobMixin[Any]]) -> Check:
@@ -521,9 +488,8 @@ def storage(engine: Engine, model: type[JobMixin[Any]]) -> Check:
     advice = [one.sql for one in changed]
     advice += [f"ALTER TABLE {table} RESET (autovacuum_enabled)" for table in off]
     advice += ["create the missing indexes again: sa-jobqueue migrate sql prints their statements"] if missing else []
-    if not found:
-        return _ok("storage", "the tables have the storage parameters and indexes of the migrations")
-    return _warning("storage", ", ".join(found), "; ".join(advice))
+    right = "the tables have the storage parameters and indexes of the migrations"
+    return _judged("storage", not found, ", ".join(found), "; ".join(advice), status=Status.WARNING, right=right)
 
 
 _WITHOUT_AUTOVACUUM: Final = """\

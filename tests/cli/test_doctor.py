@@ -384,7 +384,8 @@ def test_doctor_reports_a_login_trigger_that_overrides_worker_settings(
 
 
 def test_doctor_reports_a_non_utf8_encoding_a_standby_and_an_old_server() -> None:
-    assert _doctor._encoding({"server_encoding": "LATIN1"}).status is Status.ERROR
-    assert "target_session_attrs=read-write" in _doctor._primary({"in_hot_standby": "on"}).advice
-    assert _doctor._primary({"in_hot_standby": "off"}).status is Status.OK
-    assert _doctor._version({"server_version_num": "140012", "server_version": "14.12"}).status is Status.ERROR
+    old = {"server_encoding": "LATIN1", "in_hot_standby": "on", "server_version": "14.9", "server_version_num": "140009"}
+    found = {check.name: check for check in _doctor.server(old)}
+    assert {found[name].status for name in ("encoding", "primary", "server")} == {Status.ERROR}
+    assert "target_session_attrs=read-write" in found["primary"].advice
+    assert "PostgreSQL 15" in found["server"].advice
