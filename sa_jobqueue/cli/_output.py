@@ -15,7 +15,7 @@ from uuid import UUID
 
 import click
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 from sqlalchemy import inspect
@@ -84,30 +84,33 @@ def row_of(entity: Any, *, without: Iterable[str] = (), type_name: str | None = 
 
 
 def print_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table, one line a row on a terminal: the most important columns come first, and are the last to be cut."""
-    _print_title(title)
+    """Print a table."""
+    console().print(table_of(title, headings, rows))
+
+
+def table_of(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> RenderableType:
+    """Return a table, one line a row on a terminal: the most important columns come first, and are the last to be cut."""
     output, found = console(), [*rows]
     cells = [[Text(_cell(value) if output.is_terminal else shown(value)) for value in row] for row in found]
-    table = Table(header_style="bold")
-    if not output.is_terminal:  # for another program, or a file: nothing is cut
-        for number, heading in enumerate(headings):
-            table.add_column(heading, no_wrap=number == 0, overflow="fold")
-        widths = [0] * len(headings)
-    else:
-        widths = _widths(headings, cells)
+    widths = _widths(headings, cells)
+    if output.is_terminal:
         if _excess(widths, output.width) > 0:
-            cells = [
-                [Text(short_id(value)) if isinstance(value, UUID) else cell for value, cell in zip(*pair, strict=True)]
-                for pair in zip(found, cells, strict=True)
-            ]
+            for row, texts in zip(found, cells, strict=True):
+                texts[:] = [
+                    Text(short_id(one)) if isinstance(one, UUID) else text for one, text in zip(row, texts, strict=True)
+                ]
         widths = _fitted(_widths(headings, cells), output.width)
-        for heading, width in zip(headings, widths, strict=False):
+    table = Table(header_style="bold")
+    for place, (heading, width) in enumerate(zip(headings, widths, strict=False)):
+        if output.is_terminal:
             table.add_column(heading, no_wrap=True, overflow="ellipsis", width=width)
-    for row in cells:
-        table.add_row(*row[: len(widths)])
-    output.print(table)
-    if hidden := headings[len(widths) :]:
-        output.print(f"Not shown: {', '.join(hidden)}. A wider terminal or --json has them.")
+        else:  # for another program, or a file: nothing is cut
+            table.add_column(heading, no_wrap=place == 0, overflow="fold")
+    for texts in cells:
+        table.add_row(*texts[: len(widths)])
+    hidden = headings[len(widths) :]
+    note = [Text(f"Not shown: {', '.join(hidden)}. A wider terminal or --json has them.")] if hidden else []
+    return Group(_title(title), table, *note)
 
 
 def short_id(value: UUID) -> str:
@@ -145,18 +148,22 @@ def _cell_len(cell: str | Text) -> int:
 
 def print_fields(title: str, fields: dict[str, Any]) -> None:
     """Print names and values, one pair a line."""
-    _print_title(title)
+    console().print(fields_of(title, fields))
+
+
+def fields_of(title: str, fields: dict[str, Any]) -> RenderableType:
+    """Return a table of names and values, one pair a line."""
     table = Table(show_header=False)
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for name, value in fields.items():
         table.add_row(Text(printable(name)), Text(shown(value)))
-    console().print(table)
+    return Group(_title(title), table)
 
 
-def _print_title(title: str) -> None:
-    """Print the title of a table on its own line: Rich would wrap it to the width of the table."""
-    console().print(Text(printable(title), style="italic"), soft_wrap=True)
+def _title(title: str) -> Text:
+    """Return the title of a table on its own line: Rich would wrap it to the width of the table."""
+    return Text(printable(title), style="italic", no_wrap=True, overflow="ignore")
 
 
 def shown(value: Any) -> str:

@@ -13,7 +13,6 @@ from typing import Any, Final
 import click
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 from sqlalchemy.exc import DBAPIError
 
@@ -26,8 +25,8 @@ from sa_jobqueue.cli._options import (
     window_option,
     with_database,
 )
-from sa_jobqueue.cli._output import console, print_json, shown
-from sa_jobqueue.display.printable import span
+from sa_jobqueue.cli._output import console, fields_of, print_json, shown, table_of
+from sa_jobqueue.display.printable import byte_size, span
 from sa_jobqueue.errors import InvalidOptionError, JobQueueError
 from sa_jobqueue.observe.health import Failures, Finding, Health, Severity, Thresholds, get_thresholds
 from sa_jobqueue.observe.health import health as measure
@@ -204,52 +203,40 @@ def rendered(report: Health) -> RenderableType:
     return Group(*parts)
 
 
-def _summary(report: Health) -> Table:
+def _summary(report: Health) -> RenderableType:
     rates, running, dead, bulk = report.rates, report.running, report.failures, report.bulk_writes
-    grid = Table(show_header=False, title="queue", title_justify="left")
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
     at_least = "at least " if rates.is_partial else ""
     arriving, completing = rates.per_second(rates.arrived), rates.per_second(rates.completed)
     capped = any(queue.is_capped for queue in report.queues) and report.pending_estimate is not None
     estimate = f" or more; about {report.pending_estimate:,} pending at the last vacuum" if capped else ""
-    rows = {
-        "depth": f"{report.due:,} due{estimate}",
-        "claim age": span(report.claim_age),
-        "rates": f"{at_least}{arriving:,.1f}/s arriving, {completing:,.1f}/s completing ({span(rates.window)})",
-        "retry rate": f"{rates.retry_rate:.1%} of attempts",
-        "workers": f"{len(report.workers.live)} live, {len(report.workers.silent)} silent; "
-        f"{report.workers.saturation:.0%} of {report.workers.slots} slots used",
-        "running": f"{running.running:,}"
-        + "".join(f", the longest {one.type_name} for {span(one.running_for)}" for one in running.longest[:1]),
-        "dead letters": f"{dead.unresolved:,}{' or more' if dead.is_capped else ''} unresolved" + _ages(dead),
-        "blocked by dead chains": f"{dead.waiting:,} jobs",
-        "bulk writes": f"{bulk.unfinished:,} unfinished"
-        + (f", the oldest for {span(bulk.oldest_for)}" if bulk.oldest_for is not None else "")
-        + f"; {bulk.rejected:,} rejected rows, {bulk.rejected_last_day:,} of the last day",
-        "horizon": f"{report.horizon.age:,} transactions"
-        + (f", {span(report.horizon.held_for)}" if report.horizon.held_for else ""),
+    longest = "".join(f", the longest {one.type_name} for {span(one.running_for)}" for one in running.longest[:1])
+    oldest = f", the oldest for {span(bulk.oldest_for)}" if bulk.oldest_for is not None else ""
+    held_for = f", {span(report.horizon.held_for)}" if report.horizon.held_for else ""
+    by_part = {
+        "queues": {"depth": f"{report.due:,} due{estimate}", "claim age": span(report.claim_age)},
+        "rates": {
+            "rates": f"{at_least}{arriving:,.1f}/s arriving, {completing:,.1f}/s completing ({span(rates.window)})",
+            "retry rate": f"{rates.retry_rate:.1%} of attempts",
+        },
+        "workers": {
+            "workers": f"{len(report.workers.live)} live, {len(report.workers.silent)} silent; "
+            f"{report.workers.saturation:.0%} of {report.workers.slots} slots used"
+        },
+        "running": {"running": f"{running.running:,}{longest}"},
+        "failures": {
+            "dead letters": f"{dead.unresolved:,}{' or more' if dead.is_capped else ''} unresolved" + _ages(dead),
+            "blocked by dead chains": f"{dead.waiting:,} jobs",
+        },
+        "bulk_writes": {
+            "bulk writes": f"{bulk.unfinished:,} unfinished{oldest}; {bulk.rejected:,} rejected rows, "
+            f"{bulk.rejected_last_day:,} of the last day"
+        },
+        "horizon": {"horizon": f"{report.horizon.age:,} transactions{held_for}"},
     }
-    for name, value in rows.items():
-        is_missing = not _NEEDS.get(name, set()).isdisjoint(report.missing)
-        grid.add_row(name, Text(_NOT_MEASURED if is_missing else shown(value)))
-    return grid
-
-
-_NOT_MEASURED: Final = "not measured"
-_NEEDS: Final = {
-    "depth": {"queues"},
-    "claim age": {"queues"},
-    "rates": {"rates"},
-    "retry rate": {"rates"},
-    "workers": {"workers"},
-    "running": {"running"},
-    "dead letters": {"failures"},
-    "blocked by dead chains": {"failures"},
-    "bulk writes": {"bulk_writes"},
-    "horizon": {"horizon"},
-}
-"""The figures of the report that each row shows."""
+    fields: dict[str, Any] = {}
+    for part, rows in by_part.items():
+        fields |= dict.fromkeys(rows, "not measured") if part in report.missing else rows
+    return fields_of("queue", fields)
 
 
 def _ages(dead: Failures) -> str:
@@ -263,49 +250,36 @@ _QUEUES: Final = 20
 """Maximum number of queues in the table."""
 
 
-def _queues(report: Health) -> Table:
+def _queues(report: Health) -> RenderableType:
     rates = {queue.queue: queue for queue in report.rates.queues}
     depths = {QueueKey(queue.queue, queue.fairness_key).label: queue for queue in report.queues}
     none, nothing = ("-" if part in report.missing else "0" for part in ("queues", "rates"))
     waiting = {name: (depth.claim_age, depth.due) for name, depth in depths.items()}
     names = sorted({*depths, *rates}, key=lambda name: (*(-n for n in waiting.get(name, (timedelta(0), 0))), name))
     left_out = f"; {len(names) - _QUEUES:,} more with --json" if len(names) > _QUEUES else ""
-    title = f"queues, the longest wait first{left_out}"
-    table = _table(title, "queue", "due", "claim age", "later", "arrived", "done", "died")
+    rows = []
     for name in names[:_QUEUES]:
         depth, rate = depths.get(name), rates.get(name)
         more = "+" if depth and depth.is_capped else ""
         waits = [f"{depth.due:,}{more}", span(depth.claim_age), f"{depth.later:,}{more}"] if depth else [none, "-", none]
         happened = [f"{n:,}" for n in (rate.arrived, rate.completed, rate.died)] if rate else [nothing] * 3
-        table.add_row(*(Text(shown(cell)) for cell in [name, *waits, *happened]))
-    return table
+        rows.append([name, *waits, *happened])
+    headings = ["queue", "due", "claim age", "later", "arrived", "done", "died"]
+    return table_of(f"queues, the longest wait first{left_out}", headings, rows)
 
 
-def _tables(report: Health) -> Table:
-    table = _table("tables", "table", "rows", "dead", "vacuum at", "size", "indexes", "waste", "last vacuum")
+def _tables(report: Health) -> RenderableType:
+    rows = []
     for one in report.tables:
-        sizes = [_megabytes(size) for size in (one.bytes, one.index_bytes, one.wasted_bytes)]
-        vacuum = f"now: {one.vacuuming}" if one.vacuuming else shown(one.last_vacuum)
-        table.add_row(one.name, f"{one.live:,}", f"{one.dead:,}", f"{one.vacuum_at:,.0f}", *sizes, vacuum)
-    return table
+        sizes = ["-" if size is None else byte_size(size) for size in (one.bytes, one.index_bytes, one.wasted_bytes)]
+        vacuum = f"now: {one.vacuuming}" if one.vacuuming else one.last_vacuum
+        rows.append([one.name, f"{one.live:,}", f"{one.dead:,}", f"{one.vacuum_at:,.0f}", *sizes, vacuum])
+    return table_of("tables", ["table", "rows", "dead", "vacuum at", "size", "indexes", "waste", "last vacuum"], rows)
 
 
-def _holders(report: Health) -> Table:
-    table = _table("xmin horizon held back by", "holder", "transactions", "for", "query")
-    for holder in report.horizon.holders:
-        held = span(holder.held_for) if holder.held_for is not None else "-"
-        cells = [described(holder), f"{holder.age:,}", held, holder.query or "-"]
-        table.add_row(*(Text(shown(cell)) for cell in cells))
-    return table
-
-
-def _table(title: str, *headings: str) -> Table:
-    table = Table(title=title, title_justify="left", header_style="bold")
-    for place, heading in enumerate(headings):
-        is_text = title == "xmin horizon held back by" and place in (0, len(headings) - 1)
-        table.add_column(heading, overflow="fold" if is_text else "ellipsis", no_wrap=not is_text)
-    return table
-
-
-def _megabytes(size: int | None) -> str:
-    return "-" if size is None else f"{size / 2**20:,.1f} MB"
+def _holders(report: Health) -> RenderableType:
+    rows = [
+        [described(holder), f"{holder.age:,}", "-" if holder.held_for is None else span(holder.held_for), holder.query]
+        for holder in report.horizon.holders
+    ]
+    return table_of("xmin horizon held back by", ["holder", "transactions", "for", "query"], rows)

@@ -11,7 +11,7 @@ import click
 
 from sa_jobqueue.cli._options import Database, dry_run_option, duration_option, reading
 from sa_jobqueue.cli._output import console, print_json, print_result, print_table, shown
-from sa_jobqueue.display.printable import span
+from sa_jobqueue.display.printable import byte_size, span
 from sa_jobqueue.display.progress import ProgressLines
 from sa_jobqueue.observe import maintenance
 from sa_jobqueue.observe.health import health
@@ -108,8 +108,7 @@ def _print(vacuumed: Sequence[Vacuumed], reindexed: Sequence[Reindexed], *, as_j
 
 
 def _cells(one: Vacuumed | Reindexed, *first: Any) -> list[Any]:
-    sizes = [f"{size / 2**20:,.1f} MB" for size in (one.bytes_before, one.bytes_after)]
-    return [*first, *sizes, f"{one.seconds:.1f}", one.skipped]
+    return [*first, byte_size(one.bytes_before), byte_size(one.bytes_after), f"{one.seconds:.1f}", one.skipped]
 
 
 def _print_settings(settings: Sequence[Setting], *, as_json: bool) -> None:

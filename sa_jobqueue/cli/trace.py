@@ -19,6 +19,7 @@ from sa_jobqueue.types import JobStatus
 MOST_JOBS: Final = 500
 """Maximum number of jobs shown: each needs two statements."""
 
+_CHAIN: Final = ("id", "type_name", "status", "created_at", "completed_at")
 _COLORS: Final = {"completed": "green", "dead": "red", "failed": "red", "timed_out": "red", "lost": "red"}
 
 
@@ -55,13 +56,7 @@ class _Reader:
 
     def chain(self, chain_id: Any, depth: int) -> dict[str, Any]:
         chain = get_chain(self._session, chain_id, model=self._model)
-        found: dict[str, Any] = {
-            "id": chain.id,
-            "type_name": chain.type_name,
-            "status": chain.status,
-            "created_at": chain.created_at,
-            "completed_at": chain.completed_at,
-        }
+        found: dict[str, Any] = {name: getattr(chain, name) for name in _CHAIN}
         if chain.id in self._seen or self._left <= 0:
             return found | {"left_out": "shown above" if chain.id in self._seen else f"beyond {MOST_JOBS} jobs"}
         self._seen.add(chain.id)
@@ -73,32 +68,18 @@ class _Reader:
     def _job(self, job: Any, depth: int) -> dict[str, Any]:
         blockers: Any = list_blockers(self._session, job.id, limit=MOST_JOBS, model=self._model) if depth else []
         attempts = [
-            {
-                "attempt": row.attempt,
-                "outcome": row.outcome,
-                "started_at": row.started_at,
-                "ended_at": row.ended_at,
-                "worker_id": row.worker_id,
-                "error": first_line(row.error, job.type_name) or None,
-                "trace_context": row.error.get("trace_context") if isinstance(row.error, dict) else None,
-            }
+            {name: getattr(row, name) for name in ("attempt", "outcome", "started_at", "ended_at", "worker_id")}
+            | {"error": first_line(row.error, job.type_name) or None}
+            | {"trace_context": row.error.get("trace_context") if isinstance(row.error, dict) else None}
             for row in every_item(lambda after: list_attempts(self._session, job.id, after=after, model=self._model))
         ]
         if job.status is JobStatus.RUNNING or (job.status is JobStatus.COMPLETED and job.completed_by is not None):
             last = {"attempt": job.attempt, "outcome": job.status.value, "started_at": job.started_at}
             last |= {"ended_at": job.completed_at, "worker_id": job.completed_by or job.leased_by, "error": None}
             attempts.append(last | {"trace_context": None})
-        return {
-            "id": job.id,
-            "type_name": job.type_name,
-            "status": job.status,
-            "created_at": job.created_at,
-            "scheduled_at": job.scheduled_at,
-            "completed_at": job.completed_at,
-            "trace_context": job.trace_context,
-            "waited_for": [self.chain(blocker.blocked_by_chain_id, depth - 1) for blocker in blockers],
-            "attempts": attempts,
-        }
+        waited_for = [self.chain(blocker.blocked_by_chain_id, depth - 1) for blocker in blockers]
+        found = {name: getattr(job, name) for name in (*_CHAIN, "scheduled_at", "trace_context")}
+        return found | {"waited_for": waited_for, "attempts": attempts}
 
 
 def _grow(tree: Tree, chain: dict[str, Any], since: datetime) -> None:
