@@ -54,7 +54,7 @@ def assert_enqueued(
 def assert_enqueued(session: Any, of: Any, matching: Matching = None, *, count: int | None = None, **columns: Any) -> Any:
     """Return the first job that `enqueued` finds; fail if it finds no job, or a number other than `count`.
 
-    Arguments: see `enqueued`.
+    It takes the other arguments as in `enqueued`.
     Raises: AssertionError.
     """
 
