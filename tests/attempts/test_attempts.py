@@ -31,6 +31,7 @@ from sa_jobqueue.events import (
     JobRescheduled,
     JobStarted,
     UnknownTypesPending,
+    UnservedQueues,
 )
 from sa_jobqueue.models import Job
 from sa_jobqueue.operations import list_workers
@@ -409,3 +410,16 @@ async def test_payloads_of_older_versions_are_upcast(engine: Engine, jobs: Jobs)
     await drain(queue, engine)
     assert jobs.get(old)["output"] == "Ada Lovelace 1"
     assert jobs.dead_letters(broken)[0]["reason"] == "invalid_input"
+
+
+async def test_due_jobs_in_unserved_queues_are_reported(engine: Engine, start: Start) -> None:
+    queue = JobQueue()
+
+    @queue.handler("known")
+    async def known(payload: dict[str, Any]) -> None: ...
+
+    enqueue(engine, *(known.job({}, queue=name) for name in ("b", "a", "default", "b")))
+    enqueue(engine, known.job({}, queue="later", delay=timedelta(hours=1)))
+    async with start(queue) as log:
+        (event, *_) = await log.until(UnservedQueues)
+    assert event.queue_names == ("a", "b")

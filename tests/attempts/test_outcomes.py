@@ -205,3 +205,17 @@ def test_a_fingerprint_depends_on_type_and_function() -> None:
         ValueError("never raised"),
     ]
     assert len({fingerprint_of(error) for error in errors}) == len(errors)
+
+
+def test_retry_and_snooze_override_the_retry_policy() -> None:
+    gives_up = job_type(lambda attempt, error: None)
+    for signal in (Snooze, Retry):
+        end = of_error(job(1), signal(7 * SECOND), gives_up)
+        assert (end.status, end.delay, end.at) == (PENDING, 7 * SECOND, None)
+        end = of_error(job(1), signal(at=NOW), gives_up)
+        assert (end.status, end.delay, end.at) == (PENDING, timedelta(0), NOW)
+
+
+def test_a_policy_may_give_up_on_an_error() -> None:
+    end = of_error(job(1), ValueError("x"), job_type(lambda attempt, error: None))
+    assert (end.status, end.reason) == (DEAD, DeadReason.DISCARDED)

@@ -13,6 +13,14 @@ from sa_jobqueue.worker.run.threads import Threads
 PATIENCE = 60.0
 
 
+async def test_as_many_calls_as_threads_run_at_once() -> None:
+    threads = Threads(8, "test")
+    for _ in range(3):  # threads that are there already, as well
+        together = threading.Barrier(8, timeout=PATIENCE)
+        await asyncio.gather(*(threads.run(together.wait) for _ in range(8)))
+    threads.close()
+
+
 async def test_stop_iteration_in_a_thread_is_raised_as_escaped_error() -> None:
     threads = Threads(1, "test")
     with pytest.raises(EscapedError, match="StopIteration"):

@@ -46,6 +46,35 @@ async def held(engine: Engine) -> AsyncIterator[HeldConnections]:
         await connection.close()
 
 
+async def test_a_connection_opened_for_a_cancelled_task_is_closed(held: HeldConnections) -> None:
+    asking = asyncio.create_task(held.listen())
+    await asyncio.wait_for(held.reached.wait(), PATIENCE)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    held.release.set()
+    await until(lambda: held.made[0].closed, what="it is closed")
+
+
+async def test_a_stopping_worker_awaits_and_closes_connections_being_opened(held: HeldConnections) -> None:
+    asking = [asyncio.create_task(held.listen()) for _ in range(2)]
+    await until(lambda: len(held.made) == 2, what="both are being opened")
+    asking[0].cancel()
+    closing = asyncio.create_task(held.close(MOMENT))
+    await asyncio.sleep(0)
+    held.release.set()
+    await asyncio.wait_for(closing, PATIENCE)
+    assert [one.closed for one in held.made] == [True, True]
+    await asyncio.gather(*asking, return_exceptions=True)
+
+
+async def test_a_worker_that_has_stopped_opens_no_more_connections(held: HeldConnections) -> None:
+    await held.close(MOMENT)
+    with pytest.raises(psycopg.OperationalError, match="the worker has stopped"):
+        await held.listen()
+    assert held.made == []
+
+
 @pytest.mark.parametrize("turns", range(8))
 async def test_cancelling_while_the_isolation_level_is_set_leaks_no_connection(
     engine: Engine, monkeypatch: pytest.MonkeyPatch, turns: int
