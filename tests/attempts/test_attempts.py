@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
 from sa_jobqueue import (
     AttemptContext,
+    Backoff,
     Cancel,
     Discard,
     JobQueue,
@@ -423,3 +425,16 @@ async def test_due_jobs_in_unserved_queues_are_reported(engine: Engine, start: S
     async with start(queue) as log:
         (event, *_) = await log.until(UnservedQueues)
     assert event.queue_names == ("a", "b")
+
+
+async def test_a_rescheduled_job_emits_an_event_with_its_delay(engine: Engine) -> None:
+    queue = JobQueue()
+
+    @queue.handler("fails", retry=Backoff(base=timedelta(minutes=1), jitter=False))
+    async def fails(payload: dict[str, Any], session: AsyncSession) -> None:
+        raise ValueError
+
+    enqueue(engine, fails.job({}))
+    log = await drain(queue, engine)
+    (event,) = log.of(JobRescheduled)
+    assert (event.attempt, event.delay) == (1, timedelta(minutes=1))

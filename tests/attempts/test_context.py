@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -36,3 +37,20 @@ def test_only_a_handler_can_continue_a_chain(given: Any) -> None:
     expected = rf"handler: must be a handler, got a {type(given).__name__}: ctx\.continue_with\(handler, payload\)"
     with pytest.raises(InvalidOptionError, match=expected):
         attempt_context().continue_with(given, 7)
+
+
+def test_stop_calls_its_callback_once_and_keeps_the_first_reason() -> None:
+    context = attempt_context()
+    calls: list[str | None] = []
+    context.on_stop(lambda: calls.append(context.cancel_reason))
+    assert not context.cancelled
+    context.stop(CancelReason.TIMED_OUT)
+    context.stop(CancelReason.SHUTDOWN)
+    assert (calls, context.cancel_reason) == ([CancelReason.TIMED_OUT], CancelReason.TIMED_OUT)
+
+
+def test_wait_cancelled_returns_true_after_the_stop() -> None:
+    context = attempt_context()
+    assert not context.wait_cancelled(timedelta(0))
+    context.stop(CancelReason.SHUTDOWN)
+    assert context.wait_cancelled(timedelta(0))

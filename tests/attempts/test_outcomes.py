@@ -18,13 +18,14 @@ from sa_jobqueue.errors import (
     InvalidPayloadError,
     Retry,
     Snooze,
+    UnknownJobTypeError,
     UnreadableInputError,
 )
 from sa_jobqueue.registry.job_types import JobType, describe
 from sa_jobqueue.registry.options import HandlerOptions
-from sa_jobqueue.types import AttemptOutcome, DeadReason, JobStatus
+from sa_jobqueue.types import LONGEST, AttemptOutcome, DeadReason, JobStatus
 from sa_jobqueue.worker.finish import outcomes
-from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, fingerprint_of, of_error
+from sa_jobqueue.worker.finish.outcomes import MAX_TEXT, fingerprint_of, of_error, released
 from tests.fixtures.attempts import NOW, job
 
 SECOND = timedelta(seconds=1)
@@ -219,3 +220,26 @@ def test_retry_and_snooze_override_the_retry_policy() -> None:
 def test_a_policy_may_give_up_on_an_error() -> None:
     end = of_error(job(1), ValueError("x"), job_type(lambda attempt, error: None))
     assert (end.status, end.reason) == (DEAD, DeadReason.DISCARDED)
+
+
+def test_a_retry_waits_for_the_delay_of_its_policy() -> None:
+    assert of_error(job(2), ValueError("x"), job_type()).delay == 2 * SECOND
+    assert of_error(job(1), Snooze(7 * SECOND), job_type()).delay == 7 * SECOND
+    assert of_error(job(1), ValueError("x"), job_type(lambda attempt, error: -SECOND)).delay == timedelta(0)
+    assert of_error(job(1), ValueError("x"), job_type(lambda attempt, error: timedelta.max)).delay == LONGEST
+
+
+def test_a_job_without_a_handler_is_retried_with_the_default_backoff() -> None:
+    end = of_error(job(1), UnknownJobTypeError("test", []), None)
+    assert end.status is PENDING
+    assert timedelta(0) <= end.delay <= SECOND
+
+
+def test_a_released_job_is_due_at_once_and_its_attempt_not_counted() -> None:
+    end = released(job(3))
+    assert (end.status, end.outcome, end.delay) == (PENDING, AttemptOutcome.RELEASED, timedelta(0))
+    assert (end.uncounted, end.error, end.reason) == (True, None, None)
+
+
+def test_timeouts_share_a_fingerprint_wherever_they_were_raised() -> None:
+    assert fingerprint_of(raised(TIMEOUT)) == fingerprint_of(elsewhere(AttemptTimeoutError(5 * SECOND)))

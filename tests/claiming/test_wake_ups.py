@@ -16,9 +16,9 @@ from sqlalchemy.orm import Session
 
 from sa_jobqueue import Job, JobQueue, JobStatus, Worker, aio, cancel_jobs
 from sa_jobqueue.errors import ChainFailedError
-from sa_jobqueue.events import JobRescued, JobStarted
+from sa_jobqueue.events import JobDied, JobRescued, JobStarted
 from sa_jobqueue.models import WaitFor
-from sa_jobqueue.operations import cancel_chains, complete_job, delete_chains
+from sa_jobqueue.operations import cancel_chains, complete_job, delete_chains, redrive_dead_letters
 from sa_jobqueue.statements import expiry
 from sa_jobqueue.worker.claim import idleness
 from sa_jobqueue.worker.claim.claimer import Claimer
@@ -233,3 +233,17 @@ async def test_rescued_jobs_are_started_by_a_worker_that_serves_their_queue(
         async with working(Worker(queue, engine, options=quick(queues=["elsewhere"]))) as other:
             await soon(other, JobRescued, lost)
             await soon(log, JobStarted, lost)
+
+
+async def test_a_job_blocked_by_a_failed_chain_with_on_failure_fail_dies_at_once(
+    engine: Engine, jobs: Jobs, asleep: Callable[[], bool]
+) -> None:
+    x = jobs.add(due_in=HOUR)
+    with Session(engine) as session, session.begin():
+        cancel_jobs(session, [x])
+    async with a_worker_asleep(engine, asleep) as log:
+        j = waiting(engine, x, on_failure="fail")
+        await soon(log, JobDied, j)
+        with Session(engine) as session, session.begin():  # dead again, for what it waits for has failed
+            assert redrive_dead_letters(session).ids == [j]
+        await log.until(JobDied, 2)

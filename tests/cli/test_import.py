@@ -343,3 +343,35 @@ def test_import_from_missing_tables_or_to_unknown_types_is_a_usage_error(databas
     ):
         refused = call(database_url, *arguments)
         assert (refused.exit_code, expected in refused.output) == (2, True), refused.output
+
+
+def test_jobs_of_one_lock_keep_their_order_with_and_without_a_queueing_lock(
+    database_url: str, engine: Engine, procrastinate: Any, jobs: JobQueue[Any]
+) -> None:
+    for order_id, queueing_lock in ((1, "z"), (2, None), (3, "a"), (4, None)):
+        task = procrastinate.configure_task("receipt", allow_unknown=True, lock="one", queueing_lock=queueing_lock)
+        task.defer(order_id=order_id)
+    document(database_url, "procrastinate")
+    drain(jobs, engine)
+    import imports_app
+
+    assert imports_app.done == [1, 2, 3, 4]
+
+
+def test_import_drops_a_job_whose_deduplication_key_is_taken_as_a_duplicate(
+    database_url: str, engine: Engine, procrastinate: Any, jobs: JobQueue[Any]
+) -> None:
+    with Session(engine) as session, session.begin():
+        enqueue(session, jobs["receipt"].job({"order_id": 7}), deduplicate=Deduplicate("receipt-7"))
+    procrastinate.configure_task("receipt", allow_unknown=True, queueing_lock="receipt-7").defer(order_id=7)
+    (task,) = document(database_url, "procrastinate")["tasks"]
+    assert (task["moved"], task["duplicates"]) == (1, 1)
+    assert (count(engine, "job"), count(engine, "procrastinate_jobs")) == (1, 0)
+
+
+def test_a_pgqueuer_payload_that_is_not_json_is_not_imported(database_url: str, engine: Engine, pgqueuer: Any) -> None:
+    (pickled,) = pgqueuer.enqueue("receipt", b"\x80\x04K\x07.")
+    refused = document(database_url, "pgqueuer", exit_code=1)
+    (task,) = refused["tasks"]
+    assert task["reasons"] == [{"reason": "its payload is not JSON", "jobs": 1, "ids": [pickled]}]
+    assert count(engine, "pgqueuer") == 1

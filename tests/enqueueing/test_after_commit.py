@@ -239,3 +239,24 @@ async def test_callbacks_run_after_the_commit_of_an_async_session(
     await scoped.commit()
     await scoped.remove()
     assert ran[-1] == "scoped"
+
+
+def test_closing_a_session_without_a_commit_drops_callbacks(sessions: sessionmaker[Session], ran: list[str]) -> None:
+    session = sessions()
+    for end in (session.close, session.reset):
+        after_commit(session, ran.append, "closed")
+        end()
+        session.add(Job("test"))
+        session.commit()
+    session.close()
+    assert ran == []
+
+
+def test_committing_the_session_runs_callbacks_of_open_savepoints(sessions: sessionmaker[Session], ran: list[str]) -> None:
+    with sessions() as session:
+        session.begin_nested()
+        after_commit(session, ran.append, "1")
+        session.begin_nested()
+        after_commit(session, ran.append, "2")
+        session.commit()
+        assert ran == ["1", "2"]

@@ -253,3 +253,12 @@ def test_a_type_is_found_in_registries_that_include_this_one_even_in_cycles() ->
 
     assert two.registry.find("send") is send.job_type
     assert two.registry.find("unheard_of") is None
+
+
+def test_a_method_can_be_a_handler() -> None:
+    class Mailer:
+        def send(self, order: Order) -> None: ...
+
+    kind = described(Mailer().send)
+    assert kind.takes_input
+    assert kind.input.declared is Order

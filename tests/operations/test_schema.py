@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from sa_jobqueue import JobMixin
@@ -61,4 +61,18 @@ def test_newer_tables_raise_an_error_that_asks_for_an_upgrade(session: Session) 
 def test_an_unsupported_server_is_reported_before_its_tables(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schema, "MIN_SERVER_VERSION", 990_000)
     with pytest.raises(UnsupportedServerError, match=r"this server is 1\d"):
+        check_schema(session)
+
+
+def test_tables_in_another_schema_are_found(session: Session, engine: Engine) -> None:
+    Base.metadata.create_all(engine)
+    check_schema(session, model=OtherJob)
+
+
+@pytest.mark.parametrize(
+    "comment", [None, "", "jobs of the sales department", "sa_jobqueue version=", "sa_jobqueue version=1 "]
+)
+def test_a_foreign_table_named_job_raises_an_error(session: Session, comment: str | None) -> None:
+    stamp(session, comment)
+    with pytest.raises(SchemaMissingError, match="table job is not a job queue's table"):
         check_schema(session)

@@ -272,3 +272,12 @@ def test_explain_names_the_paused_queue_or_type_and_its_actor(session: Session, 
     assert found.sentence.endswith(" ago: sa-jobqueue types resume test.")
     resume_job_types(session, ["test"])
     assert explain_job(session, job).cause is not Cause.TYPE_PAUSED
+
+
+def test_deleting_the_settings_of_a_fairness_key_keeps_those_of_its_queue(session: Session) -> None:
+    for fairness_key in ("", "a", "b"):
+        upsert_queue(session, QueueSettings(name="mail", fairness_key=fairness_key))
+    assert delete_queues(session, ["mail"], fairness_key="a").ids == ["mail"]
+    assert [one.fairness_key for one in list_queues(session)] == ["", "b"]
+    assert delete_queues(session, ["mail"]).ids == ["mail"]
+    assert [one.fairness_key for one in list_queues(session)] == ["b"]

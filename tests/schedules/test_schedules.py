@@ -498,3 +498,16 @@ def test_an_invalid_schedule_is_refused_and_nothing_is_written(
         refused(session)
     with sessions() as session:
         assert [one.name for one in list_schedules(session) if one.paused_at is None] == ["nightly"]
+
+
+def test_running_a_schedule_now_does_not_change_its_next_time(sessions: Sessions) -> None:
+    scheduled(sessions, fire_time_field="at")
+    before = status(sessions)
+    for _ in range(2):
+        with sessions.begin() as session:
+            pause_schedules(session, ["nightly"])
+            run_schedule(session, "nightly")
+    after = status(sessions)
+    assert after.next_fire_at == before.next_fire_at
+    assert after.last_job_id == jobs_of(sessions)[-1].id
+    assert len({job.input["at"] for job in jobs_of(sessions)}) == 2

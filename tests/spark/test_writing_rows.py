@@ -464,3 +464,22 @@ def test_the_size_limit_of_an_input_counts_utf8(database_url: str, app: str | No
     options = {"type": "mail", "mode": "PERMISSIVE"} | ({"app": app} if app else {})
     result = write(database_url, [{"input": text} for text in texts], **options)
     assert (result.enqueued, result.rejected) == (1, 1)
+
+
+@both_servers
+def test_timestamps_out_of_range_are_refused(database_url: str, session: Session) -> None:
+    nan, inf = float("nan"), float("inf")
+    micro = timedelta(microseconds=1)
+    rows: list[Row] = [{"delay": seconds} for seconds in (-0.001, nan, inf, -inf, 1e300, 36_500 * 86_400 + 0.001)]
+    rows += [{"timeout": limit} for limit in (timedelta(0), -micro, timedelta(days=36_500) + micro)]
+    rows += [{"scheduled_at": datetime(9000, 1, 1, tzinfo=UTC)}, {"scheduled_at": datetime.now(UTC), "delay": 1.0}]
+    rows += [{"expires_at": datetime(9000, 1, 1, tzinfo=UTC)}]
+    result = write(database_url, rows, type="t", mode="PERMISSIVE")
+    assert (result.enqueued, result.rejected) == (0, len(rows))
+    assert [rejects(session)[place][0] for place in range(len(rows))] == [
+        *["delay"] * 6,
+        *["timeout"] * 3,
+        "scheduled_at",
+        "delay",
+        "expires_at",
+    ]

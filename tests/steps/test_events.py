@@ -27,6 +27,7 @@ from sa_jobqueue.operations import (
     get_chain,
     list_audit,
     list_awaited_events,
+    redrive_dead_letters,
     send_event,
 )
 from sa_jobqueue.statements import steps
@@ -471,3 +472,36 @@ async def test_awaited_events_are_listed_until_their_jobs_end(engine: Engine, jo
     listed = CliRunner().invoke(main, ["events", "list", "--url", url, "--json"])
     assert [(one["event"], one["jobs"]) for one in json.loads(listed.output)["events"]] == [("b", 1)]
     assert "waiting jobs" in CliRunner().invoke(main, ["events", "list", "--url", url]).output
+
+
+async def test_a_waiting_job_can_be_cancelled_and_its_event_changes_nothing_then(engine: Engine, jobs: Jobs) -> None:
+    queue = waiting_queue([])
+    (job_id,) = enqueue(engine, queue.job("sync", EVENT))
+    await drain(queue, engine)
+    with Session(engine) as session, session.begin():
+        assert cancel_jobs(session, [job_id]).ids == [job_id]
+    assert send(engine)
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.CANCELLED
+
+
+async def test_a_redriven_job_gets_an_event_that_was_sent_while_it_was_dead(engine: Engine, jobs: Jobs) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("sync", max_attempts=1)
+    def sync(payload: str, ctx: AttemptContext) -> str:
+        if ctx.attempt == 2:
+            raise RuntimeError
+        return str(ctx.wait_for("approval", event=EVENT, timeout=HOUR, output=Verdict).by)
+
+    (job_id,) = enqueue(engine, queue.job("sync", "x"))
+    await drain(queue, engine)
+    with engine.begin() as connection:
+        connection.execute(update(Job.__table__).values(scheduled_at=func.now()))  # type: ignore[arg-type]
+    await drain(queue, engine)
+    assert jobs.status(job_id) is JobStatus.DEAD
+    assert send(engine)
+    with Session(engine) as session, session.begin():
+        redrive_dead_letters(session)
+    await drain(queue, engine)
+    assert jobs.get(job_id)["output"] == "ann"

@@ -963,3 +963,50 @@ async def test_an_event_tells_of_each_step_that_was_recorded(engine: Engine, kin
 async def note_async(name: str) -> str:
     await asyncio.sleep(0)
     return name
+
+
+def test_a_session_drain_rolls_back_a_transaction_that_raises(engine: Engine, effects: Callable[[], list[str]]) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.handler("sync", retry=at_once)
+    def sync(payload: str, ctx: AttemptContext) -> None:
+        try:
+            with ctx.transaction("charge") as session:
+                assert session is not None
+                session.execute(WRITE, {"job": payload})
+                raise ZeroDivisionError
+        except ZeroDivisionError:
+            return
+
+    with Session(engine) as session:
+        session.add(queue.job("sync", "a"))
+        assert drain_test(queue, session).completed == 1
+        assert list(session.scalars(text("SELECT job FROM effect"))) == []
+
+
+async def test_the_items_of_a_batch_have_steps(engine: Engine, jobs: Jobs) -> None:
+    queue: JobQueue[Any] = JobQueue()
+
+    @queue.batch_handler("batch", max_size=2)
+    async def batch(items: list[BatchItem[str]]) -> list[int]:
+        async def length(text: str) -> int:
+            return len(text)
+
+        return [await item.context.step("length", length, item.payload) for item in items]
+
+    ids = enqueue(engine, queue.job("batch", "a"), queue.job("batch", "bb"))
+    await drain(queue, engine)
+    assert [jobs.get(job_id)["output"] for job_id in ids] == [1, 2]
+    assert [steps_of(engine, job_id)[0][4] for job_id in ids] == [1, 2]
+
+
+def test_a_step_whose_answer_was_lost_is_recorded_once_by_the_second_try(
+    engine: Engine, jobs: Jobs, manual_worker: MakeWorker
+) -> None:
+    jobs.add_worker("one:1")
+    job_id = jobs.add()
+    (job,) = manual_worker("one:1").claim()
+    for _ in range(2):
+        with Session(engine) as session, session.begin():
+            record_step(session, Job, cast("Any", job), "one:1", kind=StepKind.STEP, place=("pay", ""), output='"paid"')
+    assert steps_of(engine, job_id) == [("pay", "", "step", 1, "paid")]

@@ -294,3 +294,17 @@ async def test_the_parent_gives_up_on_processes_that_keep_failing_at_start(monke
     # The other one ends when it is asked to stop: at the end of its pipe, or when it reads a word from it.
     waiting = [sys.executable, "-c", "import os, sys; os.read(int(sys.argv[-1]), 1)"]
     assert await asyncio.wait_for(Supervisor([failing, waiting], os.environ).run(), PATIENCE) == 1
+
+
+@pytest.mark.long
+def test_a_second_signal_to_the_parent_releases_running_jobs(
+    start_worker: StartWorker, engine: Engine, jobs: Jobs, tmp_path: Path
+) -> None:
+    parent = start_worker("--processes", "2")
+    running = jobs.add(type_name="waits", input={"for": str(tmp_path / "never")})
+    wait_until(lambda: jobs.status(running) is JobStatus.RUNNING, what="the job")
+    parent.send_signal(signal.SIGINT)
+    wait_until(lambda: "draining" in workers(engine).values(), what="the drain")
+    parent.send_signal(signal.SIGTERM)
+    assert ended(parent) == 0
+    assert jobs.status(running) is JobStatus.PENDING

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, Integer, bindparam, event, func, select, text
 from sqlalchemy.exc import DataError, OperationalError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from sa_jobqueue import Job
 from sa_jobqueue.db.compiled import Compiled, compiled
@@ -109,3 +109,11 @@ def test_a_process_compiles_each_statement_once() -> None:
     bare = compiled(claims.candidates, Job, inputs=False)
     assert compiled(claims.candidates, Job, inputs=False) is bare
     assert compiled(claims.candidates, Job, inputs=True) is not bare
+
+
+async def test_a_compiled_statement_joins_sqlalchemys_autobegin_transaction(engine: Engine) -> None:
+    own = create_async_engine(engine.url)
+    async with own.connect() as connection:
+        await Compiled(PID).execute(connection, {"one": 1})
+        assert connection.in_transaction()
+    await own.dispose()
