@@ -63,7 +63,9 @@ def list_(database: Database, /, *, heartbeat_timeout: timedelta, as_json: bool,
         return
 
     def state(one: WorkerStatus) -> str:
-        return "silent" if one.silent_for > heartbeat_timeout else one.state
+        if one.silent_for > heartbeat_timeout:
+            return "silent"
+        return f"failing ({one.failure})" if one.failure else one.state
 
     worst_first = sorted(found, key=lambda one: (-max(one.silent_for, heartbeat_timeout), -one.stuck_threads, one.id))
     print_rows(counted(len(found), "worker"), _COLUMNS | {"state": state}, worst_first)

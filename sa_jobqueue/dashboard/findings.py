@@ -14,7 +14,7 @@ def link(context: Context, finding: Finding) -> str:
     """Return the link to the screen where a finding is seen and resolved."""
     seen = finding.evidence
     match finding.code:
-        case Code.NO_WORKER | Code.WORKERS_SILENT | Code.STUCK_THREADS | Code.FALLING_BEHIND:
+        case Code.NO_WORKER | Code.WORKERS_SILENT | Code.WORKER_FAILING | Code.STUCK_THREADS | Code.FALLING_BEHIND:
             return _screen(context, "workers", anchor="workers")
         case Code.QUEUE_UNSERVED:
             return context.url("queues", name=list(seen.get("queues", ())))
@@ -26,6 +26,10 @@ def link(context: Context, finding: Finding) -> str:
             return context.url("schedules", name=seen.get("schedule"))
         case Code.CLAIM_AGE:
             return context.url("job", id=seen.get("job_id"))
+        case Code.RETRY_LATER:
+            return context.url("jobs", status="pending", queue=seen["queue"], type=seen["type_name"])
+        case Code.EXPIRED:
+            return context.url("jobs", status="cancelled", queue=seen["queues"][0])
         case Code.RETRIES:
             return context.url("overview") + "#failures"
         case Code.ORPHANED | Code.OVERDUE:
@@ -71,6 +75,8 @@ def _acts(finding: Finding) -> Iterator[tuple[Permission, str, dict[str, Any]]]:
         case Code.BLOCKED_BY_DEAD if seen["job_ids"]:
             dead = {"job": [str(job_id) for job_id in seen["job_ids"]], "resolved": "any"}
             yield Permission.REDRIVE_DEAD_LETTERS, "Redrive", dead
+        case Code.RETRY_LATER:
+            yield Permission.TRIGGER_JOBS, "Run now", {"id": seen["job_ids"]}
         case Code.LONG_RUNNING | Code.AWAITING_EVENT:
             yield Permission.CANCEL_JOBS, "Cancel", {"id": str(seen["job_id"])}
         case Code.SCHEDULE_MISSED:

@@ -267,6 +267,7 @@ CREATE TABLE ${q}worker (
   drain_requested_at timestamptz,
   selectors jsonb, type_slots jsonb, progress jsonb,
   stuck_threads integer DEFAULT 0 NOT NULL,
+  failure text,
   concurrency_requested integer,
   CONSTRAINT ${p}pk_worker PRIMARY KEY (id),
   CONSTRAINT ${p}ck_worker_state CHECK (state IN ('running', 'draining')),

@@ -56,6 +56,9 @@ class WorkerMixin(Companion):
     stuck_threads: Mapped[int] = mapped_column(Integer, nullable=False, server_default=text("0"))
     """How many of its slots are taken by threads of attempts that have ended, as of its last heartbeat."""
 
+    failure: Mapped[str | None] = mapped_column(Text)
+    """Its component that keeps failing, with the error, as of its last heartbeat; null if none does."""
+
     concurrency_requested: Mapped[int | None] = mapped_column(Integer)
     """Concurrency set at run time; null: the concurrency it was started with."""
 

@@ -74,6 +74,8 @@ class Cause(StrEnum):
     """Every worker that could run it has no free slot, in total or for its type."""
     NOT_SELECTED = "not_selected"
     """The selector of its queue has not selected it."""
+    WORKER_FAILING = "worker_failing"
+    """The same component of every worker that could run it fails again and again."""
     LOCKED = "locked"
     """Another session has locked its row, so that no worker can claim it."""
     READY = "ready"
@@ -96,6 +98,7 @@ _TRANSACTIONS: Final = 100_000
 _STUCK_FIRST: Final = (
     *(
         Cause.QUARANTINED,
+        Cause.WORKER_FAILING,
         Cause.LOCKED,
         Cause.DEAD,
         Cause.CANCELLED,
@@ -165,13 +168,22 @@ def explain_job(
 
 def holder_of(row: Mapping[Any, Any]) -> str:
     """Describe the session or prepared transaction of a row that names who holds a lock."""
-    if not row["pid"]:
-        return "a prepared transaction"
     called = f" {row['name']!r}" if row["name"] else ""
     user = f" of {row['user']}" if row["user"] else ""
+    if not row["pid"]:
+        return f"the prepared transaction{called}{user}" if called else "a prepared transaction"
     doing = f", {row['state']}, in a transaction for {span(row['locked_for'])}" if row["locked_for"] is not None else ""
     query = shortened(row["query"])
     return f"session {row['pid']}{called}{user}{doing}" + (f" (its last statement: {query})" if query else "")
+
+
+def end_of(row: Mapping[Any, Any]) -> str:
+    """Return the SQL that ends it."""
+    if row["pid"]:
+        return f"SELECT pg_terminate_backend({row['pid']})"
+    if row["name"]:
+        return "ROLLBACK PREPARED '{}', or COMMIT PREPARED".format(row["name"].replace("'", "''"))
+    return "COMMIT PREPARED or ROLLBACK PREPARED one of pg_prepared_xacts"
 
 
 class Explainer:
@@ -222,7 +234,9 @@ class Explainer:
             by = f"by worker {job.completed_by}" if job.completed_by else "without a worker"
             return Cause.COMPLETED, f"It completed {self._ago(job.completed_at)} ago, {by}.", evidence
         if job.status is JobStatus.CANCELLED:
-            return Cause.CANCELLED, f"It was cancelled {self._ago(job.completed_at)} ago and will not run.", evidence
+            why = f": {_error(job.type_name, job.last_error)}" if job.last_error else ""
+            sentence = f"It was cancelled {self._ago(job.completed_at)} ago and will not run{why}."
+            return Cause.CANCELLED, sentence, evidence
         where = DeadLetterFilter(job_ids=[job.id], resolved=None)
         dead_letters = list_dead_letters(self.session, where=where, limit=1, model=self.model).items
         reason = dead_letters[0].reason if dead_letters else "no dead letter found"
@@ -381,6 +395,10 @@ class Explainer:
         if is_late and (locked := self._locked(job)) is not None:
             evidence |= locked[1]
             return Cause.LOCKED, f"{since}, but {locked[0]}.", evidence
+        if is_late and all(worker.failure for worker in ready):
+            evidence |= {"worker": ready[0].id, "failure": ready[0].failure}
+            failing = f"{since}, but every worker that could run it keeps failing ({ready[0].id}: {ready[0].failure})"
+            return Cause.WORKER_FAILING, f"{failing}. Correct the cause; they try again every few seconds.", evidence
         slots, running = sum(worker.concurrency for worker in ready), sum(worker.used for worker in ready)
         if (taken := _type_slots_in_use(self.session, job, self.model, self.now, ready)) is not None:
             evidence |= taken[1]
@@ -406,12 +424,22 @@ class Explainer:
             evidence |= {"stuck_threads": stuck}
             threads = f", {stuck} of them by threads of ended attempts that have not returned" if stuck else ""
             in_use = f"all {_times(slots, 'slot')} of {_times(len(ready), 'worker')} are in use{threads}"
-            return Cause.BUSY, f"{since} and is next, but {in_use}.", evidence
+            return Cause.BUSY, f"{since} and is next, but {in_use}{self._used_by(ready, evidence)}.", evidence
         return (
             Cause.QUEUED,
             f"{since}, behind {_many(before)} of {noun}{self._expected(job, before, evidence)}.",
             evidence,
         )
+
+    def _used_by(self, workers: Sequence[WorkerStatus], evidence: dict[str, Any]) -> str:
+        """Return the job type that has most of the slots of workers, and its longest running job."""
+        given = {"worker_ids": [worker.id for worker in workers]}
+        row = self.session.execute(explaining.most_running(self.model), given).first()
+        if row is None:
+            return ""
+        evidence |= {"held_by": [row.job_id], "mostly": row.type_name}
+        ran = f"the longest for {self._ago(row.started_at)} (job {row.job_id})"
+        return f"; {row.n:,} of them by {row.type_name}, {ran}"
 
     def _ahead(self, job: Any) -> int:
         """Count the due jobs of its fairness key that are before it."""
@@ -445,8 +473,7 @@ class Explainer:
         if row is None:
             return None
         evidence = {"locked_by": row["pid"] or None, "locked_for": row["locked_for"], "query": shortened(row["query"])}
-        end = f"to end it: SELECT pg_terminate_backend({row['pid']})" if row["pid"] else "COMMIT or ROLLBACK PREPARED it"
-        return f"{holder_of(row)} {what}; {end}", evidence
+        return f"{holder_of(row)} {what}; to end it: {end_of(row)}", evidence
 
     def _settings(self, job: Any) -> _Settings:
         """Return the settings of its queue, of its fairness key if it has one, and of its type."""

@@ -87,6 +87,8 @@ class WorkerStatus:
     """Maximum number of concurrent jobs by job type, for handlers with a limit."""
     stuck_threads: int = 0
     """Number of slots taken by threads of ended attempts: handlers that did not stop when they were cancelled."""
+    failure: str | None = None
+    """Its component that keeps failing, with the error; None if none does."""
 
     @property
     def used(self) -> int:

@@ -78,6 +78,24 @@ def holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
+def most_running(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Return the job type of most of the running jobs of some workers, and its job that has run longest.
+
+    Parameters: `worker_ids`. Shape: `(type_name, n, job_id, started_at)`, at most one row. Locks: none.
+    Index: `ix_job_running`, every running job.
+    """
+    job = table(model)
+    first = Grouping(sa.func.array_agg(aggregate_order_by(job.c.id, job.c.started_at)))[1].label("job_id")
+    return (
+        sa.select(job.c.type_name, sa.func.count().label("n"), first, sa.func.min(job.c.started_at).label("started_at"))
+        .where(job.c.status == status(JobStatus.RUNNING), job.c.leased_by == sa.any_(array("worker_ids", sa.Text())))
+        .group_by(job.c.type_name)
+        .order_by(sa.func.count().desc(), job.c.type_name)
+        .limit(sa.literal_column("1"))
+    )
+
+
+@once_a_model
 def waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return chains that a job still waits for, those that have ended first: they failed, or are about to be passed on.
 
@@ -110,26 +128,32 @@ def waited_for(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 def locked_by(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the transaction in progress that locked a job's row last; the row's `xmax` names it.
 
-    Parameters: `job_id`. Shape: `(pid, name, user, state, query, locked_for)`, all null for a prepared transaction, and of
-    sessions that this role may not see; no row where the row is not locked, or by several transactions that share the lock.
+    Parameters: `job_id`. Shape: `(pid, name, user, state, query, locked_for)`; of a prepared transaction its name and user
+    only, of sessions that this role may not see the pid; no row where the row is not locked, or by several transactions that
+    share the lock.
     Locks: none. Index: the primary key.
     """
     job = table(model).alias("job")
     lock = sa.table("pg_locks", *map(sa.column, ("locktype", "transactionid", "pid", "granted")), schema="pg_catalog")
     columns = ("pid", "application_name", "usename", "state", "query", "xact_start")
     session = sa.table("pg_stat_activity", *map(sa.column, columns), schema="pg_catalog")
+    prepared = sa.table("pg_prepared_xacts", *map(sa.column, ("transaction", "gid", "owner")), schema="pg_catalog")
     xmax: sa.ColumnClause[Any] = sa.literal_column("job.xmax")
     held = (lock.c.locktype == sa.literal_column("'transactionid'")) & lock.c.granted & (lock.c.transactionid == xmax)
     return (
         sa.select(
             lock.c.pid,
-            session.c.application_name.label("name"),
-            session.c.usename.label("user"),
+            sa.func.coalesce(session.c.application_name, prepared.c.gid).label("name"),
+            sa.func.coalesce(session.c.usename, prepared.c.owner).label("user"),
             session.c.state,
             session.c.query,
             sa.cast(sa.func.clock_timestamp() - session.c.xact_start, sa.Interval).label("locked_for"),
         )
-        .select_from(job.join(lock, held).outerjoin(session, session.c.pid == lock.c.pid))
+        .select_from(
+            job.join(lock, held)
+            .outerjoin(session, session.c.pid == lock.c.pid)
+            .outerjoin(prepared, lock.c.pid.is_(None) & (prepared.c.transaction == xmax))
+        )
         .where(job.c.id == id_value(model, "job_id"))
         .limit(sa.literal_column("1"))
     )

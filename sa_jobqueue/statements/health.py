@@ -104,18 +104,63 @@ def due_groups(model: type[JobMixin[Any]]) -> sa.Select[Any]:
 
 
 @once_a_model
+def retrying(model: type[JobMixin[Any]]) -> sa.Select[Any]:
+    """Group the jobs that have failed and are due again much later by queue and type, the largest groups first.
+
+    Parameters: `after`, the least time until they are due; `scan`, the maximum number of jobs that are read of one lane;
+    `limit`, how many groups. Shape: `(queue, type_name, n, error_type, next_in, last_in, job_ids)`, the error of the job due
+    first, the ids of the first hundred.
+    Clock: the database's `now()`. Locks: none. Index: `ix_job_claim`, as `depths`, and the rows.
+    """
+    job = table(model)
+    tag, key, lane = _lanes(job)
+    later = (
+        sa.select(job.c.id, job.c.type_name, job.c.scheduled_at, job.c.last_error, job.c.attempt)
+        .where(
+            *tag,
+            *(one == lane.c[one.name] for one in key),
+            job.c.scheduled_at > sa.func.now() + sa.bindparam("after", type_=sa.Interval),
+        )
+        .order_by(job.c.scheduled_at, job.c.id)
+        .limit(sa.bindparam("scan", type_=sa.Integer))
+        .correlate(lane)
+        .lateral("later")
+    )
+    n = sa.func.count().label("n")
+    error_type = later.c.last_error.op("->>", return_type=sa.Text())(sa.literal_column("'type'"))
+    of_first = sa.func.array_agg(aggregate_order_by(error_type, later.c.scheduled_at), type_=ARRAY(sa.Text))[1]
+    first_ids = sa.func.array_agg(aggregate_order_by(later.c.id, later.c.scheduled_at), type_=ARRAY(later.c.id.type))
+    ends = {"next_in": sa.func.min(later.c.scheduled_at), "last_in": sa.func.max(later.c.scheduled_at)}
+    return (
+        sa.select(
+            lane.c.queue,
+            later.c.type_name,
+            n,
+            of_first.label("error_type"),
+            first_ids[1:100].label("job_ids"),
+            *(sa.cast(instant - sa.func.now(), sa.Interval).label(name) for name, instant in ends.items()),
+        )
+        .select_from(lane.join(later, sa.true()))
+        .where(later.c.attempt > sa.literal_column("0"), later.c.last_error.is_not(None))
+        .group_by(lane.c.queue, later.c.type_name)
+        .order_by(n.desc(), lane.c.queue, later.c.type_name)
+        .limit(_LIMIT)
+    )
+
+
+@once_a_model
 def lately(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Count recent events of jobs by queue.
 
     Parameters: `window`; `transactions`, how many transactions to look back; `limit`, the maximum number of jobs to read.
-    Shape: `(queue, examined, arrived, completed, died, cancelled)`, by queue. If the sum of `examined` reaches the limit,
-    all counts are lower bounds. Clock: the database's `now()`. Locks: none.
+    Shape: `(queue, examined, arrived, completed, dead, cancelled, expired)`, by queue. If the sum of `examined` reaches
+    the limit, all counts are lower bounds. Clock: the database's `now()`. Locks: none.
     Index: `ix_job_history`: only the pages that changed in the last `transactions` transactions.
     """
     job = table(model)
     since = sa.func.now() - _WINDOW
     seen = (
-        sa.select(job.c.queue, job.c.status, job.c.created_at, job.c.completed_at)
+        sa.select(job.c.queue, job.c.status, job.c.created_at, job.c.completed_at, job.c.expires_at)
         .where(
             block(number(job)) >= block(_newest() - sa.bindparam("transactions", type_=sa.BigInteger)),
             (job.c.created_at > since) | (job.c.completed_at > since),
@@ -124,8 +169,9 @@ def lately(model: type[JobMixin[Any]]) -> sa.Select[Any]:
         .subquery("seen")
     )
 
-    def ended(how: JobStatus) -> sa.ColumnElement[int]:
-        return sa.func.count().filter(seen.c.status == status(how), seen.c.completed_at > since).label(how.value)
+    def ended(how: JobStatus, *where: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
+        when = (seen.c.status == status(how), seen.c.completed_at > since)
+        return sa.func.count().filter(*when, *where).label("expired" if where else how.value)
 
     return (
         sa.select(
@@ -135,6 +181,7 @@ def lately(model: type[JobMixin[Any]]) -> sa.Select[Any]:
             ended(JobStatus.COMPLETED),
             ended(JobStatus.DEAD),
             ended(JobStatus.CANCELLED),
+            ended(JobStatus.CANCELLED, seen.c.expires_at <= seen.c.completed_at),
         )
         .group_by(seen.c.queue)
         .order_by(seen.c.queue)
@@ -277,11 +324,12 @@ def dead_groups(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Group unresolved dead letters by type, reason and error, the largest groups first.
 
     Parameters: `scan`, how many dead letters are read; `limit`, how many groups.
-    Shape: `(type_name, reason, fingerprint, error_type, error_message, n, last_hour, oldest_at, job_id)`; the message's
-    first 300 characters, of one of them. Clock: the database's. Locks: none. Index: `uq_dead_letter_open`, and the rows.
+    Shape: `(type_name, reason, fingerprint, error_type, error_message, n, last_hour, oldest_at, job_id, fairness_key)`; the
+    message's first 300 characters, of one of them; the fairness key if all have the same.
+    Clock: the database's. Locks: none. Index: `uq_dead_letter_open`, and the rows.
     """
     dead_letter = table(model.DeadLetter)
-    names = ("type_name", "reason", "error_fingerprint", "error", "died_at", "job_id")
+    names = ("type_name", "reason", "error_fingerprint", "error", "died_at", "job_id", "fairness_key")
     found = (
         sa.select(*(dead_letter.c[name] for name in names))
         .where(dead_letter.c.resolution.is_(None))
@@ -289,7 +337,7 @@ def dead_groups(model: type[JobMixin[Any]]) -> sa.Select[Any]:
         .subquery("found")
     )
     key = (found.c.type_name, found.c.reason, found.c.error_fingerprint)
-    count = sa.func.count()
+    count, lowest = sa.func.count(), sa.func.min(found.c.fairness_key)
     an_hour_ago = sa.func.now() - sa.literal_column("interval '1 hour'")
 
     def text(name: str) -> sa.ColumnElement[Any]:
@@ -305,6 +353,9 @@ def dead_groups(model: type[JobMixin[Any]]) -> sa.Select[Any]:
             count.filter(found.c.died_at > an_hour_ago).label("last_hour"),
             sa.func.min(found.c.died_at).label("oldest_at"),
             sa.func.array_agg(found.c.job_id)[1].label("job_id"),
+            sa.case((lowest == sa.func.max(found.c.fairness_key), lowest), else_=sa.literal_column("''")).label(
+                "fairness_key"
+            ),
         )
         .group_by(*key)
         .order_by(count.desc(), *key)

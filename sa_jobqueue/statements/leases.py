@@ -35,29 +35,27 @@ def heartbeat(model: type[JobMixin[Any]]) -> sa.Insert:
     """Write a worker's heartbeat; register the worker if its row does not exist (or was removed).
 
     Parameters: `id`, `name`, `host`, `pid`, `version`, `queues`, `job_types`, `concurrency`, `state`;
-    `selectors`, `type_slots`, `progress`, null unless given; `stuck_threads`, zero unless given; `heartbeat_pause`, none
-    unless given.
+    `selectors`, `type_slots`, `progress`, `failure`, null unless given; `stuck_threads`, zero unless given;
+    `heartbeat_pause`, none unless given.
     Shape: one row `(drain_requested_at,)`, null unless the worker was asked to drain.
-    Changes: `heartbeat_at`, `heartbeat_pause`, `state`, `concurrency`, `progress`, `stuck_threads`. Clock: the database's.
-    Locks: the worker's own row. Index: the primary key.
+    Changes: `heartbeat_at`, `heartbeat_pause`, `state`, `concurrency`, `progress`, `stuck_threads`, `failure`.
+    Clock: the database's. Locks: the worker's own row. Index: the primary key.
     """
     worker = table(model.Worker)
     names = ("id", "name", "host", "pid", "version", "queues", "job_types", "concurrency", "state")
     given = {name: sa.bindparam(name, type_=worker.c[name].type) for name in names}
-    given |= {name: sa.bindparam(name, None, type_=worker.c[name].type) for name in ("selectors", "type_slots", "progress")}
+    optional = ("selectors", "type_slots", "progress", "failure")
+    given |= {name: sa.bindparam(name, None, type_=worker.c[name].type) for name in optional}
     given["queues"] = array("queues", sa.Text())  # as the statements that `ticks` adds to this one
     given["stuck_threads"] = sa.bindparam("stuck_threads", 0, type_=worker.c.stuck_threads.type)
     given["heartbeat_pause"] = sa.bindparam("heartbeat_pause", timedelta(0), type_=worker.c.heartbeat_pause.type)
     statement = insert(worker).values(given)
+    changed = ("state", "concurrency", "progress", "stuck_threads", "failure", "heartbeat_pause")
     return statement.on_conflict_do_update(
         index_elements=["id"],
         set_={
             "heartbeat_at": sa.func.clock_timestamp(),
-            "state": statement.excluded.state,
-            "concurrency": statement.excluded.concurrency,
-            "progress": statement.excluded.progress,
-            "stuck_threads": statement.excluded.stuck_threads,
-            "heartbeat_pause": statement.excluded.heartbeat_pause,
+            **{name: statement.excluded[name] for name in changed},
         },
     ).returning(worker.c.drain_requested_at)
 

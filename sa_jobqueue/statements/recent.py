@@ -44,8 +44,9 @@ def failures(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the latest unsuccessful attempts, newest first, with the current status of their jobs.
 
     Parameters: `scan`, how many of the newest attempts to look at, snoozed and released ones among them; `limit`.
-    Shape: `(job_id, type_name, status, attempt, outcome, error_type, error_message, ago)`; the message's first 300
-    characters. Clock: the database's. Locks: none. Index: `ix_job_attempt_changed`, backwards; the primary key.
+    Shape: `(job_id, type_name, status, attempt, outcome, error_type, error_message, ago, fairness_key)`; the
+    message's first 300 characters. Clock: the database's. Locks: none.
+    Index: `ix_job_attempt_changed`, backwards; the primary key.
     """
     job, attempt = table(model), table(model.Attempt)
     newest = (
@@ -65,6 +66,7 @@ def failures(model: type[JobMixin[Any]]) -> sa.Select[Any]:
             newest.c.error.op("->>")(sa.literal_column("'type'")).label("error_type"),
             message.label("error_message"),
             sa.cast(sa.func.clock_timestamp() - newest.c.ended_at, sa.Interval).label("ago"),
+            job.c.fairness_key,
         )
         .select_from(newest.join(job, job.c.id == newest.c.job_id))
         .where(newest.c.outcome.in_([sa.literal_column(f"'{outcome}'") for outcome in UNSUCCESSFUL]))

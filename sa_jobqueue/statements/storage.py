@@ -125,7 +125,8 @@ def server() -> sa.Select[Any]:
     """Return settings and counters of the server, and the rights of the current role.
 
     Shape: one row `(now, server_version, is_replica, replayed_for, connections, max_connections, frozen_age, autovacuum,
-    vacuum_threshold, vacuum_scale_factor, sees_all, notifying)`: `frozen_age` in transactions, of this database's oldest row
+    vacuum_threshold, vacuum_scale_factor, sees_all, notifying, read_only_by)`; `read_only_by`: where
+    `default_transaction_read_only` is on for all; `frozen_age` in transactions, of this database's oldest row
     that is not frozen; `notifying`: how many commits wait for the server's lock of notifications; `sees_all`:
     whether others' sessions are seen whole (pg_read_all_stats, which pg_monitor has).
     Clock: the database's `clock_timestamp()`. Locks: none.
@@ -146,6 +147,13 @@ def server() -> sa.Select[Any]:
         locks.c.objid == 0,
         ~locks.c.granted,
     )
+    setting = _catalog("pg_settings", "name", "setting", "source").alias("setting")
+    # Not where only this role or session is meant to be.
+    read_only_by = sa.select(setting.c.source).where(
+        setting.c.name == "default_transaction_read_only",
+        setting.c.setting == "on",
+        setting.c.source.not_in(["user", "database user", "client", "session"]),
+    )
     used = sa.select(sa.cast(sa.func.sum(connections.c.numbackends), sa.Integer)).select_from(connections).scalar_subquery()
     return sa.select(
         sa.func.clock_timestamp().label("now"),
@@ -160,6 +168,7 @@ def server() -> sa.Select[Any]:
         sa.cast(sa.func.current_setting("autovacuum_vacuum_scale_factor"), sa.Double).label("vacuum_scale_factor"),
         sa.func.pg_has_role("pg_read_all_stats", "usage", type_=sa.Boolean).label("sees_all"),
         notifying.scalar_subquery().label("notifying"),
+        read_only_by.scalar_subquery().label("read_only_by"),
     )
 
 
@@ -200,7 +209,7 @@ def lock_holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     """Return the sessions whose locks sessions of workers wait for, except those that wait themselves.
 
     Shape: `(pid, name, user, state, query, locked_for, waiters, waited_for)`: the pids of those that wait, and how long the
-    first of them has; a pid of 0 and nulls for a prepared transaction. The longest waits come first.
+    first of them has; for a prepared transaction a pid of 0, and its name if it is the only one. The longest come first.
     Locks: none.
     """
     columns = (
@@ -218,13 +227,20 @@ def lock_holders(model: type[JobMixin[Any]]) -> sa.Select[Any]:
     blocking = (
         sa.func.unnest(sa.func.pg_blocking_pids(waiter.c.pid)).table_valued("pid").render_derived("blocking").lateral()
     )
+    prepared = _catalog("pg_prepared_xacts", "gid", "database")
+    only_one = (
+        sa.select(sa.func.min(prepared.c.gid))
+        .where(blocking.c.pid == 0, prepared.c.database == sa.func.current_database())
+        .having(sa.func.count() == 1)
+        .correlate(blocking)
+    )
     now = sa.func.clock_timestamp()
     locked_for = sa.cast(now - holder.c.xact_start, sa.Interval)
     waited_for = sa.cast(now - sa.func.min(waiter.c.query_start), sa.Interval).label("waited_for")
     return (
         sa.select(
             blocking.c.pid,
-            holder.c.application_name.label("name"),
+            sa.func.coalesce(holder.c.application_name, only_one.scalar_subquery()).label("name"),
             holder.c.usename.label("user"),
             holder.c.state,
             holder.c.query,

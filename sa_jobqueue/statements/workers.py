@@ -28,6 +28,7 @@ SHOWN = (
     "selectors",
     "type_slots",
     "stuck_threads",
+    "failure",
 )
 """Columns of a listing."""
 

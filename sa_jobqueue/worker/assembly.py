@@ -31,6 +31,7 @@ from sa_jobqueue.worker.claim.division import Division
 from sa_jobqueue.worker.component import Component, supervise
 from sa_jobqueue.worker.finish.completer import Completer
 from sa_jobqueue.worker.finish.unblocker import Unblocker
+from sa_jobqueue.worker.logs import error_line
 from sa_jobqueue.worker.options import WorkerOptions
 from sa_jobqueue.worker.ownership import Ownership
 from sa_jobqueue.worker.quarantine import Quarantine
@@ -132,6 +133,7 @@ class Assembly:
             on_drain=on_drain,
             progress=self.executor.progress,
             stuck_threads=lambda: self.executor.stuck_threads,
+            failure=self._failure,
             idle_for=lambda: self._claimer.idle_for,
             snapshot=self._snapshot,
             on_answer=self._answered,
@@ -211,6 +213,10 @@ class Assembly:
 
     def _snapshot(self, rest: float) -> Snapshot | None:
         return self._claimer.snapshot(rest)
+
+    def _failure(self) -> str | None:
+        failing = (f"{part.name}: {error_line(part.failure)}" for part in list(self._tasks.values()) if part.failure)
+        return next(failing, None)
 
     def _answered(self, answer: Answer) -> None:
         with suppress(RuntimeError):  # the loop is closed

@@ -14,6 +14,7 @@ from sa_jobqueue.errors import ChainNotFoundError, JobNotFoundError, ScheduleNot
 from sa_jobqueue.ids import uuid7
 from sa_jobqueue.operations import (
     Cause,
+    cancel_jobs,
     count_blockers,
     dismiss_dead_letters,
     explain_job,
@@ -314,8 +315,47 @@ def test_slots_of_threads_that_do_not_return_are_in_use(session: Session, jobs: 
     found = explain_job(session, jobs.add(due_in=-30))
     assert found.cause is Cause.BUSY
     assert "all 3 slots of 1 worker are in use, 2 of them by threads of ended attempts" in found.sentence
+    assert "; 1 of them by test, the longest for " in found.sentence
     (worker,) = list_workers(session)
     assert (worker.running, worker.stuck_threads, worker.used) == (1, 2, 3)
+
+
+def test_a_worker_that_keeps_failing_is_the_cause_of_late_jobs(session: Session, jobs: Jobs, workers: Workers) -> None:
+    workers.add(failure="claimer: InsufficientPrivilege: permission denied for table job")
+    late, young = jobs.add(due_in=-26), jobs.add()
+    found = explain_job(session, late)
+    assert found.cause is Cause.WORKER_FAILING
+    assert f"({WORKER}: claimer: InsufficientPrivilege: permission denied for table job)" in found.sentence
+    workers.add("well:1")
+    assert explain_job(session, late).cause is Cause.READY
+    assert explain_job(session, young).cause is Cause.QUEUED
+
+
+def test_explain_names_the_reason_of_a_cancelled_job(session: Session, jobs: Jobs) -> None:
+    by_hand, late = jobs.add(), jobs.add(last_error={"type": "Expired", "message": "was to start by noon"})
+    cancel_jobs(session, [by_hand, late])
+    session.commit()
+    assert explain_job(session, by_hand).sentence.endswith("ago and will not run.")
+    assert explain_job(session, late).sentence.endswith("ago and will not run: Expired: was to start by noon.")
+
+
+def test_a_prepared_transaction_that_locks_a_row_is_named(
+    session: Session, jobs: Jobs, workers: Workers, engine: Engine
+) -> None:
+    workers.add()
+    job = jobs.add(due_in=-26)
+    with engine.connect() as holder:
+        holder.exec_driver_sql(f"UPDATE job SET priority = 1 WHERE id = '{job}'")
+        holder.exec_driver_sql("PREPARE TRANSACTION 'order''s'")
+    try:
+        found = explain_job(session, job)
+        session.rollback()
+    finally:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("ROLLBACK PREPARED 'order''s'")
+    assert found.cause is Cause.LOCKED
+    assert """but the prepared transaction "order's" of postgres has locked its row""" in found.sentence
+    assert found.sentence.endswith("to end it: ROLLBACK PREPARED 'order''s', or COMMIT PREPARED.")
 
 
 def test_the_end_of_a_search_is_not_called_the_root_cause(

@@ -110,6 +110,34 @@ def retries(of: UnhealthyQueue) -> None:
     of.run(ended.format("failed", 5), ended.format("snoozed", 50))
 
 
+def worker_failing(of: UnhealthyQueue) -> None:
+    of.run(f"UPDATE worker SET failure = 'claimer: InsufficientPrivilege: no' WHERE id = '{WORKER}'")
+
+
+def worker_failing_while_jobs_wait(of: UnhealthyQueue) -> None:
+    worker_failing(of)
+    of.jobs.add(due_in=-90)
+
+
+def failed_and_retried_later(of: UnhealthyQueue) -> None:
+    for number in range(20):
+        of.jobs.add(due_in=3600 + number, type_name="call_api", attempt=1, last_error={"type": "ConnectionError"})
+
+
+def failed_and_retried_soon(of: UnhealthyQueue) -> None:
+    for _ in range(20):
+        of.jobs.add(due_in=60, type_name="call_api", attempt=1, last_error={"type": "ConnectionError"})
+    of.jobs.add_many(20, scheduled_at=func.now() + timedelta(hours=1))
+
+
+def expired(of: UnhealthyQueue) -> None:
+    soon = func.now() + timedelta(milliseconds=1)
+    late = [of.jobs.add(expires_at=soon) for _ in range(2)]
+    of.jobs.add(expires_at=func.now() + timedelta(hours=1))
+    of.run("UPDATE job SET status = 'cancelled', completed_at = now(), chain_completed_at = now()")
+    assert len(late) == 2
+
+
 def orphaned(of: UnhealthyQueue) -> None:
     of.jobs.add(RUNNING, worker_id="nobody:1")
 
@@ -269,6 +297,11 @@ PROBLEMS: list[tuple[Callable[[UnhealthyQueue], None], set[tuple[Code, Severity]
     (claim_age_critical, {(Code.CLAIM_AGE, CRITICAL)}),
     (falling_behind, {(Code.FALLING_BEHIND, WARNING)}),
     (retries, {(Code.RETRIES, WARNING)}),
+    (worker_failing, {(Code.WORKER_FAILING, WARNING)}),
+    (worker_failing_while_jobs_wait, {(Code.WORKER_FAILING, CRITICAL)}),
+    (failed_and_retried_later, {(Code.RETRY_LATER, WARNING)}),
+    (failed_and_retried_soon, set()),
+    (expired, {(Code.EXPIRED, WARNING)}),
     (orphaned, {(Code.ORPHANED, WARNING)}),
     (overdue, {(Code.OVERDUE, WARNING)}),
     (long_running, {(Code.LONG_RUNNING, WARNING)}),

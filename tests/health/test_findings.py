@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, func, insert, select, update
@@ -15,9 +16,10 @@ from sqlalchemy.orm import Session
 from sa_jobqueue import Job, JobStatus
 from sa_jobqueue.errors import InvalidOptionError
 from sa_jobqueue.observe.health import BulkWrites, Code, Finding, Health, Severity, Thresholds, health
-from sa_jobqueue.observe.health.findings import judge
+from sa_jobqueue.observe.health.figures import Waiting
+from sa_jobqueue.observe.health.findings import FOUND_ELSEWHERE, judge
 from sa_jobqueue.observe.metrics.samples import of_report
-from sa_jobqueue.operations import dismiss_dead_letters, upsert_queue
+from sa_jobqueue.operations import Cause, dismiss_dead_letters, upsert_queue
 from sa_jobqueue.settings import QueueSettings
 from tests.fixtures.database import both_servers, own_database
 from tests.fixtures.jobs import WORKER, Jobs
@@ -72,6 +74,7 @@ SERVERS: list[tuple[Callable[[Health], Health], set[tuple[Code, Severity]]]] = [
     (lambda of: replace(of, server=replace(of.server, frozen_age=1_700_000_000)), {(Code.WRAPAROUND, CRITICAL)}),
     (lambda of: replace(of, server=replace(of.server, notifying=3)), {(Code.NOTIFY_CONTENDED, WARNING)}),
     (lambda of: replace(of, server=replace(of.server, connections=95, max_connections=100)), {(Code.CONNECTIONS, WARNING)}),
+    (lambda of: replace(of, server=replace(of.server, read_only_by="database")), {(Code.READ_ONLY, CRITICAL)}),
     (lambda of: replace(of, server=replace(of.server, sees_all=False)), {(Code.CANNOT_SEE, Severity.OK)}),
     (lambda of: replace(of, tables=[replace(of.tables[0], bytes=2**40)]), {(Code.OUTGROWN, WARNING)}),
 ]
@@ -251,3 +254,89 @@ def test_a_replica_that_is_behind_is_the_finding_in_place_of_workers_that_look_s
         (Code.NO_WORKER, CRITICAL),
         (Code.REPLICA, Severity.OK),
     }
+
+
+@own_database
+def test_a_database_that_is_read_only_for_all_is_the_finding_in_place_of_its_silent_workers(
+    engine: Engine, jobs: Jobs
+) -> None:
+    jobs.add_worker("a:1", silent_for=100)
+    jobs.add()
+
+    def findings(setting: str) -> list[Finding]:
+        with engine.begin() as connection:
+            connection.exec_driver_sql("SET TRANSACTION READ WRITE")
+            database = connection.exec_driver_sql("SELECT current_database()").scalar_one()
+            connection.exec_driver_sql(setting.format(database))
+        engine.dispose()
+        return list(health(engine).findings)
+
+    of_the_role = findings("ALTER ROLE CURRENT_USER IN DATABASE {} SET default_transaction_read_only = on")
+    assert {one.code for one in of_the_role} == {Code.NO_WORKER}
+    findings("ALTER ROLE CURRENT_USER IN DATABASE {} RESET default_transaction_read_only")
+    (found,) = findings("ALTER DATABASE {} SET default_transaction_read_only = on")
+    assert (found.code, found.severity) == (Code.READ_ONLY, CRITICAL)
+    assert "default_transaction_read_only is on (database). No job can start." in found.summary
+    assert "By what it has: 1 job is due, and no worker is alive." in found.summary
+
+
+def test_failures_of_one_tenant_name_its_fairness_key(engine: Engine, jobs: Jobs) -> None:
+    jobs.add_worker(WORKER, concurrency=90)
+    for key in ("acme", "acme", "wayne"):
+        columns: dict[str, Any] = {"type_name": "sync" if key == "acme" else "send", "fairness_key": key}
+        jobs.add(JobStatus.DEAD, error={"type": "ValueError"}, fingerprint=key, **columns)
+    jobs.add(JobStatus.DEAD, type_name="send", fairness_key="stark", error={"type": "ValueError"}, fingerprint="wayne")
+    with engine.begin() as connection:
+        for _ in range(30):
+            row = {"job_id": jobs.add(JobStatus.RUNNING, type_name="sync", fairness_key="acme"), "attempt": 1}
+            row |= {"outcome": "failed", "error": {"type": "ValueError"}, "worker_id": WORKER}
+            connection.execute(insert(Job.Attempt).values(row))
+    found = [one.summary for one in health(engine).findings]
+    assert any(one.startswith("2 dead letters of sync and fairness key 'acme': ValueError") for one in found), found
+    assert any(one.startswith("2 dead letters of send: ValueError") for one in found)
+    of_rates = [one for one in health(engine).findings if one.code is Code.RETRIES]
+    assert [one.summary for one in of_rates] == []  # part of the dead letters of the type
+    with Session(engine) as session, session.begin():
+        dismiss_dead_letters(session, by="ann")
+    (retries,) = [one for one in health(engine).findings if one.code is Code.RETRIES]
+    assert "most of them of sync and fairness key 'acme': ValueError" in retries.summary
+
+
+ELSEWHERE = {
+    Cause.COMPLETED: "it is done",
+    Cause.CANCELLED: Code.EXPIRED,  # otherwise an operator's or the application's decision
+    Cause.DEAD: Code.DEAD_LETTERS,
+    Cause.RUNNING: Code.LONG_RUNNING,
+    Cause.WORKER_SILENT: Code.WORKERS_SILENT,
+    Cause.BLOCKED: Code.BLOCKED_BY_DEAD,  # the other causes of the job at its root
+    Cause.UNBLOCKING: Code.CHAINS_TO_UNBLOCK,
+    Cause.QUARANTINED: Code.QUARANTINED,
+    Cause.SCHEDULED: "it is due later, as its application asked",
+    Cause.RETRYING: Code.RETRY_LATER,
+    Cause.SLEEPING: "its handler asked for it",
+    Cause.WAITING_FOR_EVENT: Code.AWAITING_EVENT,
+    Cause.QUEUE_PAUSED: Code.PAUSED,
+    Cause.TYPE_PAUSED: Code.PAUSED,
+    Cause.NO_WORKER: Code.NO_WORKER,
+    Cause.QUEUE_UNSERVED: Code.QUEUE_UNSERVED,
+    Cause.WORKER_FAILING: Code.WORKER_FAILING,
+}
+"""The causes of `explain` that are no finding of jobs that wait: by which other finding they are seen, or why by none."""
+
+
+@pytest.mark.parametrize("cause", Cause)
+def test_each_cause_of_explain_has_a_finding_or_a_reason_to_have_none(cause: Cause, engine: Engine) -> None:
+    waiting = Waiting(
+        queue="mail",
+        cause=cause,
+        due=7,
+        oldest_job_id=1,
+        waiting_for=timedelta(hours=1),
+        sentence="It has been due for 1 h.",
+        type_name="send",
+    )
+    found = [one.code for one in judge(replace(health(engine), waiting=[waiting]), Thresholds()).findings]
+    # A due job can have the causes of the other findings as well; those of other jobs never are a cause of waiting.
+    assert found == ([] if cause in FOUND_ELSEWHERE else [Code.CLAIM_AGE])
+    assert cause in ELSEWHERE or found
+    assert set(Cause) >= ELSEWHERE.keys() >= set(map(Cause, FOUND_ELSEWHERE))

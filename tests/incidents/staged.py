@@ -154,6 +154,27 @@ def _schedule(world: World, name: str, cron: str, policy: str = "one") -> None:
     world.sql("SELECT pg_notify(:channel, '')", channel=Job.__jobqueue__.channel("rules"))  # as operations on schedules do
 
 
+@incident(says=r"Worker weak:\S+ keeps failing: claimer: .*permission denied for table job; 2 jobs wait", threshold=60)
+def worker_without_a_privilege(world: World) -> Staged:
+    """The role of a worker lacks a privilege."""
+    world.sql("DO $$ BEGIN CREATE ROLE weak; EXCEPTION WHEN duplicate_object THEN END $$")
+    world.sql("GRANT ALL ON ALL TABLES IN SCHEMA public TO weak")
+    world.sql("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO weak")
+    world.sql("REVOKE UPDATE ON job FROM weak")
+    world.worker("weak", "pictures", role="weak")
+    world.enqueue(*(due("thumbnail", "pictures", {"seconds": 0}) for _ in range(2)))
+    return Staged("weak", lambda seen: world.sql("GRANT UPDATE ON job TO weak"), DUE)
+
+
+@incident(says=r"At least 30 jobs of send_text failed: ConnectionError; they are due again in 29 min", threshold=0)
+def long_backoff(world: World) -> Staged:
+    """After an outage, jobs are due again in a long time."""
+    soon = func.now() + timedelta(minutes=30)
+    world.enqueue(*(Job("send_text", {}, queue="texts", _handler=None, scheduled_at=soon) for _ in range(30)))
+    world.sql("""UPDATE job SET attempt = 1, last_error = '{"type": "ConnectionError"}' WHERE type_name = 'send_text'""")
+    return Staged("send_text", lambda seen: world.press(seen, "trigger-jobs"))
+
+
 @incident(says=r"Schedule 'broken' cannot fire: .*cron", threshold=0)
 def broken_schedule(world: World) -> Staged:
     """The row of a schedule is wrong."""

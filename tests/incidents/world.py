@@ -140,13 +140,14 @@ class World:
         for statement in statements:
             connection.execute(statement.encode())
 
-    def worker(self, name: str, *queues: str, concurrency: int = 3) -> subprocess.Popen[bytes]:
+    def worker(self, name: str, *queues: str, concurrency: int = 3, role: str = "") -> subprocess.Popen[bytes]:
         """Start a worker process, and wait until it is registered."""
         log = self.stack.enter_context((self.logs / f"{name}.log").open("wb"))
         command = [sys.executable, "-m", "sa_jobqueue", "worker", "tests.incidents.application:jobs"]
         command += ["--name", name, "--queues", ",".join(queues or QUEUES), "--concurrency", str(concurrency)]
         command += ["--heartbeat-interval", "1s", "--poll-interval", "1s"]
         environment = os.environ | {"SA_JOBQUEUE_URL": self.url, "PYTHONPATH": str(ROOT)}
+        environment |= {"PGOPTIONS": f"-c role={role}"} if role else {}
         process = subprocess.Popen(command, env=environment, cwd=ROOT, stdout=log, stderr=log)
         self.stack.callback(_end, process)
         self.until(lambda: self.sql("SELECT count(*) FROM worker WHERE name = :name", name=name), f"worker {name}")

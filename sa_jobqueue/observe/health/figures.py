@@ -36,6 +36,7 @@ class Code(StrEnum):
     NO_WORKER = "no_worker"
     QUEUE_UNSERVED = "queue_unserved"
     WORKERS_SILENT = "workers_silent"
+    WORKER_FAILING = "worker_failing"
     STUCK_THREADS = "stuck_threads"
     PAUSED = "paused"
     SCHEDULE_LATE = "schedule_late"
@@ -45,6 +46,8 @@ class Code(StrEnum):
     LOCKED = "locked"
     FALLING_BEHIND = "falling_behind"
     RETRIES = "retries"
+    RETRY_LATER = "retry_later"
+    EXPIRED = "expired"
     ORPHANED = "orphaned"
     OVERDUE = "overdue"
     AWAITING_EVENT = "awaiting_event"
@@ -61,6 +64,7 @@ class Code(StrEnum):
     BLOAT = "bloat"
     INVALID_INDEX = "invalid_index"
     WRAPAROUND = "wraparound"
+    READ_ONLY = "read_only"
     CONNECTIONS = "connections"
     NOTIFY_CONTENDED = "notify_contended"
     OUTGROWN = "outgrown"
@@ -171,6 +175,8 @@ class QueueRates:
     completed: int
     died: int
     cancelled: int
+    expired: int = 0
+    """How many of the cancelled had not started by their `expires_at`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +187,9 @@ class Rates:
     queues: Sequence[QueueRates] = ()
     unsuccessful: Mapping[AttemptOutcome, int] = field(default_factory=dict)
     """Attempts that did not succeed, by outcome."""
-    failing: tuple[str, str] | None = None
-    """Type and error of more than half of the latest of them; None if there is no such, or few failed."""
+    failing: tuple[str, str, str] | None = None
+    """Type, error and fairness key of more than half of the latest of them; None if there is no such, or few failed. The key
+    is empty if it is not one of all of these."""
     is_partial: bool = False
 
     @property
@@ -210,6 +217,23 @@ class Rates:
     def per_second(self, count: int) -> float:
         """Convert a count of the window to a rate."""
         return count / self.window.total_seconds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retrying:
+    """Jobs of a type and a queue that have failed and are due again much later."""
+
+    queue: str
+    type_name: str
+    count: int
+    """How many; a lower bound, as few are read of each lane."""
+    error_type: str | None
+    """Class of the error of the job that is due first."""
+    next_in: timedelta
+    last_in: timedelta
+    """Until the first and the last of them are due."""
+    job_ids: Sequence[Any]
+    """Those due first, at most 100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +269,8 @@ class Workers:
 class Running:
     """The running jobs."""
 
-    groups: Mapping[tuple[str, str, str], int] = field(default_factory=dict)
+    running: int = 0
+    groups: Sequence[RunningGroup] = ()
     """How many, by queue, fairness key and job type."""
     orphaned: int = 0
     """Jobs of dead workers; live workers rescue them."""
@@ -254,21 +279,26 @@ class Running:
     longest: Sequence[Longest] = ()
     """The longest running job of each queue; that of all comes first."""
 
-    @property
-    def running(self) -> int:
-        """Return the number of running jobs."""
-        return sum(self.groups.values())
-
     def under(self, setting: Setting) -> int:
         """Return how many count against a limit; for the keys of a queue, those of the key with the most."""
         if setting.what == "type":
-            return sum(count for (_, _, type_name), count in self.groups.items() if type_name == setting.name)
+            return sum(one.running for one in self.groups if one.type_name == setting.name)
         keys = Counter[str]()
-        for (queue, key, _), count in self.groups.items():
-            keys[key] += count if queue == setting.name else 0
+        for one in self.groups:
+            keys[one.fairness_key] += one.running if one.queue == setting.name else 0
         if setting.what == "key":
             return max((count for key, count in keys.items() if key), default=0)
         return keys[setting.fairness_key] if setting.fairness_key else keys.total()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningGroup:
+    """The number of running jobs of a queue, a fairness key and a job type."""
+
+    queue: str
+    fairness_key: str
+    type_name: str
+    running: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,6 +326,8 @@ class DeadGroup:
     oldest_for: timedelta
     job_id: Any
     """One of their jobs."""
+    fairness_key: str = ""
+    """Their fairness key, if all have the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,13 +467,8 @@ class LockHolder:
     """Pids of the sessions of workers that wait for it."""
     waited_for: timedelta
     """How long the first of them has waited."""
-
-    @property
-    def remedy(self) -> str:
-        """Return the statement that ends it, as advice."""
-        if self.pid is None:
-            return "COMMIT PREPARED or ROLLBACK PREPARED it: pg_prepared_xacts."
-        return f"End it, if it should not hold the lock: SELECT pg_terminate_backend({self.pid})."
+    end: str
+    """The SQL that ends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -459,6 +486,8 @@ class Server:
     """Whether other sessions are fully visible: with pg_monitor, or as the same user."""
     replayed_for: timedelta | None = None
     """Of a replica: time since the last transaction that it has replayed."""
+    read_only_by: str | None = None
+    """Where `default_transaction_read_only` is on for every role, such as `database`; None if it is not."""
     notifying: int = 0
     """How many commits wait for the one lock of the server that a commit with a NOTIFY takes."""
 
@@ -547,6 +576,8 @@ class Health:
     waiting: Sequence[Waiting] = ()
     """Causes for which jobs wait in queues whose oldest job has been due for too long, by queue."""
     awaited: Awaited = Awaited()
+    retrying: Sequence[Retrying] = ()
+    """Jobs that have failed and are due again much later, by queue and type, the largest groups first."""
     locks: Sequence[LockHolder] = ()
     """Locks that the statements of workers wait for, the longest wait first."""
     settings: Sequence[Setting] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, timedelta
@@ -70,11 +71,11 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
     for silent in of(Code.WORKERS_SILENT):
         for none in of(Code.NO_WORKER):
             fold(silent, none, f"{none.summary} {silent.summary}")
-    for replica in of(Code.REPLICA):
+    for code in (Code.REPLICA, Code.READ_ONLY):
         for child in (*of(Code.WORKERS_SILENT), *of(Code.NO_WORKER), *of(Code.QUEUE_UNSERVED), *of(Code.ORPHANED)):
-            if replica.evidence["is_behind"]:
-                (into,) = of(Code.REPLICA)
-                fold(child, into, f"{into.summary} By what it has: {child.summary}")
+            for into in of(code):
+                if into.evidence.get("is_behind", True):
+                    fold(child, into, f"{into.summary} By what it has: {child.summary}")
     for retries in of(Code.RETRIES):
         kind = retries.evidence["type_name"]
         for dead in of(Code.DEAD_LETTERS):
@@ -184,6 +185,19 @@ def _threads(of: Health, _: Thresholds) -> Iterator[Finding]:
             yield _found(Code.STUCK_THREADS, bad, summary, advice, worker=worker.id, stuck_threads=worker.stuck_threads)
 
 
+def _failing_workers(of: Health, _: Thresholds) -> Iterator[Finding]:
+    failing = {worker.failure: worker for worker in of.workers.live if worker.failure}
+    for failure, worker in failing.items():
+        same = sum(one.failure == failure for one in of.workers.live)
+        who = f"Worker {worker.id}" if same == 1 else f"{same:,} workers, such as {worker.id},"
+        due = sum(late.due for late in of.waiting if late.cause == "worker_failing")
+        waits = f"; {_times(due, 'job')} {'waits' if due == 1 else 'wait'} for it" if due else ""
+        summary = f"{who} {'keeps' if same == 1 else 'keep'} failing: {failure}{waits}."
+        advice = "Correct the cause; they try again every few seconds. sa-jobqueue doctor checks privileges and tables."
+        bad = CRITICAL if due else WARNING
+        yield _found(Code.WORKER_FAILING, bad, summary, advice, worker=worker.id, failure=failure, due=due)
+
+
 def _paused(of: Health, _: Thresholds) -> Iterator[Finding]:
     due = {QueueKey(queue.queue, queue.fairness_key): queue.due for queue in of.queues}
     for one in of.settings:
@@ -282,7 +296,7 @@ NOUNS: Final = {
 """The kind of row that each write concerns."""
 
 
-_FOUND_ELSEWHERE: Final = {"no_worker", "queue_unserved", "queue_paused", "type_paused", "quarantined"}
+FOUND_ELSEWHERE: Final = {"no_worker", "queue_unserved", "queue_paused", "type_paused", "quarantined", "worker_failing"}
 """Causes that have separate findings, each for all jobs that wait for it."""
 
 
@@ -291,7 +305,7 @@ def _waiting(of: Health, at: Thresholds) -> Iterator[Finding]:
     for one in of.waiting:
         own = at.of(one.queue)
         bad = _grade(one.waiting_for, own.claim_age_warning, own.claim_age_critical)
-        if bad and (one.move or one.cause not in _FOUND_ELSEWHERE):
+        if bad and (one.move or one.cause not in FOUND_ELSEWHERE):
             late.setdefault(("", one.shared) if one.shared else (one.queue, one.cause + one.type_name), []).append(
                 (bad, one)
             )
@@ -322,8 +336,9 @@ def _locks(of: Health, at: Thresholds) -> Iterator[Finding]:
             n = len(one.waiters)
             waits = f"{_times(n, 'statement')} of workers {'waits' if n == 1 else 'wait'}"
             summary = f"{waits}, the longest for {span(one.waited_for)}, for a lock of {one.description}."
+            advice = f"End it, if it should not hold the lock: {one.end}."
             yield _found(
-                Code.LOCKED, bad, summary, one.remedy, pid=one.pid, waiters=list(one.waiters), waited_for=one.waited_for
+                Code.LOCKED, bad, summary, advice, pid=one.pid, waiters=list(one.waiters), waited_for=one.waited_for
             )
 
 
@@ -347,12 +362,36 @@ def _retries(of: Health, at: Thresholds) -> Iterator[Finding]:
     ended = of.rates.completed + of.rates.failed_attempts
     bad = _grade(of.rates.retry_rate, at.retry_rate_warning, at.retry_rate_critical)
     if bad and ended >= at.retry_minimum:
-        kind, error = of.rates.failing or ("", "")
-        most = f", most of them of {kind}" + (f": {error}" if error else "") if kind else ""
+        kind, error, key = of.rates.failing or ("", "", "")
+        of_key = f" and fairness key {key!r}" if key else ""
+        most = f", most of them of {kind}{of_key}" + (f": {error}" if error else "") if kind else ""
         summary = f"{of.rates.retry_rate:.0%} of {ended:,} attempts failed in {span(of.rates.window)}{most}."
         advice = "Find the error: sa-jobqueue dead-letters groups, or the workers' logs."
         seen = {"retry_rate": of.rates.retry_rate, "by_outcome": dict(of.rates.unsuccessful), "type_name": kind}
         yield _found(Code.RETRIES, bad, summary, advice, **seen)
+
+
+def _retry_later(of: Health, at: Thresholds) -> Iterator[Finding]:
+    for one in of.retrying:
+        if one.count >= at.retry_minimum and one.type_name != (of.rates.failing or ("",))[0]:
+            why = f": {one.error_type}" if one.error_type else ""
+            many = f"At least {_times(one.count, 'job')} of {one.type_name} failed{why}"
+            when = " to ".join(dict.fromkeys(map(span, (one.next_in, one.last_in))))
+            summary = f"{many}; they are due again in {when}."
+            of_them = f"--status pending --queue {shlex.quote(one.queue)} --type {shlex.quote(one.type_name)}"
+            advice = f"If the cause is gone: sa-jobqueue jobs retry ID..., with the ids of sa-jobqueue jobs list {of_them}."
+            seen: dict[str, Any] = {"queue": one.queue, "type_name": one.type_name, "count": one.count}
+            seen |= {"next_in": one.next_in, "job_ids": [str(job_id) for job_id in one.job_ids]}
+            yield _found(Code.RETRY_LATER, WARNING, summary, advice, **seen)
+
+
+def _expired(of: Health, _: Thresholds) -> Iterator[Finding]:
+    if queues := {one.queue: one.expired for one in of.rates.queues if one.expired}:
+        expired = sum(queues.values())
+        were = f"{_times(expired, 'job')} of {_names(list(queues))} {'was' if expired == 1 else 'were'} cancelled"
+        summary = f"{were} in {span(of.rates.window)}, because no worker had started them by expires_at."
+        advice = "Add workers or concurrency for these queues, or enqueue with a later expires_at."
+        yield _found(Code.EXPIRED, WARNING, summary, advice, expired=expired, queues=list(queues))
 
 
 def _running(of: Health, at: Thresholds) -> Iterator[Finding]:
@@ -396,7 +435,8 @@ def _failures(of: Health, at: Thresholds) -> Iterator[Finding]:
         for group in listed:
             why = f": {group.error['type']}" if group.error and group.error.get("type") else ""
             ages = f"{group.last_hour:,} from the last hour, the oldest {span(group.oldest_for)} old"
-            what = f"{at_least}{_times(group.count, 'dead letter')} of {group.type_name}"
+            of_key = f" and fairness key {group.fairness_key!r}" if group.fairness_key else ""
+            what = f"{at_least}{_times(group.count, 'dead letter')} of {group.type_name}{of_key}"
             summary = f"{what}{why} ({group.reason}); {ages}."
             seen: dict[str, Any] = {"type_name": group.type_name, "reason": group.reason, "fingerprint": group.fingerprint}
             seen |= {"error": group.error, "count": group.count, "last_hour": group.last_hour, "job_id": group.job_id}
@@ -552,6 +592,12 @@ def _server(of: Health, at: Thresholds) -> Iterator[Finding]:
         advice = "Use smaller pools or a pooler; see the connections of a worker in the guide to workers in production."
         seen = {"connections": server.connections, "max_connections": server.max_connections}
         yield _found(Code.CONNECTIONS, WARNING, summary, advice, **seen)
+    if server.read_only_by is not None:
+        where = f"default_transaction_read_only is on ({server.read_only_by})"
+        summary = f"The database is read-only: {where}. No job can start."
+        advice = "Some hosts turn it on when the disk is full: free or add space. Then turn it off: ALTER DATABASE or ALTER "
+        advice += "SYSTEM RESET default_transaction_read_only."
+        yield _found(Code.READ_ONLY, CRITICAL, summary, advice, source=server.read_only_by)
     if server.notifying >= _NOTIFYING:
         summary = f"{server.notifying} commits with a NOTIFY wait for each other."
         advice = "Only idle workers are notified of jobs: find the NOTIFY of the application in pg_stat_statements."
@@ -581,6 +627,7 @@ MEASURED: Final = {
     "horizon": "xmin horizon",
     "waiting": "causes of waiting",
     "awaited": "jobs that wait for events",
+    "retrying": "jobs that are retried later",
     "settings": "pauses and limits",
     "due_by_type": "due jobs by type",
     "quarantined": "quarantine",
@@ -595,6 +642,7 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_served, {"queues", "workers", "unserved"}),
     (_workers, {"workers"}),
     (_threads, {"workers"}),
+    (_failing_workers, {"workers", "waiting"}),
     (_paused, {"settings", "queues", "waiting"}),
     (_schedules, {"schedules"}),
     (_quarantined, {"quarantined"}),
@@ -603,6 +651,8 @@ _FINDINGS: Final[Sequence[tuple[Callable[[Health, Thresholds], Iterator[Finding]
     (_locks, {"locks"}),
     (_backlog, {"queues", "rates", "workers"}),
     (_retries, {"rates"}),
+    (_retry_later, {"rates", "retrying"}),
+    (_expired, {"rates"}),
     (_running, {"running", "workers"}),
     (_awaited, {"awaited"}),
     (_failures, {"failures"}),

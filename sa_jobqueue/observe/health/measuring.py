@@ -40,7 +40,9 @@ from sa_jobqueue.observe.health.figures import (
     QueueDepth,
     QueueRates,
     Rates,
+    Retrying,
     Running,
+    RunningGroup,
     Server,
     Setting,
     TableHealth,
@@ -60,7 +62,7 @@ from sa_jobqueue.operations import (
     list_schedules,
     list_workers,
 )
-from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, holder_of
+from sa_jobqueue.operations.explaining import Cause, Explainer, Explanation, end_of, holder_of
 from sa_jobqueue.statements import health as statements
 from sa_jobqueue.statements import horizon, jobs, quarantine, recent, steps, storage
 from sa_jobqueue.statements.session_names import PREFIX
@@ -80,6 +82,8 @@ _LATE_QUEUES: Final = 20
 """Maximum number of queues whose waiting jobs are explained."""
 _GROUPS: Final = 5
 """Maximum number of groups of due jobs, by type and fairness key, that are explained of each queue."""
+_RETRIES: Final = 1_000
+"""Maximum number of jobs of a lane, due later, among which retries are counted."""
 _FEW: Final = 10
 """Number of failed attempts from which it is asked of which type most are."""
 _LATEST: Final = 200
@@ -230,10 +234,12 @@ def measured(
             autovacuum=server["autovacuum"],
             sees_all=server["sees_all"],
             notifying=server["notifying"],
+            read_only_by=server["read_only_by"],
         ),
         unserved=parts.read("unserved", lambda session: _unserved(session, model, heartbeat_timeout), []),
         waiting=parts.read("waiting", lambda session: _waiting(session, model, heartbeat_timeout, late), []),
         awaited=parts.read("awaited", lambda session: _awaited(session, model, now, heartbeat_timeout), Awaited()),
+        retrying=parts.read("retrying", lambda session: _retrying(session, model, thresholds, queues), []),
         locks=parts.read("locks", lambda session: _locks(session, model), []),
         settings=parts.read("settings", lambda session: list(_settings(session, model, now)), []),
         due_by_type=parts.read("due_by_type", lambda session: _due_by_type(session, model, now), {}),
@@ -245,6 +251,24 @@ def measured(
     if missing:
         figures = replace(figures, blockers=[dict(row) for row in rows("blockers", storage.exclusive_locks(model))])
     return judge(replace(figures, missing=missing), thresholds)
+
+
+def _retrying(session: Session, model: type[JobMixin[Any]], at: Thresholds, queues: Sequence[QueueDepth]) -> list[Retrying]:
+    if sum(queue.later for queue in queues) < at.retry_minimum:
+        return []
+    given = {"after": at.claim_age_critical, "scan": _RETRIES, "limit": _GROUPS}
+    return [
+        Retrying(
+            queue=row.queue,
+            type_name=row.type_name,
+            count=row.n,
+            error_type=row.error_type,
+            next_in=row.next_in,
+            last_in=row.last_in,
+            job_ids=row.job_ids,
+        )
+        for row in session.execute(statements.retrying(model), given)
+    ]
 
 
 def _unserved(session: Session, model: type[JobMixin[Any]], heartbeat_timeout: timedelta) -> list[str]:
@@ -259,6 +283,7 @@ def _locks(session: Session, model: type[JobMixin[Any]]) -> list[LockHolder]:
             locked_for=row["locked_for"] or row["waited_for"],
             waiters=row["waiters"],
             waited_for=row["waited_for"],
+            end=end_of(row),
         )
         for row in session.execute(storage.lock_holders(model)).mappings()
     ]
@@ -414,8 +439,9 @@ def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> R
     failing = None
     if sum(n for outcome, n in attempts if outcome in statements.UNSUCCESSFUL) >= _FEW:
         latest = session.execute(recent.failures(model), {"limit": _LATEST, "scan": _LATEST}).all()
-        for kind, n in Counter((row.type_name, row.error_type or "") for row in latest).most_common(1):
-            failing = kind if 2 * n > len(latest) else None
+        for (kind, error), n in Counter((row.type_name, row.error_type or "") for row in latest).most_common(1):
+            keys = {row.fairness_key for row in latest if (row.type_name, row.error_type or "") == (kind, error)}
+            failing = (kind, error, keys.pop() if len(keys) == 1 else "") if 2 * n > len(latest) else None
     return Rates(
         window=window,
         queues=[
@@ -425,6 +451,7 @@ def _rates(session: Session, model: type[JobMixin[Any]], window: timedelta) -> R
                 completed=row["completed"],
                 died=row["dead"],
                 cancelled=row["cancelled"],
+                expired=row["expired"],
             )
             for row in rows
         ],
@@ -440,7 +467,8 @@ def _running(session: Session, model: type[JobMixin[Any]], now: datetime, heartb
     for row in rows:
         longest.setdefault(row.queue, row)
     return Running(
-        groups={(row.queue, row.fairness_key, row.type_name): row.running for row in rows},
+        running=sum(row.running for row in rows),
+        groups=[RunningGroup(row.queue, row.fairness_key, row.type_name, row.running) for row in rows],
         orphaned=sum(row.orphaned for row in rows),
         overdue=sum(row.overdue for row in rows),
         longest=[
@@ -471,6 +499,7 @@ def _failures(session: Session, model: type[JobMixin[Any]], now: datetime) -> Fa
                 last_hour=row["last_hour"],
                 oldest_for=_since(row["oldest_at"], now) or timedelta(0),
                 job_id=row["job_id"],
+                fairness_key=row["fairness_key"],
             )
             for row in found
         ]

@@ -51,6 +51,7 @@ class FailedAttempt:
     error_message: str | None
     """The start of the message."""
     ago: timedelta
+    fairness_key: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def _queues(report: Health) -> Iterator[Sample]:
     yield of_queue("arrivals_per_second", "Jobs enqueued per second, over the window.", arrivals)
     completions = ((one.queue, rates.per_second(one.completed)) for one in rates.queues)
     yield of_queue("completions_per_second", "Jobs completed per second, over the window.", completions)
-    yield of_queue("running_jobs", "Running jobs.", ((queue, count) for (queue, _, _), count in running.groups.items()))
+    yield of_queue("running_jobs", "Running jobs.", ((one.queue, one.running) for one in running.groups))
     longest = ((one.queue, one.running_for.total_seconds()) for one in running.longest)
     yield of_queue("longest_running_seconds", "Time since the start of the longest running job.", longest, max)
     waiting = Counter[tuple[str, ...]]()

@@ -102,6 +102,7 @@ class Heartbeat:
         on_drain: Callable[[], object] = lambda: None,
         progress: Callable[[], dict[str, Any]] = dict,
         stuck_threads: Callable[[], int] = lambda: 0,
+        failure: Callable[[], str | None] = lambda: None,
         idle_for: Callable[[], float] = lambda: 0.0,
         snapshot: Callable[[float], tuple[str, Sequence[str]] | None] = lambda rest: None,
         on_answer: Callable[[Answer], object] = lambda answer: None,
@@ -117,7 +118,7 @@ class Heartbeat:
         self._on_endangered = on_endangered
         self._on_drain = on_drain
         self._progress = progress
-        self._stuck_threads = stuck_threads
+        self._stuck_threads, self._failure = stuck_threads, failure
         self._idle_for, self._snapshot, self._on_answer = idle_for, snapshot, on_answer
         self._timeout = heartbeat_timeout
         self._count = 0
@@ -297,6 +298,7 @@ class Heartbeat:
             "type_slots": mine.type_slots,
             "progress": self._progress() or None,
             "stuck_threads": self._stuck_threads(),
+            "failure": self._failure(),
         }
 
     def _ask(self, statement: Executable, parameters: dict[str, Any]) -> CursorResult[Any]:
