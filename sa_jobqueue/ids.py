@@ -40,8 +40,7 @@ def uuid7_hexes() -> Iterator[str]:
 def _reserved(count: int) -> int:
     """Return the first of so many stamps that nothing else has."""
     global _last  # noqa: PLW0603 - monotonic within the process is the point
-    now = time.time_ns()
-    stamp = (now // 1_000_000) << 12 | (now % 1_000_000) * 4096 // 1_000_000
+    stamp = (time.time_ns() << 12) // 1_000_000
     with _lock:
         stamp = max(stamp, _last + 1)
         _last = stamp + count - 1

@@ -86,7 +86,7 @@ class _Undeclared(NamedTuple):
 
 
 _UNDECLARED: Final = _Undeclared()
-_NOT_GIVEN: Final = (None,) * 5
+_NOT_GIVEN: Final = (None,) * 6
 _FIND: Final = object()
 """The handler is the one that this process declares for the type, if there is one."""
 
@@ -301,7 +301,8 @@ class JobMixin(Generic[IdT]):
             handler = self.__handlers__.get(type_name) if isinstance(type_name, str) else None
         declared = _UNDECLARED if handler is None else handler.job_type
         # What is the handler's was checked when that was declared.
-        is_checked = handler is not None and (queue, priority, max_attempts, timeout, rate_cost) == _NOT_GIVEN
+        given = (queue, priority, max_attempts, timeout, rate_cost, input_version)
+        is_checked = handler is not None and given == _NOT_GIVEN
         if handler is None:
             kept = payloads.escaped(input)
             document = payloads.Document(kept, payloads.check_json("input", kept))
@@ -322,8 +323,8 @@ class JobMixin(Generic[IdT]):
                 timeout=timeout,
                 rate_cost=rate_cost,
             )
-        if input_version is not None:
-            check_number("input_version", input_version, 1, 2**31 - 1)
+            if input_version is not None:
+                check_number("input_version", input_version, 1, 2**31 - 1)
         if expires_at is not None:
             check_deadline(expires_at)
             columns["expires_at"] = expires_at

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -23,21 +23,21 @@ Group = tuple[dict[str, str], list[Any]]
 
 
 def group_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[Group]:
-    """Group jobs by the columns that they set; the database fills in the others. Raises: InvalidJobError if `uncarried`."""
+    """Group jobs by the columns that they set; the database fills in the others. Sets defaults in Python."""
     attributes = written_columns(kind)
     groups: dict[frozenset[str], list[Any]] = {}
-    for job, keys in zip(listed, _set_by(kind, attributes, listed, "session.add_all"), strict=True):
+    for job, keys in zip(listed, _set_by(kind, attributes, listed), strict=True):
         groups.setdefault(keys, []).append(job)
     return [(_named(attributes, keys), group) for keys, group in groups.items()]
 
 
 def group_neighbours_by_columns(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> list[Group]:
-    """Group consecutive jobs that set the same columns, without changing the order.
+    """Group consecutive jobs that set the same columns, without changing the order. Sets defaults in Python.
 
     Columns that the database would fill in with null are set to None, so that they do not separate groups.
     """
     attributes = written_columns(kind)
-    given = _set_by(kind, attributes, listed, "enqueue")
+    given = _set_by(kind, attributes, listed)
     empty = {key for key in frozenset().union(*given) if _is_null_unset(attributes[key])}
     for job, keys in zip(listed, given, strict=True):
         for key in empty - keys:
@@ -89,19 +89,21 @@ def without_defaults(names: Mapping[str, str], group: Sequence[Any]) -> tuple[di
 
     Columns in which all jobs have the database's default are left out, which reduces the cost of an insert by a third.
     """
-    states = [job.__dict__ for job in group]
     varying: dict[str, str] = {}
     equal: dict[str, Any] = {}
-    for name, key in names.items():
-        if name in _DEFAULTS or name in _OFTEN_EQUAL:
-            values = [state[key] for state in states]
-            if name in _DEFAULTS and values.count(_DEFAULTS[name]) == len(values):
-                continue
-            if name in _OFTEN_EQUAL and values.count(values[0]) == len(values):
-                equal[name] = values[0]
-                continue
-        varying[name] = key
+    for (name, key), values in zip(names.items(), _values(names, group), strict=True):
+        if name in _DEFAULTS and values.count(_DEFAULTS[name]) == len(values):
+            continue
+        if name in _OFTEN_EQUAL and values.count(values[0]) == len(values):
+            equal[name] = values[0]
+        else:
+            varying[name] = key
     return varying, equal
+
+
+def _values(names: Mapping[str, str], group: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    """Return the values of jobs, a tuple for each column; there are at least two columns."""
+    return zip(*map(itemgetter(*names.values()), map(vars, group)), strict=True)
 
 
 def written_values(job: JobMixin[Any]) -> dict[str, Any]:
@@ -133,35 +135,42 @@ def input_text(job: JobMixin[Any]) -> str:
     return document.text if document is not None and value is document.value else json.dumps(value)
 
 
-def uncarried(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> dict[Any, str]:
-    """Return the jobs with a value that no array of a set-based statement can carry, each with its attribute.
+def uncarried(kind: type[JobMixin[Any]], names: Mapping[str, str], group: Sequence[Any]) -> dict[Any, str]:
+    """Return the jobs of a group with a value that no array of a set-based statement can carry, each with its attribute.
 
-    Sets defaults in Python. Such values are arrays, SQL expressions, and values that a column type wraps into an SQL
-    expression or a TypeDecorator into JSON.
+    Such values are arrays, SQL expressions, and values that a column type wraps into an SQL expression or a TypeDecorator
+    into JSON.
     """
-    set_defaults(kind, listed)
     never, expressible = _uncarried_columns(kind)
     found: dict[Any, str] = {}
-    for job in listed if never or expressible else ():
-        state = job.__dict__
-        for key in never:
-            if key in state:
-                found[job] = key
-        for key in expressible:
-            if isinstance(state.get(key), ClauseElement):
-                found[job] = key
+    for key in names.values():
+        if key in never:
+            found = dict.fromkeys(group, key)
+        elif key in expressible:
+            found |= {job: key for job in group if isinstance(job.__dict__[key], ClauseElement)}
     return found
+
+
+def require_carried(kind: type[JobMixin[Any]], groups: Sequence[Group], listed: Sequence[Any], cure: str) -> None:
+    """Refuse jobs that are `uncarried`. `cure`: the function to use instead. Raises: InvalidJobError."""
+    for names, group in groups:
+        for job, key in uncarried(kind, names, group).items():
+            raise InvalidJobError(
+                f"new[{listed.index(job)}].{key}",
+                "is an array, an SQL expression, or of a type that makes SQL or JSON of its values, which a set-based "
+                f"insert does not take; use {cure}",
+            )
 
 
 @once_a_model
 def _uncarried_columns(kind: type[JobMixin[Any]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the columns whose values no array can carry, and those that may be set to SQL expressions, by attribute."""
     own = {key: column for key, column in written_columns(kind).items() if key not in vars(JobMixin)}
-    never = tuple(key for key, column in own.items() if not is_carried(column.type))
+    never = tuple(key for key, column in own.items() if not _is_carried(column.type))
     return never, ("expires_at", *(key for key in own if key not in never))
 
 
-def is_carried(given: TypeEngine[Any]) -> bool:
+def _is_carried(given: TypeEngine[Any]) -> bool:
     """Return whether values of a column type can be elements of an array parameter."""
     inner = of_postgresql(given)
     while isinstance(inner, TypeDecorator):
@@ -190,18 +199,9 @@ def set_defaults(kind: type[JobMixin[Any]], listed: Sequence[Any]) -> None:
                 setattr(job, key, _made(key, made, job))
 
 
-def _set_by(
-    kind: type[JobMixin[Any]], attributes: Mapping[str, Any], listed: Sequence[Any], cure: str
-) -> list[frozenset[str]]:
-    """Return the columns that each job sets, after setting defaults in Python. Raises: InvalidJobError if uncarried."""
-    alone = uncarried(kind, listed)
-    for index, job in enumerate(listed) if alone else ():
-        if job in alone:
-            raise InvalidJobError(
-                f"new[{index}].{alone[job]}",
-                "is an array, an SQL expression, or of a type that makes SQL or JSON of its values, which a set-based "
-                f"insert does not take; use {cure}",
-            )
+def _set_by(kind: type[JobMixin[Any]], attributes: Mapping[str, Any], listed: Sequence[Any]) -> list[frozenset[str]]:
+    """Return the columns that each job sets, after setting defaults in Python."""
+    set_defaults(kind, listed)
     # Jobs created by the same call have the same attributes in the same order.
     known: dict[tuple[str, ...], frozenset[str]] = {}
     given: list[frozenset[str]] = []
@@ -265,16 +265,18 @@ def _made(key: str, default: Default, job: JobMixin[Any]) -> Any:
         raise InvalidJobError(key, reason) from error
 
 
-def arrays(kind: type[JobMixin[Any]], names: dict[str, str], group: Sequence[Any], dialect: Dialect) -> dict[str, list[Any]]:
+def arrays(
+    kind: type[JobMixin[Any]], names: dict[str, str], group: Sequence[Any], dialect: Dialect
+) -> dict[str, Sequence[Any]]:
     """Return the values of jobs that set the same columns as the arrays of `statements.jobs.enqueue_many`.
 
     `dialect`: that of the connection, whose engine may have a `json_serializer`.
     """
     dumps = getattr(dialect, "_json_serializer", None) or json.dumps
-    values: dict[str, list[Any]] = {}
-    for name, key in names.items():
+    values: dict[str, Sequence[Any]] = {}
+    for (name, key), column in zip(names.items(), _values(names, group), strict=True):
         column_type = kind.__table__.c[name].type
-        given = [job.__dict__[key] for job in group]
+        given: Sequence[Any] = column
         if name == "input":
             given = [input_text(job) for job in group]
         elif isinstance(column_type, JSON):

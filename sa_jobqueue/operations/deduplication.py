@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session, object_session
 from sa_jobqueue.errors import ConflictError, InvalidJobError, InvalidOptionError, StaleSnapshotError
 from sa_jobqueue.errors.drivers import DEADLOCK, SERIALIZATION_FAILURE, diagnose
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.columns import arrays, group_neighbours_by_columns
+from sa_jobqueue.operations.columns import arrays, group_neighbours_by_columns, require_carried
 from sa_jobqueue.operations.errors import translated
 from sa_jobqueue.operations.notifications import notify_workers, queue_key_of_job
 from sa_jobqueue.operations.transactions import on_queue, queue_connection, require_transaction
@@ -364,7 +364,10 @@ def _put_once(
         connection.execute(deduplication.give_up_begun(model), keys)
     touched: set[Any] = set()
     with translated():
-        for names, group in group_neighbours_by_columns(model, list(left.values())):
+        new = list(left.values())
+        groups = group_neighbours_by_columns(model, new)
+        require_carried(model, groups, new, "enqueue")
+        for names, group in groups:
             statement = deduplication.put(model, tuple(names), replaced, ended=ended, held=held)
             touched |= set(connection.execute(statement, arrays(model, names, group, connection.dialect) | more).scalars())
     found = connection.execute(deduplication.holders(model, ended=ended), keys | window).all()

@@ -36,7 +36,13 @@ from sa_jobqueue.operations.columns import (
     written_values,
 )
 from sa_jobqueue.operations.errors import translated
-from sa_jobqueue.operations.notifications import is_to_notify, is_to_notify_on, notify_workers, queue_key_of_job
+from sa_jobqueue.operations.notifications import (
+    is_to_notify,
+    is_to_notify_on,
+    notify_workers,
+    queue_key_of_job,
+    queue_keys_of,
+)
 from sa_jobqueue.operations.transactions import queue_connection
 from sa_jobqueue.statements import jobs
 from sa_jobqueue.tracing import announce, is_announced
@@ -106,7 +112,7 @@ def writing(session: Session, model: type[JobMixin[Any]], new: Sequence[JobMixin
         edges = declare(connection, new)
         yield connection
         write_edges(connection, edges)
-        for queue_key in sorted({queue_key_of_job(job) for job in new}):
+        for queue_key in queue_keys_of(new):
             notify_workers(session, connection, model, queue_key)
     for job in new:
         job._is_enqueued = True
@@ -203,23 +209,23 @@ def write_many(session: Session, new: Iterable[JobMixin[Any]]) -> list[Any]:
     if not listed:
         return []
     kind = type(listed[0])
+    if not issubclass(kind, JobMixin):
+        raise InvalidJobError("new[0]", f"must be a job, got a {kind.__name__}")
     for index, job in enumerate(listed):
         if type(job) is not kind:
             raise InvalidJobError(f"new[{index}]", f"is a {type(job).__name__}, the others are {kind.__name__}")
-        if not isinstance(job, JobMixin):
-            raise InvalidJobError(f"new[{index}]", f"must be a job, got a {type(job).__name__}")
         if not instance_state(job).transient:
             raise InvalidJobError(f"new[{index}]", "is or was in a session; add it there, or pass a fresh job")
     if any(job._blockers for job in listed):
         session.flush()  # they may wait for pending objects
     with writing(session, kind, listed) as connection:
-        alone = uncarried(kind, listed)
-        _insert_each(connection, list(alone))
-        rest = [job for job in listed if job not in alone] if alone else listed
-        for names, group in group_by_columns(kind, rest) if rest else ():
-            varying, equal = without_defaults(names, group)
-            statement = jobs.enqueue_many(kind, tuple(varying), tuple(equal))
-            connection.execute(statement, arrays(kind, varying, group, connection.dialect) | equal)
+        for names, group in group_by_columns(kind, listed):
+            alone = uncarried(kind, names, group)
+            _insert_each(connection, list(alone))
+            if rest := [job for job in group if job not in alone] if alone else group:
+                varying, equal = without_defaults(names, rest)
+                statement = jobs.enqueue_many(kind, tuple(varying), tuple(equal))
+                connection.execute(statement, arrays(kind, varying, rest, connection.dialect) | equal)
     return [job.__dict__["id"] for job in listed]
 
 

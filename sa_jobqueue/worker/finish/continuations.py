@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession
 from sa_jobqueue.db.splitting import cause_of, in_parts, is_of_a_row
 from sa_jobqueue.errors import JobQueueError, LostAttemptError
 from sa_jobqueue.models import JobMixin
-from sa_jobqueue.operations.columns import Group, arrays, group_by_columns
+from sa_jobqueue.operations.columns import Group, arrays, group_by_columns, require_carried
 from sa_jobqueue.operations.completions import complete_attempt
 from sa_jobqueue.operations.faults import fault_of
 from sa_jobqueue.policies.fairness import ANY_QUEUE, QueueKey
@@ -57,15 +57,20 @@ class ChainWriter:
     def _grouped(self, ends: Sequence[Completed]) -> tuple[list[Group], list[Completed]]:
         """Group continuations by the columns that they set; return those apart whose columns cannot be filled in."""
         try:
-            return group_by_columns(self._model, [end.result for end in ends]), []
+            return self._groups([end.result for end in ends]), []
         except Exception:  # a default of the application, of one of them
             unprepared = [end for end in ends if not self._is_prepared(end)]
         prepared = [end.result for end in ends if end not in unprepared]
-        return group_by_columns(self._model, prepared), unprepared
+        return self._groups(prepared), unprepared
+
+    def _groups(self, results: Sequence[Any]) -> list[Group]:
+        groups = group_by_columns(self._model, results)
+        require_carried(self._model, groups, results, "session.add_all")
+        return groups
 
     def _is_prepared(self, end: Completed) -> bool:
         try:
-            group_by_columns(self._model, [end.result])
+            self._groups([end.result])
         except Exception:
             return False
         return True
