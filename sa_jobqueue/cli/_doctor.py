@@ -78,7 +78,7 @@ def _error(name: str, found: str, advice: str) -> Check:
 
 
 def _judged(name: str, is_right: bool, found: str, advice: str, *, status: Status = Status.ERROR, right: str = "") -> Check:
-    """Return a check; `right` is what was found if nothing is to be changed, by default the same."""
+    """Return a check; `right`: its text where nothing is to be changed, by default `found`."""
     return _ok(name, right or found) if is_right else Check(name, status, found, advice)
 
 

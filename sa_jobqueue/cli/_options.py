@@ -91,7 +91,7 @@ url_option: Final[Callable[[F], F]] = click.option(
     envvar=[URL_VARIABLE, FALLBACK_VARIABLE],
     show_envvar=True,
     metavar="URL",
-    help="Database URL, postgresql://... If it has a password, set the variable instead: other users can see arguments.",
+    help="Database URL. If it has a password, set the variable instead: other users can see arguments.",
 )
 
 
@@ -104,8 +104,8 @@ def urls_option(how: str) -> Callable[[F], F]:
         envvar=[URL_VARIABLE, FALLBACK_VARIABLE],
         show_envvar=True,
         metavar="URL",
-        help="Database URL, postgresql://... Repeat it, or separate URLs in the variable by spaces, to serve several "
-        f"databases {how}. URLs with passwords belong in the variable: other users can see arguments.",
+        help="Database URL. Repeat it, or separate URLs in the variable by spaces, to serve several databases "
+        f"{how}. One with a password belongs in the variable: other users can see arguments.",
     )
 
 
@@ -169,7 +169,7 @@ def duration_option(flag: str, words: str, *, default: timedelta | None = None, 
 
 def instant_option(flag: str, name: str, words: str) -> Callable[[F], F]:
     """Return an option whose value is a time."""
-    return click.option(flag, name, type=instant, metavar="TIME", help=f"{words} (ISO 8601, UTC by default).")
+    return click.option(flag, name, type=instant, metavar="TIME", help=f"{words}.")
 
 
 def port_option(flag: str, words: str, *, default: int | None = None) -> Callable[[F], F]:

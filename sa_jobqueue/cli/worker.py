@@ -89,7 +89,7 @@ class _Worker(click.Command):
 @click.option(
     "--engine",
     metavar="MODULE:ATTRIBUTE",
-    help="The application's Engine, AsyncEngine, sessionmaker or async_sessionmaker, instead of --url.",
+    help="The application's engine or session factory, instead of --url.",
 )
 @click.option(
     "--queues",
@@ -122,14 +122,13 @@ class _Worker(click.Command):
 @duration_option("--poll-interval", "Time between polls when no notification arrives.", default=_DEFAULTS.poll_interval)
 @click.option("--no-listen", is_flag=True, help="Only poll; do not use LISTEN/NOTIFY.")
 @listen_url_option
-@port_option("--metrics-port", "Serve Prometheus metrics on this port; with --processes, each process uses the next port.")
+@port_option("--metrics-port", "Serve Prometheus metrics on this port; each of --processes uses the next one.")
 @address_option("--metrics-address", "Address of --metrics-port.")
-@port_option("--health-port", "Serve /livez and /readyz on this port; with --processes, each process uses the next port.")
+@port_option("--health-port", "Serve /livez and /readyz on this port; each of --processes uses the next one.")
 @address_option("--health-address", "Address of --health-port.")
 @duration_option(
     "--watchdog",
-    "Exit with status 70 if the event loop or another component is stuck for this long; 0 disables it.  "
-    "[default: systemd's WatchdogSec, or 5m]",
+    "Exit with status 70 if a component is stuck for this long; 0 disables it.  [default: systemd's WatchdogSec, or 5m]",
 )
 @click.option(
     "--log-level",
@@ -144,7 +143,7 @@ class _Worker(click.Command):
     metavar="N",
     default=_DEFAULTS.max_jobs_per_child,
     show_default=True,
-    help="Number of attempts after which a child process of isolated handlers is replaced.",
+    help="Attempts after which a child process of isolated handlers is replaced.",
 )
 @click.option(
     "--max-memory",
@@ -174,7 +173,7 @@ class _Worker(click.Command):
 @duration_option("--heartbeat-interval", "Time between heartbeats.", default=_DEFAULTS.heartbeat_interval)
 @duration_option(
     "--heartbeat-timeout",
-    "A worker without a heartbeat for this long is dead: its jobs are rescued. Use one value for all workers.",
+    "Without a heartbeat for this long a worker is dead. Use one value for all workers.",
     default=_DEFAULTS.heartbeat_timeout,
 )
 @click.option("--control-fd", type=int, hidden=True, help="Reading end of a pipe from a parent process.")
@@ -191,8 +190,8 @@ class _Worker(click.Command):
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="Exit when no job is due, as a cron job does: with status 1 if a job died. Jobs that are due later, such as failed "
-    "ones before their next attempt, are left to the next run; schedules do not fire.",
+    help="Exit when no job is due, with status 1 if a job died. Jobs that are due later, such as failed ones before their "
+    "next attempt, are left to the next run; schedules do not fire.",
 )
 @click.option("--report-fd", type=int, hidden=True, help="Writing end of a pipe to a parent process.")
 @click.pass_context

@@ -47,9 +47,7 @@ class MissingReportExtraError(JobQueueError, ImportError):
 @click.argument("sources", nargs=-1, metavar="[PATH|URL]...")
 @click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the report to this file.")
 @json_option
-@click.option(
-    "--since", type=instant, metavar="TIME", help="Only jobs that ended at or after this time (ISO 8601, UTC by default)."
-)
+@click.option("--since", type=instant, metavar="TIME", help="Only jobs that ended at or after this time.")
 @click.option("--until", type=instant, metavar="TIME", help="Only jobs that ended before this time.")
 @click.option("--queue", "queues", multiple=True, metavar="QUEUE", help="Only in this queue; may be repeated.")
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="Only of this job type; may be repeated.")
