@@ -23,7 +23,7 @@ class WaitFor(Generic[OutT]):
     `chain`: a job of it, in whatever session or in none; the chain itself; or its id.
     `on_failure`: "wait" keeps waiting for a redrive or an operator's decision; "fail" ends the job as dead;
     "continue" runs it anyway: its `Blockers` show what failed.
-    To a type checker the output of the chain is unknown, and accepted anywhere; `Handler.blocker` makes one of a known type.
+    `Handler.blocker` makes one with a known type of output.
     Raises: InvalidJobError naming the field.
     """
 

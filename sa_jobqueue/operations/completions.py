@@ -222,11 +222,11 @@ def complete_job(
 
     Use it for jobs that wait for a person or another system. The job can be blocked, pending or running. `result`: anything
     that its handler could return: an output, or a continuation (`other.continuation(payload)`).
-    `handler`: the job's handler. `result` is then checked and encoded by its annotation, as in a worker, and the model is
-    the handler's. Without it, `result` is JSON, a dataclass or a Pydantic model.
-    If a worker is running the job, it is notified, and later writes of the handler's session are rolled back.
-    Changes: -> completed, with `completed_by` null; inserts an attempt if it was running, and the continuation; unblocks
-    jobs that wait for the chain, except those that another transaction has locked, which a worker unblocks later.
+    `handler`: the job's handler. `result` is then checked and encoded by its annotation, as in a worker, and the model
+    is the handler's. Without it, `result` is JSON, a dataclass or a Pydantic model. If a worker is running the job,
+    later writes of the handler's session are rolled back.
+    Changes: -> completed, with `completed_by` null; inserts an attempt if it was running, and the continuation;
+    unblocks jobs that wait for the chain.
     Locks: the chain's root, the job, and the chains that the continuation waits for, until the transaction ends.
     Raises: JobNotFoundError, JobEndedError, InvalidPayloadError; WrongJobTypeError if the handler is not the job's;
     UndeclaredContinuationError, InvalidJobError, ChainNotFoundError and ConflictError for the continuation. Nothing is
@@ -282,7 +282,6 @@ def _end_chain(connection: Connection, model: type[JobMixin[Any]], job: JobMixin
 def lock_chain(session: Session, chain_id: JobId, *, model: type[JobT] = DEFAULT_MODEL) -> JobT:  # type: ignore[assignment]
     """Lock a chain and return its last job: no other transaction can end or continue the chain until this one ends.
 
-    Use it to inspect the job before you complete it with `complete_job`, or leave it.
     Locks: the chain's root and the job, until the transaction ends.
     Raises: ChainNotFoundError.
     """

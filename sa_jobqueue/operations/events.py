@@ -43,8 +43,7 @@ def list_awaited_events(
 ) -> Page[AwaitedEvent]:
     """Return one page of the events that jobs wait for, by name.
 
-    `after`: the `next` of the page before. `limit`: 1 to 1,000. A call reads at most 10,000 waits; `jobs` of an event with
-    more is a lower bound (`is_capped`).
+    `after`: the `next` of the page before. `limit`: 1 to 1,000. A call reads at most 10,000 waits.
     Raises: InvalidOptionError.
     """
     check_limit(limit)
@@ -83,8 +82,7 @@ def send_event(
     `event`: its name, 1 to 200 characters, such as `approved:7`. `payload`: JSON, a dataclass or a Pydantic model, at most
     1 MB; no codec encodes it. `keep`: how long it is kept for jobs that begin to wait later. `by`: recorded
     as its sender, and in the audit; the database user by default.
-    Changes: a row of `job_event`, and the waiting jobs' due time. Locks: the name until the transaction ends (other senders
-    of it wait, and attempts that wait for it continue after that), and the waiting jobs.
+    Changes: a row of `job_event`, and the waiting jobs' due time. Locks: the name, and the waiting jobs.
     Raises: InvalidOptionError, also unless the transaction is READ COMMITTED; InvalidPayloadError, PayloadTooLargeError.
     """
     check_event(event)

@@ -1,4 +1,4 @@
-"""Explain why a schedule does not fire, or when it fires next: a cause, a sentence, and evidence."""
+"""Return why the schedule `name` does not fire, or when it fires next: a cause, a sentence, and evidence."""
 
 from __future__ import annotations
 
@@ -61,10 +61,9 @@ def explain_schedule(
     heartbeat_timeout: timedelta = timedelta(seconds=15),
     model: type[JobMixin[Any]] = Job,
 ) -> ScheduleExplanation:
-    """Explain why a schedule does not fire, or when it fires next: a cause, a sentence, and evidence.
+    """Return why the schedule `name` does not fire, or when it fires next: a cause, a sentence, and evidence.
 
-    `heartbeat_timeout`: that of the workers; workers without a heartbeat for longer count as dead. At most 100 skipped
-    times are counted.
+    `heartbeat_timeout`: that of the workers. At most 100 skipped times are counted.
     Raises: ScheduleNotFoundError.
     """
     one = get_schedule(session, name, model=model)

@@ -33,7 +33,8 @@ class WorkerGroup:
       While all slots are taken, those that become free go to the database that runs the fewest jobs per weight.
 
     `jobs`, `events`, `connect_args` and `app`: as of a `Worker`. Each database has its own queues, limits and schedules, and
-    a worker with its own id. A database that cannot be used, even at the start, is tried again and again; the others run on.
+    a worker with its own id. A database that cannot be used is tried again; the others run on. Its other members are
+    those of `Worker`.
 
     Raises: InvalidOptionError naming the parameter.
     """
